@@ -1,0 +1,166 @@
+"""The traced call of a native handler: one JAX primitive that every backend's wrapper binds.
+
+This is the one file that knows how JAX wants such a call defined. It is a primitive of its own rather than
+`jax.ffi.ffi_call`, because JAX deprecates that one's ``vmap_method`` and its batching may hand a kernel a buffer of
+another rank than it was compiled for. Here ``vmap`` adds leading dimensions that the handler itself loops over.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import functools
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from ._compat import NATIVE_CALL_EFFECT
+from .errors import DifferentiationError, PlatformError, VmapMethodError
+from .specs import Struct
+
+#: What `vmap_method` may be, besides None, which forbids `jax.vmap`.
+VMAP_METHODS = ("native", "expand_dims", "broadcast_all", "sequential", "sequential_unrolled")
+
+
+class Kernel(abc.ABC):
+    """A kernel that a backend can make a handler for. Hashable: equal kernels run the same code."""
+
+    #: The kernel's name, for messages.
+    name: str
+    #: The JAX platforms that it runs on, such as ``("cpu",)``.
+    platforms: tuple[str, ...]
+
+    @abc.abstractmethod
+    def target(
+        self, inputs: Sequence[Struct], outs: Sequence[Struct], attributes: Sequence[tuple[str, np.dtype[Any]]]
+    ) -> str:
+        """Build and register the handler for arguments of these types; return its target's name.
+
+        Called when a program is lowered, so a program for another platform never compiles the kernel.
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class NativeCall:
+    """A call without its inputs: everything that JAX may compare two calls by.
+
+    Attributes:
+      kernel: what to run.
+      outs: the results of one slice of the batch.
+      attributes: static scalars as (name, dtype, bytes), sorted by name. Bytes, because 1, 1.0 and True are equal in
+        Python and a NaN is not even equal to itself.
+      aliases: (input, output) pairs that share memory.
+      vmap_method: see `VMAP_METHODS`.
+      has_side_effect: whether to run the kernel even if nobody uses its results.
+      batch: sizes of the leading dimensions that ``vmap`` added, outermost first.
+    """
+
+    kernel: Kernel
+    outs: tuple[Struct, ...]
+    attributes: tuple[tuple[str, str, bytes], ...] = ()
+    aliases: tuple[tuple[int, int], ...] = ()
+    vmap_method: str | None = "native"
+    has_side_effect: bool = False
+    batch: tuple[Hashable, ...] = ()  # ints, or symbolic under jax.export
+
+    def __str__(self) -> str:
+        return self.kernel.name
+
+    def static_values(self) -> dict[str, np.generic]:
+        """Return the static scalars by name."""
+        return {name: np.frombuffer(data, dtype)[0] for name, dtype, data in self.attributes}
+
+
+native_call_p = Primitive("xlakernel")
+native_call_p.multiple_results = True
+
+
+def native_call(call: NativeCall, inputs: Sequence[Any]) -> list[jax.Array]:
+    """Bind the primitive; see `NativeCall`."""
+    results: list[jax.Array] = native_call_p.bind(*inputs, call=call)
+    return results
+
+
+@native_call_p.def_impl
+def _impl(*inputs: Any, call: NativeCall) -> list[jax.Array]:
+    return jax.jit(lambda *traced: native_call(call, traced))(*inputs)
+
+
+@native_call_p.def_effectful_abstract_eval
+def _abstract_eval(*inputs: Any, call: NativeCall) -> Any:
+    outs = [jax.core.ShapedArray((*call.batch, *out.shape), out.dtype) for out in call.outs]
+    return outs, ({NATIVE_CALL_EFFECT} if call.has_side_effect else set())
+
+
+def _lower(context: Any, *operands: Any, call: NativeCall, platform: str) -> Any:
+    if platform not in call.kernel.platforms:
+        raise PlatformError(
+            f"{call}: this kernel runs on {' and '.join(call.kernel.platforms)}; the program is compiled for "
+            f"{platform}. Move its inputs with jax.device_put(x, jax.devices({call.kernel.platforms[0]!r})[0]), or "
+            "give an XLACustomKernel one kernel for each platform."
+        )
+    batched = len(call.batch)
+    inputs = [Struct(aval.shape[batched:], aval.dtype) for aval in context.avals_in]
+    values = call.static_values()
+    target = call.kernel.target(inputs, call.outs, [(name, value.dtype) for name, value in values.items()])
+    rule = jax.ffi.ffi_lowering(target, operand_output_aliases=dict(call.aliases), has_side_effect=call.has_side_effect)
+    return rule(context, *operands, **values)
+
+
+for _platform in ("cpu", "cuda", "rocm", "tpu"):
+    mlir.register_lowering(native_call_p, functools.partial(_lower, platform=_platform), platform=_platform)
+
+
+def _batch(inputs: Sequence[Any], axes: Sequence[int | None], *, call: NativeCall) -> tuple[list[Any], list[int]]:
+    size = next(x.shape[axis] for x, axis in zip(inputs, axes, strict=True) if axis is not None)
+    moved = [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(inputs, axes, strict=True)]
+    batched = [axis is not None for axis in axes]
+    if call.vmap_method is None:
+        raise VmapMethodError(f"{call}: jax.vmap is not allowed with vmap_method=None; give one of {VMAP_METHODS}.")
+    if call.vmap_method.startswith("sequential"):
+        results = _sequential(call, moved, batched, unroll=call.vmap_method.endswith("unrolled"))
+    else:
+        results = _native(call, moved, batched, size)
+    return results, [0] * len(results)
+
+
+def _native(call: NativeCall, inputs: list[Any], batched: list[bool], size: Any) -> list[Any]:
+    """Give every input a leading dimension; 1 means that all slices share the same data."""
+    aliased = {index for index, _ in call.aliases}  # shares memory with a result: needs data of its own in each slice
+    copied = call.vmap_method == "broadcast_all"
+    inputs = [
+        x if own else jnp.broadcast_to(x[None], (size if copied or index in aliased else 1, *x.shape))
+        for index, (x, own) in enumerate(zip(inputs, batched, strict=True))
+    ]
+    return native_call(dataclasses.replace(call, batch=(size, *call.batch)), inputs)
+
+
+def _sequential(call: NativeCall, inputs: list[Any], batched: list[bool], *, unroll: bool) -> list[Any]:
+    """One call after the other, for kernels that must not see a slice before the last one is done."""
+    mapped = [x for x, own in zip(inputs, batched, strict=True) if own]
+
+    def step(carry: None, slices: list[Any]) -> tuple[None, list[Any]]:
+        rest = iter(slices)
+        return carry, native_call(call, [next(rest) if own else x for x, own in zip(inputs, batched, strict=True)])
+
+    return jax.lax.scan(step, None, mapped, unroll=unroll)[1]  # type: ignore[no-any-return]
+
+
+batching.primitive_batchers[native_call_p] = _batch
+
+
+def _no_derivative(*_: Any, call: NativeCall, **__: Any) -> Any:
+    raise DifferentiationError(
+        f"{call}: a kernel has no derivative of its own. Wrap the call with jax.custom_jvp or jax.custom_vjp, give an "
+        "XLACustomKernel a rule with def_jvp_rule and def_transpose_rule, or keep the call out of the derivative with "
+        "jax.lax.stop_gradient."
+    )
+
+
+ad.primitive_jvps[native_call_p] = _no_derivative
+ad.primitive_transposes[native_call_p] = _no_derivative

@@ -1,0 +1,84 @@
+"""Settings that a traced function depends on.
+
+They live in JAX user contexts: their values are part of the keys of JAX's own caches, so a switch reaches functions
+that are already jitted, switching back finds the old program again, and nobody's caches are ever cleared.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import jax
+
+from ._compat import get_global, set_global
+from .errors import UnknownPlatformError
+
+PLATFORMS = ("cpu", "gpu", "tpu")
+
+# Both hold sorted tuples of pairs or triples: hashable, and equal when they mean the same.
+_requested = jax.make_user_context(())  # ((platform, backend), …): what `use_backend` asks for
+_defaults = jax.make_user_context(())  # ((operator, platform, backend), …): what `set_default` asked for
+_defaults_lock = threading.Lock()
+
+
+def check_platform(platform: str, asked_by: str) -> str:
+    """Return *platform* if it is one of `PLATFORMS`, else raise."""
+    if platform not in PLATFORMS:
+        hint = " (CUDA and ROCm devices are both 'gpu')" if platform in ("cuda", "rocm") else ""
+        raise UnknownPlatformError(
+            f"{asked_by}: unknown platform {platform!r}; allowed: {', '.join(map(repr, PLATFORMS))}{hint}."
+        )
+    return platform
+
+
+@contextmanager
+def use_backend(backend: str | None = None, /, **platforms: str) -> Iterator[None]:
+    """Choose the backend of every operator called inside the ``with`` block.
+
+    It reaches functions that are already jitted, holds for the current thread, and the innermost context wins. It is
+    a demand, not a wish: an operator that lacks the backend raises `BackendNotFoundError`.
+
+    Args:
+      backend: the backend for all platforms, such as ``"numba"``.
+      **platforms: the backend for one platform: ``use_backend(cpu="numba", gpu="warp")``.
+
+    Raises:
+      UnknownPlatformError: if a keyword is not a platform.
+      TypeError: if nothing is asked for, or a backend is not a string.
+
+    Example:
+      >>> from xlakernel.core import use_backend
+      >>> with use_backend(cpu="jax"):
+      ...     pass
+    """
+    asked = dict.fromkeys(PLATFORMS, backend) if backend is not None else {}
+    asked |= {check_platform(name, "use_backend"): value for name, value in platforms.items()}
+    if not asked or not all(isinstance(value, str) for value in asked.values()):
+        raise TypeError(
+            f"use_backend: expected a backend's name, or platform=name; got {backend!r} and {platforms!r}. "
+            'Write use_backend("numba") or use_backend(cpu="numba", gpu="warp").'
+        )
+    with _requested(tuple(sorted({**dict(_requested.value), **asked}.items()))):
+        yield
+
+
+def requested_backends() -> Mapping[str, str]:
+    """Return platform → backend as the surrounding `use_backend` contexts ask for it."""
+    return dict(_requested.value)
+
+
+def remember_default(operator: str, platform: str, backend: str | None) -> None:
+    """Make *operator*'s default part of JAX's cache keys; None: the first registered again."""
+    with _defaults_lock:
+        chosen = {(op, where): name for op, where, name in get_global(_defaults)}
+        chosen.pop((operator, platform), None)
+        if backend is not None:
+            chosen[operator, platform] = backend
+        set_global(_defaults, tuple(sorted((*key, name) for key, name in chosen.items())))
+
+
+def remembered_default(operator: str, platform: str) -> str | None:
+    """Return what `remember_default` keeps for *operator* on *platform*."""
+    return {(op, where): name for op, where, name in get_global(_defaults)}.get((operator, platform))

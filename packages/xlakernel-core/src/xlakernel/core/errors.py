@@ -1,0 +1,85 @@
+"""Every exception that xlakernel raises.
+
+Each message says what was asked, what was found, what is allowed, and what to do next. A class also derives from the
+builtin that its kind of mistake has in Python, so that ``except TypeError`` means what it says.
+"""
+
+
+class XLAKernelError(Exception):
+    """The root: catch it to catch everything that this project raises."""
+
+
+class DuplicateNameError(XLAKernelError, ValueError):
+    """An operator of this name exists already."""
+
+
+class UnknownPlatformError(XLAKernelError, ValueError):
+    """A platform other than ``cpu``, ``gpu`` and ``tpu`` was named."""
+
+
+class BackendNotFoundError(XLAKernelError, LookupError):
+    """No kernel of the requested backend is registered for the platform."""
+
+
+class PlatformError(XLAKernelError, RuntimeError):
+    """A kernel was asked to run on a platform that it was not written for."""
+
+
+class MissingDependencyError(XLAKernelError, ImportError):
+    """A package that the request needs is not installed."""
+
+
+class InputError(XLAKernelError, TypeError):
+    """An argument of a call is not an array."""
+
+
+class StaticArgumentError(XLAKernelError, TypeError):
+    """A static keyword argument is traced, unhashable, or of an unusable type."""
+
+
+class OutputSpecError(XLAKernelError, TypeError):
+    """``outs`` does not describe arrays."""
+
+
+class ResultError(XLAKernelError, ValueError):
+    """A kernel returned results other in number, shape or dtype than ``outs`` says."""
+
+
+class KernelTypeError(XLAKernelError, TypeError):
+    """The object given as a kernel is not of the kind that the wrapper takes."""
+
+
+class ArityError(XLAKernelError, TypeError):
+    """A kernel's parameters do not match the inputs, outputs and static scalars of a call."""
+
+
+class AliasError(XLAKernelError, ValueError):
+    """``input_output_aliases`` asks for what cannot be."""
+
+
+class DtypeError(XLAKernelError, TypeError):
+    """A dtype that no kernel of this backend can take."""
+
+
+class VmapMethodError(XLAKernelError, ValueError):
+    """``vmap_method`` is unknown, or does not allow ``jax.vmap``."""
+
+
+class GeneratorError(XLAKernelError, RuntimeError):
+    """A kernel generator, or the kernel that it returned, raised."""
+
+
+class CompileError(XLAKernelError, RuntimeError):
+    """The backend's compiler refused a kernel."""
+
+
+class ReadOnlyInputError(CompileError, TypeError):
+    """A kernel writes to one of its inputs."""
+
+
+class DifferentiationError(XLAKernelError, NotImplementedError):
+    """A derivative was asked of something that has no rule for it."""
+
+
+class AbiError(XLAKernelError, RuntimeError):
+    """The installed runtime speaks a version of the XLA FFI that this release does not know."""

@@ -1,0 +1,102 @@
+"""The binary interface of the XLA FFI C API, as data.
+
+Offsets and sizes in bytes on 64-bit platforms, from ``xla/ffi/api/c_api.h``; they are the same from jaxlib 0.7 to
+0.12, and a test compares them with the header of the installed jaxlib (``jax.ffi.include_dir()``). Nothing else in the
+project spells an offset.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import jax
+
+from ..errors import AbiError
+
+#: A new major version may change any layout; a new minor version only adds.
+API_MAJOR = 0
+OLDEST_API_MINOR = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Struct:
+    """A C struct: where its fields are, and its size as the API counts it (where we make one)."""
+
+    name: str
+    fields: Mapping[str, int]
+    nbytes: int | None = None
+
+    def __getitem__(self, field: str) -> int:
+        return self.fields[field]
+
+
+def _struct(name: str, nbytes: int | None = None, **fields: int) -> Struct:
+    return Struct(f"XLA_FFI_{name}", fields, nbytes)
+
+
+CALL_FRAME = _struct("CallFrame", extension_start=8, api=16, ctx=24, stage=32, args=40, rets=80, attrs=120)
+ARGS = _struct("Args", size=16, types=24, args=32)
+RETS = _struct("Rets", size=16, types=24, rets=32)
+ATTRS = _struct("Attrs", size=16, types=24, names=32, attrs=40)
+BUFFER = _struct("Buffer", dtype=16, data=24, rank=32, dims=40)
+SCALAR = _struct("Scalar", dtype=0, value=8)
+METADATA_EXTENSION = _struct("Metadata_Extension", metadata=24)
+METADATA = _struct("Metadata", api_version=8, traits=32)
+API_VERSION = _struct("Api_Version", major_version=16, minor_version=20)
+API = _struct("Api", api_version=16, XLA_FFI_Error_Create=48)
+ERROR_CREATE_ARGS = _struct("Error_Create_Args", nbytes=28, struct_size=0, extension_start=8, message=16, errc=24)
+
+STRUCTS = (
+    *(CALL_FRAME, ARGS, RETS, ATTRS, BUFFER, SCALAR),
+    *(METADATA_EXTENSION, METADATA, API_VERSION, API, ERROR_CREATE_ARGS),
+)
+
+#: ``XLA_FFI_DataType_*`` by the name of the NumPy (or ml_dtypes) dtype.
+DATA_TYPES = {
+    "bool": 1,
+    "int8": 2,
+    "int16": 3,
+    "int32": 4,
+    "int64": 5,
+    "uint8": 6,
+    "uint16": 7,
+    "uint32": 8,
+    "uint64": 9,
+    "float16": 10,
+    "float32": 11,
+    "float64": 12,
+    "complex64": 15,
+    "bfloat16": 16,
+    "complex128": 18,
+}
+
+#: ``XLA_FFI_Error_Code_*``, as far as handlers return them.
+ERROR_CODES = {
+    "INVALID_ARGUMENT": 3,
+    "NOT_FOUND": 5,
+    "RESOURCE_EXHAUSTED": 8,
+    "FAILED_PRECONDITION": 9,
+    "OUT_OF_RANGE": 11,
+    "UNIMPLEMENTED": 12,
+    "INTERNAL": 13,
+}
+
+#: ``XLA_FFI_AttrType_SCALAR``.
+ATTR_TYPE_SCALAR = 3
+
+
+@functools.cache
+def check_api_version() -> None:
+    """Raise `AbiError` if the installed jaxlib speaks another major version than the one described here."""
+    header = Path(jax.ffi.include_dir()) / "xla" / "ffi" / "api" / "c_api.h"
+    found = re.search(r"#define XLA_FFI_API_MAJOR (\d+)", header.read_text("utf-8")) if header.exists() else None
+    # A jaxlib without its headers is left to XLA, which compares the versions itself when a handler is registered.
+    if found and int(found[1]) != API_MAJOR:
+        raise AbiError(
+            f"jaxlib {jax.lib.__version__} has version {found[1]} of the XLA FFI; this xlakernel-core knows "
+            f"version {API_MAJOR}. Upgrade xlakernel-core, or install an older jax."
+        )

@@ -1,0 +1,210 @@
+"""A content hash of a Python function as a compiler sees it.
+
+Numba and its like freeze what a function refers to when they compile it: globals, closure cells, attributes of modules
+and helper functions are constants of the machine code. Two functions with the same fingerprint compile to the same
+code; a name made from it can therefore be registered once (`registry`) and looked up in a cache on disk.
+
+The bytecode is hashed, not the source: the text that `inspect` finds may have been edited since the function was made,
+so that a name made from it would claim code that was never compiled. Line numbers are left out.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import itertools
+import sys
+import types
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+# Modules whose content is known by their distribution's version: what comes out of them is hashed by name. The
+# wrappers put the versions of the compilers into their options.
+_VERSIONED = frozenset({"builtins", "cmath", "llvmlite", "math", "ml_dtypes", "numba", "numpy", "operator", "scipy"})
+
+_LITERALS = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), range, slice)
+
+# An object that the walk does not understand is told from every other one, in this process and any other, by a number
+# that is drawn for it. It is kept alive, so that its identity stays its own.
+_unknown: dict[int, tuple[str, Any]] = {}
+
+
+def fingerprint(function: Any, options: Mapping[str, Any] | None = None) -> str:
+    """Return the hash of *function* and of all it refers to.
+
+    Args:
+      function: a Python function, or a compiler's wrapper of one (an object with ``py_func``).
+      options: what else determines the machine code; hashed by the ``repr`` of its sorted items.
+
+    Returns:
+      32 hexadecimal digits.
+    """
+    digest = hashlib.sha256(repr(sorted((options or {}).items())).encode())
+    for part in _Walk().value(function):
+        digest.update(f"{len(part)}:".encode())  # a prefix code: parts cannot run into each other
+        digest.update(part)
+    return digest.hexdigest()[:32]
+
+
+def references(function: Any) -> Iterator[Any]:
+    """Yield *function* and every function that it refers to, directly or not, each once."""
+    walk = _Walk()
+    for _ in walk.value(function):
+        pass
+    yield from walk.functions
+
+
+class _Walk:
+    """One traversal: yields the parts to hash, and remembers the functions met."""
+
+    def __init__(self) -> None:
+        self.functions: list[Any] = []
+
+    def value(self, value: Any) -> Iterator[bytes]:
+        kind = type(value)
+        yield f"{kind.__module__}.{kind.__qualname__}".encode()
+        if isinstance(value, enum.Enum):
+            yield f"{value.name}={value.value!r}".encode()
+        elif isinstance(value, _LITERALS):
+            yield repr(value).encode()
+        elif isinstance(value, (tuple, list)):
+            yield str(len(value)).encode()
+            for item in value:
+                yield from self.value(item)
+        elif isinstance(value, (set, frozenset)):
+            yield repr(sorted(b"".join(self.value(item)) for item in value)).encode()
+        elif isinstance(value, dict):
+            for key, item in value.items():
+                yield from self.value(key)
+                yield from self.value(item)
+        elif isinstance(value, (np.ndarray, np.generic)) and value.dtype != np.dtype(object):
+            yield f"{value.dtype.str}{value.dtype.descr}{value.shape}".encode()
+            yield np.ascontiguousarray(value).tobytes()
+        elif isinstance(value, np.dtype):
+            yield repr(value).encode()
+        elif isinstance(value, types.CodeType):
+            yield from self._code(value)
+        elif isinstance(value, types.FunctionType) or _wraps_function(value):
+            yield from self._function(value)
+        elif isinstance(value, type):
+            yield from self._type(value)
+        elif isinstance(value, types.ModuleType) or _is_versioned(value):
+            yield _name(value).encode()
+        elif any(base.__module__.startswith("numba.core.types") for base in kind.__mro__):
+            yield repr(value).encode()  # a Numba type
+        else:
+            yield _number(value)
+
+    def _function(self, value: Any) -> Iterator[bytes]:
+        for index, known in enumerate(self.functions):
+            if known is value:  # recursion, or a second use
+                yield f"function {index}".encode()
+                return
+        self.functions.append(value)
+        yield repr(sorted(getattr(value, "targetoptions", {}).items())).encode()
+        yield repr(getattr(value, "locals", None)).encode()
+        function = _python_function(value)
+        if _is_versioned(function):
+            yield _name(function).encode()
+        else:
+            yield from self._code(function.__code__)
+            yield from self.value((function.__defaults__, function.__kwdefaults__))
+            yield from self._free(function)
+
+    def _code(self, code: types.CodeType) -> Iterator[bytes]:
+        yield code.co_code
+        yield code.co_exceptiontable
+        yield repr((code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)).encode()
+        yield repr((code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)).encode()
+        yield from self.value(code.co_consts)
+
+    def _free(self, function: types.FunctionType) -> Iterator[bytes]:
+        """What the function takes from outside: its closure, its globals, and attributes of modules among them."""
+        names = _names(function.__code__)
+        for cell in function.__closure__ or ():
+            try:
+                content = cell.cell_contents
+            except ValueError:  # not bound yet
+                content = None
+            yield from self.value(content)
+            yield from self._attributes(content, names)
+        for name in names:
+            if name in function.__globals__:
+                yield name.encode()
+                yield from self.value(function.__globals__[name])
+                yield from self._attributes(function.__globals__[name], names)
+
+    def _attributes(self, value: Any, names: tuple[str, ...]) -> Iterator[bytes]:
+        # `constants.TAU` in a kernel is frozen like a global. Which names are attributes of which module the
+        # bytecode does not say, so each name that the module has counts: at worst a hash changes needlessly.
+        if isinstance(value, types.ModuleType) and not _is_versioned(value):
+            for name in names:
+                if name in vars(value):
+                    yield name.encode()
+                    inner = vars(value)[name]
+                    yield from self.value(inner)
+                    if inner is not value:
+                        yield from self._attributes(inner, names)
+
+    def _type(self, value: type) -> Iterator[bytes]:
+        yield _name(value).encode()
+        if _is_versioned(value):
+            return
+        if issubclass(value, enum.Enum):
+            yield from self.value({member.name: member.value for member in value})
+        elif issubclass(value, tuple):
+            yield repr(getattr(value, "_fields", None)).encode()
+        else:
+            yield _number(value)
+
+
+def _wraps_function(value: Any) -> bool:
+    """Whether *value* is one of Numba's wrappers: a dispatcher, an intrinsic, a C callback."""
+    return _origin(type(value)) == "numba" and isinstance(_python_function(value), types.FunctionType)
+
+
+def _python_function(value: Any) -> Any:
+    return getattr(value, "py_func", None) or getattr(value, "__wrapped__", value)
+
+
+def _names(code: types.CodeType) -> tuple[str, ...]:
+    """Return the global and attribute names that *code* and the functions inside it use."""
+    inner = [_names(const) for const in code.co_consts if isinstance(const, types.CodeType)]
+    return tuple(sorted({*code.co_names, *itertools.chain.from_iterable(inner)}))
+
+
+def _origin(value: Any) -> str:
+    """Return the top-level package that *value* comes from."""
+    return _module(value).partition(".")[0]
+
+
+def _module(value: Any) -> str:
+    if isinstance(value, types.ModuleType):
+        return value.__name__
+    module = getattr(value, "__module__", None)
+    return module if isinstance(module, str) else type(value).__module__
+
+
+def _name(value: Any) -> str:
+    return f"{_module(value)}:{getattr(value, '__qualname__', getattr(value, '__name__', ''))}"
+
+
+def _is_versioned(value: Any) -> bool:
+    """Whether *value* is a module of a versioned package, or what such a module has under the value's name."""
+    if _origin(value) not in _VERSIONED:
+        return False
+    module, _, path = _name(value).partition(":")
+    if isinstance(value, types.ModuleType):
+        return True
+    found: Any = sys.modules.get(module)
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    return found is value
+
+
+def _number(value: Any) -> bytes:
+    number, _ = _unknown.setdefault(id(value), (uuid.uuid4().hex, value))
+    return f"object {number}".encode()

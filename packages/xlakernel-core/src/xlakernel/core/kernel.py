@@ -1,0 +1,311 @@
+"""`XLACustomKernel`: one operator, with a kernel for each platform and backend."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
+
+import jax
+
+from .config import PLATFORMS, check_platform, remember_default, remembered_default, requested_backends
+from .errors import BackendNotFoundError, DuplicateNameError, KernelTypeError, XLAKernelError
+from .primitive import Dispatch, check_static, make_primitive
+from .specs import Struct, check_inputs, flatten_outs
+from .transforms import autodiff, batching
+
+KernelGenerator = Callable[..., Callable[..., Any]]
+
+_operators: dict[str, XLACustomKernel] = {}
+_operators_lock = threading.Lock()
+
+
+@dataclasses.dataclass(frozen=True)
+class KernelEntry:
+    """A kernel generator, with the backend and the platform that it is registered for."""
+
+    backend: str
+    platform: str
+    kernel_generator: KernelGenerator
+
+
+class XLACustomKernel:
+    """An operator of JAX arrays with one kernel for each platform and backend.
+
+    Register kernel generators with ``def_kernel`` and its shorthands, then call the operator. A generator is called
+    with ``outs``, a flat list of `jax.ShapeDtypeStruct`, and the call's static keywords, when a program is lowered; it
+    returns a function of the inputs that returns one array or a sequence of them.
+
+    The backend of a call is its ``backend=``, else what the innermost `use_backend` context asks for, else the default
+    of the platform: what `set_default` chose, else the first one registered. A backend that is asked for and missing
+    is an error, never a fallback. Switching reaches functions that are already jitted.
+
+    ``jax.vmap`` maps the kernel itself. Derivatives need rules: `def_jvp_rule` or `def_jvp_rule2`, and for reverse mode
+    either differentiable rules or `def_transpose_rule`.
+
+    Args:
+      name: the operator's name, unique in the process.
+      doc: its documentation.
+      replace: whether to take over the name from an operator that has it, as when a notebook's cell runs again.
+
+    Raises:
+      DuplicateNameError: if the name is taken and *replace* is false.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from xlakernel.core import XLACustomKernel
+      >>> double = XLACustomKernel("double")
+      >>> double.def_jax_kernel(lambda outs: lambda x: x * 2)
+      >>> double(jnp.arange(3), outs=jax.ShapeDtypeStruct((3,), jnp.int32))
+      Array([0, 2, 4], dtype=int32)
+    """
+
+    def __init__(self, name: str, doc: str | None = None, *, replace: bool = False) -> None:
+        if not isinstance(name, str) or not name:
+            raise KernelTypeError(f"XLACustomKernel: the name is {name!r}; expected a non-empty string.")
+        with _operators_lock:
+            if name in _operators and not replace:
+                raise DuplicateNameError(
+                    f"XLACustomKernel: an operator named {name!r} exists. Use that one, xlakernel.core.operators()"
+                    f"[{name!r}], choose another name, or pass replace=True to take the name over."
+                )
+            _operators[name] = self
+        self.name = name
+        if doc is not None:
+            self.__doc__ = doc
+        self.primitive = make_primitive(self)
+        self._kernels: dict[str, dict[str, KernelEntry]] = {}
+        self._initial: dict[str, str] = {}
+        self._call: Callable[..., Any] | None = None
+        self._tags: frozenset[str] = frozenset()
+        self._benchmark_data: Callable[..., Any] | None = None
+        self._apply = lru_cache(maxsize=1024, typed=True)(self._make_apply)
+        for platform in PLATFORMS:  # a new operator of an old name starts afresh
+            remember_default(name, platform, None)
+        autodiff.refuse(self)
+        batching.map_kernel(self)
+
+    def __repr__(self) -> str:
+        backends = {platform: list(entries) for platform, entries in self._kernels.items()}
+        return f"XLACustomKernel({self.name!r}, {backends})"
+
+    # Calling.
+
+    def __call__(self, *ins: Any, outs: Any, backend: str | None = None, **static: Any) -> Any:
+        """Apply the operator.
+
+        Args:
+          *ins: the input arrays.
+          outs: shapes and dtypes of the results, a pytree of objects with ``shape`` and ``dtype``.
+          backend: the backend to use, instead of the one chosen by context and defaults.
+          **static: passed to the kernel generator; hashable, and part of the compiled program.
+
+        Returns:
+          The results, in the tree of *outs*.
+
+        Raises:
+          InputError: if an input is not an array.
+          OutputSpecError: if *outs* has leaves without shape and dtype.
+          StaticArgumentError: if a static keyword is traced or unhashable.
+          BackendNotFoundError: if no kernel, or not the one asked for, is registered for the platform.
+          GeneratorError: if the generator, or the kernel that it made, raises.
+          ResultError: if the kernel's results differ from *outs* in number, shape or dtype.
+        """
+        structs, tree = flatten_outs(outs, self.name)
+        kinds = check_static(self.name, static)
+        apply = self._apply(structs, backend, tuple(sorted(static.items())), kinds)
+        try:
+            return jax.tree.unflatten(tree, apply(*ins))
+        except TypeError as error:
+            if not isinstance(error, XLAKernelError):
+                check_inputs(ins, self.name)
+            raise
+
+    def _make_apply(
+        self, outs: tuple[Struct, ...], backend: str | None, static: tuple[tuple[str, Any], ...], kinds: Any
+    ) -> Callable[..., list[Any]]:
+        """Return the jitted call for one set of static arguments; JAX caches it by shapes and by backend contexts."""
+
+        def apply(*ins: Any) -> list[Any]:
+            check_inputs(ins, self.name)
+            dispatch = Dispatch(backends=self._chosen(backend), kinds=kinds)
+            return self.primitive.bind(*ins, outs=outs, dispatch=dispatch, **dict(static))  # type: ignore[no-any-return]
+
+        apply.__name__ = apply.__qualname__ = self.name
+        return jax.jit(apply)
+
+    def _chosen(self, backend: str | None) -> tuple[tuple[str, str], ...]:
+        """Return the backend for each platform, as it is chosen where a call is traced."""
+        requested = dict.fromkeys(PLATFORMS, backend) if backend is not None else requested_backends()
+        chosen = {platform: requested.get(platform) or self.get_default(platform) for platform in PLATFORMS}
+        return tuple((platform, name) for platform, name in chosen.items() if name is not None)
+
+    def def_call(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """Set the function that users call: it prepares arguments, calls the operator, and is returned unchanged."""
+        self._call = _check_callable(self.name, "def_call", fn)
+        return fn
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function given to `def_call`."""
+        if self._call is None:
+            raise XLAKernelError(
+                f"{self.name}: no function to call; set one with def_call, or call the operator itself."
+            )
+        return self._call(*args, **kwargs)
+
+    # Kernels.
+
+    def def_kernel(self, backend: str, platform: str, generator: KernelGenerator, asdefault: bool = False) -> None:
+        """Register a kernel generator.
+
+        Args:
+          backend: a name for the way it computes, such as ``"numba"``. One that is registered already is replaced in
+            programs that are lowered from now on.
+          platform: ``"cpu"``, ``"gpu"`` or ``"tpu"``.
+          generator: called with ``outs`` and the static keywords, returns the kernel.
+          asdefault: whether to make it the platform's default.
+
+        Raises:
+          UnknownPlatformError: if there is no such platform.
+          KernelTypeError: if *generator* cannot be called, or *backend* is not a name.
+        """
+        check_platform(platform, self.name)
+        if not isinstance(backend, str) or not backend:
+            raise KernelTypeError(f"{self.name}: the backend is {backend!r}; expected a non-empty string.")
+        _check_callable(self.name, f"the generator of backend {backend!r}", generator)
+        self._kernels.setdefault(platform, {})[backend] = KernelEntry(backend, platform, generator)
+        self._initial.setdefault(platform, backend)
+        if asdefault:
+            self.set_default(platform, backend)
+
+    def def_numba_kernel(self, generator: KernelGenerator, asdefault: bool = False) -> None:
+        """Register a generator of Numba kernels for the CPU (``xlakernel-numba``)."""
+        self.def_kernel("numba", "cpu", generator, asdefault)
+
+    def def_numba_cuda_kernel(self, generator: KernelGenerator, asdefault: bool = False) -> None:
+        """Register a generator of Numba CUDA kernels (``xlakernel-cuda``)."""
+        self.def_kernel("numba_cuda", "gpu", generator, asdefault)
+
+    def def_warp_kernel(self, generator: KernelGenerator, asdefault: bool = False, *, platform: str = "gpu") -> None:
+        """Register a generator of Warp kernels, for the GPU unless *platform* says ``"cpu"`` (``xlakernel-warp``)."""
+        self.def_kernel("warp", platform, generator, asdefault)
+
+    def def_pallas_kernel(self, platform: str, generator: KernelGenerator, asdefault: bool = False) -> None:
+        """Register a generator of Pallas kernels (``jax.experimental.pallas``)."""
+        self.def_kernel("pallas", platform, generator, asdefault)
+
+    def def_triton_kernel(self, generator: KernelGenerator, asdefault: bool = False) -> None:
+        """Register a generator of Triton kernels for the GPU (``jax-triton``)."""
+        self.def_kernel("triton", "gpu", generator, asdefault)
+
+    def def_jax_kernel(self, generator: KernelGenerator, asdefault: bool = False) -> None:
+        """Register a generator of plain JAX functions, for every platform."""
+        for platform in PLATFORMS:
+            self.def_kernel("jax", platform, generator, asdefault)
+
+    def set_default(self, platform: str, backend: str) -> None:
+        """Choose the backend of *platform* for calls that ask for none, also in functions that are already jitted.
+
+        Raises:
+          UnknownPlatformError: if there is no such platform.
+          BackendNotFoundError: if the backend is not registered for it.
+        """
+        check_platform(platform, self.name)
+        self.entry(platform, backend)
+        remember_default(self.name, platform, None if backend == self._initial[platform] else backend)
+
+    def get_default(self, platform: str) -> str | None:
+        """Return the default backend of *platform*; None if it has no kernel."""
+        check_platform(platform, self.name)
+        return remembered_default(self.name, platform) or self._initial.get(platform)
+
+    @property
+    def defaults(self) -> dict[str, str]:
+        """The default backend of each platform that has a kernel."""
+        return {platform: str(self.get_default(platform)) for platform in self._kernels}
+
+    def available_backends(self, platform: str) -> list[str]:
+        """Return the backends registered for *platform*, in the order of registration."""
+        check_platform(platform, self.name)
+        return list(self._kernels.get(platform, {}))
+
+    def entry(self, platform: str, backend: str) -> KernelEntry:
+        """Return what is registered for *backend* on *platform*, or raise `BackendNotFoundError`."""
+        found = self._kernels.get(platform, {})
+        if backend not in found:
+            choice = f"choose one of them with {self.name}.set_default({platform!r}, ...), use_backend or backend="
+            advice = choice if found else f"register one with def_kernel({backend!r}, {platform!r}, ...)"
+            raise BackendNotFoundError(
+                f"{self.name}: no {backend!r} kernel for platform {platform!r}; registered: {sorted(found)}. "
+                f"Import the package that registers it, or {advice}."
+            )
+        return found[backend]
+
+    # Transformations.
+
+    def def_jvp_rule(self, rule: Callable[..., Any]) -> None:
+        """Set the forward-mode rule, ``rule(primals, tangents, **params) -> (outs, tangents of outs)``.
+
+        Symbolic zeros are `jax.interpreters.ad.Zero`. *params* are those of ``primitive.bind``.
+        """
+        autodiff.define_jvp(self, _check_callable(self.name, "def_jvp_rule", rule))
+
+    def def_jvp_rule2(self, *rules: Callable[..., Any] | None) -> None:
+        """Set one forward-mode rule for each input, ``rule(tangent, *primals, **params) -> tangents of outs``.
+
+        None stands for an input that the results do not depend on smoothly; its tangent is dropped.
+        """
+        for rule in rules:
+            if rule is not None:
+                _check_callable(self.name, "def_jvp_rule2", rule)
+        autodiff.define_jvp_per_input(self, rules)
+
+    def def_transpose_rule(self, rule: Callable[..., Any]) -> None:
+        """Set the reverse-mode rule of a linear operator, ``rule(cotangents, *ins, **params) -> cotangents of ins``.
+
+        Linear inputs are `jax.interpreters.ad.UndefinedPrimal`; the others get None.
+        """
+        autodiff.define_transpose(self, _check_callable(self.name, "def_transpose_rule", rule))
+
+    def def_batching_rule(self, rule: Callable[..., Any]) -> None:
+        """Set the rule of ``jax.vmap``, ``rule(ins, axes, **params) -> (outs, axes of outs)``.
+
+        An axis of None stands for an input without a batch. Without this rule the kernel itself is mapped.
+        """
+        batching.define(self, _check_callable(self.name, "def_batching_rule", rule))
+
+    # What tools read.
+
+    def def_tags(self, *tags: str) -> None:
+        """Set the tags by which `operators` finds this operator."""
+        self._tags = frozenset(tags)
+
+    @property
+    def tags(self) -> frozenset[str]:
+        """The operator's tags."""
+        return self._tags
+
+    def def_benchmark_data(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """Set the function that makes benchmark cases, ``fn(*, platform)``; it is returned unchanged."""
+        self._benchmark_data = _check_callable(self.name, "def_benchmark_data", fn)
+        return fn
+
+    @property
+    def benchmark_data(self) -> Callable[..., Any] | None:
+        """The function given to `def_benchmark_data`."""
+        return self._benchmark_data
+
+
+def operators(*tags: str) -> Mapping[str, XLACustomKernel]:
+    """Return the operators of this process that have all of *tags*, by name."""
+    wanted = frozenset(tags)
+    return MappingProxyType({name: op for name, op in _operators.items() if wanted <= op.tags})
+
+
+def _check_callable(operator: str, what: str, fn: Any) -> Any:
+    if not callable(fn):
+        raise KernelTypeError(f"{operator}: {what} takes a function; got {fn!r} of type {type(fn).__name__}.")
+    return fn

@@ -1,0 +1,7 @@
+"""Native CPU handlers for compiled Numba functions. Needs the extra ``xlakernel-core[native]``."""
+
+from .arguments import Argument as Argument
+from .dtypes import array_type as array_type
+from .dtypes import numba_dtype as numba_dtype
+from .handler import HANDLER_VERSION as HANDLER_VERSION
+from .handler import build_handler as build_handler

@@ -1,0 +1,103 @@
+"""Reading the structs of the XLA FFI in LLVM IR, by the names that `ffi.abi` gives their fields."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+
+from ..ffi import abi
+
+I8 = ir.IntType(8)
+I32 = ir.IntType(32)
+I64 = ir.IntType(64)
+POINTER = I8.as_pointer()
+
+
+def i64(value: int) -> ir.Constant:
+    """Return a 64-bit constant."""
+    return ir.Constant(I64, value)
+
+
+def field(builder: ir.IRBuilder, pointer: Any, struct: abi.Struct, name: str) -> Any:
+    """Return the address of a field, or of a struct that is embedded there."""
+    return builder.gep(pointer, [i64(struct[name])])
+
+
+def load(builder: ir.IRBuilder, pointer: Any, struct: abi.Struct, name: str, kind: Any = POINTER) -> Any:
+    """Load a field of type *kind*."""
+    return builder.load(builder.bitcast(field(builder, pointer, struct, name), kind.as_pointer()))
+
+
+def store(builder: ir.IRBuilder, pointer: Any, struct: abi.Struct, name: str, value: Any) -> None:
+    """Store *value* into a field."""
+    builder.store(value, builder.bitcast(field(builder, pointer, struct, name), value.type.as_pointer()))
+
+
+def element(builder: ir.IRBuilder, array: Any, index: int, kind: Any = POINTER) -> Any:
+    """Load element *index* of a C array of *kind*."""
+    typed = builder.bitcast(array, kind.as_pointer())
+    return builder.load(builder.gep(typed, [i64(index)]))
+
+
+class Buffer:
+    """An ``XLA_FFI_Buffer``: one input or output of a call."""
+
+    def __init__(self, builder: ir.IRBuilder, pointer: Any) -> None:
+        self.dtype = load(builder, pointer, abi.BUFFER, "dtype", I32)
+        self.rank = load(builder, pointer, abi.BUFFER, "rank", I64)
+        self.data = load(builder, pointer, abi.BUFFER, "data")
+        self.dims = load(builder, pointer, abi.BUFFER, "dims", I64.as_pointer())
+
+
+class Frame:
+    """An ``XLA_FFI_CallFrame``: everything that a handler is called with."""
+
+    def __init__(self, builder: ir.IRBuilder, pointer: Any) -> None:
+        self.builder = builder
+        self.pointer = pointer
+        self.api = load(builder, pointer, abi.CALL_FRAME, "api")
+
+    def counts(self) -> tuple[Any, Any, Any]:
+        """Return how many inputs, outputs and attributes there are."""
+        parts = (("args", abi.ARGS), ("rets", abi.RETS), ("attrs", abi.ATTRS))
+        inputs, outputs, attributes = (
+            load(self.builder, field(self.builder, self.pointer, abi.CALL_FRAME, part), struct, "size", I64)
+            for part, struct in parts
+        )
+        return inputs, outputs, attributes
+
+    def input(self, index: int) -> Buffer:
+        """Return input buffer *index*."""
+        return self._buffer("args", abi.ARGS, index)
+
+    def output(self, index: int) -> Buffer:
+        """Return output buffer *index*."""
+        return self._buffer("rets", abi.RETS, index)
+
+    def _buffer(self, part: str, struct: abi.Struct, index: int) -> Buffer:
+        embedded = field(self.builder, self.pointer, abi.CALL_FRAME, part)
+        pointers = load(self.builder, embedded, struct, part)
+        return Buffer(self.builder, element(self.builder, pointers, index))
+
+    def attribute(self, index: int) -> tuple[Any, Any, Any]:
+        """Return attribute *index* in the order of the names: its kind, its dtype and a pointer to its value."""
+        attrs = field(self.builder, self.pointer, abi.CALL_FRAME, "attrs")
+        kind = element(self.builder, load(self.builder, attrs, abi.ATTRS, "types"), index, I32)
+        scalar = element(self.builder, load(self.builder, attrs, abi.ATTRS, "attrs"), index)
+        dtype = load(self.builder, scalar, abi.SCALAR, "dtype", I32)
+        return kind, dtype, load(self.builder, scalar, abi.SCALAR, "value")
+
+
+def create_error(builder: ir.IRBuilder, api: Any, message: Any, code: Any) -> Any:
+    """Return a new ``XLA_FFI_Error``; XLA copies *message* and owns the result."""
+    struct = abi.ERROR_CREATE_ARGS
+    with builder.goto_entry_block():
+        arguments = builder.bitcast(builder.alloca(ir.ArrayType(I64, 4)), POINTER)
+    assert struct.nbytes is not None
+    store(builder, arguments, struct, "struct_size", i64(struct.nbytes))
+    store(builder, arguments, struct, "extension_start", ir.Constant(POINTER, None))
+    store(builder, arguments, struct, "message", message)
+    store(builder, arguments, struct, "errc", code)
+    create = ir.FunctionType(POINTER, [POINTER]).as_pointer()
+    return builder.call(load(builder, api, abi.API, "XLA_FFI_Error_Create", create), [arguments])

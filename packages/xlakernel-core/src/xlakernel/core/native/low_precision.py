@@ -1,0 +1,152 @@
+"""bfloat16 and float16 in CPU kernels: stored in 16 bits, computed in float32.
+
+Numba has no bfloat16 on the CPU, and its float16 has no arithmetic there. These two types promote to float32 as soon
+as a kernel computes with them, and round to nearest even when they are stored. The usual functions of one or two
+numbers compute in float32 too; functions of whole arrays do not take these types.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.core.datamodel import models, register_default
+from numba.core.typeconv import rules
+from numba.extending import lower_cast, overload
+
+I16 = ir.IntType(16)
+I32 = ir.IntType(32)
+HALF = ir.HalfType()
+FLOAT = ir.FloatType()
+
+_NARROWER = (*types.integer_domain, types.boolean)
+
+
+class LowPrecision(types.Type):  # type: ignore[misc]  # Numba has no stubs
+    """A number that is computed with as a float32.
+
+    It is no `types.Number`: Numba finds the common type of those by asking NumPy, which does not know these.
+    """
+
+    def unify(self, context: Any, other: types.Type) -> types.Type | None:
+        """Return the type of a variable that is assigned this and *other*."""
+        if isinstance(other, LowPrecision):
+            return types.float32
+        return context.unify_pairs(types.float32, other) if isinstance(other, (types.Number, types.Boolean)) else None
+
+
+class BFloat16(LowPrecision):
+    """The upper half of a float32."""
+
+
+class Float16(LowPrecision):
+    """IEEE 754 binary16."""
+
+
+bfloat16 = BFloat16("bfloat16")
+float16 = Float16("float16 in float32")
+
+
+def _widen_bfloat16(builder: ir.IRBuilder, bits: Any) -> Any:
+    return builder.bitcast(builder.shl(builder.zext(bits, I32), ir.Constant(I32, 16)), FLOAT)
+
+
+def _narrow_to_bfloat16(builder: ir.IRBuilder, value: Any) -> Any:
+    bits = builder.bitcast(value, I32)
+    # Round to nearest, ties to even: add half of the last kept place, less one where that place is even.
+    last = builder.and_(builder.lshr(bits, ir.Constant(I32, 16)), ir.Constant(I32, 1))
+    rounded = builder.add(bits, builder.add(last, ir.Constant(I32, 0x7FFF)))
+    # Rounding could carry a NaN's payload into infinity: keep its sign and make it quiet.
+    quiet = builder.or_(bits, ir.Constant(I32, 0x400000))
+    chosen = builder.select(builder.fcmp_unordered("uno", value, value), quiet, rounded)
+    return builder.trunc(builder.lshr(chosen, ir.Constant(I32, 16)), I16)
+
+
+def _widen_float16(builder: ir.IRBuilder, bits: Any) -> Any:
+    return builder.fpext(builder.bitcast(bits, HALF), FLOAT)
+
+
+def _narrow_to_float16(builder: ir.IRBuilder, value: Any) -> Any:
+    return builder.bitcast(builder.fptrunc(value, HALF), I16)
+
+
+def _define(kind: type, instance: LowPrecision, widen: Callable[..., Any], narrow: Callable[..., Any]) -> None:
+    """Tell Numba how *instance* is stored, what it converts to and from, and how."""
+
+    @register_default(kind)
+    class Model(models.PrimitiveModel):  # type: ignore[misc]  # Numba has no stubs
+        def __init__(self, manager: Any, frontend_type: Any) -> None:
+            super().__init__(manager, frontend_type, I16)
+
+    conversions = rules.default_type_manager
+    conversions.set_promote(instance, types.float32)
+    conversions.set_safe_convert(instance, types.float64)
+    conversions.set_safe_convert(instance, types.complex64)
+    conversions.set_safe_convert(instance, types.complex128)
+    for other in (types.float32, types.float64, *_NARROWER):
+        conversions.set_unsafe_convert(other, instance)
+    for other in _NARROWER:
+        conversions.set_unsafe_convert(instance, other)
+
+    def from_instance(context: Any, builder: Any, source: Any, target: Any, value: Any) -> Any:
+        return context.cast(builder, widen(builder, value), types.float32, target)
+
+    def to_instance(context: Any, builder: Any, source: Any, target: Any, value: Any) -> Any:
+        return narrow(builder, context.cast(builder, value, source, types.float32))
+
+    def truth(context: Any, builder: Any, source: Any, target: Any, value: Any) -> Any:
+        return builder.fcmp_unordered("!=", widen(builder, value), ir.Constant(FLOAT, 0))
+
+    for target in (types.Float, types.Integer, types.Complex):
+        lower_cast(kind, target)(from_instance)
+    lower_cast(kind, types.Boolean)(truth)
+    for source in (types.Float, types.Integer, types.Boolean):
+        lower_cast(source, kind)(to_instance)
+
+
+_define(BFloat16, bfloat16, _widen_bfloat16, _narrow_to_bfloat16)
+_define(Float16, float16, _widen_float16, _narrow_to_float16)
+
+
+@lower_cast(BFloat16, Float16)
+def _bfloat16_to_float16(context: Any, builder: Any, source: Any, target: Any, value: Any) -> Any:
+    return _narrow_to_float16(builder, _widen_bfloat16(builder, value))
+
+
+@lower_cast(Float16, BFloat16)
+def _float16_to_bfloat16(context: Any, builder: Any, source: Any, target: Any, value: Any) -> Any:
+    return _narrow_to_bfloat16(builder, _widen_float16(builder, value))
+
+
+rules.default_type_manager.set_unsafe_convert(bfloat16, float16)
+rules.default_type_manager.set_unsafe_convert(float16, bfloat16)
+
+
+_ONE = np.float32(1)  # what multiplies by it is a float32, with the same value and sign
+
+
+def _compute_in_float32(function: Any) -> None:
+    """Let *function*, of one or two numbers, take these types as the float32 they stand for."""
+
+    @overload(function, strict=False)
+    def unary(x):  # type: ignore[no-untyped-def]  # Numba compares the parameters, annotations included
+        return (lambda x: function(x * _ONE)) if isinstance(x, LowPrecision) else None
+
+    @overload(function, strict=False)
+    def binary(x, y):  # type: ignore[no-untyped-def]
+        if isinstance(x, LowPrecision) or isinstance(y, LowPrecision):
+            return lambda x, y: function(x * _ONE, y * _ONE)
+        return None
+
+
+for _function in (
+    *(float, int, bool, max, min),
+    *(math.exp, math.log, math.sqrt, math.sin, math.cos, math.tanh, math.pow, math.floor, math.ceil, math.isnan),
+    *(np.exp, np.expm1, np.log, np.log1p, np.log2, np.log10, np.sqrt, np.square, np.abs, np.sign, np.isnan, np.isinf),
+    *(np.sin, np.cos, np.tan, np.tanh, np.arctan, np.floor, np.ceil, np.rint, np.maximum, np.minimum, np.isfinite),
+):
+    _compute_in_float32(_function)

@@ -1,0 +1,110 @@
+"""A kernel's exception → an XLA error that says its type, its message, and the line that raised it.
+
+The handler comes here only after a kernel has failed: this is the one place where a call meets the interpreter.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from llvmlite import ir
+from numba.core import cgutils
+
+from ..ffi import abi
+from .frame import POINTER, create_error
+
+_CODES = (
+    (NotImplementedError, "UNIMPLEMENTED"),
+    (MemoryError, "RESOURCE_EXHAUSTED"),
+    (KeyError, "NOT_FOUND"),
+    ((IndexError, OverflowError), "OUT_OF_RANGE"),
+    (AssertionError, "FAILED_PRECONDITION"),
+    ((ValueError, TypeError, ArithmeticError), "INVALID_ARGUMENT"),
+)
+
+
+def describe(exception: BaseException, kernel: str, location: tuple[str, str, int] | None) -> tuple[str, int]:
+    """Return the message and the XLA error code for *exception*.
+
+    Args:
+      exception: what the kernel raised.
+      kernel: the kernel's name.
+      location: function, file and line, where Numba knows them.
+    """
+    code = next((name for kinds, name in _CODES if isinstance(exception, kinds)), "INTERNAL")
+    where = f", {location[1]}:{location[2]} in {location[0]}" if location else ""
+    text = f"{type(exception).__name__}: {exception}" if str(exception) else type(exception).__name__
+    return f"{text} (raised by kernel {kernel!r}{where})", abi.ERROR_CODES[code]
+
+
+def _describe_unpacked(unpacked: Any, kernel: str) -> tuple[str, int]:
+    """Describe what Numba's calling convention gives: (class, arguments, location), or an exception."""
+    if isinstance(unpacked, BaseException):
+        return describe(unpacked, kernel, None)
+    kind, arguments, location = unpacked
+    return describe(kind(*(arguments or ())), kernel, location)
+
+
+class _ErrorCreateArgs(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("extension_start", ctypes.c_void_p),
+        ("message", ctypes.c_char_p),
+        ("errc", ctypes.c_int),
+    ]
+
+
+@ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
+def _report(api: int, unpacked: int, kernel: bytes) -> int | None:
+    """Return a new XLA_FFI_Error for the exception at address *unpacked*; None if that fails."""
+    try:
+        value = ctypes.cast(unpacked, ctypes.py_object).value
+        message, code = _describe_unpacked(value, kernel.decode())
+    except BaseException as error:  # noqa: BLE001  # called from machine code: an exception here would be printed and lost
+        message, code = f"kernel {kernel!r} failed, and so did reading its exception: {error!r}", 13
+    create = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(_ErrorCreateArgs))
+    address = ctypes.c_void_p.from_address(api + abi.API["XLA_FFI_Error_Create"]).value
+    assert address is not None
+    arguments = _ErrorCreateArgs(abi.ERROR_CREATE_ARGS.nbytes, None, message.encode("utf-8", "replace"), code)
+    return create(address)(ctypes.byref(arguments))  # type: ignore[no-any-return]
+
+
+_REPORT_ADDRESS = ctypes.cast(_report, ctypes.c_void_p).value
+
+
+def emit_error(context: Any, builder: ir.IRBuilder, status: Any, api: Any, kernel: str) -> Any:
+    """Emit the path taken after a failed kernel; return the XLA_FFI_Error."""
+    python = context.get_python_api(builder)
+    gil = python.gil_ensure()
+    null = ir.Constant(python.pyobj, None)
+    exception = cgutils.alloca_once_value(builder, null)
+    with builder.if_else(status.is_user_exc) as (raised_in_kernel, raised_in_python):
+        with raised_in_kernel:
+            python.err_clear()
+            builder.store(context.call_conv.unpack_exception(builder, python, status), exception)
+        with raised_in_python:  # in an objmode block, for one
+            kind, value, traceback = (cgutils.alloca_once_value(builder, null) for _ in range(3))
+            python.err_fetch(kind, value, traceback)
+            normalize = ir.FunctionType(ir.VoidType(), [python.pyobj.as_pointer()] * 3)
+            builder.call(
+                cgutils.get_or_insert_function(builder.module, normalize, "PyErr_NormalizeException"),
+                [kind, value, traceback],
+            )
+            builder.store(builder.load(value), exception)
+            python.decref(builder.load(kind))
+            python.decref(builder.load(traceback))
+    error = cgutils.alloca_once_value(builder, ir.Constant(POINTER, None))
+    name = context.insert_const_string(builder.module, kernel)
+    found = builder.load(exception)
+    with builder.if_then(cgutils.is_not_null(builder, found)):
+        signature = ir.FunctionType(POINTER, [POINTER, python.pyobj, POINTER]).as_pointer()
+        report = builder.inttoptr(ir.Constant(ir.IntType(64), _REPORT_ADDRESS), signature)
+        builder.store(builder.call(report, [api, found, name]), error)
+        python.decref(found)
+    with builder.if_then(cgutils.is_null(builder, builder.load(error)), likely=False):
+        python.err_clear()
+        text = context.insert_const_string(builder.module, f"kernel {kernel!r} failed without an exception")
+        builder.store(create_error(builder, api, text, ir.Constant(ir.IntType(32), 13)), error)
+    python.gil_release(gil)
+    return builder.load(error)

@@ -1,0 +1,70 @@
+"""What a call is told about its arrays: the user's ``outs``, checked and flattened."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from .errors import InputError, OutputSpecError
+
+Struct = jax.ShapeDtypeStruct
+
+
+def struct_of(array: Any) -> Struct:
+    """Return the shape and dtype of *array*, and nothing else that it may carry."""
+    return Struct(array.shape, array.dtype)
+
+
+def flatten_outs(outs: Any, asked_by: str) -> tuple[tuple[Struct, ...], Any]:
+    """Flatten a pytree of objects with ``shape`` and ``dtype``.
+
+    Args:
+      outs: the pytree; its leaves may be structs, arrays or anything alike.
+      asked_by: who asks, for the message.
+
+    Returns:
+      The leaves as plain structs, and the tree.
+
+    Raises:
+      OutputSpecError: if a leaf has no usable shape and dtype.
+    """
+    leaves, tree = jax.tree.flatten(outs, is_leaf=lambda leaf: leaf is None)
+    return tuple(_struct(leaf, f"{asked_by}: outs[{i}]") for i, leaf in enumerate(leaves)), tree
+
+
+def _struct(leaf: Any, where: str) -> Struct:
+    try:
+        shape, dtype = tuple(leaf.shape), jax.numpy.dtype(leaf.dtype)
+    except (AttributeError, TypeError) as error:
+        raise OutputSpecError(
+            f"{where} is {leaf!r}; expected an object with a shape and a dtype, "
+            "such as jax.ShapeDtypeStruct((n,), jnp.float32)."
+        ) from error
+    for extent in shape:
+        # A symbolic extent (jax.export) is neither an int nor comparable to one.
+        concrete = isinstance(extent, (int, np.integer))
+        if (concrete and extent < 0) or not (concrete or jax.export.is_symbolic_dim(extent)):
+            raise OutputSpecError(f"{where} has the shape {shape}; expected non-negative integers.")
+    return Struct(shape, dtype)
+
+
+def check_inputs(inputs: Sequence[Any], asked_by: str) -> None:
+    """Raise `InputError` for the first of *inputs* that JAX would not take as one array."""
+    for i, value in enumerate(inputs):
+        if isinstance(value, (jax.Array, np.ndarray, np.generic, bool, int, float, complex)):
+            if getattr(value, "dtype", None) != np.dtype(object):
+                continue
+        elif hasattr(value, "__jax_array__"):
+            continue
+        raise InputError(
+            f"{asked_by}: input {i} is {_describe(value)}; expected an array. "
+            "Pass each array as a positional argument of its own, and build it with jnp.asarray(...)."
+        )
+
+
+def _describe(value: Any) -> str:
+    text = repr(value)
+    return f"{text if len(text) <= 60 else text[:57] + '...'} of type {type(value).__name__}"

@@ -1,0 +1,1 @@
+"""How operators are batched and differentiated."""

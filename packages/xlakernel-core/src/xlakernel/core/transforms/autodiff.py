@@ -1,0 +1,144 @@
+"""Derivatives of an operator, from rules that its author gives.
+
+A rule is written for the operator itself. Under ``jax.vmap`` the call that is differentiated is a mapped one: the rule
+is then mapped in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from jax.interpreters import ad
+
+from ..errors import DifferentiationError, XLAKernelError
+from ..primitive import DIRECT, Dispatch, Mapped
+
+if TYPE_CHECKING:
+    from ..kernel import XLACustomKernel
+
+
+def refuse(op: XLACustomKernel) -> None:
+    """Let derivatives of *op* raise until there is a rule."""
+
+    def no_jvp(*_: Any, **__: Any) -> Any:
+        raise DifferentiationError(
+            f"{op.name}: no derivative. Give it a rule with def_jvp_rule or def_jvp_rule2, wrap the call with "
+            "jax.custom_jvp or jax.custom_vjp, or keep it out of the derivative with jax.lax.stop_gradient."
+        )
+
+    def no_transpose(*_: Any, **__: Any) -> Any:
+        raise DifferentiationError(
+            f"{op.name}: no transpose, which reverse mode (jax.grad) needs of an operator that a JVP rule applies to "
+            "tangents. Give it one with def_transpose_rule, or use forward mode (jax.jvp, jax.jacfwd)."
+        )
+
+    ad.primitive_jvps[op.primitive] = no_jvp
+    ad.primitive_transposes[op.primitive] = no_transpose
+
+
+def define_jvp(op: XLACustomKernel, user_rule: Callable[..., Any]) -> None:
+    """Differentiate *op* by ``user_rule(primals, tangents, **params)``."""
+
+    def rule(primals: Sequence[Any], tangents: Sequence[Any], *, dispatch: Dispatch = DIRECT, **params: Any) -> Any:
+        if not dispatch.mapped:
+            return user_rule(primals, tangents, dispatch=dispatch, **params)
+        level, inner = dispatch.mapped[-1], dispatch.unbatched()
+        live = [i for i, tangent in enumerate(tangents) if not isinstance(tangent, ad.Zero)]
+        smooth = [i for i, out in enumerate(params["outs"]) if _tangent_dtype(out.dtype) != jax.dtypes.float0]
+
+        def one(primals: Sequence[Any], live_tangents: Sequence[Any]) -> Any:
+            all_tangents = [_zero(primal) for primal in primals]
+            for i, tangent in zip(live, live_tangents, strict=True):
+                all_tangents[i] = tangent
+            results, tangents = rule(primals, all_tangents, dispatch=inner, **params)
+            return list(results), [ad.instantiate_zeros(tangents[i]) for i in smooth]
+
+        mapped = jax.vmap(one, in_axes=(list(level.axes), [level.axes[i] for i in live]), axis_size=level.size)
+        results, smooth_tangents = mapped(list(primals), [tangents[i] for i in live])
+        all_tangents = [_zero(result) for result in results]
+        for i, tangent in zip(smooth, smooth_tangents, strict=True):
+            all_tangents[i] = tangent
+        return results, all_tangents
+
+    ad.primitive_jvps[op.primitive] = rule
+
+
+def define_jvp_per_input(op: XLACustomKernel, rules: Sequence[Callable[..., Any] | None]) -> None:
+    """Differentiate *op* by one ``rule(tangent, *primals, **params)`` for each input, or None."""
+
+    def user_rule(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
+        if len(rules) != len(primals):
+            raise XLAKernelError(
+                f"{op.name}: def_jvp_rule2 was given {len(rules)} rules, but the call has {len(primals)} inputs; give "
+                "one for each input, None for those without a derivative."
+            )
+        results = op.primitive.bind(*primals, **params)
+        totals = [_zero(result) for result in results]
+        for rule, tangent in zip(rules, tangents, strict=True):
+            if rule is None or isinstance(tangent, ad.Zero):
+                continue
+            parts = rule(tangent, *primals, **params)
+            parts = parts if isinstance(parts, (tuple, list)) else [parts]
+            if len(parts) != len(results):
+                raise XLAKernelError(
+                    f"{op.name}: a rule of def_jvp_rule2 returned {len(parts)} tangents for {len(results)} results."
+                )
+            totals = [ad.add_tangents(total, part) for total, part in zip(totals, parts, strict=True)]
+        return results, totals
+
+    define_jvp(op, user_rule)
+
+
+def define_transpose(op: XLACustomKernel, user_rule: Callable[..., Any]) -> None:
+    """Transpose *op*, where it is linear, by ``user_rule(cotangents, *ins, **params)``."""
+
+    def rule(cotangents: Sequence[Any], *ins: Any, dispatch: Dispatch = DIRECT, **params: Any) -> Any:
+        if not dispatch.mapped:
+            return user_rule(cotangents, *ins, dispatch=dispatch, **params)
+        level, inner = dispatch.mapped[-1], dispatch.unbatched()
+        linear = [i for i, x in enumerate(ins) if ad.is_undefined_primal(x)]
+        known = [i for i in range(len(ins)) if i not in linear]
+        live = [i for i, cotangent in enumerate(cotangents) if not isinstance(cotangent, ad.Zero)]
+
+        def one(live_cotangents: Sequence[Any], known_ins: Sequence[Any]) -> list[Any]:
+            all_cotangents = [ad.Zero(jax.core.ShapedArray((*inner.batch, *o.shape), o.dtype)) for o in params["outs"]]
+            for i, cotangent in zip(live, live_cotangents, strict=True):
+                all_cotangents[i] = cotangent
+            avals = {i: _slice_aval(ins[i].aval, level, i) for i in linear}
+            all_ins: list[Any] = [ad.UndefinedPrimal(avals[i]) if i in avals else None for i in range(len(ins))]
+            for i, x in zip(known, known_ins, strict=True):
+                all_ins[i] = x
+            found = rule(all_cotangents, *all_ins, dispatch=inner, **params)
+            return [
+                jnp.zeros(avals[i].shape, avals[i].dtype) if found[i] is None else ad.instantiate_zeros(found[i])
+                for i in linear
+            ]
+
+        mapped = jax.vmap(one, in_axes=(0, [level.axes[i] for i in known]), axis_size=level.size)
+        found = mapped([cotangents[i] for i in live], [ins[i] for i in known])
+        results: list[Any] = [None] * len(ins)
+        for i, slices in zip(linear, found, strict=True):
+            axis = level.axes[i]
+            # What all slices share collects what each of them contributes.
+            results[i] = slices.sum(0) if axis is None else jnp.moveaxis(slices, 0, axis)
+        return results
+
+    ad.primitive_transposes[op.primitive] = rule
+
+
+def _slice_aval(aval: Any, level: Mapped, index: int) -> Any:
+    axis = level.axes[index]
+    shape = aval.shape if axis is None else (*aval.shape[:axis], *aval.shape[axis + 1 :])
+    return jax.core.ShapedArray(shape, aval.dtype)
+
+
+def _tangent_dtype(dtype: Any) -> Any:
+    return dtype if jax.dtypes.issubdtype(dtype, jnp.inexact) else jax.dtypes.float0
+
+
+def _zero(primal: Any) -> ad.Zero:
+    """Return the symbolic zero tangent of *primal*."""
+    return ad.Zero(jax.core.ShapedArray(jnp.shape(primal), _tangent_dtype(jax.typeof(primal).dtype)))

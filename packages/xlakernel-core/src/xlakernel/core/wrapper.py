@@ -1,0 +1,193 @@
+"""What a backend's wrapper returns: a kernel as a function of JAX arrays."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from .call import VMAP_METHODS, Kernel, NativeCall, native_call
+from .errors import AliasError, ArityError, StaticArgumentError, VmapMethodError
+from .specs import Struct, check_inputs, flatten_outs, struct_of
+
+_Attributes = tuple[tuple[str, str, bytes], ...]
+
+
+def kernel_function(
+    kernel: Kernel,
+    parameters: Sequence[str],
+    outs: Any,
+    *,
+    vmap_method: str | None,
+    input_output_aliases: Mapping[int, int] | None,
+    has_side_effect: bool,
+) -> Callable[..., Any]:
+    """Return *kernel* as a function of JAX arrays; backends build their wrappers on this.
+
+    Args:
+      kernel: what to run.
+      parameters: the names of the kernel's parameters: inputs, then outputs, with static scalars anywhere.
+      outs: structs, a pytree of them, or a function of the inputs' structs that returns either.
+      vmap_method: see `call.VMAP_METHODS`.
+      input_output_aliases: input → output that takes its memory.
+      has_side_effect: whether to run the kernel even if nobody uses its results.
+
+    Returns:
+      A plain function. It traces into JAX like one of `jax.numpy`, and outside any transformation it runs through a
+      `jax.jit` of its own, so that a second call with the same shapes costs what a jitted call costs.
+    """
+    wrapped = _Wrapped(
+        kernel,
+        tuple(parameters),
+        outs if callable(outs) and not hasattr(outs, "dtype") else flatten_outs(outs, kernel.name),
+        _check_vmap_method(kernel.name, vmap_method),
+        _check_aliases(kernel.name, input_output_aliases),
+        bool(has_side_effect),
+    )
+    with_static = jax.jit(wrapped.trace, static_argnums=0)
+    without_static = jax.jit(_named(lambda *inputs: wrapped.trace((), *inputs), kernel.name))
+
+    # A function and not an object with `__call__`: calling that costs as much as a tenth of the jitted call.
+    def call(*inputs: Any, **static: Any) -> Any:
+        try:
+            if static:
+                return with_static(wrapped.freeze(static), *inputs)
+            return without_static(*inputs)
+        except TypeError:  # JAX's own message names neither the kernel nor what to do
+            check_inputs(inputs, kernel.name)
+            raise
+
+    call.__doc__ = f"Run the kernel {kernel.name}({', '.join(parameters)}); inputs by position, static scalars by name."
+    return _named(call, kernel.name)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Wrapped:
+    """A kernel with what its user said about it, checked."""
+
+    kernel: Kernel
+    parameters: tuple[str, ...]
+    outs: Any  # (structs, tree), or the user's function
+    vmap_method: str | None
+    aliases: tuple[tuple[int, int], ...]
+    has_side_effect: bool
+
+    @property
+    def name(self) -> str:
+        return self.kernel.name
+
+    def freeze(self, static: Mapping[str, Any]) -> _Attributes:
+        for name in static:
+            if name not in self.parameters:
+                raise ArityError(
+                    f"{self.name}: no parameter {name!r}; the kernel has ({', '.join(self.parameters)}). "
+                    "Arrays are passed by position, and only static scalars by keyword."
+                )
+        return tuple((name, *_freeze_scalar(self.name, name, static[name])) for name in sorted(static))
+
+    def trace(self, attributes: _Attributes, *inputs: Any) -> Any:
+        check_inputs(inputs, self.name)
+        inputs = tuple(jax.numpy.asarray(x) for x in inputs)
+        structs = [struct_of(x) for x in inputs]
+        flat, tree = self._resolve_outs(structs)
+        self._check_arity(len(inputs), len(flat), [name for name, *_ in attributes])
+        _check_alias_types(self.name, self.aliases, structs, flat)
+        call = NativeCall(
+            self.kernel,
+            flat,
+            attributes=attributes,
+            aliases=self.aliases,
+            vmap_method=self.vmap_method,
+            has_side_effect=self.has_side_effect,
+        )
+        return jax.tree.unflatten(tree, native_call(call, inputs))
+
+    def _resolve_outs(self, inputs: list[Struct]) -> tuple[tuple[Struct, ...], Any]:
+        if not callable(self.outs):
+            structs, tree = self.outs
+            return structs, tree
+        try:
+            inspect.signature(self.outs).bind(*inputs)
+        except TypeError as error:
+            raise ArityError(
+                f"{self.name}: outs is a function, called with the {len(inputs)} inputs' shape/dtype structs: {error}."
+            ) from error
+        except ValueError:  # a builtin without a signature
+            pass
+        return flatten_outs(self.outs(*inputs), self.name)
+
+    def _check_arity(self, inputs: int, outs: int, static: list[str]) -> None:
+        if inputs + outs + len(static) != len(self.parameters):
+            raise ArityError(
+                f"{self.name}: the kernel has {len(self.parameters)} parameters "
+                f"({', '.join(self.parameters)}); the call fills {inputs + outs + len(static)}: {inputs} inputs, "
+                f"{outs} outputs and {len(static)} static scalars {static}. A kernel takes its inputs first, then its "
+                "outputs; static scalars are passed by keyword, under the name of their parameter."
+            )
+
+
+def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    function.__name__ = function.__qualname__ = name
+    return function
+
+
+def _check_vmap_method(kernel: str, method: str | None) -> str | None:
+    if method is not None and method not in VMAP_METHODS:
+        raise VmapMethodError(f"{kernel}: unknown vmap_method {method!r}; allowed: {VMAP_METHODS} or None.")
+    return method
+
+
+def _freeze_scalar(kernel: str, name: str, value: Any) -> tuple[str, bytes]:
+    """Return a static scalar as its dtype and bytes."""
+    if isinstance(value, jax.core.Tracer):
+        raise StaticArgumentError(
+            f"{kernel}: the static scalar {name!r} is traced ({value}); it must be a number while tracing. Name it in "
+            f"jax.jit(..., static_argnames={name!r}), or pass it by position as a 0-d array and read {name}[()]."
+        )
+    if isinstance(value, (bool, int, float, np.bool_, np.integer, np.floating)):
+        scalar = np.asarray(value)
+        if scalar.dtype != object and scalar.dtype.name not in ("float16", "longdouble", "float128"):
+            return scalar.dtype.name, scalar.tobytes()
+    raise StaticArgumentError(
+        f"{kernel}: the static scalar {name!r} is {value!r} of type {type(value).__name__}; allowed: bool, int (64 "
+        "bits), float, or a NumPy scalar of these. Pass anything else by position, as an array."
+    )
+
+
+def _check_aliases(kernel: str, aliases: Mapping[int, int] | None) -> tuple[tuple[int, int], ...]:
+    pairs = tuple(sorted((aliases or {}).items()))
+    for pair in pairs:
+        if not all(isinstance(index, (int, np.integer)) and index >= 0 for index in pair):
+            raise AliasError(
+                f"{kernel}: input_output_aliases has {pair[0]!r}: {pair[1]!r}; expected the index of an input and of "
+                "an output, counted from 0."
+            )
+    outputs = [output for _, output in pairs]
+    if len(set(outputs)) != len(outputs):
+        raise AliasError(f"{kernel}: input_output_aliases {dict(pairs)} gives two inputs the memory of one output.")
+    return tuple((int(i), int(o)) for i, o in pairs)
+
+
+def _check_alias_types(
+    kernel: str, aliases: Sequence[tuple[int, int]], inputs: Sequence[Struct], outs: Sequence[Struct]
+) -> None:
+    for i, o in aliases:
+        for kind, index, known in (("input", i, inputs), ("output", o, outs)):
+            if index >= len(known):
+                raise AliasError(
+                    f"{kernel}: input_output_aliases has {i}: {o}, but there is no {kind} {index}; "
+                    f"the call has {len(known)} {kind}s, counted from 0."
+                )
+        if inputs[i].shape != outs[o].shape or inputs[i].dtype != outs[o].dtype:
+            raise AliasError(
+                f"{kernel}: input_output_aliases has {i}: {o}, but input {i} is {_text(inputs[i])} and output {o} is "
+                f"{_text(outs[o])}; only arrays of one shape and dtype can share memory."
+            )
+
+
+def _text(struct: Struct) -> str:
+    return f"{struct.dtype.name}[{','.join(map(str, struct.shape))}]"
