@@ -1,0 +1,41 @@
+"""The disk cache of kernels that were decorated with ``njit(cache=True)``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba.core.caching import CompileResultCacheImpl, FunctionCache
+
+
+class _KernelCacheFiles(CompileResultCacheImpl):  # type: ignore[misc]  # Numba has no stubs
+    """Names the files apart from those of Numba's own cache of the same function."""
+
+    def get_filename_base(self, fullname: str, abiflags: str) -> str:
+        return f"{super().get_filename_base(fullname, abiflags)}.xlakernel"
+
+
+class _KernelCache(FunctionCache):  # type: ignore[misc]  # Numba has no stubs
+    """Numba's cache with the content of the whole kernel in its key.
+
+    Numba's own key is the function's bytecode and its pickled closure: it knows neither the compile options nor the
+    helpers, so it can return stale code, and it misses for closures over other compiled functions.
+    """
+
+    _impl_class = _KernelCacheFiles
+
+    def __init__(self, function: Any, content: str) -> None:
+        super().__init__(function)
+        self._content = content
+
+    def _index_key(self, signature: Any, codegen: Any) -> tuple[Any, ...]:
+        return (signature, codegen.magic_tuple(), self._content)
+
+
+def enable_disk_cache(dispatcher: Any, content: str) -> None:
+    """Let *dispatcher* keep its machine code beside its source, as ``njit(cache=True)`` does.
+
+    Args:
+      dispatcher: a dispatcher that nobody else uses.
+      content: the fingerprint of the function and its options.
+    """
+    dispatcher._cache = _KernelCache(dispatcher.py_func, content)

@@ -1,0 +1,167 @@
+"""From a Numba function and the types of a call to a registered handler."""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import llvmlite
+import numba
+import numpy as np
+from numba.core import types
+from numba.core.dispatcher import Dispatcher
+
+from xlakernel.core.call import Kernel
+from xlakernel.core.errors import CompileError, ReadOnlyInputError
+from xlakernel.core.ffi.fingerprint import fingerprint, references
+from xlakernel.core.ffi.registry import Handler, ensure_registered
+from xlakernel.core.native import HANDLER_VERSION, Argument, array_type, build_handler, numba_dtype
+from xlakernel.core.specs import Struct
+
+from ._cache import enable_disk_cache
+
+_Attributes = Sequence[tuple[str, np.dtype[Any]]]
+
+# Numba freezes what a function refers to when it first compiles it, so a dispatcher keeps the targets that it got
+# first, also if a global changes later. A target's name says nothing about the dispatcher: equal code shares it.
+_targets: weakref.WeakKeyDictionary[Dispatcher, dict[Any, str]] = weakref.WeakKeyDictionary()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class NumbaKernel(Kernel):
+    """A Numba dispatcher as a kernel; equal to another one of the same dispatcher."""
+
+    dispatcher: Any  # Numba's Dispatcher; its type stubs lack most of what is used here
+
+    platforms = ("cpu",)
+
+    @property
+    def name(self) -> str:  # type: ignore[override]  # read-only here
+        """The kernel's name."""
+        return str(self.dispatcher.__name__)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NumbaKernel) and other.dispatcher is self.dispatcher
+
+    def __hash__(self) -> int:
+        return hash(id(self.dispatcher))
+
+    def __repr__(self) -> str:
+        return f"Numba kernel {self.name}"
+
+    def target(self, inputs: Sequence[Struct], outs: Sequence[Struct], attributes: _Attributes) -> str:
+        """Compile the kernel for these types, unless that was done before."""
+        arguments = self._arguments(inputs, outs, attributes)
+        known = _targets.setdefault(self.dispatcher, {})
+        key = tuple(arguments)
+        if key not in known:
+            known[key] = self._register(arguments)
+        return known[key]
+
+    def _arguments(self, inputs: Sequence[Struct], outs: Sequence[Struct], attributes: _Attributes) -> list[Argument]:
+        """Say where each of the kernel's parameters comes from."""
+        buffers = iter(
+            [self._buffer("input", i, struct) for i, struct in enumerate(inputs)]
+            + [self._buffer("output", i, struct) for i, struct in enumerate(outs)]
+        )
+        scalars = {
+            name: Argument("attribute", i, dtype.name, 0, numba_dtype(dtype, f"{self.name}: {name}"))
+            for i, (name, dtype) in enumerate(sorted(attributes))
+        }
+        return [scalars[name] if name in scalars else next(buffers) for name in self._parameters()]
+
+    def _buffer(self, source: Any, index: int, struct: Struct) -> Argument:
+        where = f"{self.name}: {source} {index}"
+        kind = array_type(struct.dtype, len(struct.shape), where, readonly=source == "input")
+        return Argument(source, index, struct.dtype.name, len(struct.shape), kind)
+
+    def _parameters(self) -> tuple[str, ...]:
+        code = self.dispatcher.py_func.__code__
+        return tuple(code.co_varnames[: code.co_argcount])
+
+    def _register(self, arguments: Sequence[Argument]) -> str:
+        function = self.dispatcher.py_func
+        content = fingerprint(self.dispatcher, _compiler_options())
+        types_ = ", ".join(f"{a.source[0]}{a.index} {a.dtype}[{a.ndim}d]" for a in arguments)
+        name = f"xlakernel.numba/{function.__module__}.{function.__qualname__}({types_})#{content}"
+        return ensure_registered(name, "cpu", lambda: self._build(arguments, content))
+
+    def _build(self, arguments: Sequence[Argument], content: str) -> Handler:
+        compiled = self._compile(tuple(argument.type for argument in arguments), content)
+        # workqueue, the layer that Numba falls back to, aborts the process when two threads enter it at once.
+        serialize = _is_parallel(references(self.dispatcher)) and _threading_layer() == "workqueue"
+        handler: Handler = build_handler(compiled, arguments, kernel=self.name, serialize=serialize)
+        return handler
+
+    def _compile(self, signature: tuple[types.Type, ...], content: str) -> Any:
+        own = self._own_dispatcher(content)
+        try:
+            own.compile(signature)
+        except Exception as error:  # Numba lets AttributeError, NotImplementedError … of its own escape
+            raise self._explain(error, signature) from error
+        compiled = own.overloads[signature]
+        if compiled.objectmode:
+            raise CompileError(
+                f"{self.name}: compiled in object mode, which needs the interpreter for every step; decorate the "
+                "kernel with numba.njit."
+            )
+        if compiled.fndesc.restype != types.none:
+            raise CompileError(
+                f"{self.name}: returns {compiled.fndesc.restype}; a kernel returns nothing. Write the result into an "
+                "output parameter: out[...] = result."
+            )
+        return compiled
+
+    def _own_dispatcher(self, content: str) -> Any:
+        """Return a dispatcher of our own for the same function.
+
+        The user's may be limited to the signatures it was declared with, and may hold code compiled before a global
+        changed; and what is compiled for a handler should not appear in the user's cache file.
+        """
+        user = self.dispatcher
+        own = type(user)(
+            user.py_func,
+            locals=user.locals,
+            targetoptions=dict(user.targetoptions),
+            pipeline_class=user._compiler.pipeline_class,
+        )
+        if user.stats.cache_path is not None:
+            enable_disk_cache(own, content)
+        return own
+
+    def _explain(self, error: Exception, signature: Sequence[types.Type]) -> CompileError:
+        given = ", ".join(f"{n}: {t}" for n, t in zip(self._parameters(), signature, strict=True))
+        if "Cannot modify readonly array" in str(error):
+            return ReadOnlyInputError(
+                f"{self.name}({given}): writes to an input. Inputs are read-only, because JAX arrays never change. "
+                "Write to an output instead, or make the input's memory an output's with "
+                f"input_output_aliases={{input: output}}. Numba says:\n{error}"
+            )
+        return CompileError(
+            f"{self.name}({given}): Numba cannot compile the kernel; {type(error).__name__} says:\n{error}"
+        )
+
+
+def _compiler_options() -> dict[str, object]:
+    """Return what determines the machine code besides the function."""
+    config = numba.config
+    return {
+        "handler": HANDLER_VERSION,
+        "numba": numba.__version__,
+        "llvmlite": llvmlite.__version__,
+        "boundscheck": config.BOUNDSCHECK,
+        "opt": str(config.OPT),
+        "vectorize": (config.LOOP_VECTORIZE, config.SLP_VECTORIZE),
+    }
+
+
+def _is_parallel(functions: Iterable[Any]) -> bool:
+    return any(getattr(function, "targetoptions", {}).get("parallel") for function in functions)
+
+
+def _threading_layer() -> str:
+    """Start Numba's threads, as the first parallel call would, and return the layer that they run on."""
+    numba.get_num_threads()
+    return str(numba.threading_layer())

@@ -1,0 +1,104 @@
+"""`numba_kernel`: a Numba function as a function of JAX arrays."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numba
+from numba.core.dispatcher import Dispatcher
+
+from xlakernel.core.errors import KernelTypeError
+from xlakernel.core.wrapper import kernel_function
+
+from ._compile import NumbaKernel
+
+
+def numba_kernel(
+    kernel: Callable[..., None],
+    outs: Any,
+    *,
+    vmap_method: str | None = "native",
+    input_output_aliases: Mapping[int, int] | None = None,
+    has_side_effect: bool = False,
+) -> Callable[..., Any]:
+    """Make a function of JAX arrays from a Numba CPU kernel.
+
+    The kernel is compiled once for each combination of dtypes and ranks, into a handler that XLA calls as machine
+    code: no Python and no GIL while it runs. It takes its inputs first, then its outputs, all as C-contiguous arrays
+    over XLA's own memory (0-d arrays for scalars: read ``x[()]``), and returns nothing. Inputs are read-only. Outputs
+    begin with arbitrary values, so the kernel writes every element.
+
+    Args:
+      kernel: a function decorated with ``numba.njit``, any of its options, ``parallel=True`` and ``cache=True`` among
+        them.
+      outs: the outputs' shapes and dtypes: a ``jax.ShapeDtypeStruct`` or a pytree of them; or a function that returns
+        that for the inputs' structs, so that one wrapper serves every size.
+      vmap_method: what ``jax.vmap`` does. ``"native"`` (as ``"expand_dims"``): the handler loops over the batch in one
+        call; ``"broadcast_all"``: the same with every input copied to the batch's size; ``"sequential"`` and
+        ``"sequential_unrolled"``: one call after the other; None: an error. The kernel sees the rank it was written
+        for in each case.
+      input_output_aliases: inputs whose memory becomes an output's, ``{input: output}``, for kernels that update in
+        place. Both parameters are then the same memory, and only the output may be written. JAX copies the input
+        first if anyone else still needs it.
+      has_side_effect: whether to run the kernel even if its results are not used; needed when it has no outputs.
+
+    Returns:
+      A function of the inputs, and of static scalars by keyword: those fill the parameters of their names, wherever
+      these stand. The result has the structure of *outs*.
+
+    Raises:
+      KernelTypeError: if *kernel* is not an ``njit`` function.
+      OutputSpecError: if *outs* has leaves without shape and dtype.
+      AliasError: if *input_output_aliases* cannot hold.
+      VmapMethodError: if *vmap_method* is unknown.
+
+    The function it returns raises `ArityError`, `InputError`, `DtypeError`, `StaticArgumentError` when it is traced,
+    and `CompileError` when Numba refuses the kernel. An exception that the kernel raises becomes JAX's error for a
+    failed execution, with the exception's type, message, file and line.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, numba
+      >>> from xlakernel.numba import numba_kernel
+      >>> @numba.njit
+      ... def saxpy(x, y, out, alpha):
+      ...     for i in range(out.size):
+      ...         out[i] = alpha * x[i] + y[i]
+      >>> f = numba_kernel(saxpy, outs=lambda x, y: x)
+      >>> print(jax.jit(f, static_argnames="alpha")(jnp.arange(3.0), jnp.ones(3), alpha=2.0))
+      [1. 3. 5.]
+    """
+    if not isinstance(kernel, Dispatcher):
+        raise KernelTypeError(_wrong_kernel(kernel))
+    return kernel_function(
+        NumbaKernel(kernel),
+        _parameters(kernel),
+        outs,
+        vmap_method=vmap_method,
+        input_output_aliases=input_output_aliases,
+        has_side_effect=has_side_effect,
+    )
+
+
+def _parameters(kernel: Any) -> list[str]:
+    parameters = inspect.signature(kernel.py_func).parameters.values()
+    for parameter in parameters:
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise KernelTypeError(
+                f"numba_kernel: {kernel.__name__} has the parameter {parameter}; a kernel has one plain parameter for "
+                "each input, output and static scalar."
+            )
+    return [parameter.name for parameter in parameters]
+
+
+def _wrong_kernel(kernel: Any) -> str:
+    name = getattr(kernel, "__name__", repr(kernel))
+    message = f"numba_kernel: {name} is of type {type(kernel).__name__}; expected a function decorated with numba.njit."
+    if numba.config.DISABLE_JIT:
+        return f"{message} NUMBA_DISABLE_JIT is set, which makes njit return plain functions: unset it."
+    if "cuda" in type(kernel).__module__:
+        return f"{message} A CUDA kernel goes to xlakernel.cuda.numba_cuda_kernel."
+    if callable(kernel):
+        return f"{message} Write numba_kernel(numba.njit({name}), ...)."
+    return message
