@@ -1,0 +1,64 @@
+"""Check who imports whom: the arrows of rooms.toml, heavy imports, private JAX, the namespace."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from imports import Import, find_imports, module_name
+
+CHECKS = Path(__file__).parent
+PACKAGES = CHECKS.parents[1] / "packages"
+RULES: dict[str, dict[str, Any]] = tomllib.loads((CHECKS / "rooms.toml").read_text("utf-8"))
+
+
+def room_of(package: str, module: str) -> dict[str, Any] | None:
+    """Return the rule of the room that *module* lies in, if it lies in one."""
+    for room, rule in RULES[package].get("rooms", {}).items():
+        if f"{module}.".startswith(f"xlakernel.{package}.{room}."):
+            return rule
+    return None
+
+
+def broken_arrows(package: str, path: Path, root: Path) -> Iterator[tuple[Import, str]]:
+    """Yield the imports of one file that the rules forbid, each with the rule that it breaks."""
+    rule, room = RULES[package], room_of(package, module_name(path, root))
+    allowed = {package, *rule["siblings"], *(room or {}).get("siblings", [])}
+    for found in find_imports(path, root):
+        for other in RULES.keys() - allowed:
+            if found.reaches(f"xlakernel.{other}"):
+                yield found, f"only {sorted(allowed)} may be imported from xlakernel here"
+        for heavy in rule.get("heavy", []):
+            if room is None and found.at_import and found.reaches(heavy):
+                rooms = sorted(rule["rooms"])
+                yield found, f"while it is imported, only the rooms {rooms} may load {heavy}"
+        if found.reaches("jax._src") and path.name != "_compat.py":
+            yield found, "private JAX belongs in _compat.py"
+
+
+def problems() -> Iterator[str]:
+    """Yield one line for everything that is wrong with the packages."""
+    folders = {path.name.removeprefix("xlakernel-"): path for path in PACKAGES.glob("xlakernel-*")}
+    if folders.keys() != RULES.keys():
+        yield f"rooms.toml has {sorted(RULES)}, packages/ has {sorted(folders)}"
+    for package, folder in sorted(folders.items()):
+        root = folder / "src"
+        if (root / "xlakernel/__init__.py").exists():
+            yield f"{root}/xlakernel/__init__.py: xlakernel is a namespace that five packages share"
+        for room in RULES[package].get("rooms", {}):
+            inside = root.joinpath("xlakernel", package, *room.split("."))
+            if inside.with_suffix(".py").exists():
+                yield f"{inside}.py: the room {room!r} is a folder in rooms.toml"
+        for path in sorted(root.rglob("*.py")):
+            for found, why in broken_arrows(package, path, root):
+                where = path.relative_to(PACKAGES.parent)
+                yield f"{where}:{found.line}: imports {found.target}: {why}"
+
+
+if __name__ == "__main__":
+    if lines := list(problems()):
+        sys.exit("\n".join([*lines, f"{len(lines)} broken"]))
+    print(f"the imports of {len(RULES)} packages keep to rooms.toml")

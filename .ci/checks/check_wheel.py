@@ -1,0 +1,79 @@
+"""Check what the files to publish of a package hold: ``check_wheel.py PACKAGE WHEEL SDIST``."""
+
+from __future__ import annotations
+
+import email
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+CODE = {".py", ".typed"}
+BESIDE = {"CHANGELOG.md", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml", ".gitignore"}
+
+
+def source_files(package: str) -> set[str]:
+    """Return the files of the package that git does not ignore, named from ``src``."""
+    root = ROOT / f"packages/xlakernel-{package}/src"
+    listing = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(listing, cwd=root, capture_output=True, text=True, check=True).stdout
+    return {name for name in listed.splitlines() if (root / name).is_file()}
+
+
+def wheel_problems(package: str, path: Path) -> Iterator[str]:
+    """Yield what is wrong with the files and the metadata of a wheel."""
+    with zipfile.ZipFile(path) as wheel:
+        names = {name for name in wheel.namelist() if ".dist-info/" not in name}
+        (info,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+        meta = email.message_from_bytes(wheel.read(info))
+        licensed = any(name.endswith(".dist-info/licenses/LICENSE") for name in wheel.namelist())
+    expected = source_files(package)
+    inside = f"xlakernel/{package}/"
+    for name in sorted(names):
+        if not name.startswith(inside):
+            yield f"{name} lies outside {inside}"
+        elif name not in expected:
+            yield f"{name} is not in the source tree"
+        elif Path(name).suffix not in CODE:
+            yield f"{name} is neither code nor py.typed"
+    for name in sorted(expected - names | {f"{inside}py.typed", f"{inside}__init__.py"} - names):
+        yield f"{name} is missing"
+    about = (ROOT / f"packages/xlakernel-{package}/src/{inside}__about__.py").read_text("utf-8")
+    if f'"{meta["Version"]}"' not in about:
+        yield f"its version is {meta['Version']}, which __about__.py does not say"
+    if meta["License-Expression"] != "Apache-2.0" or not licensed:
+        yield "it does not carry its license, Apache-2.0"
+    for requirement in meta.get_all("Requires-Dist", []):
+        if " @ " in requirement:
+            yield f"it depends on an address: {requirement}"
+
+
+def sdist_problems(package: str, path: Path) -> Iterator[str]:
+    """Yield what is wrong with the files of a source archive."""
+    with tarfile.open(path) as archive:
+        names = {m.name.partition("/")[2] for m in archive.getmembers() if m.isfile()}
+    for name in sorted(names - BESIDE):
+        if not name.startswith((f"src/xlakernel/{package}/", "tests/")):
+            yield f"{name} does not belong here"
+    wanted = {f"src/{name}" for name in source_files(package)} | BESIDE - {".gitignore"}
+    for name in sorted(wanted - names):
+        yield f"{name} is missing"
+
+
+def main(package: str, *files: str) -> None:
+    """Check every file; one wheel and one source archive are expected."""
+    paths = [Path(file) for file in files]
+    if sorted(path.suffix for path in paths) != [".gz", ".whl"]:
+        sys.exit(f"xlakernel-{package}: expected one wheel and one source archive, got {files}")
+    for path in paths:
+        check = wheel_problems if path.suffix == ".whl" else sdist_problems
+        if lines := list(check(package, path)):
+            sys.exit("\n".join(f"{path.name}: {line}" for line in lines))
+        print(f"{path.name}: as it should be")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,253 @@
+"""What can be run here. `nox -l` lists it; plain `nox` tests every package on this Python's CPU."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import nox
+from nox.project import dependency_groups, load_toml
+from packaging.requirements import Requirement
+
+nox.needs_version = ">=2026.4.10"
+nox.options.default_venv_backend = "uv|virtualenv"
+nox.options.download_python = "never"
+nox.options.error_on_external_run = True
+nox.options.error_on_missing_interpreters = True
+nox.options.reuse_venv = "yes"
+
+ROOT = Path(__file__).parent
+DIST = ROOT / "dist"
+DEVICES = ["cuda12", "cuda13"]
+CHECKS = ROOT / ".ci" / "checks"
+PREFIX = "xlakernel-"
+TOOLS = load_toml(ROOT / "pyproject.toml")
+PROJECTS = {
+    path.parent.name.removeprefix(PREFIX): load_toml(path)
+    for path in sorted(ROOT.glob(f"packages/{PREFIX}*/pyproject.toml"))
+}
+
+# The Python that runs nox is always one to test on, whether or not its name is on the PATH.
+CURRENT = f"{sys.version_info.major}.{sys.version_info.minor}"
+PYTHONS = sorted({"3.11", "3.12", "3.13", CURRENT}, key=lambda name: int(name.partition(".")[2]))
+# An environment that another Python made is made anew.
+os.environ["NOX_ENABLE_STALENESS_CHECK"] = "1"
+os.environ["PATH"] += os.pathsep + str(Path(sys.executable).parent)
+
+nox.options.sessions = [f"tests-{CURRENT}({package})" for package in PROJECTS]
+each_package = nox.parametrize("package", [nox.param(name, id=name) for name in PROJECTS])
+
+
+def extras(package: str) -> dict[str, list[str]]:
+    return PROJECTS[package]["project"].get("optional-dependencies", {})
+
+
+def closure(*wanted: str) -> list[str]:
+    """Return the packages of this repository that *wanted* need, as ``name`` or ``name[extra]``.
+
+    They are installed together: none may come from an index while it is being changed here.
+    """
+    asked: dict[str, set[str]] = {}
+    todo = [Requirement(PREFIX + name) for name in wanted]
+    while todo:
+        requirement = todo.pop()
+        if not requirement.name.startswith(PREFIX):
+            continue
+        package = requirement.name.removeprefix(PREFIX)
+        new = requirement.extras - asked.get(package, set())
+        lists = [extras(package)[extra] for extra in new]
+        if package not in asked:
+            lists.append(PROJECTS[package]["project"]["dependencies"])
+        asked.setdefault(package, set()).update(requirement.extras)
+        todo += [Requirement(line) for lines in lists for line in lines]
+    return [f"{name}[{','.join(sorted(on))}]" if on else name for name, on in asked.items()]
+
+
+def editable(*wanted: str) -> list[str]:
+    return [arg for name in closure(*wanted) for arg in ("-e", f"packages/{PREFIX}{name}")]
+
+
+def group(name: str) -> list[str]:
+    return list(dependency_groups(TOOLS, name))
+
+
+def split_posargs(session: nox.Session) -> tuple[list[str], list[str]]:
+    """Return the packages named in the arguments (all, if none is) and the other arguments."""
+    named = [arg for arg in session.posargs if arg in PROJECTS]
+    return named or list(PROJECTS), [arg for arg in session.posargs if arg not in PROJECTS]
+
+
+def only_packages(session: nox.Session) -> list[str]:
+    packages, rest = split_posargs(session)
+    if rest:
+        session.error(f"not a package: {rest}; there are {list(PROJECTS)}")
+    return packages
+
+
+def run_tests(session: nox.Session, package: str, device: str, *install: str) -> None:
+    """Run one package's tests, and the examples in its docstrings, on one device."""
+    named, rest = split_posargs(session)
+    if package not in named:
+        session.skip(f"asked for {named} only")
+    if device != "cpu" and not has_gpu():
+        session.error(f"{device} needs an NVIDIA GPU, and nvidia-smi finds none")
+    requirements = [*dependency_groups(PROJECTS[package], "test")]
+    local = [line for line in requirements if line.startswith(PREFIX)]
+    wanted = f"{package}[{device}]" if device in extras(package) else package
+    packages = editable(wanted, *(line.removeprefix(PREFIX) for line in local))
+    session.install(*install, *packages, *(line for line in requirements if line not in local))
+    env = {"JAX_PLATFORMS": "cpu"}
+    marked = ["-m", "not gpu"]
+    if device != "cpu":
+        env = {"JAX_PLATFORMS": "cuda,cpu", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+        marked = []
+    folder = f"packages/{PREFIX}{package}"
+    paths = [f"{folder}/tests", f"{folder}/src", "--doctest-modules"]
+    session.run("pytest", *paths, *marked, *rest, env=env)
+
+
+def has_gpu() -> bool:
+    command = shutil.which("nvidia-smi")
+    return command is not None and subprocess.run([command, "-L"], check=False).returncode == 0
+
+
+@nox.session(python=PYTHONS, tags=["cpu"])
+@each_package
+def tests(session: nox.Session, package: str) -> None:
+    """Test on the CPU; `-- numba -k vmap` is one package, with the rest handed to pytest."""
+    run_tests(session, package, "cpu")
+
+
+@nox.session(python=PYTHONS, tags=["cuda12"], name="tests-cuda12")
+@each_package
+def tests_cuda12(session: nox.Session, package: str) -> None:
+    """Test on a GPU with CUDA 12."""
+    run_tests(session, package, "cuda12")
+
+
+@nox.session(python=PYTHONS, tags=["cuda13"], name="tests-cuda13")
+@each_package
+def tests_cuda13(session: nox.Session, package: str) -> None:
+    """Test on a GPU with CUDA 13."""
+    run_tests(session, package, "cuda13")
+
+
+@nox.session(python="3.11", name="minimum-versions", reuse_venv=False)
+@each_package
+def minimum_versions(session: nox.Session, package: str) -> None:
+    """Test with the oldest direct dependencies that each package declares."""
+    if session.venv_backend != "uv":
+        session.error("only uv can resolve to the oldest versions: pip install 'nox[uv]'")
+    run_tests(session, package, "cpu", "--resolution=lowest-direct")
+
+
+@nox.session
+def demo(session: nox.Session) -> None:
+    """Simulate a spiking network whose spikes a Numba kernel delivers; arguments go to it."""
+    session.install(*editable("numba"), *group("demo"))
+    env = {"JAX_PLATFORMS": "cpu"}
+    session.run("python", "docs/examples/spiking_network.py", *session.posargs, env=env)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style and formatting."""
+    session.install(*group("lint"))
+    session.run("ruff", "check", "--output-format=concise")
+    session.run("ruff", "format", "--check")
+
+
+@nox.session
+def typecheck(session: nox.Session) -> None:
+    """Check the types of what is published."""
+    session.install(*editable("core"), *group("typecheck"))
+    session.run("mypy", *(f"packages/{PREFIX}{name}/src" for name in PROJECTS))
+
+
+@nox.session
+def layers(session: nox.Session) -> None:
+    """Check that every import goes the way of .ci/checks/rooms.toml."""
+    session.run("python", str(CHECKS / "check_layers.py"))
+
+
+@nox.session
+def build(session: nox.Session) -> None:
+    """Build and check a wheel and a source archive of each package, or of those named."""
+    session.install(*group("build"))
+    for package in (re.sub(r"\[.*", "", name) for name in closure(*only_packages(session))):
+        for old in DIST.glob(f"xlakernel_{package}-*"):
+            old.unlink()
+        folder = f"packages/{PREFIX}{package}"
+        session.run("python", "-m", "build", "--no-isolation", "--outdir", str(DIST), folder)
+        files = [str(path) for path in DIST.glob(f"xlakernel_{package}-*")]
+        session.run("twine", "check", "--strict", *files)
+        session.run("python", str(CHECKS / "check_wheel.py"), package, *files)
+
+
+def opened() -> list[str]:
+    """Return each package alone, and with each of its extras that are not for a device."""
+    rows = [(name, extra) for name in PROJECTS for extra in ["", *extras(name)]]
+    return [f"{n}[{e}]" if e else n for n, e in rows if e not in DEVICES]
+
+
+@nox.session(requires=["build"], reuse_venv=False)
+@nox.parametrize("package", [nox.param(name, id=name) for name in opened()])
+def isolation(session: nox.Session, package: str) -> None:
+    """Import all of a package from its wheel, installed with only what it declares."""
+    name, _, extra = package.rstrip("]").partition("[")
+    if name not in only_packages(session):
+        session.skip(f"asked for {session.posargs} only")
+    wheels = []
+    for needed in closure(package):
+        bare, bracket, inside = needed.partition("[")
+        wheels += [f"{path}{bracket}{inside}" for path in DIST.glob(f"xlakernel_{bare}-*.whl")]
+    session.install(*wheels)
+    script = [str(CHECKS / "check_isolation.py"), name, *([extra] if extra else [])]
+    with tempfile.TemporaryDirectory() as away, session.chdir(away):
+        session.run("python", "-E", "-s", *script, env={"JAX_PLATFORMS": "cpu"})
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Measure beside the peers: every benchmark, or the one named with its arguments."""
+    scripts = sorted(ROOT.glob("benchmarks/[!_]*.py"))
+    names = [path.stem for path in scripts]
+    arguments = session.posargs
+    if arguments and not arguments[0].startswith("-"):
+        if arguments[0] not in names:
+            session.error(f"there is no benchmark {arguments[0]!r}; there are {names}")
+        scripts, arguments = [scripts[names.index(arguments[0])]], arguments[1:]
+    if CURRENT == "3.11":
+        session.warn("brainevent asks for Python 3.12: it is not measured on this Python")
+    session.install(*editable("numba", "sparse"), *group("bench"))
+    for script in scripts:
+        session.run("python", str(script), *arguments)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the documentation, which runs every page; warnings are errors."""
+    session.install(*editable(*PROJECTS), *group("docs"))
+    paths = ["docs", "docs/_build/html", *session.posargs]
+    env = {"JAX_PLATFORMS": "cpu"}
+    session.run("python", "-m", "sphinx", "-W", "--keep-going", "-b", "html", *paths, env=env)
+
+
+@nox.session(venv_backend="none")
+def release(session: nox.Session) -> None:
+    """Check all that must hold before PACKAGE is tagged, then say how: `nox -s release -- core`."""
+    check = [sys.executable, str(CHECKS / "check_release.py"), *session.posargs]
+    session.run(*check)
+    package = session.posargs[0]
+    sessions = ["lint", "typecheck", "layers", f"minimum-versions({package})"]
+    sessions += [f"tests-{python}({package})" for python in PYTHONS]
+    sessions += [f"isolation({name})" for name in opened() if name.split("[")[0] == package]
+    again = [sys.executable, "-m", "nox", "-f", __file__, "--stop-on-first-error"]
+    session.run(*again, "-s", *sessions, "--", package)
+    if len(session.posargs) == 1:
+        session.run(*check, "--print")
