@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jax
@@ -88,7 +88,13 @@ def native_call(call: NativeCall, inputs: Sequence[Any]) -> list[jax.Array]:
 
 @native_call_p.def_impl
 def _impl(*inputs: Any, call: NativeCall) -> list[jax.Array]:
-    return jax.jit(lambda *traced: native_call(call, traced))(*inputs)
+    with jax.disable_jit(False):  # one primitive is compiled also where the user asks for no jit
+        return _jitted(call)(*inputs)
+
+
+@functools.lru_cache(maxsize=1024)
+def _jitted(call: NativeCall) -> Callable[..., list[jax.Array]]:
+    return jax.jit(lambda *inputs: native_call(call, inputs))
 
 
 @native_call_p.def_effectful_abstract_eval

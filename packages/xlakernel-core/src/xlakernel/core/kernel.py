@@ -119,7 +119,7 @@ class XLACustomKernel:
         apply = self._apply(structs, backend, tuple(sorted(static.items())), kinds)
         try:
             return jax.tree.unflatten(tree, apply(*ins))
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             if not isinstance(error, XLAKernelError):
                 check_inputs(ins, self.name)
             raise

@@ -68,7 +68,12 @@ def make_primitive(op: XLACustomKernel) -> Primitive:
 
     @primitive.def_impl
     def impl(*ins: Any, **params: Any) -> Any:
-        return jax.jit(functools.partial(primitive.bind, **params))(*ins)
+        with jax.disable_jit(False):  # one primitive is compiled also where the user asks for no jit
+            return jitted(tuple(sorted(params.items())))(*ins)
+
+    @functools.lru_cache(maxsize=1024)
+    def jitted(params: tuple[tuple[str, Any], ...]) -> Callable[..., Any]:
+        return jax.jit(functools.partial(primitive.bind, **dict(params)))
 
     @primitive.def_abstract_eval
     def abstract_eval(*_: Any, outs: Sequence[Any], dispatch: Dispatch = DIRECT, **__: Any) -> Any:

@@ -54,15 +54,17 @@ def _struct(leaf: Any, where: str) -> Struct:
 def check_inputs(inputs: Sequence[Any], asked_by: str) -> None:
     """Raise `InputError` for the first of *inputs* that JAX would not take as one array."""
     for i, value in enumerate(inputs):
-        if isinstance(value, (jax.Array, np.ndarray, np.generic, bool, int, float, complex)):
-            if getattr(value, "dtype", None) != np.dtype(object):
-                continue
-        elif hasattr(value, "__jax_array__"):
-            continue
-        raise InputError(
-            f"{asked_by}: input {i} is {_describe(value)}; expected an array. "
-            "Pass each array as a positional argument of its own, and build it with jnp.asarray(...)."
-        )
+        if not _is_array_like(value):
+            raise InputError(
+                f"{asked_by}: input {i} is {_describe(value)}; expected an array of numbers. "
+                "Pass each array as a positional argument of its own, and build it with jnp.asarray(...)."
+            )
+
+
+def _is_array_like(value: Any) -> bool:
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.dtype.kind in "biufc" or value.dtype.type.__module__ == "ml_dtypes"
+    return isinstance(value, (jax.Array, bool, int, float, complex))
 
 
 def _describe(value: Any) -> str:

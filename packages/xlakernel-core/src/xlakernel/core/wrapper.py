@@ -14,12 +14,15 @@ from .call import VMAP_METHODS, Kernel, NativeCall, native_call
 from .errors import AliasError, ArityError, StaticArgumentError, VmapMethodError
 from .specs import Struct, check_inputs, flatten_outs, struct_of
 
+# What XLA passes as a scalar attribute.
+_SCALARS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64")
+
 _Attributes = tuple[tuple[str, str, bytes], ...]
 
 
 def kernel_function(
     kernel: Kernel,
-    parameters: Sequence[str],
+    parameters: Mapping[str, Any],
     outs: Any,
     *,
     vmap_method: str | None,
@@ -30,7 +33,8 @@ def kernel_function(
 
     Args:
       kernel: what to run.
-      parameters: the names of the kernel's parameters: inputs, then outputs, with static scalars anywhere.
+      parameters: the kernel's parameters, inputs, then outputs, with static scalars anywhere: their names and the
+        defaults of static scalars, `inspect.Parameter.empty` for those that have none.
       outs: structs, a pytree of them, or a function of the inputs' structs that returns either.
       vmap_method: see `call.VMAP_METHODS`.
       input_output_aliases: input → output that takes its memory.
@@ -43,6 +47,11 @@ def kernel_function(
     wrapped = _Wrapped(
         kernel,
         tuple(parameters),
+        tuple(
+            (name, *_freeze_scalar(kernel.name, name, default))
+            for name, default in sorted(parameters.items())
+            if default is not inspect.Parameter.empty
+        ),
         outs if callable(outs) and not hasattr(outs, "dtype") else flatten_outs(outs, kernel.name),
         _check_vmap_method(kernel.name, vmap_method),
         _check_aliases(kernel.name, input_output_aliases),
@@ -57,7 +66,7 @@ def kernel_function(
             if static:
                 return with_static(wrapped.freeze(static), *inputs)
             return without_static(*inputs)
-        except TypeError:  # JAX's own message names neither the kernel nor what to do
+        except (TypeError, ValueError):  # JAX's own message names neither the kernel nor what to do
             check_inputs(inputs, kernel.name)
             raise
 
@@ -71,6 +80,7 @@ class _Wrapped:
 
     kernel: Kernel
     parameters: tuple[str, ...]
+    defaults: _Attributes
     outs: Any  # (structs, tree), or the user's function
     vmap_method: str | None
     aliases: tuple[tuple[int, int], ...]
@@ -94,6 +104,7 @@ class _Wrapped:
         inputs = tuple(jax.numpy.asarray(x) for x in inputs)
         structs = [struct_of(x) for x in inputs]
         flat, tree = self._resolve_outs(structs)
+        attributes = self._with_defaults(attributes, len(inputs) + len(flat))
         self._check_arity(len(inputs), len(flat), [name for name, *_ in attributes])
         _check_alias_types(self.name, self.aliases, structs, flat)
         call = NativeCall(
@@ -119,6 +130,14 @@ class _Wrapped:
         except ValueError:  # a builtin without a signature
             pass
         return flatten_outs(self.outs(*inputs), self.name)
+
+    def _with_defaults(self, attributes: _Attributes, buffers: int) -> _Attributes:
+        """Add the defaults of static scalars that were not given, unless arrays fill their parameters."""
+        if buffers + len(attributes) >= len(self.parameters):
+            return attributes
+        return tuple(
+            sorted({**{default[0]: default for default in self.defaults}, **{a[0]: a for a in attributes}}.values())
+        )
 
     def _check_arity(self, inputs: int, outs: int, static: list[str]) -> None:
         if inputs + outs + len(static) != len(self.parameters):
@@ -148,28 +167,29 @@ def _freeze_scalar(kernel: str, name: str, value: Any) -> tuple[str, bytes]:
             f"{kernel}: the static scalar {name!r} is traced ({value}); it must be a number while tracing. Name it in "
             f"jax.jit(..., static_argnames={name!r}), or pass it by position as a 0-d array and read {name}[()]."
         )
-    if isinstance(value, (bool, int, float, np.bool_, np.integer, np.floating)):
+    if isinstance(value, (bool, int, float, np.generic)):
         scalar = np.asarray(value)
-        if scalar.dtype != object and scalar.dtype.name not in ("float16", "longdouble", "float128"):
+        # JAX writes an integer attribute as a signed one of 64 bits.
+        if scalar.dtype.name in _SCALARS and not (scalar.dtype.kind == "u" and scalar > np.iinfo(np.int64).max):
             return scalar.dtype.name, scalar.tobytes()
     raise StaticArgumentError(
-        f"{kernel}: the static scalar {name!r} is {value!r} of type {type(value).__name__}; allowed: bool, int (64 "
-        "bits), float, or a NumPy scalar of these. Pass anything else by position, as an array."
+        f"{kernel}: the static scalar {name!r} is {value!r} of type {type(value).__name__}; allowed: bool, int (below "
+        "2**63), float, or a NumPy scalar of these. Pass anything else by position, as an array."
     )
 
 
 def _check_aliases(kernel: str, aliases: Mapping[int, int] | None) -> tuple[tuple[int, int], ...]:
-    pairs = tuple(sorted((aliases or {}).items()))
+    if aliases is None:
+        return ()
+    pairs = list(aliases.items()) if isinstance(aliases, Mapping) else [(aliases, None)]
     for pair in pairs:
         if not all(isinstance(index, (int, np.integer)) and index >= 0 for index in pair):
             raise AliasError(
-                f"{kernel}: input_output_aliases has {pair[0]!r}: {pair[1]!r}; expected the index of an input and of "
-                "an output, counted from 0."
+                f"{kernel}: input_output_aliases is {aliases!r}; expected {{input: output, ...}}, indices from 0."
             )
-    outputs = [output for _, output in pairs]
-    if len(set(outputs)) != len(outputs):
+    if len({output for _, output in pairs}) != len(pairs):
         raise AliasError(f"{kernel}: input_output_aliases {dict(pairs)} gives two inputs the memory of one output.")
-    return tuple((int(i), int(o)) for i, o in pairs)
+    return tuple(sorted((int(i), int(o)) for i, o in pairs))
 
 
 def _check_alias_types(

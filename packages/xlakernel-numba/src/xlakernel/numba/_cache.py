@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
@@ -38,4 +39,7 @@ def enable_disk_cache(dispatcher: Any, content: str) -> None:
       dispatcher: a dispatcher that nobody else uses.
       content: the fingerprint of the function and its options.
     """
-    dispatcher._cache = _KernelCache(dispatcher.py_func, content)
+    try:
+        dispatcher._cache = _KernelCache(dispatcher.py_func, content)
+    except RuntimeError as error:  # no folder can be written: Numba refuses that when a function is decorated
+        warnings.warn(f"{dispatcher.__name__} is compiled without njit's cache=True: {error}", stacklevel=2)

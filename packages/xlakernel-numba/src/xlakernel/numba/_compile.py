@@ -17,7 +17,16 @@ from xlakernel.core.call import Kernel
 from xlakernel.core.errors import CompileError, ReadOnlyInputError
 from xlakernel.core.ffi.fingerprint import fingerprint, references
 from xlakernel.core.ffi.registry import Handler, ensure_registered
-from xlakernel.core.native import HANDLER_VERSION, Argument, array_type, build_handler, numba_dtype
+from xlakernel.core.native import (
+    HANDLER_VERSION,
+    Argument,
+    array_type,
+    build_handler,
+    new_lock,
+    numba_dtype,
+    process_lock,
+    recording,
+)
 from xlakernel.core.specs import Struct
 
 from ._cache import enable_disk_cache
@@ -70,13 +79,14 @@ class NumbaKernel(Kernel):
             name: Argument("attribute", i, dtype.name, 0, numba_dtype(dtype, f"{self.name}: {name}"))
             for i, (name, dtype) in enumerate(sorted(attributes))
         }
-        return [scalars[name] if name in scalars else next(buffers) for name in self._parameters()]
+        return [scalars[name] if name in scalars else next(buffers) for name in self._parameters]
 
     def _buffer(self, source: Any, index: int, struct: Struct) -> Argument:
         where = f"{self.name}: {source} {index}"
         kind = array_type(struct.dtype, len(struct.shape), where, readonly=source == "input")
         return Argument(source, index, struct.dtype.name, len(struct.shape), kind)
 
+    @property
     def _parameters(self) -> tuple[str, ...]:
         code = self.dispatcher.py_func.__code__
         return tuple(code.co_varnames[: code.co_argcount])
@@ -86,17 +96,33 @@ class NumbaKernel(Kernel):
         content = fingerprint(self.dispatcher, _compiler_options())
         types_ = ", ".join(f"{a.source[0]}{a.index} {a.dtype}[{a.ndim}d]" for a in arguments)
         name = f"xlakernel.numba/{function.__module__}.{function.__qualname__}({types_})#{content}"
-        return ensure_registered(name, "cpu", lambda: self._build(arguments, content))
+        unique = name + _redefinition(name, self._location)
+        return ensure_registered(unique, "cpu", lambda: self._build(arguments, content, name))
 
-    def _build(self, arguments: Sequence[Argument], content: str) -> Handler:
-        compiled = self._compile(tuple(argument.type for argument in arguments), content)
+    @property
+    def _location(self) -> str:
+        code = self.dispatcher.py_func.__code__
+        return f"{code.co_filename}:{code.co_firstlineno}"
+
+    def _build(self, arguments: Sequence[Argument], content: str, name: str) -> Handler:
+        signature = tuple(argument.type for argument in arguments)
+        own = self._own_dispatcher(content)
+        lock = record = None
+        if _is_parallel([own]):
+            lock, record = new_lock(), name
+            with recording(own, name):
+                compiled = self._compile(own, signature)
+        else:
+            compiled = self._compile(own, signature)
         # workqueue, the layer that Numba falls back to, aborts the process when two threads enter it at once.
-        serialize = _is_parallel(references(self.dispatcher)) and _threading_layer() == "workqueue"
-        handler: Handler = build_handler(compiled, arguments, kernel=self.name, serialize=serialize)
+        if _is_parallel(references(self.dispatcher)) and _threading_layer() == "workqueue":
+            lock = process_lock()
+        handler: Handler = build_handler(
+            compiled, arguments, kernel=self.name, place=self._location, lock=lock, record=record
+        )
         return handler
 
-    def _compile(self, signature: tuple[types.Type, ...], content: str) -> Any:
-        own = self._own_dispatcher(content)
+    def _compile(self, own: Any, signature: tuple[types.Type, ...]) -> Any:
         try:
             own.compile(signature)
         except Exception as error:  # Numba lets AttributeError, NotImplementedError … of its own escape
@@ -132,7 +158,7 @@ class NumbaKernel(Kernel):
         return own
 
     def _explain(self, error: Exception, signature: Sequence[types.Type]) -> CompileError:
-        given = ", ".join(f"{n}: {t}" for n, t in zip(self._parameters(), signature, strict=True))
+        given = ", ".join(f"{n}: {t}" for n, t in zip(self._parameters, signature, strict=True))
         if "Cannot modify readonly array" in str(error):
             return ReadOnlyInputError(
                 f"{self.name}({given}): writes to an input. Inputs are read-only, because JAX arrays never change. "
@@ -142,6 +168,19 @@ class NumbaKernel(Kernel):
         return CompileError(
             f"{self.name}({given}): Numba cannot compile the kernel; {type(error).__name__} says:\n{error}"
         )
+
+
+# Where the kernels of a name were defined; the first is the one that the plain name stands for.
+_definitions: dict[str, list[str]] = {}
+
+
+def _redefinition(name: str, location: str) -> str:
+    """Return what tells the same code at another place apart, so that errors point to the right line."""
+    known = _definitions.setdefault(name, [])
+    if location not in known:
+        known.append(location)
+    index = known.index(location)
+    return f"@{index}" if index else ""
 
 
 def _compiler_options() -> dict[str, object]:

@@ -46,7 +46,7 @@ def numba_kernel(
 
     Returns:
       A function of the inputs, and of static scalars by keyword: those fill the parameters of their names, wherever
-      these stand. The result has the structure of *outs*.
+      these stand, and a parameter's default is used as in Python. The result has the structure of *outs*.
 
     Raises:
       KernelTypeError: if *kernel* is not an ``njit`` function.
@@ -81,7 +81,7 @@ def numba_kernel(
     )
 
 
-def _parameters(kernel: Any) -> list[str]:
+def _parameters(kernel: Any) -> dict[str, Any]:
     parameters = inspect.signature(kernel.py_func).parameters.values()
     for parameter in parameters:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.KEYWORD_ONLY):
@@ -89,7 +89,7 @@ def _parameters(kernel: Any) -> list[str]:
                 f"numba_kernel: {kernel.__name__} has the parameter {parameter}; a kernel has one plain parameter for "
                 "each input, output and static scalar."
             )
-    return [parameter.name for parameter in parameters]
+    return {parameter.name: parameter.default for parameter in parameters}
 
 
 def _wrong_kernel(kernel: Any) -> str:

@@ -5,3 +5,6 @@ from .dtypes import array_type as array_type
 from .dtypes import numba_dtype as numba_dtype
 from .handler import HANDLER_VERSION as HANDLER_VERSION
 from .handler import build_handler as build_handler
+from .lock import new_lock as new_lock
+from .lock import process_lock as process_lock
+from .prange import recording as recording

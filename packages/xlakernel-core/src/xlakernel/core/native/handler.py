@@ -7,6 +7,7 @@ once for each slice of a batch. The interpreter is not involved, unless the kern
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -20,27 +21,39 @@ from ..ffi import abi
 from ..ffi.registry import Handler
 from .arguments import Argument, Slices, load_element
 from .frame import I32, I64, POINTER, Buffer, Frame, create_error, i64, load, store
-from .lock import process_lock
-from .status import emit_error
+from .lock import held
+from .prange import counter
+from .status import emit_error, emit_recorded_error
 
 #: Part of every name: raise it when the emitted code changes.
 HANDLER_VERSION = 1
 
 
 @global_compiler_lock
-def build_handler(compiled: Any, arguments: Sequence[Argument], *, kernel: str, serialize: bool = False) -> Handler:
+def build_handler(
+    compiled: Any,
+    arguments: Sequence[Argument],
+    *,
+    kernel: str,
+    place: str,
+    lock: int | None = None,
+    record: str | None = None,
+) -> Handler:
     """Build the handler that calls *compiled*.
 
     Args:
       compiled: Numba's compile result for the kernel.
       arguments: where the kernel's parameters come from, in the kernel's order.
       kernel: the kernel's name, for messages.
-      serialize: run one call at a time, for code that must not run twice at once.
+      place: file and line of its definition, for messages.
+      lock: address of a lock (`native.lock`) to hold during a call, for code that must not run twice at once.
+      record: key under which the kernel's loops report their exceptions (`native.prange`). It takes a lock too: only
+        then is a failure known to be this call's.
 
     Returns:
       The handler; its machine code and the kernel's live as long as it does.
     """
-    return _HandlerBuilder(compiled, arguments, kernel, serialize).build()
+    return _HandlerBuilder(compiled, arguments, kernel, place, lock, record).build()
 
 
 _numbers = itertools.count()
@@ -49,11 +62,21 @@ _numbers = itertools.count()
 class _HandlerBuilder:
     """Emits two functions: ``handler(frame)`` checks a call, ``run(frame, first, last)`` runs slices of its batch."""
 
-    def __init__(self, compiled: Any, arguments: Sequence[Argument], kernel: str, serialize: bool) -> None:
+    def __init__(
+        self,
+        compiled: Any,
+        arguments: Sequence[Argument],
+        kernel: str,
+        place: str,
+        lock: int | None,
+        record: str | None,
+    ) -> None:
         self.compiled = compiled
         self.arguments = arguments
         self.kernel = kernel
-        self.serialize = serialize
+        self.place = place
+        self.lock = lock
+        self.record = record
         self.context = compiled.target_context
         self.symbol = f"xlakernel_handler_{next(_numbers)}"
         self.module = self.context.create_module(self.symbol)
@@ -90,8 +113,8 @@ class _HandlerBuilder:
         batch_rank = builder.sub(buffers[0].rank, i64(self.buffers[0].ndim)) if buffers else i64(0)
         self._emit_type_checks(builder, frame, buffers, batch_rank)
         total = self._emit_batch_size(builder, buffers, batch_rank)
-        if self.serialize:
-            with process_lock(builder):
+        if self.lock is not None:
+            with held(builder, self.lock):
                 error = builder.call(run, [pointer, i64(0), total])
         else:
             error = builder.call(run, [pointer, i64(0), total])
@@ -178,6 +201,7 @@ class _HandlerBuilder:
         callee = self._declare_kernel()
         with cgutils.for_range_slice(builder, first, last, i64(1), intp=I64) as (index, _):
             self._emit_offsets(builder, buffers, arrays, batch_rank, index)
+            before = self._failures(builder) if self.record is not None else None
             values = dict(scalars)
             values.update((array.argument, array.value(self.context, builder)) for array in arrays)
             status, _ = self.context.call_conv.call_function(
@@ -188,9 +212,20 @@ class _HandlerBuilder:
                 [values[argument] for argument in self.arguments],
             )
             with builder.if_then(status.is_error, likely=False):
-                builder.ret(emit_error(self.context, builder, status, frame.api, self.kernel))
+                builder.ret(emit_error(self.context, builder, status, frame.api, self.kernel, self.place))
+            if self.record is not None:
+                with builder.if_then(builder.icmp_signed("!=", self._failures(builder), before), likely=False):
+                    builder.ret(
+                        emit_recorded_error(self.context, builder, frame.api, self.record, self.kernel, self.place)
+                    )
         builder.ret(ir.Constant(POINTER, None))
         return function
+
+    def _failures(self, builder: ir.IRBuilder) -> Any:
+        """Load the count of exceptions that the kernel's loops have recorded."""
+        assert self.record is not None
+        address = i64(ctypes.addressof(counter(self.record)))
+        return builder.load_atomic(builder.inttoptr(address, I64.as_pointer()), "acquire", 8)
 
     def _declare_kernel(self) -> ir.Function:
         """Declare the kernel under a name of its address: linking its code instead takes seven times as long."""

@@ -13,6 +13,7 @@ from numba.core import cgutils
 
 from ..ffi import abi
 from .frame import POINTER, create_error
+from .prange import last_failure
 
 _CODES = (
     (NotImplementedError, "UNIMPLEMENTED"),
@@ -24,26 +25,35 @@ _CODES = (
 )
 
 
-def describe(exception: BaseException, kernel: str, location: tuple[str, str, int] | None) -> tuple[str, int]:
+def describe(
+    exception: BaseException, kernel: str, place: str, location: tuple[str, str, int] | None
+) -> tuple[str, int]:
     """Return the message and the XLA error code for *exception*.
 
     Args:
       exception: what the kernel raised.
       kernel: the kernel's name.
-      location: function, file and line, where Numba knows them.
+      place: file and line of its definition.
+      location: function, file and line that raised. Numba does not know them for an index out of bounds, say, and
+        they may lie in a function of its own.
     """
     code = next((name for kinds, name in _CODES if isinstance(exception, kinds)), "INTERNAL")
-    where = f", {location[1]}:{location[2]} in {location[0]}" if location else ""
+    who = f"kernel {kernel!r}"
+    if not location or location[1] != place.rpartition(":")[0]:
+        who += f" of {place}"
+    if location:
+        who += f", {location[1]}:{location[2]} in {location[0]}"
     text = f"{type(exception).__name__}: {exception}" if str(exception) else type(exception).__name__
-    return f"{text} (raised by kernel {kernel!r}{where})", abi.ERROR_CODES[code]
+    message = f"{text} (raised by {who})"
+    return message.replace("\0", "\\0"), abi.ERROR_CODES[code]  # XLA reads it up to the first NUL
 
 
-def _describe_unpacked(unpacked: Any, kernel: str) -> tuple[str, int]:
+def _describe_unpacked(unpacked: Any, kernel: str, place: str) -> tuple[str, int]:
     """Describe what Numba's calling convention gives: (class, arguments, location), or an exception."""
     if isinstance(unpacked, BaseException):
-        return describe(unpacked, kernel, None)
+        return describe(unpacked, kernel, place, None)
     kind, arguments, location = unpacked
-    return describe(kind(*(arguments or ())), kernel, location)
+    return describe(kind(*(arguments or ())), kernel, place, location)
 
 
 class _ErrorCreateArgs(ctypes.Structure):
@@ -55,14 +65,17 @@ class _ErrorCreateArgs(ctypes.Structure):
     ]
 
 
-@ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
-def _report(api: int, unpacked: int, kernel: bytes) -> int | None:
+@ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p)
+def _report(api: int, unpacked: int, kernel: bytes, place: bytes) -> int | None:
     """Return a new XLA_FFI_Error for the exception at address *unpacked*; None if that fails."""
+    return _create(api, ctypes.cast(unpacked, ctypes.py_object).value, kernel, place)
+
+
+def _create(api: int, unpacked: Any, kernel: bytes, place: bytes) -> int | None:
     try:
-        value = ctypes.cast(unpacked, ctypes.py_object).value
-        message, code = _describe_unpacked(value, kernel.decode())
+        message, code = _describe_unpacked(unpacked, kernel.decode(), place.decode())
     except BaseException as error:  # noqa: BLE001  # called from machine code: an exception here would be printed and lost
-        message, code = f"kernel {kernel!r} failed, and so did reading its exception: {error!r}", 13
+        message, code = f"kernel {kernel.decode()} failed, and so did reading its exception: {error!r}", 13
     create = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(_ErrorCreateArgs))
     address = ctypes.c_void_p.from_address(api + abi.API["XLA_FFI_Error_Create"]).value
     assert address is not None
@@ -70,10 +83,13 @@ def _report(api: int, unpacked: int, kernel: bytes) -> int | None:
     return create(address)(ctypes.byref(arguments))  # type: ignore[no-any-return]
 
 
-_REPORT_ADDRESS = ctypes.cast(_report, ctypes.c_void_p).value
+@ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p)
+def _report_recorded(api: int, key: bytes, kernel: bytes, place: bytes) -> int | None:
+    """Return a new XLA_FFI_Error for the exception that was last recorded under *key*."""
+    return _create(api, last_failure(key), kernel, place)
 
 
-def emit_error(context: Any, builder: ir.IRBuilder, status: Any, api: Any, kernel: str) -> Any:
+def emit_error(context: Any, builder: ir.IRBuilder, status: Any, api: Any, kernel: str, place: str) -> Any:
     """Emit the path taken after a failed kernel; return the XLA_FFI_Error."""
     python = context.get_python_api(builder)
     gil = python.gil_ensure()
@@ -95,16 +111,27 @@ def emit_error(context: Any, builder: ir.IRBuilder, status: Any, api: Any, kerne
             python.decref(builder.load(kind))
             python.decref(builder.load(traceback))
     error = cgutils.alloca_once_value(builder, ir.Constant(POINTER, None))
-    name = context.insert_const_string(builder.module, kernel)
     found = builder.load(exception)
     with builder.if_then(cgutils.is_not_null(builder, found)):
-        signature = ir.FunctionType(POINTER, [POINTER, python.pyobj, POINTER]).as_pointer()
-        report = builder.inttoptr(ir.Constant(ir.IntType(64), _REPORT_ADDRESS), signature)
-        builder.store(builder.call(report, [api, found, name]), error)
+        as_pointer = builder.bitcast(found, POINTER)
+        builder.store(_call_reporter(context, builder, _report, [api, as_pointer], (kernel, place)), error)
         python.decref(found)
     with builder.if_then(cgutils.is_null(builder, builder.load(error)), likely=False):
         python.err_clear()
-        text = context.insert_const_string(builder.module, f"kernel {kernel!r} failed without an exception")
+        text = context.insert_const_string(builder.module, f"kernel {kernel!r} of {place} failed without an exception")
         builder.store(create_error(builder, api, text, ir.Constant(ir.IntType(32), 13)), error)
     python.gil_release(gil)
     return builder.load(error)
+
+
+def emit_recorded_error(context: Any, builder: ir.IRBuilder, api: Any, key: str, kernel: str, place: str) -> Any:
+    """Emit the path taken after an exception inside ``prange`` (`prange`); return the XLA_FFI_Error."""
+    return _call_reporter(context, builder, _report_recorded, [api], (key, kernel, place))
+
+
+def _call_reporter(context: Any, builder: ir.IRBuilder, reporter: Any, args: list[Any], texts: tuple[str, ...]) -> Any:
+    """Call a function of this file, which takes the GIL by itself; *texts* are its last arguments."""
+    args = [*args, *(context.insert_const_string(builder.module, text) for text in texts)]
+    signature = ir.FunctionType(POINTER, [POINTER] * len(args)).as_pointer()
+    address = ir.Constant(ir.IntType(64), ctypes.cast(reporter, ctypes.c_void_p).value)
+    return builder.call(builder.inttoptr(address, signature), args)
