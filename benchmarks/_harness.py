@@ -1,0 +1,132 @@
+"""What the benchmarks share: timing beside peers, the machine's description, tables, JSON and charts."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+RESULTS = Path(__file__).parent / "results"
+DISTRIBUTIONS = ("jax", "jaxlib", "numpy", "numba", "llvmlite", "brainevent", "xlakernel-core", "xlakernel-numba")
+
+
+@dataclasses.dataclass(frozen=True)
+class Mark:
+    """A ratio that must not exceed its limit."""
+
+    name: str
+    value: float
+    limit: float
+    unit: str = "x"
+
+    @property
+    def holds(self) -> bool:
+        """Whether it does not."""
+        return self.value <= self.limit
+
+
+def time_beside(
+    cases: Mapping[str, Callable[[], Any]], *, calls: Mapping[str, int], rounds: int
+) -> dict[str, list[float]]:
+    """Time *cases* in turn, so that all see the same weather; return seconds per call, round by round.
+
+    Args:
+      cases: functions whose results can be waited for.
+      calls: how many calls make one measurement of a case.
+      rounds: how many measurements of each; the first of all warms up and is not counted.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in cases}
+    for counted in range(rounds + 1):
+        for name, case in cases.items():
+            repeats = range(calls[name])
+            start = time.perf_counter()
+            for _ in repeats:
+                result = case()
+            jax.block_until_ready(result)
+            if counted:
+                seconds[name].append((time.perf_counter() - start) / len(repeats))
+    return seconds
+
+
+def ratio(seconds: Mapping[str, list[float]], name: str, peer: str) -> float:
+    """Return the median over rounds of how long *name* takes in terms of *peer*."""
+    return statistics.median(ours / theirs for ours, theirs in zip(seconds[name], seconds[peer], strict=True))
+
+
+def summary(seconds: Mapping[str, list[float]]) -> dict[str, dict[str, float]]:
+    """Return minimum, median and maximum in microseconds."""
+    return {
+        name: {"min": min(values) * 1e6, "median": statistics.median(values) * 1e6, "max": max(values) * 1e6}
+        for name, values in seconds.items()
+    }
+
+
+def machine() -> dict[str, Any]:
+    """Describe what was measured on."""
+    return {
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "system": f"{platform.system()} {platform.machine()}",
+        "devices": sorted({device.device_kind for device in jax.devices()}),
+        "python": platform.python_version(),
+        "versions": {name: found for name in DISTRIBUTIONS if (found := _version(name))},
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    found = re.search(r"model name\s*: (.*)", info.read_text()) if info.exists() else None
+    return found[1] if found else platform.processor()
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def slug(described: Mapping[str, Any]) -> str:
+    """Return a file name for a machine."""
+    python = ".".join(described["python"].split(".")[:2])
+    return re.sub(r"[^a-z0-9.]+", "-", f"{described['processor']}-{described['cores']}cores-py{python}".lower()).strip(
+        "-"
+    )
+
+
+def write_json(folder: Path, name: str, content: Mapping[str, Any]) -> Path:
+    """Write *content* under *name* in *folder*."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps(content, indent=2) + "\n", "utf-8")
+    return path
+
+
+def print_table(title: str, rows: Mapping[str, Mapping[str, float]]) -> None:
+    """Print a table of numbers, a row for each name."""
+    print(f"\n{title}")
+    columns = list(next(iter(rows.values())))
+    print(f"  {'':28}" + "".join(f"{column:>12}" for column in columns))
+    for name, row in rows.items():
+        print(f"  {name:28}" + "".join(f"{row[column]:12.3f}" for column in columns))
+
+
+def print_marks(marks: list[Mark]) -> bool:
+    """Print what must hold; return whether all of it does."""
+    print("\nmust hold")
+    for mark in marks:
+        verdict = "holds" if mark.holds else "DOES NOT HOLD"
+        print(f"  {mark.name:70} {mark.value:9.3f} <= {mark.limit:7.3f} {mark.unit:3} {verdict}")
+    return all(mark.holds for mark in marks)

@@ -1,0 +1,302 @@
+"""What one call of a kernel costs, beside its peers and a C++ handler made from JAX's own header.
+
+    python benchmarks/call_overhead.py [--size 16] [--rounds 15] [--out benchmarks/results]
+
+Every case adds two float32 vectors. "loop" is one iteration of a 1000-step ``fori_loop``, "call" a call of a jitted
+function, "eager" a call of the wrapper itself, warm. All cases are timed in turn, round by round; a ratio is the median
+of the rounds' ratios. The exit status is 1 if a mark does not hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import dataclasses
+import functools
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numba
+import numpy as np
+from _harness import (
+    RESULTS,
+    Mark,
+    machine,
+    print_marks,
+    print_table,
+    ratio,
+    slug,
+    summary,
+    time_beside,
+    write_json,
+)
+
+from xlakernel.numba import _compile, numba_kernel
+
+LOOP = 1000
+OURS, CPP, XLA = "xlakernel", "C++ handler", "jax.numpy"
+BRAINEVENT, CALLBACK = "brainevent", "jax.pure_callback"
+
+Binary = Callable[[Any, Any], Any]
+
+
+@numba.njit
+def add_kernel(x, y, out):
+    for i in range(out.size):
+        out[i] = x[i] + y[i]
+
+
+def add_constant_kernel(constant: int) -> Any:
+    """Return a kernel that was never compiled before: another constant makes other code."""
+
+    @numba.njit
+    def kernel(x, y, out):
+        for i in range(out.size):
+            out[i] = x[i] + y[i] + constant
+
+    return kernel
+
+
+def cpp_add(size: int) -> Binary | None:
+    """Build the same handler in C++; None without a compiler."""
+    compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
+    if compiler is None:
+        print("No C++ compiler is found: the C++ handler is not measured, and its mark cannot hold.")
+        return None
+    source = r"""
+#include "xla/ffi/api/ffi.h"
+namespace ffi = xla::ffi;
+static ffi::Error Add(ffi::Buffer<ffi::F32> x, ffi::Buffer<ffi::F32> y, ffi::ResultBuffer<ffi::F32> out) {
+  const size_t n = out->element_count();
+  for (size_t i = 0; i < n; ++i) out->typed_data()[i] = x.typed_data()[i] + y.typed_data()[i];
+  return ffi::Error::Success();
+}
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    add, Add,
+    ffi::Ffi::Bind().Arg<ffi::Buffer<ffi::F32>>().Arg<ffi::Buffer<ffi::F32>>().Ret<ffi::Buffer<ffi::F32>>());
+"""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder)
+        (path / "add.cc").write_text(source)
+        command = [compiler, "-O3", "-w", "-std=c++17", "-shared", "-fPIC", f"-I{jax.ffi.include_dir()}"]
+        subprocess.run([*command, str(path / "add.cc"), "-o", str(path / "add.so")], check=True)
+        library = ctypes.CDLL(str(path / "add.so"))
+    jax.ffi.register_ffi_target("call_overhead_cpp", jax.ffi.pycapsule(library.add), platform="cpu")
+    _kept.append(library)
+    return lambda x, y: jax.ffi.ffi_call("call_overhead_cpp", jax.ShapeDtypeStruct((size,), jnp.float32))(x, y)
+
+
+_kept: list[Any] = []
+
+
+def brainevent_add(size: int) -> Binary | None:
+    """Return brainevent's wrapper of the same kernel; None where it is not installed."""
+    try:
+        import brainevent
+    except ImportError:
+        print("brainevent is not installed (it needs Python 3.12): not measured, and its mark cannot hold.")
+        return None
+    wrapped = brainevent.numba_kernel(add_kernel, outs=jax.ShapeDtypeStruct((size,), jnp.float32))
+
+    def add(x: Any, y: Any) -> Any:
+        result = wrapped(x, y)
+        return result[0] if isinstance(result, (tuple, list)) else result
+
+    return add
+
+
+def cases(size: int) -> dict[str, Binary]:
+    """Return every way of adding that is to be measured."""
+    struct = jax.ShapeDtypeStruct((size,), jnp.float32)
+    found = {
+        OURS: numba_kernel(add_kernel, outs=struct),
+        CPP: cpp_add(size),
+        XLA: jnp.add,
+        BRAINEVENT: brainevent_add(size),
+        CALLBACK: lambda x, y: jax.pure_callback(lambda a, b: np.asarray(a) + np.asarray(b), struct, x, y),
+    }
+    return {name: add for name, add in found.items() if add is not None}
+
+
+def measure_calls(size: int, rounds: int) -> tuple[dict[str, dict[str, dict[str, float]]], list[Mark]]:
+    """Time the cases; return the summaries and the marks."""
+    x, y = jnp.arange(size, dtype=jnp.float32), jnp.ones(size, jnp.float32)
+    adders = cases(size)
+    slow = {BRAINEVENT, CALLBACK}
+    jitted = {name: jax.jit(add) for name, add in adders.items()}
+    for name, add in jitted.items():
+        np.testing.assert_array_equal(add(x, y), x + y, err_msg=name)
+
+    loops = {
+        name: functools.partial(
+            jax.jit(lambda x, y, add=add: jax.lax.fori_loop(0, LOOP, lambda _, v: add(v, y), x)), x, y
+        )
+        for name, add in adders.items()
+    }
+    loop = time_beside(loops, calls={name: 1 if name in slow else 20 for name in loops}, rounds=rounds)
+    loop = {name: [value / LOOP for value in values] for name, values in loop.items()}
+
+    calls = {name: functools.partial(add, x, y) for name, add in jitted.items()}
+    calls[f"{OURS}, eager"] = functools.partial(adders[OURS], x, y)
+    call = time_beside(calls, calls={name: 200 if name in slow else 5000 for name in calls}, rounds=rounds)
+
+    marks = [
+        Mark(f"a jitted call of {OURS}, over a jitted jnp.add", ratio(call, OURS, XLA), 1.15),
+        Mark(f"a warm eager call of {OURS}, over a jitted jnp.add", ratio(call, f"{OURS}, eager", XLA), 1.15),
+    ]
+    if CPP in loop:
+        marks.append(Mark(f"an iteration of {OURS}, over the C++ handler", ratio(loop, OURS, CPP), 1.2))
+    marks += [
+        Mark(f"an iteration of {OURS}, over {peer}", ratio(loop, OURS, peer), 1 / 50)
+        for peer in (BRAINEVENT, CALLBACK)
+        if peer in loop
+    ]
+    return {"loop": summary(loop), "call": summary(call)}, marks
+
+
+def measure_build(rounds: int) -> list[float]:
+    """Return the seconds that the handler of a two-input kernel takes to build, the kernel itself not counted."""
+    spent: list[float] = []
+    build = _compile.build_handler
+
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        start = time.perf_counter()
+        handler = build(*args, **kwargs)
+        spent.append(time.perf_counter() - start)
+        return handler
+
+    _compile.build_handler = timed
+    try:
+        for constant in range(rounds):
+            kernel = numba_kernel(add_constant_kernel(constant), outs=lambda x, y: x)
+            kernel(jnp.ones(4), jnp.ones(4))
+    finally:
+        _compile.build_handler = build
+    return spent
+
+
+def measure_import(rounds: int) -> list[float]:
+    """Return the seconds that ``import xlakernel.core`` takes in a fresh process that has imported JAX."""
+    script = (
+        "import jax, jax.numpy, sys, time; start = time.perf_counter(); import xlakernel.core; "
+        "print(time.perf_counter() - start); assert 'numba' not in sys.modules"
+    )
+    command = [sys.executable, "-c", script]
+    return [float(subprocess.run(command, check=True, capture_output=True, text=True).stdout) for _ in range(rounds)]
+
+
+def measure_concurrency(seconds: float = 0.4) -> float:
+    """Return how fast another Python thread counts while a kernel runs, over how fast it counts alone."""
+
+    @numba.njit
+    def spin(x, out):
+        total = np.float32(0)
+        for k in range(x.size * 1_000_000):
+            total = total * np.float32(0.999) + np.float32(k % 3)
+        out[0] = total
+
+    step = jax.jit(numba_kernel(spin, outs=jax.ShapeDtypeStruct((1,), jnp.float32)))
+    million = jnp.ones(1)
+    jax.block_until_ready(step(million))
+    start = time.perf_counter()
+    jax.block_until_ready(step(million))
+    work = jnp.ones(max(1, int(seconds / (time.perf_counter() - start))))
+    jax.block_until_ready(step(work))
+
+    def count_during(wait: Callable[[], Any]) -> float:
+        count, stop = 0, threading.Event()
+
+        def run() -> None:
+            nonlocal count
+            while not stop.is_set():
+                count += 1
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        start = time.perf_counter()
+        wait()
+        elapsed = time.perf_counter() - start
+        stop.set()
+        thread.join()
+        return count / elapsed
+
+    alone = count_during(lambda: time.sleep(seconds))
+    return count_during(lambda: jax.block_until_ready(step(work))) / alone
+
+
+def plot(path: Path, results: dict[str, dict[str, dict[str, float]]], described: dict[str, Any]) -> None:
+    """Draw what the calls cost."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 5.2), layout="constrained")
+    axes = figure.subplots(2, 1, height_ratios=[5, 6])
+    for axis, key, title in zip(axes, ("loop", "call"), ("one iteration of a loop", "one call"), strict=True):
+        rows = dict(reversed(results[key].items()))
+        colors = ["#1f5fa8" if name.startswith(OURS) else "#b8c0cc" for name in rows]
+        values = [row["median"] for row in rows.values()]
+        bars = axis.barh(list(rows), values, color=colors)
+        axis.bar_label(bars, [f" {value:.3g} µs" for value in values])
+        axis.set(xscale="log", title=f"{title}, µs", xlim=(min(values) / 2, max(values) * 4))
+        axis.spines[["top", "right"]].set_visible(False)
+    versions = described["versions"]
+    figure.suptitle(
+        f"{described['processor']}, {described['cores']} cores; Python {described['python']}, jax {versions['jax']}, "
+        f"numba {versions['numba']}; {described['date']}",
+        fontsize=9,
+        color="#555555",
+    )
+    figure.savefig(path, dpi=130)
+
+
+def main() -> int:
+    """Measure, print, write; return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--size", type=int, default=16, help="floats in a vector (16)")
+    parser.add_argument("--rounds", type=int, default=15, help="measurements of each case (15)")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for JSON and PNG")
+    options = parser.parse_args()
+    if options.size < 1 or options.rounds < 3:
+        parser.error(f"--size must be at least 1 and --rounds at least 3; got {options.size} and {options.rounds}")
+
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        results, marks = measure_calls(options.size, options.rounds)
+        build = measure_build(options.rounds)
+        concurrency = measure_concurrency()
+    imports = measure_import(5)
+    marks += [
+        Mark("building the handler of a two-input kernel", statistics.median(build) * 1e3, 100, "ms"),
+        Mark("import xlakernel.core, beyond jax and without numba", statistics.median(imports), 0.15, "s"),
+        # With the GIL held the count would stand still; with two busy cores it is about 1.
+        Mark("time another thread loses while a kernel runs", 1 - concurrency, 0.5, ""),
+    ]
+    described = machine()
+    print_table(f"one iteration of a fori_loop, {options.size} floats, µs", results["loop"])
+    print_table(f"one call, {options.size} floats, µs", results["call"])
+    holds = print_marks(marks)
+    content = {
+        "machine": described,
+        "size": options.size,
+        "microseconds": results,
+        "handler_build_ms": [value * 1e3 for value in build],
+        "import_s": imports,
+        "thread_speed_during_kernel": concurrency,
+        "marks": [dataclasses.asdict(mark) | {"holds": mark.holds} for mark in marks],
+    }
+    path = write_json(options.out, f"call_overhead-{slug(described)}", content)
+    plot(path.with_suffix(".png"), results, described)
+    print(f"\nwritten: {path} and .png")
+    return 0 if holds else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
