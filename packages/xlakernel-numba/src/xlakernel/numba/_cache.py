@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from numba.core.caching import CompileResultCacheImpl, FunctionCache
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, NullCache
 
 
 class _KernelCacheFiles(CompileResultCacheImpl):  # type: ignore[misc]  # Numba has no stubs
@@ -43,3 +43,8 @@ def enable_disk_cache(dispatcher: Any, content: str) -> None:
         dispatcher._cache = _KernelCache(dispatcher.py_func, content)
     except RuntimeError as error:  # no folder can be written: Numba refuses that when a function is decorated
         warnings.warn(f"{dispatcher.__name__} is compiled without njit's cache=True: {error}", stacklevel=2)
+
+
+def disable_disk_cache(dispatcher: Any) -> None:
+    """Let *dispatcher* keep nothing from now on."""
+    dispatcher._cache = NullCache()

@@ -29,7 +29,7 @@ from xlakernel.core.native import (
 )
 from xlakernel.core.specs import Struct
 
-from ._cache import enable_disk_cache
+from ._cache import disable_disk_cache, enable_disk_cache
 
 _Attributes = Sequence[tuple[str, np.dtype[Any]]]
 
@@ -126,7 +126,7 @@ class NumbaKernel(Kernel):
         try:
             own.compile(signature)
         except Exception as error:  # Numba lets AttributeError, NotImplementedError … of its own escape
-            raise self._explain(error, signature) from error
+            raise self._explain(own, error, signature) from error
         compiled = own.overloads[signature]
         if compiled.objectmode:
             raise CompileError(
@@ -157,17 +157,27 @@ class NumbaKernel(Kernel):
             enable_disk_cache(own, content)
         return own
 
-    def _explain(self, error: Exception, signature: Sequence[types.Type]) -> CompileError:
+    def _explain(self, own: Any, error: Exception, signature: Sequence[types.Type]) -> CompileError:
         given = ", ".join(f"{n}: {t}" for n, t in zip(self._parameters, signature, strict=True))
-        if "Cannot modify readonly array" in str(error):
+        says = f"{type(error).__name__} says:\n{error}"
+        if self._compiles_with_writable_inputs(own, signature):
             return ReadOnlyInputError(
                 f"{self.name}({given}): writes to an input. Inputs are read-only, because JAX arrays never change. "
                 "Write to an output instead, or make the input's memory an output's with "
-                f"input_output_aliases={{input: output}}. Numba says:\n{error}"
+                f"input_output_aliases={{input: output}}. A helper that declares its signature must take read-only "
+                f"arrays. {says}"
             )
-        return CompileError(
-            f"{self.name}({given}): Numba cannot compile the kernel; {type(error).__name__} says:\n{error}"
-        )
+        return CompileError(f"{self.name}({given}): Numba cannot compile the kernel; {says}")
+
+    def _compiles_with_writable_inputs(self, own: Any, signature: Sequence[types.Type]) -> bool:
+        """Whether that the inputs are read-only is all that is wrong with the kernel."""
+        writable = [t.copy(readonly=False) if isinstance(t, types.Array) else t for t in signature]
+        disable_disk_cache(own)
+        try:
+            own.compile(tuple(writable))
+        except Exception:  # noqa: BLE001  # whatever it is, the first error tells
+            return False
+        return True
 
 
 # Where the kernels of a name were defined; the first is the one that the plain name stands for.

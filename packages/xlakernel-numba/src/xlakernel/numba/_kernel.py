@@ -55,8 +55,11 @@ def numba_kernel(
       VmapMethodError: if *vmap_method* is unknown.
 
     The function it returns raises `ArityError`, `InputError`, `DtypeError`, `StaticArgumentError` when it is traced,
-    and `CompileError` when Numba refuses the kernel. An exception that the kernel raises becomes JAX's error for a
-    failed execution, with the exception's type, message, file and line.
+    and `CompileError` when Numba refuses the kernel, `ReadOnlyInputError` if because it writes to an input. (Numba
+    does not see writes through ``x.flat``, ``np.nditer``, ``np.fill_diagonal``, the ``out`` of ``np.dot`` and, in some
+    versions, ``np.ascontiguousarray``: those would change the caller's array.) An exception that the kernel raises,
+    inside ``prange`` too, becomes JAX's error for a failed execution, with the exception's type, message, file and
+    line.
 
     Example:
       >>> import jax, jax.numpy as jnp, numba

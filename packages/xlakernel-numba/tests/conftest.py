@@ -1,0 +1,103 @@
+"""Kernels and settings that several test files share."""
+
+import jax
+import numba
+import numpy as np
+import pytest
+from hypothesis import settings
+
+from xlakernel.numba import numba_kernel
+
+settings.register_profile("xlakernel", deadline=None, database=None, max_examples=15)
+settings.load_profile("xlakernel")
+
+
+@numba.njit
+def square_plus(x, out):
+    """Works for every rank, 0 among them."""
+    for index in np.ndindex(x.shape):
+        out[index] = x[index] * x[index] + x[index]
+
+
+@numba.njit
+def cumsum(x, out):
+    """Each element depends on all before it, so a mixed-up slice shows."""
+    total = x.dtype.type(0)
+    for i in range(x.size):
+        total += x[i]
+        out[i] = total
+
+
+@numba.njit
+def axpy(x, y, out, alpha):
+    for i in range(out.size):
+        out[i] = alpha * x[i] + y[i]
+
+
+@numba.njit
+def add_into(acc, x, out):
+    """For an alias of acc and out: reads what is in the output already."""
+    for i in range(out.size):
+        out[i] += x[i]
+
+
+def same_as_first(x, *_):
+    return x
+
+
+@pytest.fixture(autouse=True)
+def on_the_cpu(request):
+    """Numba's kernels are the CPU's, also where a GPU is the default device."""
+    if "gpu" in request.keywords:
+        yield
+    else:
+        with jax.default_device(jax.devices("cpu")[0]):
+            yield
+
+
+@pytest.fixture(scope="session")
+def enable_x64():
+    """Return the context manager that turns 64-bit types on; JAX 0.8 gave it a new name."""
+    if hasattr(jax, "enable_x64"):
+        return lambda: jax.enable_x64(True)
+    return jax.experimental.enable_x64
+
+
+@pytest.fixture
+def x64(enable_x64):
+    with enable_x64():
+        yield
+
+
+@pytest.fixture(scope="session")
+def run_square_plus():
+    return numba_kernel(square_plus, outs=same_as_first)
+
+
+@pytest.fixture(scope="session")
+def run_cumsum():
+    return numba_kernel(cumsum, outs=same_as_first)
+
+
+@pytest.fixture(scope="session")
+def run_axpy():
+    return numba_kernel(axpy, outs=same_as_first)
+
+
+@pytest.fixture(scope="session")
+def run_add_into():
+    return numba_kernel(add_into, outs=same_as_first, input_output_aliases={0: 0})
+
+
+@pytest.fixture(scope="session")
+def make_cumsum():
+    """Return a function that wraps the cumulative sum with other options."""
+    return lambda **options: numba_kernel(cumsum, **{"outs": same_as_first, **options})
+
+
+@pytest.fixture(scope="session")
+def make_add_into():
+    """Return a function that wraps the in-place addition with other options."""
+    return lambda **options: numba_kernel(
+        add_into, **{"outs": same_as_first, "input_output_aliases": {0: 0}, **options}
+    )

@@ -1,0 +1,186 @@
+"""The cache on disk that follows ``njit(cache=True)``: a second process compiles nothing, and never gets stale code."""
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import jax
+import numba
+import numpy as np
+import pytest
+
+from xlakernel.numba import numba_kernel
+
+HELPERS = """
+import numba
+
+SCALE = {scale}
+
+@numba.njit(inline="never")
+def helper(value):
+    return value {operator} 3
+"""
+
+KERNELS = """
+import helpers
+import numba
+from helpers import helper
+
+def divide(x, out):
+    for i in range(x.size):
+        out[i] = 1 / x[i]
+
+@numba.njit(cache=True)
+def plain(x, out):
+    for i in range(x.size):
+        out[i] = x[i] + 1
+
+@numba.njit(cache=True)
+def calls_helper(x, out):
+    for i in range(x.size):
+        out[i] = helper(x[i])
+
+@numba.njit(cache=True)
+def reads_module(x, out):
+    for i in range(x.size):
+        out[i] = x[i] * helpers.SCALE
+
+@numba.njit(cache=True, parallel=True)
+def parallel(x, out):
+    for i in numba.prange(x.size):
+        out[i] = x[i] + 2
+
+@numba.njit
+def not_cached(x, out):
+    for i in range(x.size):
+        out[i] = -x[i]
+
+def make(value, function):
+    @numba.njit(cache=True)
+    def closure(x, out):
+        for i in range(x.size):
+            out[i] = function(x[i]) + value
+    return closure
+
+KERNELS = dict(
+    plain=plain, calls_helper=calls_helper, reads_module=reads_module, parallel=parallel, not_cached=not_cached,
+    strict=numba.njit(cache=True)(divide), like_numpy=numba.njit(cache=True, error_model="numpy")(divide),
+    closure_1=make(1, helper), closure_2=make(2, helper),
+)
+"""
+
+SCRIPT = """
+import json, sys
+import jax, ml_dtypes, numpy as np
+from numba.core import event
+from xlakernel.numba import numba_kernel
+import kernels
+
+compiled = []
+
+class Listener(event.Listener):
+    def on_start(self, started):
+        compiled.append(started.data["dispatcher"].__name__)
+
+    def on_end(self, ended):
+        pass
+
+event.register("numba:compile", Listener())
+report = {}
+for name, kernel in kernels.KERNELS.items():
+    x = np.array([0.0 if name == "like_numpy" else 2.0, 4.0], ml_dtypes.bfloat16 if name == "plain" else np.float32)
+    compiled.clear()
+    out = numba_kernel(kernel, outs=lambda x: x)(x)
+    report[name] = [np.asarray(out).astype(float).tolist(), list(compiled)]
+print(json.dumps(report))
+"""
+
+VALUES = {
+    "plain": [3, 5],
+    "calls_helper": [6, 12],
+    "reads_module": [20, 40],
+    "parallel": [4, 6],
+    "not_cached": [-2, -4],
+    "strict": [0.5, 0.25],
+    "like_numpy": [float("inf"), 0.25],
+    "closure_1": [7, 13],
+    "closure_2": [8, 14],
+}
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """A folder with two modules of kernels, and a function that runs them in a process of its own."""
+    folder = tmp_path_factory.mktemp("project")
+    (folder / "kernels.py").write_text(KERNELS)
+    (folder / "script.py").write_text(SCRIPT)
+    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+    # Without bytecode files, because Python takes two edits within a second for one.
+    settings = {"NUMBA_CACHE_DIR": str(folder / "cache"), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": path}
+
+    def run(*, operator="*", scale=10):
+        (folder / "helpers.py").write_text(HELPERS.format(operator=operator, scale=scale))
+        command = [sys.executable, "-W", "error", str(folder / "script.py")]
+        done = subprocess.run(
+            command, env={**os.environ, "JAX_PLATFORMS": "cpu", **settings}, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        values, compiled = {}, {}
+        for name, (value, names) in json.loads(done.stdout).items():
+            values[name], compiled[name] = value, names
+        files = {file.name: file.stat().st_mtime_ns for file in (folder / "cache").rglob("*.nb?")}
+        return values, compiled, files
+
+    run.first = run()
+    return run
+
+
+def test_the_first_process_compiles_and_writes_files_of_our_own(project):
+    values, compiled, files = project.first
+    assert values == VALUES
+    assert all(compiled.values())
+    assert "helper" in compiled["calls_helper"]
+    assert all(".xlakernel" in name for name in files)
+    assert not any("not_cached" in name for name in files)
+    assert sum(name.endswith(".nbc") for name in files) == len(VALUES) - 1
+
+
+def test_the_second_process_compiles_nothing(project):
+    values, compiled, files = project()
+    assert values == VALUES
+    assert {name for name, names in compiled.items() if names} == {"not_cached"}
+    assert files == project.first[2]
+
+
+def test_a_changed_helper_or_constant_of_another_module_is_noticed(project):
+    values, compiled, _ = project(operator="-", scale=100)
+    changed = {"calls_helper": [-1, 1], "reads_module": [200, 400], "closure_1": [0, 2], "closure_2": [1, 3]}
+    assert values == {**VALUES, **changed}
+    assert {name for name, names in compiled.items() if names} == {*changed, "not_cached"}
+
+
+def load(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_cache_that_cannot_be_written_is_no_cache(tmp_path, monkeypatch):
+    """Every place that Numba tries becomes a plain file after the kernel was decorated."""
+    source = tmp_path / "kernels_without_cache.py"
+    source.write_text("import numba\n@numba.njit(cache=True)\ndef kernel(x, out):\n    out[0] = x[0] + 1\n")
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    kernel = load(source).kernel
+    shutil.rmtree(tmp_path / "cache")
+    for name in ("cache", "home", "__pycache__"):
+        (tmp_path / name).write_text("not a folder")
+    call = numba_kernel(kernel, outs=jax.ShapeDtypeStruct((1,), np.float32))
+    with pytest.warns(UserWarning, match="kernel is compiled without njit's cache=True"):
+        assert call(np.ones(1, np.float32)) == 2
+    assert call(np.ones(1, np.float32)) == 2

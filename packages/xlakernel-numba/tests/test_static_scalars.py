@@ -1,0 +1,202 @@
+"""Static scalars: keywords that reach the kernel by value, with the type that they were given in."""
+
+import contextlib
+import enum
+import functools
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numba
+import numpy as np
+import pytest
+from numba.extending import overload
+from numpy.testing import assert_array_equal
+
+from xlakernel.core.errors import ArityError, StaticArgumentError, XLAKernelError
+from xlakernel.numba import numba_kernel
+
+Struct = jax.ShapeDtypeStruct
+X = np.arange(3, dtype=np.float32)
+
+
+def kind_of(value):
+    raise NotImplementedError  # compiled code only
+
+
+@overload(kind_of)
+def _kind_of(value):
+    number = {"bool": 1, "int": 2, "uint": 3, "float": 4}[str(value).rstrip("0123456789")] * 100
+    bits = getattr(value, "bitwidth", 8)
+    return lambda value: number + bits
+
+
+@numba.njit
+def describe(value, kind, out):
+    """Say which type the scalar was compiled as: hundreds for the kind, the rest for its bits."""
+    kind[()] = kind_of(value)
+    out[()] = value
+
+
+run_describe = numba_kernel(describe, outs=(Struct((), jnp.int32), Struct((), jnp.float32)))
+BOOL, INT, UINT, FLOAT = 100, 200, 300, 400
+
+KINDS = [
+    (True, BOOL + 8),
+    (np.True_, BOOL + 8),
+    (1, INT + 64),
+    (np.int8(1), INT + 8),
+    (np.int16(1), INT + 16),
+    (np.int32(1), INT + 32),
+    (np.int64(1), INT + 64),
+    (np.uint8(1), UINT + 8),
+    (np.uint16(1), UINT + 16),
+    (np.uint32(1), UINT + 32),
+    (np.uint64(1), UINT + 64),
+    (1.0, FLOAT + 64),
+    (np.float32(1), FLOAT + 32),
+    (np.float64(1), FLOAT + 64),
+    (enum.IntEnum("E", [("ONE", 1)]).ONE, INT + 64),
+]
+
+
+def test_every_type_is_kept_though_all_values_are_equal():
+    for value, kind in [*KINDS, *KINDS[::-1]]:  # in both orders: a cache that confuses them keeps the first
+        found, out = run_describe(value=value)
+        assert (found, out) == (kind, 1), repr(value)
+
+
+def test_types_are_kept_inside_one_jit():
+    results = jax.jit(lambda: [run_describe(value=value)[0] for value, _ in KINDS])()
+    assert [int(kind) for kind in results] == [kind for _, kind in KINDS]
+
+
+def test_types_are_kept_as_static_argnames_of_a_jit():
+    """JAX's own cache takes 1, 1.0 and True for one static argument, so each goes through a jit of its own."""
+    for value, kind in KINDS:
+        assert jax.jit(functools.partial(run_describe, value=value))()[0] == kind
+
+
+@numba.njit
+def anywhere(first, x, middle, out, last):
+    for i in range(x.size):
+        out[i] = 100 * first + 10 * middle + last + x[i]
+
+
+run_anywhere = numba_kernel(anywhere, outs=lambda x: x)
+
+
+def test_anywhere_in_the_signature_in_any_order_of_the_call():
+    for call in (run_anywhere, jax.jit(run_anywhere, static_argnames=("first", "middle", "last"))):
+        assert_array_equal(call(X, first=1, middle=2, last=3), 123 + X)
+        assert_array_equal(call(X, last=3, first=1, middle=2), 123 + X)
+        assert_array_equal(call(X, first=3, middle=2, last=1.5), 321.5 + X)
+    mapped = jax.vmap(functools.partial(run_anywhere, first=1, middle=2, last=3))
+    assert_array_equal(mapped(np.stack([X, X + 1])), [123 + X, 124 + X])
+
+
+@numba.njit
+def many(k, j, i, h, g, f, e, d, c, b, a, out):
+    out[()] = a + 2 * b + 3 * c + 4 * d + 5 * e + 6 * f + 7 * g + 8 * h + 9 * i + 10 * j + 11 * k
+
+
+def test_attributes_sorted_by_name_reach_their_own_parameters():
+    values = dict(zip("abcdefghijk", range(11), strict=True))
+    assert numba_kernel(many, outs=Struct((), jnp.int32))(**values) == sum((n + 1) * n for n in range(11))
+
+
+@numba.njit
+def bits(value, out):
+    out[0] = value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [0.0, -0.0, float("inf"), float("-inf"), float("nan"), 5e-324, 2**63 - 1, -(2**63), 1e308],
+    ids=repr,
+)
+def test_extreme_values_arrive_bit_for_bit(value, x64):
+    dtype = np.asarray(value).dtype
+    run = numba_kernel(bits, outs=Struct((1,), dtype))
+    for call in (run, jax.jit(run, static_argnames="value")):
+        assert np.asarray(call(value=value)).tobytes() == np.asarray(value).tobytes()
+
+
+@pytest.mark.parametrize("value", [np.uint64(2**63 - 1), np.uint64(2**64 - 1), 2**63, 2**64 - 1], ids=repr)
+def test_large_unsigned_values_arrive_or_are_refused(value, x64):
+    run = numba_kernel(bits, outs=Struct((1,), jnp.uint64))
+    with contextlib.suppress(StaticArgumentError):
+        assert run(value=value)[0] == value
+
+
+def test_equal_and_unequal_zeros_and_nans(run_axpy):
+    """JAX compares by ==, where 0.0 equals -0.0 and a NaN not itself."""
+    run = numba_kernel(bits, outs=Struct((1,), jnp.float32))
+    assert not np.signbit(run(value=0.0)[0])
+    assert np.signbit(run(value=-0.0)[0])
+    both = jax.jit(lambda: (run(value=0.0), run(value=-0.0)))()
+    assert [bool(np.signbit(zero[0])) for zero in both] == [False, True]
+    assert np.isnan(run_axpy(X, X, alpha=float("nan"))).all()
+
+
+def test_a_nan_does_not_compile_again_and_again():
+    traced = []
+    run = numba_kernel(bits, outs=lambda: traced.append(1) or Struct((1,), jnp.float32))
+    for _ in range(3):
+        run(value=float("nan"))
+    assert len(traced) == 1
+
+
+UNUSABLE = [
+    *("text", b"bytes", None, [1.0], (1.0,), {"a": 1}, 1 + 2j, np.complex64(1), object(), 2**64, -(2**63) - 1, 10**400),
+    *(np.float16(1), np.longdouble(1), ml_dtypes.bfloat16(1), np.array(1.0), np.ones(2), np.datetime64(1, "s")),
+    *(np.timedelta64(1, "s"), float, Struct((), jnp.float32)),
+]
+
+
+@pytest.mark.parametrize("value", UNUSABLE, ids=lambda value: repr(value)[:30])
+def test_other_values_are_refused(run_axpy, value):
+    for call in (run_axpy, jax.jit(functools.partial(run_axpy, alpha=value))):
+        with pytest.raises(StaticArgumentError) as caught:
+            call(X, X, alpha=value) if call is run_axpy else call(X, X)
+        message = str(caught.value)
+        for part in (
+            "axpy: the static scalar 'alpha'",
+            repr(value),
+            type(value).__name__,
+            "allowed: bool, int",
+            "as an array",
+        ):
+            assert part in message
+    assert_array_equal(run_axpy(X, X, alpha=1), 2 * X)
+
+
+def test_jax_arrays_and_traced_values_are_refused(run_axpy):
+    with pytest.raises(StaticArgumentError, match=r"'alpha' is .*as an array"):
+        run_axpy(X, X, alpha=jnp.float32(2))
+    attempts = [
+        lambda: jax.jit(lambda a: run_axpy(X, X, alpha=a))(2.0),
+        lambda: jax.jit(run_axpy)(X, X, alpha=2.0),
+        lambda: jax.vmap(lambda a: run_axpy(X, X, alpha=a))(X),
+        lambda: jax.lax.fori_loop(0, 3, lambda i, x: run_axpy(x, x, alpha=i), X),
+        lambda: jax.grad(lambda a: run_axpy(X, X, alpha=a).sum())(1.0),
+    ]
+    for attempt in attempts:
+        with pytest.raises(
+            StaticArgumentError, match=r"'alpha' is traced.*static_argnames='alpha'.*0-d array.*alpha\[\(\)\]"
+        ):
+            attempt()
+    assert_array_equal(run_axpy(X, X, alpha=2.0), 3 * X)
+
+
+def test_unknown_missing_and_doubled_names(run_axpy):
+    with pytest.raises(ArityError, match=r"axpy: no parameter 'beta'; the kernel has \(x, y, out, alpha\)"):
+        run_axpy(X, X, beta=2)
+    with pytest.raises(
+        ArityError, match=r"4 parameters .*x, y, out, alpha.*the call fills 3.*2 inputs, 1 outputs and 0"
+    ):
+        run_axpy(X, X)
+    with pytest.raises(ArityError, match=r"the call fills 5.*2 static scalars \['alpha', 'x'\]"):
+        run_axpy(X, X, x=1, alpha=2)
+    with pytest.raises(XLAKernelError, match="'x' is"):
+        run_axpy(X, x=X, alpha=1)
