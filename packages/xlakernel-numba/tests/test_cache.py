@@ -125,7 +125,12 @@ def project(tmp_path_factory):
         (folder / "helpers.py").write_text(HELPERS.format(operator=operator, scale=scale))
         command = [sys.executable, "-W", "error", str(folder / "script.py")]
         done = subprocess.run(
-            command, env={**os.environ, "JAX_PLATFORMS": "cpu", **settings}, capture_output=True, text=True, timeout=120, check=False
+            command,
+            env={**os.environ, "JAX_PLATFORMS": "cpu", **settings},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
         values, compiled = {}, {}

@@ -164,7 +164,7 @@ def _no_derivative(*_: Any, call: NativeCall, **__: Any) -> Any:
     raise DifferentiationError(
         f"{call}: a kernel has no derivative of its own. Wrap the call with jax.custom_jvp or jax.custom_vjp, give an "
         "XLACustomKernel a rule with def_jvp_rule and def_transpose_rule, or keep the call out of the derivative with "
-        "jax.lax.stop_gradient."
+        "jax.lax.stop_gradient on its inputs."
     )
 
 

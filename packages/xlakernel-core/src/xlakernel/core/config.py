@@ -13,13 +13,13 @@ from contextlib import contextmanager
 import jax
 
 from ._compat import get_global, set_global
-from .errors import UnknownPlatformError
+from .errors import KernelTypeError, UnknownPlatformError
 
 PLATFORMS = ("cpu", "gpu", "tpu")
 
 # Both hold sorted tuples of pairs or triples: hashable, and equal when they mean the same.
 _requested = jax.make_user_context(())  # ((platform, backend), …): what `use_backend` asks for
-_defaults = jax.make_user_context(())  # ((operator, platform, backend), …): what `set_default` asked for
+_defaults = jax.make_user_context(())  # ((operator's number, platform, backend), …): what `set_default` asked for
 _defaults_lock = threading.Lock()
 
 
@@ -46,7 +46,7 @@ def use_backend(backend: str | None = None, /, **platforms: str) -> Iterator[Non
 
     Raises:
       UnknownPlatformError: if a keyword is not a platform.
-      TypeError: if nothing is asked for, or a backend is not a string.
+      KernelTypeError: if nothing is asked for, or a backend is not a name.
 
     Example:
       >>> from xlakernel.core import use_backend
@@ -55,8 +55,8 @@ def use_backend(backend: str | None = None, /, **platforms: str) -> Iterator[Non
     """
     asked = dict.fromkeys(PLATFORMS, backend) if backend is not None else {}
     asked |= {check_platform(name, "use_backend"): value for name, value in platforms.items()}
-    if not asked or not all(isinstance(value, str) for value in asked.values()):
-        raise TypeError(
+    if not asked or not all(isinstance(name, str) and name for name in asked.values()):
+        raise KernelTypeError(
             f"use_backend: expected a backend's name, or platform=name; got {backend!r} and {platforms!r}. "
             'Write use_backend("numba") or use_backend(cpu="numba", gpu="warp").'
         )
@@ -64,13 +64,22 @@ def use_backend(backend: str | None = None, /, **platforms: str) -> Iterator[Non
         yield
 
 
+def check_backend(backend: str, asked_by: str) -> str:
+    """Return *backend* if it can be a backend's name, else raise."""
+    if not isinstance(backend, str) or not backend:
+        raise KernelTypeError(
+            f'{asked_by}: the backend is {backend!r}; expected a non-empty string, a name such as "numba".'
+        )
+    return backend
+
+
 def requested_backends() -> Mapping[str, str]:
     """Return platform → backend as the surrounding `use_backend` contexts ask for it."""
     return dict(_requested.value)
 
 
-def remember_default(operator: str, platform: str, backend: str | None) -> None:
-    """Make *operator*'s default part of JAX's cache keys; None: the first registered again."""
+def remember_default(operator: int, platform: str, backend: str | None) -> None:
+    """Make the default of operator number *operator* part of JAX's cache keys; None: the first registered again."""
     with _defaults_lock:
         chosen = {(op, where): name for op, where, name in get_global(_defaults)}
         chosen.pop((operator, platform), None)
@@ -79,6 +88,6 @@ def remember_default(operator: str, platform: str, backend: str | None) -> None:
         set_global(_defaults, tuple(sorted((*key, name) for key, name in chosen.items())))
 
 
-def remembered_default(operator: str, platform: str) -> str | None:
+def remembered_default(operator: int, platform: str) -> str | None:
     """Return what `remember_default` keeps for *operator* on *platform*."""
     return {(op, where): name for op, where, name in get_global(_defaults)}.get((operator, platform))

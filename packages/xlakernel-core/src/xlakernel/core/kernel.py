@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import threading
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -11,9 +12,16 @@ from typing import Any
 
 import jax
 
-from .config import PLATFORMS, check_platform, remember_default, remembered_default, requested_backends
+from .config import (
+    PLATFORMS,
+    check_backend,
+    check_platform,
+    remember_default,
+    remembered_default,
+    requested_backends,
+)
 from .errors import BackendNotFoundError, DuplicateNameError, KernelTypeError, XLAKernelError
-from .primitive import Dispatch, check_static, make_primitive
+from .primitive import Dispatch, OperatorPrimitive, Static
 from .specs import Struct, check_inputs, flatten_outs
 from .transforms import autodiff, batching
 
@@ -21,6 +29,7 @@ KernelGenerator = Callable[..., Callable[..., Any]]
 
 _operators: dict[str, XLACustomKernel] = {}
 _operators_lock = threading.Lock()
+_numbers = itertools.count()  # a name may pass from one operator to another; a number does not
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,15 +85,14 @@ class XLACustomKernel:
         self.name = name
         if doc is not None:
             self.__doc__ = doc
-        self.primitive = make_primitive(self)
+        self._number = next(_numbers)
+        self.primitive = OperatorPrimitive(self)
         self._kernels: dict[str, dict[str, KernelEntry]] = {}
         self._initial: dict[str, str] = {}
         self._call: Callable[..., Any] | None = None
         self._tags: frozenset[str] = frozenset()
         self._benchmark_data: Callable[..., Any] | None = None
-        self._apply = lru_cache(maxsize=1024, typed=True)(self._make_apply)
-        for platform in PLATFORMS:  # a new operator of an old name starts afresh
-            remember_default(name, platform, None)
+        self._apply = lru_cache(maxsize=1024)(self._make_apply)
         autodiff.refuse(self)
         batching.map_kernel(self)
 
@@ -115,8 +123,9 @@ class XLACustomKernel:
           ResultError: if the kernel's results differ from *outs* in number, shape or dtype.
         """
         structs, tree = flatten_outs(outs, self.name)
-        kinds = check_static(self.name, static)
-        apply = self._apply(structs, backend, tuple(sorted(static.items())), kinds)
+        if backend is not None:
+            check_backend(backend, self.name)
+        apply = self._apply(structs, backend, Static.of(self.name, static))
         try:
             return jax.tree.unflatten(tree, apply(*ins))
         except (TypeError, ValueError) as error:
@@ -124,24 +133,25 @@ class XLACustomKernel:
                 check_inputs(ins, self.name)
             raise
 
-    def _make_apply(
-        self, outs: tuple[Struct, ...], backend: str | None, static: tuple[tuple[str, Any], ...], kinds: Any
-    ) -> Callable[..., list[Any]]:
+    def _make_apply(self, outs: tuple[Struct, ...], backend: str | None, static: Static) -> Callable[..., list[Any]]:
         """Return the jitted call for one set of static arguments; JAX caches it by shapes and by backend contexts."""
 
         def apply(*ins: Any) -> list[Any]:
             check_inputs(ins, self.name)
-            dispatch = Dispatch(backends=self._chosen(backend), kinds=kinds)
-            return self.primitive.bind(*ins, outs=outs, dispatch=dispatch, **dict(static))  # type: ignore[no-any-return]
+            return self.primitive.bind(*ins, outs=outs, dispatch=Dispatch(self._asked_for(backend)), static=static)
 
         apply.__name__ = apply.__qualname__ = self.name
         return jax.jit(apply)
 
-    def _chosen(self, backend: str | None) -> tuple[tuple[str, str], ...]:
-        """Return the backend for each platform, as it is chosen where a call is traced."""
+    def _asked_for(self, backend: str | None) -> tuple[tuple[str, str], ...]:
+        """Return the backend for each platform that one is asked for, here where a call is traced."""
         requested = dict.fromkeys(PLATFORMS, backend) if backend is not None else requested_backends()
-        chosen = {platform: requested.get(platform) or self.get_default(platform) for platform in PLATFORMS}
+        chosen = {p: requested.get(p) or remembered_default(self._number, p) for p in PLATFORMS}
         return tuple((platform, name) for platform, name in chosen.items() if name is not None)
+
+    def first_backend(self, platform: str) -> str | None:
+        """Return the backend that was registered first for *platform*; None if there is none."""
+        return self._initial.get(platform)
 
     def def_call(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Set the function that users call: it prepares arguments, calls the operator, and is returned unchanged."""
@@ -173,8 +183,7 @@ class XLACustomKernel:
           KernelTypeError: if *generator* cannot be called, or *backend* is not a name.
         """
         check_platform(platform, self.name)
-        if not isinstance(backend, str) or not backend:
-            raise KernelTypeError(f"{self.name}: the backend is {backend!r}; expected a non-empty string.")
+        check_backend(backend, self.name)
         _check_callable(self.name, f"the generator of backend {backend!r}", generator)
         self._kernels.setdefault(platform, {})[backend] = KernelEntry(backend, platform, generator)
         self._initial.setdefault(platform, backend)
@@ -215,12 +224,12 @@ class XLACustomKernel:
         """
         check_platform(platform, self.name)
         self.entry(platform, backend)
-        remember_default(self.name, platform, None if backend == self._initial[platform] else backend)
+        remember_default(self._number, platform, None if backend == self._initial[platform] else backend)
 
     def get_default(self, platform: str) -> str | None:
         """Return the default backend of *platform*; None if it has no kernel."""
         check_platform(platform, self.name)
-        return remembered_default(self.name, platform) or self._initial.get(platform)
+        return remembered_default(self._number, platform) or self.first_backend(platform)
 
     @property
     def defaults(self) -> dict[str, str]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
+import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
@@ -34,14 +35,13 @@ class Dispatch:
     """How to run a call: the parameter ``dispatch`` of an operator's primitive.
 
     Attributes:
-      backends: (platform, backend) pairs, as chosen where the call was traced.
+      backends: (platform, backend) pairs, as they were asked for where the call was traced. For other platforms it is
+        the first backend registered when the call is lowered.
       mapped: the levels of ``jax.vmap`` around the kernel, innermost first.
-      kinds: the types of the static keywords; JAX compares parameters by ``==``, for which 1, 1.0 and True are equal.
     """
 
     backends: tuple[tuple[str, str], ...] = ()
     mapped: tuple[Mapped, ...] = ()
-    kinds: Hashable = ()
 
     def batched(self, axes: Sequence[int | None], size: Any) -> Dispatch:
         """Return the same under one more ``jax.vmap``."""
@@ -57,84 +57,117 @@ class Dispatch:
         return tuple(level.size for level in reversed(self.mapped))
 
 
-#: A call as `jax.extend.core.Primitive.bind` gets it from a rule that knows nothing of dispatching.
-DIRECT = Dispatch()
+@dataclasses.dataclass(frozen=True)
+class Static:
+    """The static keywords of a call: the parameter ``static`` of an operator's primitive.
 
-
-def make_primitive(op: XLACustomKernel) -> Primitive:
-    """Return a primitive with the parameters ``outs`` (structs without batch), ``dispatch``, and static keywords."""
-    primitive = Primitive(op.name)  # type: ignore[no-untyped-call]
-    primitive.multiple_results = True
-
-    @primitive.def_impl
-    def impl(*ins: Any, **params: Any) -> Any:
-        with jax.disable_jit(False):  # one primitive is compiled also where the user asks for no jit
-            return jitted(tuple(sorted(params.items())))(*ins)
-
-    @functools.lru_cache(maxsize=1024)
-    def jitted(params: tuple[tuple[str, Any], ...]) -> Callable[..., Any]:
-        return jax.jit(functools.partial(primitive.bind, **dict(params)))
-
-    @primitive.def_abstract_eval
-    def abstract_eval(*_: Any, outs: Sequence[Any], dispatch: Dispatch = DIRECT, **__: Any) -> Any:
-        return [jax.core.ShapedArray((*dispatch.batch, *out.shape), out.dtype) for out in outs]
-
-    for jax_name, platform in _PLATFORMS.items():
-        mlir.register_lowering(primitive, functools.partial(_lower, op=op, platform=platform), platform=jax_name)
-    return primitive
-
-
-def check_static(operator: str, static: Mapping[str, Any]) -> Hashable:
-    """Check the static keywords of a call; return their types, nested as the values are.
-
-    Raises:
-      StaticArgumentError: if one is traced or cannot be hashed.
+    JAX compares parameters by ``==``, for which 1, 1.0 and True are equal, and so are 0.0 and -0.0. *kinds* tells them
+    apart.
     """
-    for name, value in static.items():
-        if name == "dispatch":
-            raise StaticArgumentError(f"{operator}: the keyword 'dispatch' is the primitive's own; use another name.")
-        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value)):
-            raise StaticArgumentError(
-                f"{operator}: the static keyword {name!r} is traced ({value}), but kernels are generated from its "
-                f"value. Name it in jax.jit(..., static_argnames={name!r}), or pass it as an input array."
-            )
-        try:
-            hash(value)
-        except TypeError as error:
-            raise StaticArgumentError(
-                f"{operator}: the static keyword {name!r} is {value!r} of the unhashable type {type(value).__name__}; "
-                "pass a tuple instead of a list, and an array as an input."
-            ) from error
-    return tuple((name, _kinds(static[name])) for name in sorted(static))
+
+    items: tuple[tuple[str, Any], ...]
+    kinds: Hashable
+
+    @classmethod
+    def of(cls, operator: str, keywords: Mapping[str, Any]) -> Static:
+        """Check the keywords of a call of *operator*.
+
+        Raises:
+          StaticArgumentError: if one is traced or cannot be hashed.
+        """
+        for name, value in keywords.items():
+            _check_static(operator, name, value)
+        items = tuple(sorted(keywords.items()))
+        return cls(items, tuple(_kinds(value) for _, value in items))
+
+
+def _check_static(operator: str, name: str, value: Any) -> None:
+    if name == "dispatch":
+        raise StaticArgumentError(f"{operator}: the keyword 'dispatch' is the primitive's own; use another name.")
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value)):
+        raise StaticArgumentError(
+            f"{operator}: the static keyword {name!r} is traced ({value}), but kernels are generated from its "
+            f"value. Name it in jax.jit(..., static_argnames={name!r}), or pass it as an input array."
+        )
+    try:
+        hash(value)
+    except TypeError as error:
+        raise StaticArgumentError(
+            f"{operator}: the static keyword {name!r} is {value!r} of the unhashable type {type(value).__name__}; "
+            "pass a tuple instead of a list, and an array as an input."
+        ) from error
 
 
 def _kinds(value: Any) -> Any:
+    """Return what tells *value* from others that are equal to it."""
     if isinstance(value, (tuple, frozenset)):
         return type(value), tuple(map(_kinds, value))
+    if isinstance(value, (float, complex, np.inexact)):
+        return type(value), repr(value)
+    if dataclasses.is_dataclass(value):
+        return type(value), tuple(_kinds(getattr(value, field.name)) for field in dataclasses.fields(value))
     return type(value)
 
 
-def _lower(
-    context: Any,
-    *operands: Any,
-    op: XLACustomKernel,
-    platform: str,
-    outs: Sequence[Any],
-    dispatch: Dispatch = DIRECT,
-    **static: Any,
-) -> Any:
-    structs = [Struct(out.shape, out.dtype) for out in outs]
-    backend = dict(dispatch.backends or op._chosen(None)).get(platform)
-    if backend is None:
-        raise BackendNotFoundError(
-            f"{op.name}: no kernel for platform {platform!r}; there are kernels for {sorted(op._kernels)}. Register "
-            f"one with def_kernel(backend, {platform!r}, generator), or move the inputs to a platform that has one."
-        )
-    kernel = _Checked(op, platform, backend, structs)
-    run: Callable[..., Any] = kernel.generate(static)
-    for level in dispatch.mapped:
-        run = jax.vmap(run, in_axes=level.axes, axis_size=level.size)
-    return mlir.lower_fun(run, multiple_results=True)(context, *operands)
+#: A call as a rule makes it that knows nothing of dispatching.
+DIRECT = Dispatch()
+
+
+class OperatorPrimitive(Primitive):
+    """The primitive of an operator, with the parameters ``outs``, ``dispatch`` and ``static``.
+
+    ``outs`` describes the results without batch dimensions.
+    """
+
+    multiple_results = True
+
+    def __init__(self, op: XLACustomKernel) -> None:
+        super().__init__(op.name)
+        self.def_impl(self._run_alone)  # type: ignore[no-untyped-call]  # JAX has no types there
+        self.def_abstract_eval(_abstract_eval)  # type: ignore[no-untyped-call]
+        self._jitted = functools.lru_cache(maxsize=1024)(self._make_jitted)
+        for jax_name, platform in _PLATFORMS.items():
+            mlir.register_lowering(self, _lowering_rule(op, platform), platform=jax_name)
+
+    def bind(
+        self, /, *ins: Any, outs: Sequence[Any], dispatch: Dispatch = DIRECT, static: Any = None, **keywords: Any
+    ) -> list[Any]:
+        """Call the operator; rules give its static keywords one by one, as they are given to rules."""
+        if not isinstance(static, Static):
+            if static is not None:
+                keywords["static"] = static  # a keyword of the user's, of that name
+            static = Static.of(self.name, keywords)
+        structs = tuple(Struct(out.shape, out.dtype) for out in outs)
+        results = super().bind(*ins, outs=structs, dispatch=dispatch, static=static)  # type: ignore[no-untyped-call]
+        return list(results)
+
+    def _run_alone(self, *ins: Any, outs: tuple[Struct, ...], dispatch: Dispatch, static: Static) -> list[Any]:
+        with jax.disable_jit(False):  # one primitive is compiled also where the user asks for no jit
+            return self._jitted(outs, dispatch, static)(*ins)
+
+    def _make_jitted(self, outs: tuple[Struct, ...], dispatch: Dispatch, static: Static) -> Callable[..., list[Any]]:
+        return jax.jit(functools.partial(self.bind, outs=outs, dispatch=dispatch, static=static))
+
+
+def _abstract_eval(*_: Any, outs: tuple[Struct, ...], dispatch: Dispatch, static: Static) -> list[Any]:
+    del static
+    return [jax.core.ShapedArray((*dispatch.batch, *out.shape), out.dtype) for out in outs]
+
+
+def _lowering_rule(op: XLACustomKernel, platform: str) -> Callable[..., Any]:
+    def rule(context: Any, *operands: Any, outs: tuple[Struct, ...], dispatch: Dispatch, static: Static) -> Any:
+        backend = dict(dispatch.backends).get(platform) or op.first_backend(platform)
+        if backend is None:
+            raise BackendNotFoundError(
+                f"{op.name}: no kernel for platform {platform!r}; there are kernels for {sorted(op._kernels)}. "
+                f"Register one with def_kernel(backend, {platform!r}, generator), or move the inputs elsewhere."
+            )
+        run: Callable[..., Any] = _Checked(op, platform, backend, list(outs)).generate(dict(static.items))
+        for level in dispatch.mapped:
+            run = jax.vmap(run, in_axes=level.axes, axis_size=level.size)
+        return mlir.lower_fun(run, multiple_results=True)(context, *operands)
+
+    return rule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,7 +199,7 @@ class _Checked:
     def __str__(self) -> str:
         return f"the {self.backend!r} kernel for {self.platform!r}"
 
-    def _guard(self, who: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _guard(self, who: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
         except XLAKernelError:

@@ -37,13 +37,14 @@ def fingerprint(function: Any, options: Mapping[str, Any] | None = None) -> str:
 
     Args:
       function: a Python function, or a compiler's wrapper of one (an object with ``py_func``).
-      options: what else determines the machine code; hashed by the ``repr`` of its sorted items.
+      options: what else determines the machine code.
 
     Returns:
       32 hexadecimal digits.
     """
-    digest = hashlib.sha256(repr(sorted((options or {}).items())).encode())
-    for part in _Walk().value(function):
+    digest = hashlib.sha256()
+    walk = _Walk()
+    for part in itertools.chain(walk.value(dict(sorted((options or {}).items()))), walk.value(function)):
         digest.update(f"{len(part)}:".encode())  # a prefix code: parts cannot run into each other
         digest.update(part)
     return digest.hexdigest()[:32]
@@ -67,21 +68,23 @@ class _Walk:
         kind = type(value)
         yield f"{kind.__module__}.{kind.__qualname__}".encode()
         if isinstance(value, enum.Enum):
+            yield repr([base.__qualname__ for base in kind.__mro__]).encode()
             yield f"{value.name}={value.value!r}".encode()
         elif isinstance(value, _LITERALS):
             yield repr(value).encode()
         elif isinstance(value, (tuple, list)):
-            yield str(len(value)).encode()
+            yield f"{len(value)} {getattr(value, '_fields', '')}".encode()
             for item in value:
                 yield from self.value(item)
         elif isinstance(value, (set, frozenset)):
             yield repr(sorted(b"".join(self.value(item)) for item in value)).encode()
         elif isinstance(value, dict):
+            yield str(len(value)).encode()
             for key, item in value.items():
                 yield from self.value(key)
                 yield from self.value(item)
         elif isinstance(value, (np.ndarray, np.generic)) and value.dtype != np.dtype(object):
-            yield f"{value.dtype.str}{value.dtype.descr}{value.shape}".encode()
+            yield f"{value.dtype!r}{value.shape}".encode()
             yield np.ascontiguousarray(value).tobytes()
         elif isinstance(value, np.dtype):
             yield repr(value).encode()
@@ -104,8 +107,8 @@ class _Walk:
                 yield f"function {index}".encode()
                 return
         self.functions.append(value)
-        yield repr(sorted(getattr(value, "targetoptions", {}).items())).encode()
-        yield repr(getattr(value, "locals", None)).encode()
+        if not isinstance(value, types.FunctionType):
+            yield from self._options(value)
         function = _python_function(value)
         if _is_versioned(function):
             yield _name(function).encode()
@@ -113,6 +116,15 @@ class _Walk:
             yield from self._code(function.__code__)
             yield from self.value((function.__defaults__, function.__kwdefaults__))
             yield from self._free(function)
+
+    def _options(self, wrapper: Any) -> Iterator[bytes]:
+        """What a wrapper of Numba's was told besides the function: its options, and signatures if these are final."""
+        yield from self.value(dict(sorted(getattr(wrapper, "targetoptions", {}).items())))
+        yield repr(sorted((getattr(wrapper, "locals", None) or {}).items())).encode()
+        # A dispatcher that compiles what it meets has signatures that say nothing; a fixed one converts to its own.
+        if not getattr(wrapper, "_can_compile", True) or getattr(wrapper, "_frozen", False):
+            yield repr([str(s) for s in getattr(wrapper, "signatures", None) or getattr(wrapper, "types", [])]).encode()
+        yield str(getattr(wrapper, "_sig", "")).encode()  # a C callback's
 
     def _code(self, code: types.CodeType) -> Iterator[bytes]:
         yield code.co_code
@@ -130,24 +142,23 @@ class _Walk:
             except ValueError:  # not bound yet
                 content = None
             yield from self.value(content)
-            yield from self._attributes(content, names)
+            yield from self._attributes(content, names, set())
         for name in names:
             if name in function.__globals__:
                 yield name.encode()
                 yield from self.value(function.__globals__[name])
-                yield from self._attributes(function.__globals__[name], names)
+                yield from self._attributes(function.__globals__[name], names, set())
 
-    def _attributes(self, value: Any, names: tuple[str, ...]) -> Iterator[bytes]:
+    def _attributes(self, value: Any, names: tuple[str, ...], seen: set[int]) -> Iterator[bytes]:
         # `constants.TAU` in a kernel is frozen like a global. Which names are attributes of which module the
         # bytecode does not say, so each name that the module has counts: at worst a hash changes needlessly.
-        if isinstance(value, types.ModuleType) and not _is_versioned(value):
+        if isinstance(value, types.ModuleType) and not _is_versioned(value) and id(value) not in seen:
+            seen.add(id(value))  # modules may import each other
             for name in names:
                 if name in vars(value):
                     yield name.encode()
-                    inner = vars(value)[name]
-                    yield from self.value(inner)
-                    if inner is not value:
-                        yield from self._attributes(inner, names)
+                    yield from self.value(vars(value)[name])
+                    yield from self._attributes(vars(value)[name], names, seen)
 
     def _type(self, value: type) -> Iterator[bytes]:
         yield _name(value).encode()
@@ -167,6 +178,8 @@ def _wraps_function(value: Any) -> bool:
 
 
 def _python_function(value: Any) -> Any:
+    if isinstance(value, types.FunctionType):  # itself, also where functools.wraps says that it stands for another
+        return value
     return getattr(value, "py_func", None) or getattr(value, "__wrapped__", value)
 
 
@@ -184,12 +197,16 @@ def _origin(value: Any) -> str:
 def _module(value: Any) -> str:
     if isinstance(value, types.ModuleType):
         return value.__name__
+    if getattr(np.random, str(getattr(value, "__name__", "")), None) is value:
+        return "numpy.random"  # a method of NumPy's global generator, which does not know where it is kept
     module = getattr(value, "__module__", None)
     return module if isinstance(module, str) else type(value).__module__
 
 
 def _name(value: Any) -> str:
-    return f"{_module(value)}:{getattr(value, '__qualname__', getattr(value, '__name__', ''))}"
+    module = _module(value)
+    names = ("__name__",) if module == "numpy.random" else ("__qualname__", "__name__")
+    return f"{module}:{next((getattr(value, name) for name in names if hasattr(value, name)), '')}"
 
 
 def _is_versioned(value: Any) -> bool:

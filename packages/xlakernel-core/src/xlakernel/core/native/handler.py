@@ -112,7 +112,7 @@ class _HandlerBuilder:
         buffers = self._decode(frame)
         batch_rank = builder.sub(buffers[0].rank, i64(self.buffers[0].ndim)) if buffers else i64(0)
         self._emit_type_checks(builder, frame, buffers, batch_rank)
-        total = self._emit_batch_size(builder, buffers, batch_rank)
+        total = self._emit_batch_size(builder, frame, buffers, batch_rank)
         if self.lock is not None:
             with held(builder, self.lock):
                 error = builder.call(run, [pointer, i64(0), total])
@@ -168,17 +168,26 @@ class _HandlerBuilder:
         described = ", ".join(f"{a.source} {a.index} {a.dtype}[{a.ndim}d]" for a in self.buffers)
         self._reject(builder, frame, _any(builder, wrong), text + described)
 
-    def _emit_batch_size(self, builder: ir.IRBuilder, buffers: list[Buffer], batch_rank: Any) -> Any:
+    def _emit_batch_size(self, builder: ir.IRBuilder, frame: Frame, buffers: list[Buffer], batch_rank: Any) -> Any:
         """Return the number of slices, after checking that the buffers agree on it."""
         total = cgutils.alloca_once_value(builder, i64(1))
+        wrong = cgutils.alloca_once_value(builder, ir.Constant(ir.IntType(1), 0))
         with cgutils.for_range(builder, batch_rank, intp=I64) as loop:
-            builder.store(builder.mul(builder.load(total), self._batch_extent(builder, buffers, loop.index)), total)
+            extent = self._batch_extent(builder, buffers, loop.index)
+            builder.store(builder.mul(builder.load(total), extent), total)
+            for argument, buffer in zip(self.buffers, buffers, strict=True):
+                own = builder.load(builder.gep(buffer.dims, [loop.index]))
+                differs = builder.icmp_signed("!=", own, extent)
+                if argument.source == "input":
+                    differs = builder.and_(differs, builder.icmp_signed("!=", own, i64(1)))
+                builder.store(builder.or_(builder.load(wrong), differs), wrong)
+        text = "the batch dimensions of the call's buffers differ; an input has those of the outputs, or 1"
+        self._reject(builder, frame, builder.load(wrong), text)
         return builder.load(total)
 
     def _batch_extent(self, builder: ir.IRBuilder, buffers: list[Buffer], axis: Any) -> Any:
         """Return the extent of a batch axis: what any buffer has there, 1 standing for "the same in each slice"."""
         extent: Any = i64(1)
-        # All that differ from 1 are equal: the call's batching rule made them so, outputs among them.
         for buffer in buffers:
             own = builder.load(builder.gep(buffer.dims, [axis]))
             extent = builder.select(builder.icmp_signed("==", own, i64(1)), extent, own)

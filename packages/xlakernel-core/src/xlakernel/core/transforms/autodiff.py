@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.interpreters import ad
 
 from ..errors import DifferentiationError, XLAKernelError
-from ..primitive import DIRECT, Dispatch, Mapped
+from ..primitive import Dispatch, Mapped, Static
 
 if TYPE_CHECKING:
     from ..kernel import XLACustomKernel
@@ -26,7 +26,7 @@ def refuse(op: XLACustomKernel) -> None:
     def no_jvp(*_: Any, **__: Any) -> Any:
         raise DifferentiationError(
             f"{op.name}: no derivative. Give it a rule with def_jvp_rule or def_jvp_rule2, wrap the call with "
-            "jax.custom_jvp or jax.custom_vjp, or keep it out of the derivative with jax.lax.stop_gradient."
+            "jax.custom_jvp or jax.custom_vjp, or keep its inputs out of the derivative with jax.lax.stop_gradient."
         )
 
     def no_transpose(*_: Any, **__: Any) -> Any:
@@ -42,18 +42,18 @@ def refuse(op: XLACustomKernel) -> None:
 def define_jvp(op: XLACustomKernel, user_rule: Callable[..., Any]) -> None:
     """Differentiate *op* by ``user_rule(primals, tangents, **params)``."""
 
-    def rule(primals: Sequence[Any], tangents: Sequence[Any], *, dispatch: Dispatch = DIRECT, **params: Any) -> Any:
+    def rule(primals: Sequence[Any], tangents: Sequence[Any], *, outs: Any, dispatch: Dispatch, static: Static) -> Any:
         if not dispatch.mapped:
-            return user_rule(primals, tangents, dispatch=dispatch, **params)
+            return user_rule(tuple(primals), tuple(tangents), outs=outs, dispatch=dispatch, **dict(static.items))
         level, inner = dispatch.mapped[-1], dispatch.unbatched()
         live = [i for i, tangent in enumerate(tangents) if not isinstance(tangent, ad.Zero)]
-        smooth = [i for i, out in enumerate(params["outs"]) if _tangent_dtype(out.dtype) != jax.dtypes.float0]
+        smooth = [i for i, out in enumerate(outs) if _tangent_dtype(out.dtype) != jax.dtypes.float0]
 
         def one(primals: Sequence[Any], live_tangents: Sequence[Any]) -> Any:
             all_tangents = [_zero(primal) for primal in primals]
             for i, tangent in zip(live, live_tangents, strict=True):
                 all_tangents[i] = tangent
-            results, tangents = rule(primals, all_tangents, dispatch=inner, **params)
+            results, tangents = rule(primals, all_tangents, outs=outs, dispatch=inner, static=static)
             return list(results), [ad.instantiate_zeros(tangents[i]) for i in smooth]
 
         mapped = jax.vmap(one, in_axes=(list(level.axes), [level.axes[i] for i in live]), axis_size=level.size)
@@ -69,7 +69,7 @@ def define_jvp(op: XLACustomKernel, user_rule: Callable[..., Any]) -> None:
 def define_jvp_per_input(op: XLACustomKernel, rules: Sequence[Callable[..., Any] | None]) -> None:
     """Differentiate *op* by one ``rule(tangent, *primals, **params)`` for each input, or None."""
 
-    def user_rule(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
+    def user_rule(primals: Sequence[Any], tangents: Sequence[Any], /, **params: Any) -> Any:
         if len(rules) != len(primals):
             raise XLAKernelError(
                 f"{op.name}: def_jvp_rule2 was given {len(rules)} rules, but the call has {len(primals)} inputs; give "
@@ -95,23 +95,23 @@ def define_jvp_per_input(op: XLACustomKernel, rules: Sequence[Callable[..., Any]
 def define_transpose(op: XLACustomKernel, user_rule: Callable[..., Any]) -> None:
     """Transpose *op*, where it is linear, by ``user_rule(cotangents, *ins, **params)``."""
 
-    def rule(cotangents: Sequence[Any], *ins: Any, dispatch: Dispatch = DIRECT, **params: Any) -> Any:
+    def rule(cotangents: Sequence[Any], *ins: Any, outs: Any, dispatch: Dispatch, static: Static) -> Any:
         if not dispatch.mapped:
-            return user_rule(cotangents, *ins, dispatch=dispatch, **params)
+            return user_rule(cotangents, *ins, outs=outs, dispatch=dispatch, **dict(static.items))
         level, inner = dispatch.mapped[-1], dispatch.unbatched()
         linear = [i for i, x in enumerate(ins) if ad.is_undefined_primal(x)]
         known = [i for i in range(len(ins)) if i not in linear]
         live = [i for i, cotangent in enumerate(cotangents) if not isinstance(cotangent, ad.Zero)]
 
         def one(live_cotangents: Sequence[Any], known_ins: Sequence[Any]) -> list[Any]:
-            all_cotangents = [ad.Zero(jax.core.ShapedArray((*inner.batch, *o.shape), o.dtype)) for o in params["outs"]]
+            all_cotangents = [ad.Zero(jax.core.ShapedArray((*inner.batch, *o.shape), o.dtype)) for o in outs]
             for i, cotangent in zip(live, live_cotangents, strict=True):
                 all_cotangents[i] = cotangent
             avals = {i: _slice_aval(ins[i].aval, level, i) for i in linear}
             all_ins: list[Any] = [ad.UndefinedPrimal(avals[i]) if i in avals else None for i in range(len(ins))]
             for i, x in zip(known, known_ins, strict=True):
                 all_ins[i] = x
-            found = rule(all_cotangents, *all_ins, dispatch=inner, **params)
+            found = rule(all_cotangents, *all_ins, outs=outs, dispatch=inner, static=static)
             return [
                 jnp.zeros(avals[i].shape, avals[i].dtype) if found[i] is None else ad.instantiate_zeros(found[i])
                 for i in linear

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from jax.interpreters import batching
 
-from ..primitive import DIRECT, Dispatch
+from ..primitive import Dispatch, Static
 
 if TYPE_CHECKING:
     from ..kernel import XLACustomKernel
@@ -19,7 +19,7 @@ def map_kernel(op: XLACustomKernel) -> None:
 
 
 def _mapping_rule(op: XLACustomKernel) -> Callable[..., Any]:
-    def rule(ins: Sequence[Any], axes: Sequence[int | None], *, dispatch: Dispatch = DIRECT, **params: Any) -> Any:
+    def rule(ins: Sequence[Any], axes: Sequence[int | None], *, dispatch: Dispatch, **params: Any) -> Any:
         size = next(x.shape[axis] for x, axis in zip(ins, axes, strict=True) if axis is not None)
         results = op.primitive.bind(*ins, dispatch=dispatch.batched(axes, size), **params)
         return results, [0] * len(results)
@@ -31,10 +31,10 @@ def define(op: XLACustomKernel, user_rule: Callable[..., Any]) -> None:
     """Batch *op* by *user_rule*, which sees calls of the operator itself only."""
     mapped_rule = _mapping_rule(op)
 
-    def rule(ins: Sequence[Any], axes: Sequence[int | None], **params: Any) -> Any:
+    def rule(ins: Sequence[Any], axes: Sequence[int | None], *, static: Static, **params: Any) -> Any:
         # A call that was mapped before the rule was set has no axes that the rule could know of.
-        if params.get("dispatch", DIRECT).mapped:
-            return mapped_rule(ins, axes, **params)
-        return user_rule(ins, axes, **params)
+        if params["dispatch"].mapped:
+            return mapped_rule(ins, axes, static=static, **params)
+        return user_rule(ins, axes, **params, **dict(static.items))
 
     batching.primitive_batchers[op.primitive] = rule

@@ -1,0 +1,196 @@
+"""What several test files share: new operators, 64-bit types, and handlers of hand-compiled kernels."""
+
+import inspect
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numba
+import numpy as np
+import pytest
+from numba.core import types
+
+from xlakernel.core import XLACustomKernel
+from xlakernel.core.ffi.registry import ensure_registered
+from xlakernel.core.native import Argument, array_type, build_handler, numba_dtype
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def new_name():
+    """Return a function that returns a name nobody has."""
+    return lambda: f"test_{next(_numbers)}"
+
+
+@pytest.fixture
+def new_operator(new_name):
+    """Return a function that makes an operator, with a plain JAX kernel if it is given one."""
+
+    def make(kernel=None):
+        op = XLACustomKernel(new_name())
+        if kernel is not None:
+            op.def_jax_kernel(lambda outs, **static: kernel)
+        return op
+
+    return make
+
+
+@pytest.fixture
+def op(new_operator):
+    """An operator without kernels."""
+    return new_operator()
+
+
+@pytest.fixture
+def made():
+    """The backends of `choices` whose generators were called, in order."""
+    return []
+
+
+@pytest.fixture
+def choices(new_operator, made):
+    """An operator with the backends a, b, c and d on the CPU, each another factor, and all but d on the GPU."""
+
+    def generator(backend, factor):
+        def generate(outs):
+            made.append(backend)
+            return lambda x: x * factor
+
+        return generate
+
+    op = new_operator()
+    for factor, backend in enumerate("abcd", start=2):
+        op.def_kernel(backend, "cpu", generator(backend, factor))
+        if backend != "d":
+            op.def_kernel(backend, "gpu", generator(backend, factor))
+    return op
+
+
+@pytest.fixture(scope="session")
+def chosen():
+    """Return a function that says which backend of `choices` a program runs: one that takes a scalar."""
+    return lambda program: "??abcd"[int(program(np.float32(1)))]
+
+
+@pytest.fixture(scope="session")
+def enable_x64():
+    """Return the context manager that turns 64-bit types on; JAX 0.8 gave it a new name."""
+    if hasattr(jax, "enable_x64"):
+        return lambda: jax.enable_x64(True)
+    return jax.experimental.enable_x64
+
+
+@pytest.fixture
+def x64(enable_x64):
+    with enable_x64():
+        yield
+
+
+def _arguments(kernel, inputs, outputs, attributes):
+    """Parameters named in *attributes* are those; the others are the inputs and outputs, in order."""
+    buffers = iter(
+        [("input", i, spec) for i, spec in enumerate(inputs)] + [("output", i, s) for i, s in enumerate(outputs)]
+    )
+    order = sorted(attributes)
+    for parameter in inspect.signature(kernel).parameters:
+        if parameter in attributes:
+            dtype = np.dtype(attributes[parameter])
+            yield Argument("attribute", order.index(parameter), dtype.name, 0, numba_dtype(dtype, parameter))
+        else:
+            source, index, (dtype, ndim) = next(buffers)
+            kind = array_type(jax.numpy.dtype(dtype), ndim, parameter, readonly=source == "input")
+            yield Argument(source, index, dtype, ndim, kind)
+
+
+@pytest.fixture(scope="session")
+def compile_handler():
+    """Return a function that compiles a kernel and builds its handler.
+
+    ``inputs`` and ``outputs`` are (dtype, rank) pairs, ``attributes`` maps names of parameters to dtypes.
+    """
+
+    def compile_(kernel, inputs=(), outputs=(), attributes=None, *, lock=None, **options):
+        arguments = list(_arguments(kernel, inputs, outputs, attributes or {}))
+        signature = types.void(*(argument.type for argument in arguments))
+        dispatcher = numba.njit(**options)(kernel)
+        dispatcher.compile(signature)
+        compiled = dispatcher.overloads[signature.args]
+        place = f"{kernel.__code__.co_filename}:{kernel.__code__.co_firstlineno}"
+        return build_handler(compiled, arguments, kernel=kernel.__name__, place=place, lock=lock)
+
+    return compile_
+
+
+@pytest.fixture(scope="session")
+def register(compile_handler):
+    """Return a function that takes what ``compile_handler`` takes, and returns the name of the registered target."""
+
+    def register_(kernel, *args, **kwargs):
+        name = f"test_{kernel.__name__}_{next(_numbers)}"
+        return ensure_registered(name, "cpu", lambda: compile_handler(kernel, *args, **kwargs))
+
+    return register_
+
+
+_HEADER = """
+import enum, functools, math, types
+from collections import namedtuple
+import numba
+import numpy as np
+from numba.extending import intrinsic, register_jitable
+"""
+
+# Answers each line, {name: paths of modules}, with one: {name: fingerprints of their kernels}.
+_FINGERPRINT_SERVER = """
+import importlib.util, json, sys
+from xlakernel.core.ffi.fingerprint import fingerprint
+
+def hash_kernel(path):
+    spec = importlib.util.spec_from_file_location("user_module", path)
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        return fingerprint(module.kernel)
+    except Exception as error:
+        return f"{path}: {error!r}"
+
+for line in sys.stdin:
+    answer = {name: [hash_kernel(path) for path in paths] for name, paths in json.loads(line).items()}
+    sys.stdout.write(json.dumps(answer) + chr(10))
+    sys.stdout.flush()
+"""
+
+
+def _serve(seed):
+    env = {**os.environ, "PYTHONHASHSEED": seed, "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-c", _FINGERPRINT_SERVER]
+    return subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.fixture(scope="session")
+def hash_in_processes(tmp_path_factory):
+    """Return a function that takes texts of modules by name, each with a ``kernel``.
+
+    It returns their fingerprints by name, once from each of two processes that hash strings differently.
+    """
+
+    def hash_in_processes_(texts):
+        paths = {}
+        for name, variants in texts.items():
+            folder = tmp_path_factory.mktemp("modules")
+            paths[name] = [str(folder / f"{i}.py") for i in range(len(variants))]
+            for path, text in zip(paths[name], variants, strict=True):
+                Path(path).write_text(_HEADER + text)
+        for server in servers:
+            server.stdin.write(json.dumps(paths) + "\n")
+            server.stdin.flush()
+        return [json.loads(server.stdout.readline()) for server in servers]
+
+    with _serve("1") as one, _serve("2") as other:
+        servers = (one, other)
+        yield hash_in_processes_

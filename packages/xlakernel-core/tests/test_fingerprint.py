@@ -1,0 +1,168 @@
+"""Fingerprints in one process: when they change, objects that nobody understands, and what a kernel refers to."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numba
+import numpy as np
+import pytest
+
+from xlakernel.core.ffi.fingerprint import fingerprint, references
+
+TABLE = np.zeros(3)
+FACTOR = 1.0
+
+
+class Opaque:
+    """The fingerprint knows nothing of what is inside."""
+
+    def __init__(self, value=0):
+        self.value = value
+
+    def __eq__(self, other):
+        return isinstance(other, Opaque)
+
+    __hash__ = None
+
+
+def closing_over(value):
+    def kernel(x, out):
+        out[0] = value
+
+    return kernel
+
+
+def reads_globals(x, out):
+    out[0] = TABLE[0] * FACTOR
+
+
+def test_the_hash_follows_a_global(monkeypatch):
+    before = fingerprint(reads_globals)
+    monkeypatch.setitem(globals(), "FACTOR", 1)
+    assert fingerprint(reads_globals) != before
+    monkeypatch.undo()
+    assert fingerprint(reads_globals) == before
+
+
+def test_the_hash_follows_an_arrays_content():
+    before = fingerprint(reads_globals)
+    TABLE[1] = 5
+    assert fingerprint(reads_globals) != before
+    TABLE[1] = 0
+    assert fingerprint(reads_globals) == before
+
+
+def test_the_hash_follows_a_closures_cell():
+    def make():
+        value = 1
+
+        def change(new):
+            nonlocal value
+            value = new
+
+        return lambda x, out: value, change
+
+    kernel, change = make()
+    before = fingerprint(kernel)
+    change(True)
+    assert fingerprint(kernel) != before
+    change(1)
+    assert fingerprint(kernel) == before
+
+
+@pytest.mark.parametrize(
+    "make",
+    [Opaque, object, lambda: type("Opaque", (), {}), lambda: np.array([Opaque()]), np.random.default_rng, bytearray],
+    ids=["instance", "object", "class", "array of objects", "generator", "bytearray"],
+)
+def test_an_unknown_object_is_told_by_its_identity(make):
+    one, other = make(), make()
+    assert fingerprint(closing_over(one)) == fingerprint(closing_over(one))
+    assert fingerprint(closing_over(one)) != fingerprint(closing_over(other))
+
+
+def test_an_unknown_object_is_told_inside_containers():
+    one, other = Opaque(), Opaque()
+    assert fingerprint(closing_over((1, {"a": [one]}))) == fingerprint(closing_over((1, {"a": [one]})))
+    assert fingerprint(closing_over((1, {"a": [one]}))) != fingerprint(closing_over((1, {"a": [other]})))
+
+
+def test_a_new_object_at_the_address_of_an_old_one_is_another():
+    seen = {fingerprint(closing_over(Opaque())) for _ in range(100)}
+    assert len(seen) == 100
+
+
+def test_an_unknown_object_is_another_in_every_process(hash_in_processes):
+    text = "class Opaque:\n    pass\nVALUE = {}\ndef kernel(x, out):\n    out[0] = VALUE\n"
+    one, other = hash_in_processes({"unknown": [text.format("Opaque()"), text.format("Opaque")]})
+    assert not set(one["unknown"]) & set(other["unknown"])
+
+
+def test_options_count_and_their_order_does_not():
+    def kernel(x, out):
+        out[0] = 1
+
+    hashes = {fingerprint(kernel, options) for options in (None, {"a": 1}, {"a": 2}, {"b": 1}, {"a": 1, "b": 2})}
+    assert len(hashes) == 5
+    assert fingerprint(kernel, {"a": 1, "b": 2}) == fingerprint(kernel, {"b": 2, "a": 1})
+    assert fingerprint(kernel, {}) == fingerprint(kernel)
+
+
+def test_a_dispatcher_is_not_its_function():
+    assert fingerprint(numba.njit(reads_globals)) != fingerprint(reads_globals)
+    assert fingerprint(numba.njit(reads_globals)) == fingerprint(numba.njit(reads_globals))
+
+
+def test_structured_dtypes_of_any_layout_are_hashed():
+    layouts = [
+        {"names": ["a", "b"], "formats": ["i4", "i4"], "offsets": offsets} for offsets in ([0, 4], [4, 0], [0, 0])
+    ]
+    hashes = {fingerprint(closing_over(np.zeros(2, np.dtype(layout)))) for layout in layouts}
+    assert len(hashes) == 3
+
+
+def test_threads_find_the_same():
+    shared, together = Opaque(), threading.Barrier(8)
+
+    def find(_):
+        together.wait(10)
+        return fingerprint(closing_over(shared))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(pool.map(find, range(8)))) == 1
+
+
+@numba.njit
+def deepest(a):
+    return a + 1
+
+
+@numba.vectorize
+def elementwise(a):
+    return deepest(a)
+
+
+@numba.njit(parallel=True)
+def even(n):
+    return n == 0 or odd(n - 1)
+
+
+@numba.njit
+def odd(n):
+    return n != 0 and even(n - 1)
+
+
+@numba.njit
+def top(x, out):
+    out[0] = elementwise(x[0]) + deepest(x[1]) + even(2)
+
+
+def test_references_are_everything_below_each_once():
+    found = list(references(top))
+    assert found[0] is top
+    assert sorted(map(id, found)) == sorted(map(id, [top, elementwise, deepest, even, odd]))
+
+
+def test_references_of_a_kernel_without_helpers():
+    assert list(references(reads_globals)) == [reads_globals]
+    assert list(references(closing_over((1, [deepest]))))[1:] == [deepest]
