@@ -21,6 +21,16 @@ from xlakernel.core.native import Argument, array_type, build_handler, numba_dty
 _numbers = itertools.count()
 
 
+@pytest.fixture(autouse=True)
+def on_the_cpu(request):
+    """What is not about a GPU is tested on the CPU, also where a GPU is the default device."""
+    if "gpu" in request.keywords:
+        yield
+    else:
+        with jax.default_device(jax.devices("cpu")[0]):
+            yield
+
+
 @pytest.fixture
 def new_name():
     """Return a function that returns a name nobody has."""
