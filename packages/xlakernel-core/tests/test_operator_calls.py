@@ -10,6 +10,8 @@ import pytest
 from jax.experimental import pallas
 from numpy.testing import assert_array_equal
 
+from xlakernel.core import XLACustomKernel
+
 Struct = jax.ShapeDtypeStruct
 X = jnp.arange(3.0)
 Pair = collections.namedtuple("Pair", "a b")
@@ -198,3 +200,18 @@ def test_outs_in_64_bits(op, x64):
     x = jnp.arange(3.0)
     assert op(x, outs=x).dtype == jnp.float64
     assert_array_equal(op(x, outs=x), np.arange(3.0) / 3)
+
+
+@pytest.mark.parametrize("has_side_effect", [False, True])
+def test_an_operator_with_a_side_effect_is_lowered_though_nobody_looks(new_name, has_side_effect):
+    generated = []
+    op = XLACustomKernel(new_name(), has_side_effect=has_side_effect)
+    op.def_jax_kernel(lambda outs: generated.append(outs) or (lambda x: x))
+
+    @jax.jit
+    def unused(x):
+        op(x, outs=x)
+        return jax.lax.fori_loop(0, 3, lambda i, v: (op(v, outs=v), v + 1)[1], x)
+
+    assert_array_equal(unused(jnp.ones(2)), [4, 4])
+    assert bool(generated) == has_side_effect

@@ -59,6 +59,8 @@ class XLACustomKernel:
       name: the operator's name, unique in the process.
       doc: its documentation.
       replace: whether to take over the name from an operator that has it, as when a notebook's cell runs again.
+      has_side_effect: whether to run the kernel even if its results are not used. The operator must say it, also where
+        its kernels say it of themselves: the kernel is not chosen yet when JAX drops what is unused.
 
     Raises:
       DuplicateNameError: if the name is taken and *replace* is false.
@@ -72,7 +74,9 @@ class XLACustomKernel:
       Array([0, 2, 4], dtype=int32)
     """
 
-    def __init__(self, name: str, doc: str | None = None, *, replace: bool = False) -> None:
+    def __init__(
+        self, name: str, doc: str | None = None, *, replace: bool = False, has_side_effect: bool = False
+    ) -> None:
         if not isinstance(name, str) or not name:
             raise KernelTypeError(f"XLACustomKernel: the name is {name!r}; expected a non-empty string.")
         with _operators_lock:
@@ -85,6 +89,7 @@ class XLACustomKernel:
         self.name = name
         if doc is not None:
             self.__doc__ = doc
+        self.has_side_effect = bool(has_side_effect)
         self._number = next(_numbers)
         self.primitive = OperatorPrimitive(self)
         self._kernels: dict[str, dict[str, KernelEntry]] = {}
@@ -217,6 +222,8 @@ class XLACustomKernel:
 
     def set_default(self, platform: str, backend: str) -> None:
         """Choose the backend of *platform* for calls that ask for none, also in functions that are already jitted.
+
+        It is for setting up: each new choice makes JAX trace its jitted functions once more, others too.
 
         Raises:
           UnknownPlatformError: if there is no such platform.

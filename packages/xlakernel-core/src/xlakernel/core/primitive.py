@@ -12,6 +12,7 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
+from ._compat import NATIVE_CALL_EFFECT
 from .errors import BackendNotFoundError, GeneratorError, ResultError, StaticArgumentError, XLAKernelError
 from .specs import Struct
 
@@ -124,7 +125,8 @@ class OperatorPrimitive(Primitive):
     def __init__(self, op: XLACustomKernel) -> None:
         super().__init__(op.name)
         self.def_impl(self._run_alone)  # type: ignore[no-untyped-call]  # JAX has no types there
-        self.def_abstract_eval(_abstract_eval)  # type: ignore[no-untyped-call]
+        self._effects = {NATIVE_CALL_EFFECT} if op.has_side_effect else set()
+        self.def_effectful_abstract_eval(self._abstract_eval)  # type: ignore[no-untyped-call]
         self._jitted = functools.lru_cache(maxsize=1024)(self._make_jitted)
         for jax_name, platform in _PLATFORMS.items():
             mlir.register_lowering(self, _lowering_rule(op, platform), platform=jax_name)
@@ -141,17 +143,16 @@ class OperatorPrimitive(Primitive):
         results = super().bind(*ins, outs=structs, dispatch=dispatch, static=static)  # type: ignore[no-untyped-call]
         return list(results)
 
+    def _abstract_eval(self, *_: Any, outs: tuple[Struct, ...], dispatch: Dispatch, static: Static) -> Any:
+        del static
+        return [jax.core.ShapedArray((*dispatch.batch, *out.shape), out.dtype) for out in outs], self._effects
+
     def _run_alone(self, *ins: Any, outs: tuple[Struct, ...], dispatch: Dispatch, static: Static) -> list[Any]:
         with jax.disable_jit(False):  # one primitive is compiled also where the user asks for no jit
             return self._jitted(outs, dispatch, static)(*ins)
 
     def _make_jitted(self, outs: tuple[Struct, ...], dispatch: Dispatch, static: Static) -> Callable[..., list[Any]]:
         return jax.jit(functools.partial(self.bind, outs=outs, dispatch=dispatch, static=static))
-
-
-def _abstract_eval(*_: Any, outs: tuple[Struct, ...], dispatch: Dispatch, static: Static) -> list[Any]:
-    del static
-    return [jax.core.ShapedArray((*dispatch.batch, *out.shape), out.dtype) for out in outs]
 
 
 def _lowering_rule(op: XLACustomKernel, platform: str) -> Callable[..., Any]:

@@ -45,7 +45,7 @@ def _struct(leaf: Any, where: str) -> Struct:
         ) from error
     for extent in shape:
         # A symbolic extent (jax.export) is neither an int nor comparable to one.
-        concrete = isinstance(extent, (int, np.integer))
+        concrete = isinstance(extent, (int, np.integer)) and not isinstance(extent, bool)
         if (concrete and extent < 0) or not (concrete or _is_symbolic(extent)):
             raise OutputSpecError(f"{where} has the shape {shape}; expected non-negative integers.")
     return Struct(shape, dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -162,6 +163,13 @@ def _check_vmap_method(kernel: str, method: str | None) -> str | None:
 
 def _freeze_scalar(kernel: str, name: str, value: Any) -> tuple[str, bytes]:
     """Return a static scalar as its dtype and bytes."""
+    # What is remembered is found by == and type, which does not tell the zeros apart.
+    if isinstance(value, (bool, int, float)) and value != 0:
+        return _freeze_remembered(kernel, name, value)
+    return _freeze_anew(kernel, name, value)
+
+
+def _freeze_anew(kernel: str, name: str, value: Any) -> tuple[str, bytes]:
     if isinstance(value, jax.core.Tracer):
         raise StaticArgumentError(
             f"{kernel}: the static scalar {name!r} is traced ({value}); it must be a number while tracing. Name it in "
@@ -176,6 +184,9 @@ def _freeze_scalar(kernel: str, name: str, value: Any) -> tuple[str, bytes]:
         f"{kernel}: the static scalar {name!r} is {value!r} of type {type(value).__name__}; allowed: bool, int (below "
         "2**63), float, or a NumPy scalar of these. Pass anything else by position, as an array."
     )
+
+
+_freeze_remembered = functools.lru_cache(maxsize=4096, typed=True)(_freeze_anew)
 
 
 def _check_aliases(kernel: str, aliases: Mapping[int, int] | None) -> tuple[tuple[int, int], ...]:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import sys
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import llvmlite
 import numba
 import numpy as np
 from numba.core import types
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
+from numba.core.registry import cpu_target
 
 from xlakernel.core.call import Kernel
 from xlakernel.core.errors import CompileError, ReadOnlyInputError
@@ -22,7 +26,7 @@ from xlakernel.core.native import (
     Argument,
     array_type,
     build_handler,
-    new_lock,
+    lock_of,
     numba_dtype,
     process_lock,
     recording,
@@ -93,11 +97,26 @@ class NumbaKernel(Kernel):
 
     def _register(self, arguments: Sequence[Argument]) -> str:
         function = self.dispatcher.py_func
-        content = fingerprint(self.dispatcher, _compiler_options())
+        content = fingerprint(self.dispatcher, _compiler_options(), _implementations)
         types_ = ", ".join(f"{a.source[0]}{a.index} {a.dtype}[{a.ndim}d]" for a in arguments)
         name = f"xlakernel.numba/{function.__module__}.{function.__qualname__}({types_})#{content}"
-        unique = name + _redefinition(name, self._location)
-        return ensure_registered(unique, "cpu", lambda: self._build(arguments, content, name))
+        # Building takes this lock; a thread that holds it may want to register a kernel: so it comes first.
+        with global_compiler_lock:
+            return ensure_registered(name + self._place_mark(), "cpu", lambda: self._build(arguments, content, name))
+
+    def _place_mark(self) -> str:
+        """Return what tells equal code at two places apart, so that errors point to the right line.
+
+        A function that others can import has one place, and a name that says nothing of it: it is found again
+        wherever it is installed.
+        """
+        function = self.dispatcher.py_func
+        found: Any = sys.modules.get(function.__module__)
+        for part in function.__qualname__.split("."):
+            found = getattr(found, part, None)
+        if function.__module__ != "__main__" and found in (self.dispatcher, function):
+            return ""
+        return f"@{hashlib.sha256(self._location.encode()).hexdigest()[:8]}"
 
     @property
     def _location(self) -> str:
@@ -109,7 +128,7 @@ class NumbaKernel(Kernel):
         own = self._own_dispatcher(content)
         lock = record = None
         if _is_parallel([own]):
-            lock, record = new_lock(), name
+            lock, record = lock_of(name), name
             with recording(own, name):
                 compiled = self._compile(own, signature)
         else:
@@ -180,17 +199,17 @@ class NumbaKernel(Kernel):
         return True
 
 
-# Where the kernels of a name were defined; the first is the one that the plain name stands for.
-_definitions: dict[str, list[str]] = {}
-
-
-def _redefinition(name: str, location: str) -> str:
-    """Return what tells the same code at another place apart, so that errors point to the right line."""
-    known = _definitions.setdefault(name, [])
-    if location not in known:
-        known.append(location)
-    index = known.index(location)
-    return f"@{index}" if index else ""
+def _implementations(function: Any) -> Iterator[Any]:
+    """Yield what ``numba.overload`` and ``register_jitable`` have set in place of a plain function."""
+    cpu_target.typing_context.refresh()  # take note of what was declared since the last compilation
+    try:
+        known = cpu_target.typing_context.resolve_value_type(function)
+    except ValueError:  # nothing: Numba will not compile a call of it
+        return
+    for template in getattr(known, "templates", ()):
+        implementation = getattr(template, "_overload_func", None)
+        if implementation is not None and implementation is not function:
+            yield implementation
 
 
 def _compiler_options() -> dict[str, object]:
@@ -199,6 +218,7 @@ def _compiler_options() -> dict[str, object]:
     return {
         "handler": HANDLER_VERSION,
         "numba": numba.__version__,
+        "numpy": np.__version__,
         "llvmlite": llvmlite.__version__,
         "boundscheck": config.BOUNDSCHECK,
         "opt": str(config.OPT),

@@ -16,7 +16,8 @@ import itertools
 import sys
 import types
 import uuid
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -32,19 +33,32 @@ _LITERALS = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), 
 _unknown: dict[int, tuple[str, Any]] = {}
 
 
-def fingerprint(function: Any, options: Mapping[str, Any] | None = None) -> str:
+# What a helper looked like before it was compiled for the first time.
+_first_seen: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+
+Implementations = Callable[[types.FunctionType], Iterable[Any]]
+
+
+def fingerprint(
+    function: Any, options: Mapping[str, Any] | None = None, implementations: Implementations = lambda _: ()
+) -> str:
     """Return the hash of *function* and of all it refers to.
 
     Args:
-      function: a Python function, or a compiler's wrapper of one (an object with ``py_func``).
+      function: a Python function, or a compiler's wrapper of one (an object with ``py_func``), about to be compiled.
       options: what else determines the machine code.
+      implementations: returns the functions that the compiler takes in place of a plain one (``numba.overload``).
 
     Returns:
       32 hexadecimal digits.
     """
+    walk = _Walk(implementations)
+    return _digest(itertools.chain(walk.value(dict(sorted((options or {}).items()))), walk.value(function)))
+
+
+def _digest(parts: Iterable[bytes]) -> str:
     digest = hashlib.sha256()
-    walk = _Walk()
-    for part in itertools.chain(walk.value(dict(sorted((options or {}).items()))), walk.value(function)):
+    for part in parts:
         digest.update(f"{len(part)}:".encode())  # a prefix code: parts cannot run into each other
         digest.update(part)
     return digest.hexdigest()[:32]
@@ -52,7 +66,7 @@ def fingerprint(function: Any, options: Mapping[str, Any] | None = None) -> str:
 
 def references(function: Any) -> Iterator[Any]:
     """Yield *function* and every function that it refers to, directly or not, each once."""
-    walk = _Walk()
+    walk = _Walk(lambda _: (), present=True)
     for _ in walk.value(function):
         pass
     yield from walk.functions
@@ -61,7 +75,9 @@ def references(function: Any) -> Iterator[Any]:
 class _Walk:
     """One traversal: yields the parts to hash, and remembers the functions met."""
 
-    def __init__(self) -> None:
+    def __init__(self, implementations: Implementations, *, present: bool = False) -> None:
+        self.implementations = implementations
+        self.present = present  # whether to take helpers as they are now, compiled or not
         self.functions: list[Any] = []
 
     def value(self, value: Any) -> Iterator[bytes]:
@@ -107,6 +123,8 @@ class _Walk:
                 yield f"function {index}".encode()
                 return
         self.functions.append(value)
+        if len(self.functions) > 1 and hasattr(value, "overloads") and not self.present:
+            yield from self._compiled_before(value)
         if not isinstance(value, types.FunctionType):
             yield from self._options(value)
         function = _python_function(value)
@@ -116,11 +134,32 @@ class _Walk:
             yield from self._code(function.__code__)
             yield from self.value((function.__defaults__, function.__kwdefaults__))
             yield from self._free(function)
+            if function is value:  # a plain function is compiled only through what stands for it
+                yield from self.value(list(self.implementations(function)))
+
+    def _compiled_before(self, helper: Any) -> Iterator[bytes]:
+        """Tell a helper apart whose code may be older than what it refers to now.
+
+        Numba compiles the kernel afresh, but takes a helper as it was compiled first, with the globals of that time.
+        """
+        now = _digest(_Walk(self.implementations, present=True).value(helper))
+        if helper not in _first_seen and not helper.overloads:
+            _first_seen[helper] = now
+        if _first_seen.get(helper) != now and any(True for _ in self._rebindable(helper)):
+            yield _number(helper)
+
+    def _rebindable(self, helper: Any) -> Iterator[str]:
+        """Yield the global names that *helper* uses and that its module may bind anew."""
+        function = _python_function(helper)
+        for name in _names(function.__code__):
+            if name in function.__globals__ and not _is_versioned(function.__globals__[name]):
+                yield name
 
     def _options(self, wrapper: Any) -> Iterator[bytes]:
         """What a wrapper of Numba's was told besides the function: its options, and signatures if these are final."""
         yield from self.value(dict(sorted(getattr(wrapper, "targetoptions", {}).items())))
         yield repr(sorted((getattr(wrapper, "locals", None) or {}).items())).encode()
+        yield from self.value(getattr(getattr(wrapper, "_compiler", None), "pipeline_class", None))
         # A dispatcher that compiles what it meets has signatures that say nothing; a fixed one converts to its own.
         if not getattr(wrapper, "_can_compile", True) or getattr(wrapper, "_frozen", False):
             yield repr([str(s) for s in getattr(wrapper, "signatures", None) or getattr(wrapper, "types", [])]).encode()

@@ -7,4 +7,5 @@ from .handler import HANDLER_VERSION as HANDLER_VERSION
 from .handler import build_handler as build_handler
 from .lock import new_lock as new_lock
 from .lock import process_lock as process_lock
+from .prange import lock_of as lock_of
 from .prange import recording as recording

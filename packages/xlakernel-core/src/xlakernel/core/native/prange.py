@@ -12,6 +12,7 @@ Numba's own cache files, where a process without this module would load it and c
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -23,6 +24,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.np.ufunc import wrappers
 
 from .frame import POINTER
+from .lock import new_lock
 
 _SYMBOL = "xlakernel_record_prange_error"
 
@@ -43,6 +45,12 @@ llvm.add_symbol(_SYMBOL, ctypes.cast(_record, ctypes.c_void_p).value)
 def counter(key: str) -> ctypes.c_int64:
     """Return the number of failures recorded for *key*."""
     return _counters.setdefault(key.encode(), ctypes.c_int64(0))
+
+
+@functools.cache
+def lock_of(key: str) -> int:
+    """Return the lock under which the code that records for *key* runs: a new failure is then its caller's."""
+    return new_lock()
 
 
 def last_failure(key: bytes) -> Any:

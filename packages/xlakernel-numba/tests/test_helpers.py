@@ -1,0 +1,173 @@
+"""What a kernel refers to decides its code: helpers compiled earlier, overloads, compiler pipelines."""
+
+import threading
+
+import jax
+import jax.numpy as jnp
+import numba
+import numpy as np
+import pytest
+from numba.core.compiler import Compiler
+from numba.extending import overload
+
+from xlakernel.core.ffi.registry import registered_targets
+from xlakernel.numba import numba_kernel
+
+ONE = jnp.zeros(1)
+
+
+def define(source, **names):
+    """Run *source* as a notebook's cell: in a namespace that later cells may change."""
+    space = {"numba": numba, **names}
+    exec(source, space)  # noqa: S102
+    return space
+
+
+HELPER = "@numba.njit\ndef helper(v): return v + G\n"
+KERNEL = "@numba.njit\ndef kernel(x, out): out[0] = helper(x[0])\n"
+
+
+def run(space):
+    return float(numba_kernel(space["kernel"], outs=ONE)(ONE)[0])
+
+
+def test_a_helper_keeps_the_globals_that_it_was_compiled_with():
+    """As in Numba; and its code is not taken for that of a helper that was made later."""
+    cell = define(HELPER + KERNEL, G=1)
+    cell["helper"](np.float32(0))
+    cell["G"] = 2
+    assert run(cell) == 1
+    assert run(define(HELPER + KERNEL, G=2)) == 2
+    assert run(define(HELPER + KERNEL, G=1)) == 1
+
+
+def test_a_kernel_that_was_wrapped_before_a_global_changed():
+    cell = define(HELPER + KERNEL, G=5)
+    assert run(cell) == 5
+    cell["G"] = 6
+    exec(KERNEL, cell)  # noqa: S102  # a new kernel over the helper as it was compiled
+    assert run(cell) == 5
+    assert run(define(HELPER + KERNEL, G=6)) == 6
+
+
+def test_helpers_without_anything_to_change_are_shared():
+    source = "@numba.njit\ndef helper(v): return v + 1\n" + KERNEL.replace("helper(x[0])", "helper(x[0]) * 7")
+    first = define(source)
+    first["helper"](np.float32(0))
+    assert run(first) == 7
+    before = len(registered_targets())
+    assert run(define(source)) == 7
+    assert len(registered_targets()) == before
+
+
+@pytest.mark.parametrize("factor", [2, 3])
+def test_an_overload_is_part_of_the_kernel(factor):
+    def scaled(value):
+        raise NotImplementedError
+
+    @overload(scaled)
+    def scaled_in_numba(value):
+        return lambda value: value * factor
+
+    @numba.njit
+    def kernel(x, out):
+        out[0] = scaled(x[0])
+
+    assert numba_kernel(kernel, outs=ONE)(ONE + 1)[0] == factor
+
+
+def test_a_pipeline_is_part_of_the_kernel():
+    class Other(Compiler):
+        pass
+
+    def kernel(x, out):
+        out[0] = x[0]
+
+    before = len(registered_targets())
+    for dispatcher in (numba.njit(kernel), numba.njit(pipeline_class=Other)(kernel)):
+        numba_kernel(dispatcher, outs=ONE)(ONE)
+    assert len(registered_targets()) == before + 2
+
+
+def test_a_kernel_is_wrapped_while_numba_compiles_in_another_thread():
+    """Numba's lock and ours are always taken in one order."""
+    begun, other_begun = threading.Event(), threading.Event()
+
+    @numba.njit
+    def constant(x, out):
+        out[0] = x[0] + 3
+
+    @numba.njit
+    def slow_to_register(x, out):
+        out[0] = x[0] + 4
+
+    def value():
+        raise NotImplementedError
+
+    @overload(value)
+    def value_in_numba():
+        begun.set()
+        other_begun.wait(5)
+        found = float(numba_kernel(constant, outs=ONE)(ONE)[0])
+        return lambda: found
+
+    results = []
+
+    def compile_with_overload():
+        results.append(numba.njit(lambda: value())())
+
+    def call_another():
+        begun.wait(5)
+        other_begun.set()
+        results.append(float(numba_kernel(slow_to_register, outs=ONE)(ONE)[0]))
+
+    threads = [threading.Thread(target=target, daemon=True) for target in (compile_with_overload, call_another)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(results) == [3, 4]
+
+
+def test_failures_of_equal_kernels_at_two_places_are_told_apart():
+    """They share what records exceptions inside prange."""
+    source = """
+@numba.njit
+def check(v):
+    if v < 0:
+        raise ValueError("negative")
+    return v
+
+
+@numba.njit(parallel=True)
+def kernel(x, out):
+    for i in numba.prange(out.size):
+        out[i] = check(x[i])
+"""
+    kernels = [define(source)["kernel"], define("\n" + source)["kernel"]]
+    calls = [numba_kernel(kernel, outs=lambda x: x) for kernel in kernels]
+    good = jnp.arange(5000.0)
+    bad = good.at[4999].set(-1)
+    wrong = []
+
+    def call_often(call, x, fails):
+        for _ in range(60):
+            try:
+                jax.block_until_ready(call(x))
+                failed = False
+            except (ValueError, jax.errors.JaxRuntimeError):
+                failed = True
+            if failed != fails:
+                wrong.append(fails)
+
+    for call, x in zip(calls, (good, good), strict=True):
+        jax.block_until_ready(call(x))
+    threads = [
+        threading.Thread(target=call_often, args=arguments)
+        for arguments in ((calls[0], good, False), (calls[1], bad, True))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
