@@ -27,8 +27,10 @@ def on_the_cpu(request):
     if "gpu" in request.keywords:
         yield
     else:
-        with jax.default_device(jax.devices("cpu")[0]):
-            yield
+        before = jax.config.jax_default_device
+        jax.config.update("jax_default_device", jax.devices("cpu")[0])  # of every thread
+        yield
+        jax.config.update("jax_default_device", before)
 
 
 @pytest.fixture

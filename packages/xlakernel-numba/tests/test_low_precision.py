@@ -95,11 +95,11 @@ def test_float32_rounds_to_nearest_even(dtype):
 
 
 @LOW
-def test_float64_goes_through_float32_as_in_xla(dtype, x64):
+def test_float64_goes_through_float32(dtype, x64):
+    """So does XLA on most processors; on those that convert directly its last place may differ."""
     middle = np.array([1 + 2.0**-11, 1 + 3 * 2.0**-11, 1 + 2.0**-8, 1 + 3 * 2.0**-8, 1024.5])
     x = np.concatenate([middle, middle * (1 + 2.0**-40), middle * (1 - 2.0**-40), [1e300, 1e-300, np.inf, np.nan]])
     assert_same_bits(cast(x, dtype), x.astype(np.float32).astype(dtype))
-    assert_same_bits(cast(x, dtype), jnp.asarray(x).astype(dtype))
 
 
 @numba.njit
