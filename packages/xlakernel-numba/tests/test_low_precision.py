@@ -1,7 +1,6 @@
 """bfloat16 and float16 in kernels: computed in float32, rounded to nearest even when stored."""
 
 import jax
-import jax.numpy as jnp
 import ml_dtypes
 import numba
 import numpy as np
