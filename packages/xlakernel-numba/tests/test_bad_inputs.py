@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from xlakernel.core.errors import AliasError, DtypeError, InputError, XLAKernelError
+from xlakernel.core.errors import (
+    AliasError,
+    DtypeError,
+    InputError,
+    KernelTypeError,
+    OutputSpecError,
+    XLAKernelError,
+)
 from xlakernel.core.ffi.abi import DATA_TYPES
 from xlakernel.numba import numba_kernel
 
@@ -115,7 +122,7 @@ def test_random_keys():
         with pytest.raises(DtypeError, match=r"size_of: input 0 has the extended dtype key<.*jax\.random\.key_data"):
             call(jax.random.split(jax.random.key(0), 3))
     assert run(jax.random.key_data(jax.random.key(0))) == 2
-    with pytest.raises(XLAKernelError, match=r"outs\[0\]"):
+    with pytest.raises(DtypeError, match="input 0 has the extended dtype"):
         numba_kernel(size_of, outs=lambda x: x)(jax.random.key(0))
 
 
@@ -170,3 +177,14 @@ def test_aliases_of_unequal_arrays():
 @pytest.mark.parametrize("aliases", [None, {}, {np.int64(0): np.int32(0)}], ids=repr)
 def test_good_aliases(aliases):
     assert_array_equal(aliased(aliases)(X, X)[1], X)
+
+
+def test_64_bit_outputs_are_refused_while_jax_has_none():
+    wrapped = numba_kernel(copy_two, outs=lambda x, y: (jax.ShapeDtypeStruct(x.shape, np.float64), y))
+    with pytest.raises(OutputSpecError, match=r"outs\[0\] has dtype float64.*ask for float32.*jax_enable_x64"):
+        wrapped(jnp.ones(2), jnp.ones(2))
+
+
+def test_a_wrapped_kernel_is_not_wrapped_again():
+    with pytest.raises(KernelTypeError, match="wrapped already"):
+        numba_kernel(numba_kernel(copy_two, outs=lambda x, y: (x, y)), outs=lambda x, y: x)

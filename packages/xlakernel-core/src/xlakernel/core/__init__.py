@@ -7,3 +7,5 @@ from .errors import XLAKernelError as XLAKernelError
 from .kernel import KernelEntry as KernelEntry
 from .kernel import XLACustomKernel as XLACustomKernel
 from .kernel import operators as operators
+
+__all__ = ["KernelEntry", "XLACustomKernel", "XLAKernelError", "__version__", "errors", "operators", "use_backend"]

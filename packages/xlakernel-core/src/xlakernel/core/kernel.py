@@ -22,7 +22,7 @@ from .config import (
 )
 from .errors import BackendNotFoundError, DuplicateNameError, KernelTypeError, XLAKernelError
 from .primitive import Dispatch, OperatorPrimitive, Static
-from .specs import Struct, check_inputs, flatten_outs
+from .specs import Struct, check_enabled, check_inputs, flatten_outs
 from .transforms import autodiff, batching
 
 KernelGenerator = Callable[..., Callable[..., Any]]
@@ -46,7 +46,8 @@ class XLACustomKernel:
 
     Register kernel generators with ``def_kernel`` and its shorthands, then call the operator. A generator is called
     with ``outs``, a flat list of `jax.ShapeDtypeStruct`, and the call's static keywords, when a program is lowered; it
-    returns a function of the inputs that returns one array or a sequence of them.
+    returns a function of the inputs that returns one array or a sequence of them. The ``def_`` methods that take one
+    function return it, so that they can be decorators.
 
     The backend of a call is its ``backend=``, else what the innermost `use_backend` context asks for, else the default
     of the platform: what `set_default` chose, else the first one registered. A backend that is asked for and missing
@@ -69,7 +70,9 @@ class XLACustomKernel:
       >>> import jax, jax.numpy as jnp
       >>> from xlakernel.core import XLACustomKernel
       >>> double = XLACustomKernel("double")
-      >>> double.def_jax_kernel(lambda outs: lambda x: x * 2)
+      >>> @double.def_jax_kernel
+      ... def double_in_jax(outs):
+      ...     return lambda x: x * 2
       >>> double(jnp.arange(3), outs=jax.ShapeDtypeStruct((3,), jnp.int32))
       Array([0, 2, 4], dtype=int32)
     """
@@ -128,6 +131,7 @@ class XLACustomKernel:
           ResultError: if the kernel's results differ from *outs* in number, shape or dtype.
         """
         structs, tree = flatten_outs(outs, self.name)
+        check_enabled(structs, self.name)
         if backend is not None:
             check_backend(backend, self.name)
         apply = self._apply(structs, backend, Static.of(self.name, static))
@@ -173,7 +177,9 @@ class XLACustomKernel:
 
     # Kernels.
 
-    def def_kernel(self, backend: str, platform: str, generator: KernelGenerator, asdefault: bool = False) -> None:
+    def def_kernel(
+        self, backend: str, platform: str, generator: KernelGenerator, asdefault: bool = False
+    ) -> KernelGenerator:
         """Register a kernel generator.
 
         Args:
@@ -194,31 +200,33 @@ class XLACustomKernel:
         self._initial.setdefault(platform, backend)
         if asdefault:
             self.set_default(platform, backend)
+        return generator
 
-    def def_numba_kernel(self, generator: KernelGenerator, asdefault: bool = False) -> None:
+    def def_numba_kernel(self, generator: KernelGenerator, asdefault: bool = False) -> KernelGenerator:
         """Register a generator of Numba kernels for the CPU (``xlakernel-numba``)."""
-        self.def_kernel("numba", "cpu", generator, asdefault)
+        return self.def_kernel("numba", "cpu", generator, asdefault)
 
-    def def_numba_cuda_kernel(self, generator: KernelGenerator, asdefault: bool = False) -> None:
+    def def_numba_cuda_kernel(self, generator: KernelGenerator, asdefault: bool = False) -> KernelGenerator:
         """Register a generator of Numba CUDA kernels (``xlakernel-cuda``)."""
-        self.def_kernel("numba_cuda", "gpu", generator, asdefault)
+        return self.def_kernel("numba_cuda", "gpu", generator, asdefault)
 
-    def def_warp_kernel(self, generator: KernelGenerator, asdefault: bool = False, *, platform: str = "gpu") -> None:
+    def def_warp_kernel(self, generator: KernelGenerator, asdefault: bool = False, *, platform: str = "gpu") -> Any:
         """Register a generator of Warp kernels, for the GPU unless *platform* says ``"cpu"`` (``xlakernel-warp``)."""
-        self.def_kernel("warp", platform, generator, asdefault)
+        return self.def_kernel("warp", platform, generator, asdefault)
 
-    def def_pallas_kernel(self, platform: str, generator: KernelGenerator, asdefault: bool = False) -> None:
+    def def_pallas_kernel(self, platform: str, generator: KernelGenerator, asdefault: bool = False) -> KernelGenerator:
         """Register a generator of Pallas kernels (``jax.experimental.pallas``)."""
-        self.def_kernel("pallas", platform, generator, asdefault)
+        return self.def_kernel("pallas", platform, generator, asdefault)
 
-    def def_triton_kernel(self, generator: KernelGenerator, asdefault: bool = False) -> None:
+    def def_triton_kernel(self, generator: KernelGenerator, asdefault: bool = False) -> KernelGenerator:
         """Register a generator of Triton kernels for the GPU (``jax-triton``)."""
-        self.def_kernel("triton", "gpu", generator, asdefault)
+        return self.def_kernel("triton", "gpu", generator, asdefault)
 
-    def def_jax_kernel(self, generator: KernelGenerator, asdefault: bool = False) -> None:
+    def def_jax_kernel(self, generator: KernelGenerator, asdefault: bool = False) -> KernelGenerator:
         """Register a generator of plain JAX functions, for every platform."""
         for platform in PLATFORMS:
             self.def_kernel("jax", platform, generator, asdefault)
+        return generator
 
     def set_default(self, platform: str, backend: str) -> None:
         """Choose the backend of *platform* for calls that ask for none, also in functions that are already jitted.
@@ -262,12 +270,13 @@ class XLACustomKernel:
 
     # Transformations.
 
-    def def_jvp_rule(self, rule: Callable[..., Any]) -> None:
+    def def_jvp_rule(self, rule: Callable[..., Any]) -> Callable[..., Any]:
         """Set the forward-mode rule, ``rule(primals, tangents, **params) -> (outs, tangents of outs)``.
 
         Symbolic zeros are `jax.interpreters.ad.Zero`. *params* are those of ``primitive.bind``.
         """
         autodiff.define_jvp(self, _check_callable(self.name, "def_jvp_rule", rule))
+        return rule
 
     def def_jvp_rule2(self, *rules: Callable[..., Any] | None) -> None:
         """Set one forward-mode rule for each input, ``rule(tangent, *primals, **params) -> tangents of outs``.
@@ -279,19 +288,21 @@ class XLACustomKernel:
                 _check_callable(self.name, "def_jvp_rule2", rule)
         autodiff.define_jvp_per_input(self, rules)
 
-    def def_transpose_rule(self, rule: Callable[..., Any]) -> None:
+    def def_transpose_rule(self, rule: Callable[..., Any]) -> Callable[..., Any]:
         """Set the reverse-mode rule of a linear operator, ``rule(cotangents, *ins, **params) -> cotangents of ins``.
 
         Linear inputs are `jax.interpreters.ad.UndefinedPrimal`; the others get None.
         """
         autodiff.define_transpose(self, _check_callable(self.name, "def_transpose_rule", rule))
+        return rule
 
-    def def_batching_rule(self, rule: Callable[..., Any]) -> None:
+    def def_batching_rule(self, rule: Callable[..., Any]) -> Callable[..., Any]:
         """Set the rule of ``jax.vmap``, ``rule(ins, axes, **params) -> (outs, axes of outs)``.
 
         An axis of None stands for an input without a batch. Without this rule the kernel itself is mapped.
         """
         batching.define(self, _check_callable(self.name, "def_batching_rule", rule))
+        return rule
 
     # What tools read.
 

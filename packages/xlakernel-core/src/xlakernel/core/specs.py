@@ -8,14 +8,34 @@ from typing import Any
 import jax
 import numpy as np
 
-from .errors import InputError, OutputSpecError
+from .errors import DtypeError, InputError, OutputSpecError
 
 Struct = jax.ShapeDtypeStruct
 
 
-def struct_of(array: Any) -> Struct:
-    """Return the shape and dtype of *array*, and nothing else that it may carry."""
+def check_plain(array: Any, where: str) -> Struct:
+    """Return the shape and dtype of *array*, and nothing else that it may carry.
+
+    Raises:
+      DtypeError: if its dtype is one of JAX's own, such as that of random keys.
+    """
+    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.extended):
+        raise DtypeError(
+            f"{where} has the extended dtype {array.dtype}; pass plain data, such as jax.random.key_data(key)."
+        )
     return Struct(array.shape, array.dtype)
+
+
+def check_enabled(outs: Sequence[Struct], asked_by: str) -> None:
+    """Raise `OutputSpecError` for a 64-bit dtype that JAX is not set to have: its functions would not take it."""
+    for i, out in enumerate(outs):
+        if not jax.dtypes.issubdtype(out.dtype, jax.dtypes.extended):
+            known = jax.dtypes.canonicalize_dtype(out.dtype)
+            if known != out.dtype:
+                raise OutputSpecError(
+                    f"{asked_by}: outs[{i}] has dtype {out.dtype}, but JAX's 64-bit types are off; ask for {known}, or "
+                    'switch them on with jax.config.update("jax_enable_x64", True).'
+                )
 
 
 def flatten_outs(outs: Any, asked_by: str) -> tuple[tuple[Struct, ...], Any]:

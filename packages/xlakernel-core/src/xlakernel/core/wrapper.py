@@ -13,7 +13,7 @@ import numpy as np
 
 from .call import VMAP_METHODS, Kernel, NativeCall, native_call
 from .errors import AliasError, ArityError, StaticArgumentError, VmapMethodError
-from .specs import Struct, check_inputs, flatten_outs, struct_of
+from .specs import Struct, check_enabled, check_inputs, check_plain, flatten_outs
 
 # What XLA passes as a scalar attribute.
 _SCALARS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64")
@@ -72,6 +72,7 @@ def kernel_function(
             raise
 
     call.__doc__ = f"Run the kernel {kernel.name}({', '.join(parameters)}); inputs by position, static scalars by name."
+    call.xlakernel = kernel  # type: ignore[attr-defined]  # so that wrapping it again can be told from a plain function
     return _named(call, kernel.name)
 
 
@@ -94,17 +95,19 @@ class _Wrapped:
     def freeze(self, static: Mapping[str, Any]) -> _Attributes:
         for name in static:
             if name not in self.parameters:
+                hint = " A generator of an operator is a function of outs that returns this one." * (name == "outs")
                 raise ArityError(
                     f"{self.name}: no parameter {name!r}; the kernel has ({', '.join(self.parameters)}). "
-                    "Arrays are passed by position, and only static scalars by keyword."
+                    f"Arrays are passed by position, and only static scalars by keyword.{hint}"
                 )
         return tuple((name, *_freeze_scalar(self.name, name, static[name])) for name in sorted(static))
 
     def trace(self, attributes: _Attributes, *inputs: Any) -> Any:
         check_inputs(inputs, self.name)
         inputs = tuple(jax.numpy.asarray(x) for x in inputs)
-        structs = [struct_of(x) for x in inputs]
+        structs = [check_plain(x, f"{self.name}: input {i}") for i, x in enumerate(inputs)]
         flat, tree = self._resolve_outs(structs)
+        check_enabled(flat, self.name)
         attributes = self._with_defaults(attributes, len(inputs) + len(flat))
         self._check_arity(len(inputs), len(flat), [name for name, *_ in attributes])
         _check_alias_types(self.name, self.aliases, structs, flat)
@@ -126,7 +129,8 @@ class _Wrapped:
             inspect.signature(self.outs).bind(*inputs)
         except TypeError as error:
             raise ArityError(
-                f"{self.name}: outs is a function, called with the {len(inputs)} inputs' shape/dtype structs: {error}."
+                f"{self.name}: outs is a function, called with the {len(inputs)} inputs' shape/dtype structs: {error}. "
+                f"The kernel is {self.name}({', '.join(self.parameters)}); static scalars are passed by keyword."
             ) from error
         except ValueError:  # a builtin without a signature
             pass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import re
 import sys
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,6 +16,7 @@ import numpy as np
 from numba.core import types
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
+from numba.core.errors import NumbaError
 from numba.core.registry import cpu_target
 
 from xlakernel.core.call import Kernel
@@ -144,8 +146,9 @@ class NumbaKernel(Kernel):
     def _compile(self, own: Any, signature: tuple[types.Type, ...]) -> Any:
         try:
             own.compile(signature)
-        except Exception as error:  # Numba lets AttributeError, NotImplementedError … of its own escape
-            raise self._explain(own, error, signature) from error
+        except Exception as error:  # noqa: BLE001  # Numba lets AttributeError and others of its own escape
+            # Numba's frames are its own inside, and what it says is in the message.
+            raise self._explain(own, error, signature) from (error if numba.config.FULL_TRACEBACKS else None)
         compiled = own.overloads[signature]
         if compiled.objectmode:
             raise CompileError(
@@ -178,15 +181,14 @@ class NumbaKernel(Kernel):
 
     def _explain(self, own: Any, error: Exception, signature: Sequence[types.Type]) -> CompileError:
         given = ", ".join(f"{n}: {t}" for n, t in zip(self._parameters, signature, strict=True))
-        says = f"{type(error).__name__} says:\n{error}"
         if self._compiles_with_writable_inputs(own, signature):
             return ReadOnlyInputError(
                 f"{self.name}({given}): writes to an input. Inputs are read-only, because JAX arrays never change. "
                 "Write to an output instead, or make the input's memory an output's with "
-                f"input_output_aliases={{input: output}}. A helper that declares its signature must take read-only "
-                f"arrays. {says}"
+                "input_output_aliases={input: output}. A helper that declares its signature must take read-only "
+                f"arrays.{_numba_says(error)}"
             )
-        return CompileError(f"{self.name}({given}): Numba cannot compile the kernel; {says}")
+        return CompileError(f"{self.name}({given}): Numba cannot compile the kernel.{_numba_says(error)}")
 
     def _compiles_with_writable_inputs(self, own: Any, signature: Sequence[types.Type]) -> bool:
         """Whether that the inputs are read-only is all that is wrong with the kernel."""
@@ -197,6 +199,21 @@ class NumbaKernel(Kernel):
         except Exception:  # noqa: BLE001  # whatever it is, the first error tells
             return False
         return True
+
+
+_HINTS = (
+    (r"0d, C\) with \d+ indices|0d, C\), int64", "A 0-d array is read with x[()] and written with out[()] = value."),
+    (r"Untyped global name '(\w+)'.*<class 'function'>", r"Decorate \1 with numba.njit too."),
+)
+
+
+def _numba_says(error: Exception) -> str:
+    """Return Numba's message, with what to do where that is known."""
+    if not isinstance(error, NumbaError):
+        return f" Numba failed with {type(error).__name__}: {error}"
+    text = str(error)
+    hint = next((found.expand(advice) for pattern, advice in _HINTS if (found := re.search(pattern, text))), "")
+    return f"{' ' if hint else ''}{hint} Numba says:\n{text}"
 
 
 def _implementations(function: Any) -> Iterator[Any]:

@@ -28,13 +28,14 @@ def numba_kernel(
     The kernel is compiled once for each combination of dtypes and ranks, into a handler that XLA calls as machine
     code: no Python and no GIL while it runs. It takes its inputs first, then its outputs, all as C-contiguous arrays
     over XLA's own memory (0-d arrays for scalars: read ``x[()]``), and returns nothing. Inputs are read-only. Outputs
-    begin with arbitrary values, so the kernel writes every element.
+    begin with arbitrary values, so the kernel writes every element. As in C, indices are not checked: develop with
+    ``njit(boundscheck=True)``, or set ``NUMBA_BOUNDSCHECK=1``.
 
     Args:
       kernel: a function decorated with ``numba.njit``, any of its options, ``parallel=True`` and ``cache=True`` among
         them.
       outs: the outputs' shapes and dtypes: a ``jax.ShapeDtypeStruct`` or a pytree of them; or a function that returns
-        that for the inputs' structs, so that one wrapper serves every size.
+        that for the inputs' structs (not for static scalars), so that one wrapper serves every size.
       vmap_method: what ``jax.vmap`` does. ``"native"`` (as ``"expand_dims"``): the handler loops over the batch in one
         call; ``"broadcast_all"``: the same with every input copied to the batch's size; ``"sequential"`` and
         ``"sequential_unrolled"``: one call after the other; None: an error. The kernel sees the rank it was written
@@ -42,11 +43,12 @@ def numba_kernel(
       input_output_aliases: inputs whose memory becomes an output's, ``{input: output}``, for kernels that update in
         place. Both parameters are then the same memory, and only the output may be written. JAX copies the input
         first if anyone else still needs it.
-      has_side_effect: whether to run the kernel even if its results are not used; needed when it has no outputs.
+      has_side_effect: whether to keep each call as it stands. Without it JAX takes the kernel for a pure function,
+        whose equal calls may be merged and whose unused ones dropped; needed when it has no outputs.
 
     Returns:
-      A function of the inputs, and of static scalars by keyword: those fill the parameters of their names, wherever
-      these stand, and a parameter's default is used as in Python. The result has the structure of *outs*.
+      A function of the inputs, and of static scalars by keyword. A static scalar fills the parameter of its name,
+      wherever that stands, and a parameter's default is used as in Python. The result has the structure of *outs*.
 
     Raises:
       KernelTypeError: if *kernel* is not an ``njit`` function.
@@ -66,7 +68,7 @@ def numba_kernel(
       >>> from xlakernel.numba import numba_kernel
       >>> @numba.njit
       ... def saxpy(x, y, out, alpha):
-      ...     for i in range(out.size):
+      ...     for i in range(len(out)):
       ...         out[i] = alpha * x[i] + y[i]
       >>> f = numba_kernel(saxpy, outs=lambda x, y: x)
       >>> print(jax.jit(f, static_argnames="alpha")(jnp.arange(3.0), jnp.ones(3), alpha=2.0))
@@ -101,7 +103,11 @@ def _wrong_kernel(kernel: Any) -> str:
     if numba.config.DISABLE_JIT:
         return f"{message} NUMBA_DISABLE_JIT is set, which makes njit return plain functions: unset it."
     if "cuda" in type(kernel).__module__:
-        return f"{message} A CUDA kernel goes to xlakernel.cuda.numba_cuda_kernel."
-    if callable(kernel):
+        return f"{message} This is a CUDA kernel, which runs on the GPU."
+    if hasattr(kernel, "xlakernel"):
+        return f"{message} This one is wrapped already; wrap the njit function, under a name of its own."
+    if inspect.isfunction(kernel) and not hasattr(kernel, "__wrapped__"):
         return f"{message} Write numba_kernel(numba.njit({name}), ...)."
+    if callable(kernel):
+        return f"{message} Decorate the plain Python function with numba.njit."
     return message

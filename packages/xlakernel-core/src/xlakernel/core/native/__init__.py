@@ -1,5 +1,15 @@
 """Native CPU handlers for compiled Numba functions. Needs the extra ``xlakernel-core[native]``."""
 
+from ..errors import MissingDependencyError as _MissingDependencyError
+
+try:
+    import numba as _numba  # noqa: F401
+except ImportError as error:
+    raise _MissingDependencyError(
+        f"xlakernel.core.native needs Numba, which cannot be imported: {error}. "
+        'Install it with pip install "xlakernel-core[native]".'
+    ) from error
+
 from .arguments import Argument as Argument
 from .dtypes import array_type as array_type
 from .dtypes import numba_dtype as numba_dtype

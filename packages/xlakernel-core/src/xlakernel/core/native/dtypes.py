@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import numba
 import numpy as np
 from numba.core import types
@@ -26,8 +25,6 @@ def numba_dtype(dtype: Any, where: str) -> types.Type:
     Raises:
       DtypeError: if CPU kernels cannot take the dtype.
     """
-    if jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
-        raise DtypeError(f"{where} has the extended dtype {dtype}; pass plain data, such as jax.random.key_data(key).")
     name = np.dtype(dtype).name
     if name in _LOW_PRECISION:
         return _LOW_PRECISION[name]
