@@ -45,18 +45,6 @@ def same_as_first(x, *_):
     return x
 
 
-@pytest.fixture(autouse=True)
-def on_the_cpu(request):
-    """Numba's kernels are the CPU's, also where a GPU is the default device."""
-    if "gpu" in request.keywords:
-        yield
-    else:
-        before = jax.config.jax_default_device
-        jax.config.update("jax_default_device", jax.devices("cpu")[0])  # of every thread
-        yield
-        jax.config.update("jax_default_device", before)
-
-
 @pytest.fixture(scope="session")
 def enable_x64():
     """Return the context manager that turns 64-bit types on; JAX 0.8 gave it a new name."""
