@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 CODE = {".py", ".typed"}
-BESIDE = {"CHANGELOG.md", "LICENSE", "PKG-INFO", "README.md", "conftest.py", "pyproject.toml", ".gitignore"}
+BESIDE = {"CHANGELOG.md", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml", ".gitignore"}
 
 
 def source_files(package: str) -> set[str]:
