@@ -152,10 +152,10 @@ class _HandlerBuilder:
         self._reject(builder, frame, _any(builder, wrong), text.format(*expected))
         for attribute in self.attributes:
             kind, dtype, _ = frame.attribute(attribute.index)
-            is_scalar = builder.icmp_signed("!=", kind, ir.Constant(I32, abi.ATTR_TYPE_SCALAR))
-            self._reject(builder, frame, is_scalar, f"attribute {attribute.index} is not a scalar")
-            other = builder.icmp_signed("!=", dtype, ir.Constant(I32, abi.DATA_TYPES[attribute.dtype]))
-            self._reject(builder, frame, other, f"attribute {attribute.index} is not {attribute.dtype}")
+            other_kind = builder.icmp_signed("!=", kind, ir.Constant(I32, abi.ATTR_TYPE_SCALAR))
+            self._reject(builder, frame, other_kind, f"attribute {attribute.index} is not a scalar")
+            other_dtype = builder.icmp_signed("!=", dtype, ir.Constant(I32, abi.DATA_TYPES[attribute.dtype]))
+            self._reject(builder, frame, other_dtype, f"attribute {attribute.index} is not {attribute.dtype}")
 
     def _emit_type_checks(self, builder: ir.IRBuilder, frame: Frame, buffers: list[Buffer], batch_rank: Any) -> None:
         wrong = [builder.icmp_signed("<", batch_rank, i64(0))]
