@@ -7,7 +7,7 @@ import numba
 import numpy as np
 import pytest
 
-from xlakernel.core.ffi.fingerprint import fingerprint, references
+from xlakernel.core.ffi.fingerprint import fingerprint, is_reproducible, references
 
 TABLE = np.zeros(3)
 FACTOR = 1.0
@@ -166,3 +166,18 @@ def test_references_are_everything_below_each_once():
 def test_references_of_a_kernel_without_helpers():
     assert list(references(reads_globals)) == [reads_globals]
     assert list(references(closing_over((1, [deepest]))))[1:] == [deepest]
+
+
+def test_what_no_other_process_can_name_is_known():
+    class Unknown:
+        pass
+
+    def make(value):
+        def kernel(x, out):
+            out[0] = value
+
+        return kernel
+
+    assert is_reproducible(make(1.5))
+    assert is_reproducible(numba.njit(make(np.arange(3))))
+    assert not is_reproducible(make(Unknown()))

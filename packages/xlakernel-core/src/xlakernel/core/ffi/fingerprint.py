@@ -32,7 +32,6 @@ _LITERALS = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), 
 # that is drawn for it. It is kept alive, so that its identity stays its own.
 _unknown: dict[int, tuple[str, Any]] = {}
 
-
 # What a helper looked like before it was compiled for the first time.
 _first_seen: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
@@ -64,6 +63,14 @@ def _digest(parts: Iterable[bytes]) -> str:
     return digest.hexdigest()[:32]
 
 
+def is_reproducible(function: Any, implementations: Implementations = lambda _: ()) -> bool:
+    """Whether *function* can have the same fingerprint in another process: not if it holds an unknown object."""
+    walk = _Walk(implementations)
+    for _ in walk.value(function):
+        pass
+    return walk.reproducible
+
+
 def references(function: Any) -> Iterator[Any]:
     """Yield *function* and every function that it refers to, directly or not, each once."""
     walk = _Walk(lambda _: (), present=True)
@@ -79,6 +86,7 @@ class _Walk:
         self.implementations = implementations
         self.present = present  # whether to take helpers as they are now, compiled or not
         self.functions: list[Any] = []
+        self.reproducible = True
 
     def value(self, value: Any) -> Iterator[bytes]:
         kind = type(value)
@@ -115,7 +123,7 @@ class _Walk:
         elif any(base.__module__.startswith("numba.core.types") for base in kind.__mro__):
             yield repr(value).encode()  # a Numba type
         else:
-            yield _number(value)
+            yield self._number(value)
 
     def _function(self, value: Any) -> Iterator[bytes]:
         for index, known in enumerate(self.functions):
@@ -146,7 +154,7 @@ class _Walk:
         if helper not in _first_seen and not helper.overloads:
             _first_seen[helper] = now
         if _first_seen.get(helper) != now and any(True for _ in self._rebindable(helper)):
-            yield _number(helper)
+            yield self._number(helper)
 
     def _rebindable(self, helper: Any) -> Iterator[str]:
         """Yield the global names that *helper* uses and that its module may bind anew."""
@@ -208,7 +216,12 @@ class _Walk:
         elif issubclass(value, tuple):
             yield repr(getattr(value, "_fields", None)).encode()
         else:
-            yield _number(value)
+            yield self._number(value)
+
+    def _number(self, value: Any) -> bytes:
+        self.reproducible = False
+        number, _ = _unknown.setdefault(id(value), (uuid.uuid4().hex, value))
+        return f"object {number}".encode()
 
 
 def _wraps_function(value: Any) -> bool:
@@ -259,8 +272,3 @@ def _is_versioned(value: Any) -> bool:
     for part in path.split("."):
         found = getattr(found, part, None)
     return found is value
-
-
-def _number(value: Any) -> bytes:
-    number, _ = _unknown.setdefault(id(value), (uuid.uuid4().hex, value))
-    return f"object {number}".encode()
