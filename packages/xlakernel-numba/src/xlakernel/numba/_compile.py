@@ -21,7 +21,7 @@ from numba.core.registry import cpu_target
 
 from xlakernel.core.call import Kernel
 from xlakernel.core.errors import CompileError, ReadOnlyInputError
-from xlakernel.core.ffi.fingerprint import fingerprint, references
+from xlakernel.core.ffi.fingerprint import fingerprint, is_reproducible, references
 from xlakernel.core.ffi.registry import Handler, ensure_registered
 from xlakernel.core.native import (
     HANDLER_VERSION,
@@ -99,11 +99,12 @@ class NumbaKernel(Kernel):
 
     def _register(self, arguments: Sequence[Argument]) -> str:
         function = self.dispatcher.py_func
-        content = fingerprint(self.dispatcher, _compiler_options(), _implementations)
         types_ = ", ".join(f"{a.source[0]}{a.index} {a.dtype}[{a.ndim}d]" for a in arguments)
-        name = f"xlakernel.numba/{function.__module__}.{function.__qualname__}({types_})#{content}"
-        # Building takes this lock; a thread that holds it may want to register a kernel: so it comes first.
+        # Building takes this lock, and a thread that holds it may want to register a kernel: so it comes before the
+        # registry's. Inside it, no helper is compiled between being hashed and being used.
         with global_compiler_lock:
+            content = fingerprint(self.dispatcher, _compiler_options(), _implementations)
+            name = f"xlakernel.numba/{function.__module__}.{function.__qualname__}({types_})#{content}"
             return ensure_registered(name + self._place_mark(), "cpu", lambda: self._build(arguments, content, name))
 
     def _place_mark(self) -> str:
@@ -175,7 +176,8 @@ class NumbaKernel(Kernel):
             targetoptions=dict(user.targetoptions),
             pipeline_class=user._compiler.pipeline_class,
         )
-        if user.stats.cache_path is not None:
+        # What no other process can name would be written by each one, and never read.
+        if user.stats.cache_path is not None and is_reproducible(user, _implementations):
             enable_disk_cache(own, content)
         return own
 
