@@ -37,11 +37,24 @@ class Kernel(abc.ABC):
 
     @abc.abstractmethod
     def target(
-        self, inputs: Sequence[Struct], outs: Sequence[Struct], attributes: Sequence[tuple[str, np.dtype[Any]]]
+        self,
+        inputs: Sequence[Struct],
+        outs: Sequence[Struct],
+        attributes: Sequence[tuple[str, np.dtype[Any]]],
+        *,
+        ordered: bool = False,
+        debug: bool = False,
     ) -> str:
         """Build and register the handler for arguments of these types; return its target's name.
 
         Called when a program is lowered, so a program for another platform never compiles the kernel.
+
+        Args:
+          inputs: the inputs of one slice of a batch.
+          outs: the results of one slice.
+          attributes: names and dtypes of the static scalars.
+          ordered: whether the slices of a batch must run one after the other.
+          debug: whether to check what the kernel does (`config.debug_mode`).
         """
 
 
@@ -56,7 +69,8 @@ class NativeCall:
         Python and a NaN is not even equal to itself.
       aliases: (input, output) pairs that share memory.
       vmap_method: see `VMAP_METHODS`.
-      has_side_effect: whether to run the kernel even if nobody uses its results.
+      has_side_effect: whether to run the kernel even if nobody uses its results, slice by slice in a batch.
+      debug: whether to check what the kernel does (`config.debug_mode`).
       batch: sizes of the leading dimensions that ``vmap`` added, outermost first.
     """
 
@@ -66,6 +80,7 @@ class NativeCall:
     aliases: tuple[tuple[int, int], ...] = ()
     vmap_method: str | None = "native"
     has_side_effect: bool = False
+    debug: bool = False
     batch: tuple[Hashable, ...] = ()  # ints, or symbolic under jax.export
 
     def __str__(self) -> str:
@@ -113,7 +128,8 @@ def _lower(context: Any, *operands: Any, call: NativeCall, platform: str) -> Any
     batched = len(call.batch)
     inputs = [Struct(aval.shape[batched:], aval.dtype) for aval in context.avals_in]
     values = call.static_values()
-    target = call.kernel.target(inputs, call.outs, [(name, value.dtype) for name, value in values.items()])
+    dtypes = [(name, value.dtype) for name, value in values.items()]
+    target = call.kernel.target(inputs, call.outs, dtypes, ordered=call.has_side_effect, debug=call.debug)
     rule = jax.ffi.ffi_lowering(target, operand_output_aliases=dict(call.aliases), has_side_effect=call.has_side_effect)
     return rule(context, *operands, **values)
 

@@ -7,7 +7,7 @@ import hashlib
 import re
 import sys
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import llvmlite
@@ -66,13 +66,21 @@ class NumbaKernel(Kernel):
     def __repr__(self) -> str:
         return f"Numba kernel {self.name}"
 
-    def target(self, inputs: Sequence[Struct], outs: Sequence[Struct], attributes: _Attributes) -> str:
+    def target(
+        self,
+        inputs: Sequence[Struct],
+        outs: Sequence[Struct],
+        attributes: _Attributes,
+        *,
+        ordered: bool = False,
+        debug: bool = False,
+    ) -> str:
         """Compile the kernel for these types, unless that was done before."""
         arguments = self._arguments(inputs, outs, attributes)
         known = _targets.setdefault(self.dispatcher, {})
-        key = tuple(arguments)
+        key = (*arguments, ordered, debug)
         if key not in known:
-            known[key] = self._register(arguments)
+            known[key] = self._register(arguments, {"ordered": ordered, "debug": debug})
         return known[key]
 
     def _arguments(self, inputs: Sequence[Struct], outs: Sequence[Struct], attributes: _Attributes) -> list[Argument]:
@@ -97,13 +105,13 @@ class NumbaKernel(Kernel):
         code = self.dispatcher.py_func.__code__
         return tuple(code.co_varnames[: code.co_argcount])
 
-    def _register(self, arguments: Sequence[Argument]) -> str:
+    def _register(self, arguments: Sequence[Argument], mode: Mapping[str, bool]) -> str:
         function = self.dispatcher.py_func
         types_ = ", ".join(f"{a.source[0]}{a.index} {a.dtype}[{a.ndim}d]" for a in arguments)
         # Building takes this lock, and a thread that holds it may want to register a kernel: so it comes before the
         # registry's. Inside it, no helper is compiled between being hashed and being used.
         with global_compiler_lock:
-            content = fingerprint(self.dispatcher, _compiler_options(), _implementations)
+            content = fingerprint(self.dispatcher, {**_compiler_options(), **mode}, _implementations)
             name = f"xlakernel.numba/{function.__module__}.{function.__qualname__}({types_})#{content}"
             return ensure_registered(name + self._place_mark(), "cpu", lambda: self._build(arguments, content, name))
 
