@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
+import jax
+
+# A result inside `jax.shard_map` has to say over which mesh axes it varies, and the type that says it is private since
+# jax 0.8 renamed it.
 # An effect keeps a call whose results nobody uses from being removed. The public `jax.ffi.ffi_call` has the same
 # need and answers it with a private class; JAX has no public way to define one.
-from jax._src import effects
+from jax._src import core, dispatch, effects, sharding_impls
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec, get_abstract_mesh, use_abstract_mesh
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,3 +44,66 @@ def set_global(context: Any, value: Any) -> None:
 def get_global(context: Any) -> Any:
     """Read what `set_global` wrote."""
     return context._obj.get_global()
+
+
+def varying_axes(aval: Any) -> frozenset[Any]:
+    """Return the manual mesh axes that a value varies over."""
+    varying = aval.manual_axis_type.varying if hasattr(aval, "manual_axis_type") else aval.vma
+    return frozenset(varying)
+
+
+def vary_alike(values: Sequence[Any]) -> list[Any]:
+    """Let all of *values* vary over the manual mesh axes that any of them varies over.
+
+    JAX does this for the operands of its own operations; the transpose of the cast is the sum that a gradient needs.
+    """
+    own = [varying_axes(jax.typeof(value)) for value in values]
+    every = frozenset().union(*own)
+    missing = [tuple(sorted(every - axes, key=str)) for axes in own]
+    return [_vary(value, axes) if axes else value for value, axes in zip(values, missing, strict=True)]
+
+
+def _vary(value: Any, axes: tuple[Any, ...]) -> Any:
+    if hasattr(jax.lax, "pcast"):
+        return jax.lax.pcast(value, axes, to="varying")
+    return jax.lax.pvary(value, axes)
+
+
+def result_aval(shape: Sequence[Any], dtype: Any, operands: Sequence[Any], spec: Any = None) -> jax.core.ShapedArray:
+    """Return the type of a result: it varies like all the operands together, and is sharded as *spec* says.
+
+    Args:
+      shape: its shape.
+      dtype: its dtype.
+      operands: the operands' types.
+      spec: its `PartitionSpec` over the explicit axes of the mesh; None: not sharded.
+    """
+    sharding = NamedSharding(get_abstract_mesh(), PartitionSpec(*([None] * len(shape))) if spec is None else spec)
+    varying = frozenset().union(*(varying_axes(operand) for operand in operands))
+    if hasattr(core, "ManualAxisType"):
+        manual = core.ManualAxisType(varying=varying)
+        return jax.core.ShapedArray(tuple(shape), dtype, sharding=sharding, manual_axis_type=manual)
+    return jax.core.ShapedArray(tuple(shape), dtype, sharding=sharding, vma=varying)
+
+
+def require_devices(primitive: Any) -> None:
+    """Let JAX know the devices when it lowers *primitive*, as its own `custom_partitioning` asks for itself."""
+    dispatch.prim_requires_devices_during_lowering.add(primitive)
+
+
+def replicated(sharding: Any) -> Any:
+    """Return the sharding that splits nothing over the devices of *sharding*, which belongs to no mesh."""
+    return sharding_impls.GSPMDSharding.get_replicated(sharding._device_assignment)
+
+
+def without_explicit_axes(mesh: Any) -> Any:
+    """Return a context in which no axis of *mesh* is explicit: what one device runs has no shardings in its types."""
+    return use_abstract_mesh(AbstractMesh(mesh.axis_sizes, mesh.axis_names, (AxisType.Auto,) * len(mesh.axis_names)))
+
+
+def shard_alike(value: Any, like: Any) -> Any:
+    """Return *value* sharded over explicit mesh axes as the type of *like* says."""
+    sharding = jax.typeof(like).sharding
+    if jax.typeof(value).sharding == sharding or AxisType.Explicit not in sharding.mesh.axis_types:
+        return value
+    return jax.sharding.reshard(value, sharding)

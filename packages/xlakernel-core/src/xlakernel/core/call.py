@@ -18,10 +18,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
+from jax.sharding import AxisType, get_abstract_mesh
 
-from ._compat import NATIVE_CALL_EFFECT
+from ._compat import NATIVE_CALL_EFFECT, require_devices, result_aval, vary_alike
 from .errors import DifferentiationError, PlatformError, VmapMethodError
+from .sharding import ShardingRule, partitioned
 from .specs import Struct
+from .transforms.derivative import WAYS
 
 #: What `vmap_method` may be, besides None, which forbids `jax.vmap`.
 VMAP_METHODS = ("native", "expand_dims", "broadcast_all", "sequential", "sequential_unrolled")
@@ -71,6 +74,7 @@ class NativeCall:
       vmap_method: see `VMAP_METHODS`.
       has_side_effect: whether to run the kernel even if nobody uses its results, slice by slice in a batch.
       debug: whether to check what the kernel does (`config.debug_mode`).
+      sharding_rule: how the call is split over devices; None: it is not.
       batch: sizes of the leading dimensions that ``vmap`` added, outermost first.
     """
 
@@ -81,6 +85,7 @@ class NativeCall:
     vmap_method: str | None = "native"
     has_side_effect: bool = False
     debug: bool = False
+    sharding_rule: ShardingRule | None = None
     batch: tuple[Hashable, ...] = ()  # ints, or symbolic under jax.export
 
     def __str__(self) -> str:
@@ -92,16 +97,31 @@ class NativeCall:
 
 
 native_call_p = Primitive("xlakernel")
-native_call_p.multiple_results = True
+#: The same call where it may be split over devices: JAX must then know the devices when it lowers a program.
+partitioned_call_p = Primitive("xlakernel_partitioned")
+require_devices(partitioned_call_p)
 
 
 def native_call(call: NativeCall, inputs: Sequence[Any]) -> list[jax.Array]:
     """Bind the primitive; see `NativeCall`."""
-    results: list[jax.Array] = native_call_p.bind(*inputs, call=call)
+    primitive = partitioned_call_p if _may_be_split(call) else native_call_p
+    results: list[jax.Array] = primitive.bind(*vary_alike(inputs), call=call)
     return results
 
 
-@native_call_p.def_impl
+def _may_be_split(call: NativeCall) -> bool:
+    # Inside `jax.shard_map` each device makes a call of its own.
+    by_hand = AxisType.Manual in get_abstract_mesh().axis_types
+    return call.sharding_rule is not None and not by_hand and any(map(_has_several, call.kernel.platforms))
+
+
+def _has_several(platform: str) -> bool:
+    try:
+        return jax.device_count(platform) > 1
+    except RuntimeError:  # there is no such platform here
+        return False
+
+
 def _impl(*inputs: Any, call: NativeCall) -> list[jax.Array]:
     with jax.disable_jit(False):  # one primitive is compiled also where the user asks for no jit
         return _jitted(call)(*inputs)
@@ -112,9 +132,11 @@ def _jitted(call: NativeCall) -> Callable[..., list[jax.Array]]:
     return jax.jit(lambda *inputs: native_call(call, inputs))
 
 
-@native_call_p.def_effectful_abstract_eval
 def _abstract_eval(*inputs: Any, call: NativeCall) -> Any:
-    outs = [jax.core.ShapedArray((*call.batch, *out.shape), out.dtype) for out in call.outs]
+    shapes = [(*call.batch, *out.shape) for out in call.outs]
+    rule = call.sharding_rule
+    specs = [None] * len(shapes) if rule is None else rule.batched(call.batch, inputs).result_specs(inputs)
+    outs = [result_aval(s, out.dtype, inputs, p) for s, out, p in zip(shapes, call.outs, specs, strict=True)]
     return outs, ({NATIVE_CALL_EFFECT} if call.has_side_effect else set())
 
 
@@ -134,8 +156,20 @@ def _lower(context: Any, *operands: Any, call: NativeCall, platform: str) -> Any
     return rule(context, *operands, **values)
 
 
-for _platform in ("cpu", "cuda", "rocm", "tpu"):
-    mlir.register_lowering(native_call_p, functools.partial(_lower, platform=_platform), platform=_platform)
+def _partition(*inputs: Any, call: NativeCall) -> list[Any]:
+    """Let XLA split the call by its rule."""
+    assert call.sharding_rule is not None
+    levels = len(call.batch)
+
+    def run(outs: Sequence[Struct], *parts: Any) -> list[Any]:
+        batch = outs[0].shape[:levels]
+        slices = tuple(Struct(out.shape[levels:], out.dtype) for out in outs)
+        part = dataclasses.replace(call, outs=slices, batch=batch, sharding_rule=None)
+        return native_call(part, parts)
+
+    rule = call.sharding_rule.batched(call.batch, inputs)
+    outs = [Struct((*call.batch, *out.shape), out.dtype) for out in call.outs]
+    return list(partitioned(rule, run, outs)(*inputs))
 
 
 def _batch(inputs: Sequence[Any], axes: Sequence[int | None], *, call: NativeCall) -> tuple[list[Any], list[int]]:
@@ -173,16 +207,21 @@ def _sequential(call: NativeCall, inputs: list[Any], batched: list[bool], *, unr
     return jax.lax.scan(step, None, mapped, unroll=unroll)[1]  # type: ignore[no-any-return]
 
 
-batching.primitive_batchers[native_call_p] = _batch
-
-
 def _no_derivative(*_: Any, call: NativeCall, **__: Any) -> Any:
     raise DifferentiationError(
-        f"{call}: a kernel has no derivative of its own. Wrap the call with jax.custom_jvp or jax.custom_vjp, give an "
-        "XLACustomKernel a rule with def_jvp_rule and def_transpose_rule, or keep the call out of the derivative with "
+        f"{call}: a kernel has no derivative of its own. Give its wrapper one of {WAYS}; give an XLACustomKernel one "
+        "with def_reference, def_jvp, def_vjp or def_transpose; or keep the call out of the derivative with "
         "jax.lax.stop_gradient on its inputs."
     )
 
 
-ad.primitive_jvps[native_call_p] = _no_derivative
-ad.primitive_transposes[native_call_p] = _no_derivative
+for _primitive in (native_call_p, partitioned_call_p):
+    _primitive.multiple_results = True
+    _primitive.def_impl(_impl)
+    _primitive.def_effectful_abstract_eval(_abstract_eval)
+    batching.primitive_batchers[_primitive] = _batch
+    ad.primitive_jvps[_primitive] = _no_derivative
+    ad.primitive_transposes[_primitive] = _no_derivative
+for _platform in ("cpu", "cuda", "rocm", "tpu"):
+    mlir.register_lowering(native_call_p, functools.partial(_lower, platform=_platform), platform=_platform)
+mlir.register_lowering(partitioned_call_p, mlir.lower_fun(_partition, multiple_results=True))

@@ -61,6 +61,10 @@ class DtypeError(XLAKernelError, TypeError):
     """A dtype that no kernel of this backend can take."""
 
 
+class ShardingRuleError(XLAKernelError, ValueError):
+    """``sharding_rule`` cannot be read, or does not fit the call."""
+
+
 class VmapMethodError(XLAKernelError, ValueError):
     """``vmap_method`` is unknown, or does not allow ``jax.vmap``."""
 

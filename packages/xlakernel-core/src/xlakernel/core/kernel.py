@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from .config import (
     PLATFORMS,
@@ -22,8 +23,8 @@ from .config import (
 )
 from .errors import BackendNotFoundError, DuplicateNameError, KernelTypeError, XLAKernelError
 from .primitive import Dispatch, OperatorPrimitive, Static
-from .specs import Struct, check_enabled, check_inputs, flatten_outs
-from .transforms import autodiff, batching
+from .specs import Struct, check_callable, check_enabled, check_inputs, flatten_outs
+from .transforms.rules import TransformRules
 
 KernelGenerator = Callable[..., Callable[..., Any]]
 
@@ -41,7 +42,7 @@ class KernelEntry:
     kernel_generator: KernelGenerator
 
 
-class XLACustomKernel:
+class XLACustomKernel(TransformRules):
     """An operator of JAX arrays with one kernel for each platform and backend.
 
     Register kernel generators with ``def_kernel`` and its shorthands, then call the operator. A generator is called
@@ -53,8 +54,8 @@ class XLACustomKernel:
     of the platform: what `set_default` chose, else the first one registered. A backend that is asked for and missing
     is an error, never a fallback. Switching reaches functions that are already jitted.
 
-    ``jax.vmap`` maps the kernel itself. Derivatives need rules: `def_jvp_rule` or `def_jvp_rule2`, and for reverse mode
-    either differentiable rules or `def_transpose_rule`.
+    ``jax.vmap`` maps the kernel itself. Derivatives are declared: by `def_reference`, by `def_jvp` and `def_vjp`, by
+    `def_transpose`, or by rules of JAX's own kind.
 
     Args:
       name: the operator's name, unique in the process.
@@ -101,8 +102,7 @@ class XLACustomKernel:
         self._tags: frozenset[str] = frozenset()
         self._benchmark_data: Callable[..., Any] | None = None
         self._apply = lru_cache(maxsize=1024)(self._make_apply)
-        autodiff.refuse(self)
-        batching.map_kernel(self)
+        self._start_rules()
 
     def __repr__(self) -> str:
         backends = {platform: list(entries) for platform, entries in self._kernels.items()}
@@ -147,6 +147,9 @@ class XLACustomKernel:
 
         def apply(*ins: Any) -> list[Any]:
             check_inputs(ins, self.name)
+            rule = self.sharding_rule(dict(static.items))
+            if rule is not None:
+                rule.check(self.name, [Struct(jnp.shape(x), jnp.result_type(x)) for x in ins], outs)
             return self.primitive.bind(*ins, outs=outs, dispatch=Dispatch(self._asked_for(backend)), static=static)
 
         apply.__name__ = apply.__qualname__ = self.name
@@ -164,7 +167,7 @@ class XLACustomKernel:
 
     def def_call(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Set the function that users call: it prepares arguments, calls the operator, and is returned unchanged."""
-        self._call = _check_callable(self.name, "def_call", fn)
+        self._call = check_callable(self.name, "def_call", fn)
         return fn
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
@@ -195,7 +198,7 @@ class XLACustomKernel:
         """
         check_platform(platform, self.name)
         check_backend(backend, self.name)
-        _check_callable(self.name, f"the generator of backend {backend!r}", generator)
+        check_callable(self.name, f"the generator of backend {backend!r}", generator)
         self._kernels.setdefault(platform, {})[backend] = KernelEntry(backend, platform, generator)
         self._initial.setdefault(platform, backend)
         if asdefault:
@@ -268,42 +271,6 @@ class XLACustomKernel:
             )
         return found[backend]
 
-    # Transformations.
-
-    def def_jvp_rule(self, rule: Callable[..., Any]) -> Callable[..., Any]:
-        """Set the forward-mode rule, ``rule(primals, tangents, **params) -> (outs, tangents of outs)``.
-
-        Symbolic zeros are `jax.interpreters.ad.Zero`. *params* are those of ``primitive.bind``.
-        """
-        autodiff.define_jvp(self, _check_callable(self.name, "def_jvp_rule", rule))
-        return rule
-
-    def def_jvp_rule2(self, *rules: Callable[..., Any] | None) -> None:
-        """Set one forward-mode rule for each input, ``rule(tangent, *primals, **params) -> tangents of outs``.
-
-        None stands for an input that the results do not depend on smoothly; its tangent is dropped.
-        """
-        for rule in rules:
-            if rule is not None:
-                _check_callable(self.name, "def_jvp_rule2", rule)
-        autodiff.define_jvp_per_input(self, rules)
-
-    def def_transpose_rule(self, rule: Callable[..., Any]) -> Callable[..., Any]:
-        """Set the reverse-mode rule of a linear operator, ``rule(cotangents, *ins, **params) -> cotangents of ins``.
-
-        Linear inputs are `jax.interpreters.ad.UndefinedPrimal`; the others get None.
-        """
-        autodiff.define_transpose(self, _check_callable(self.name, "def_transpose_rule", rule))
-        return rule
-
-    def def_batching_rule(self, rule: Callable[..., Any]) -> Callable[..., Any]:
-        """Set the rule of ``jax.vmap``, ``rule(ins, axes, **params) -> (outs, axes of outs)``.
-
-        An axis of None stands for an input without a batch. Without this rule the kernel itself is mapped.
-        """
-        batching.define(self, _check_callable(self.name, "def_batching_rule", rule))
-        return rule
-
     # What tools read.
 
     def def_tags(self, *tags: str) -> None:
@@ -317,7 +284,7 @@ class XLACustomKernel:
 
     def def_benchmark_data(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Set the function that makes benchmark cases, ``fn(*, platform)``; it is returned unchanged."""
-        self._benchmark_data = _check_callable(self.name, "def_benchmark_data", fn)
+        self._benchmark_data = check_callable(self.name, "def_benchmark_data", fn)
         return fn
 
     @property
@@ -330,9 +297,3 @@ def operators(*tags: str) -> Mapping[str, XLACustomKernel]:
     """Return the operators of this process that have all of *tags*, by name."""
     wanted = frozenset(tags)
     return MappingProxyType({name: op for name, op in _operators.items() if wanted <= op.tags})
-
-
-def _check_callable(operator: str, what: str, fn: Any) -> Any:
-    if not callable(fn):
-        raise KernelTypeError(f"{operator}: {what} takes a function; got {fn!r} of type {type(fn).__name__}.")
-    return fn

@@ -12,23 +12,16 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
-from ._compat import NATIVE_CALL_EFFECT
+from ._compat import NATIVE_CALL_EFFECT, result_aval, vary_alike
 from .errors import BackendNotFoundError, GeneratorError, ResultError, StaticArgumentError, XLAKernelError
-from .specs import Struct
+from .sharding import ShardingRule, partitioned
+from .specs import Mapped, Struct
 
 if TYPE_CHECKING:
     from .kernel import XLACustomKernel
 
 # JAX's name of a platform → ours.
 _PLATFORMS = {"cpu": "cpu", "cuda": "gpu", "rocm": "gpu", "tpu": "tpu"}
-
-
-@dataclasses.dataclass(frozen=True)
-class Mapped:
-    """One level of ``jax.vmap``: where each input has the batch (None: nowhere), and its size."""
-
-    axes: tuple[int | None, ...]
-    size: Any  # int, or symbolic under jax.export
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,6 +119,7 @@ class OperatorPrimitive(Primitive):
         super().__init__(op.name)
         self.def_impl(self._run_alone)  # type: ignore[no-untyped-call]  # JAX has no types there
         self._effects = {NATIVE_CALL_EFFECT} if op.has_side_effect else set()
+        self._rule = op.sharding_rule
         self.def_effectful_abstract_eval(self._abstract_eval)  # type: ignore[no-untyped-call]
         self._jitted = functools.lru_cache(maxsize=1024)(self._make_jitted)
         for jax_name, platform in _PLATFORMS.items():
@@ -140,12 +134,15 @@ class OperatorPrimitive(Primitive):
                 keywords["static"] = static  # a keyword of the user's, of that name
             static = Static.of(self.name, keywords)
         structs = tuple(Struct(out.shape, out.dtype) for out in outs)
-        results = super().bind(*ins, outs=structs, dispatch=dispatch, static=static)  # type: ignore[no-untyped-call]
+        results = super().bind(*vary_alike(ins), outs=structs, dispatch=dispatch, static=static)  # type: ignore[no-untyped-call]
         return list(results)
 
-    def _abstract_eval(self, *_: Any, outs: tuple[Struct, ...], dispatch: Dispatch, static: Static) -> Any:
-        del static
-        return [jax.core.ShapedArray((*dispatch.batch, *out.shape), out.dtype) for out in outs], self._effects
+    def _abstract_eval(self, *ins: Any, outs: tuple[Struct, ...], dispatch: Dispatch, static: Static) -> Any:
+        rule = self._rule(dict(static.items))
+        specs = [None] * len(outs) if rule is None else rule.under(dispatch.mapped).result_specs(ins)
+        shapes = [(*dispatch.batch, *out.shape) for out in outs]
+        avals = [result_aval(s, out.dtype, ins, spec) for s, out, spec in zip(shapes, outs, specs, strict=True)]
+        return avals, self._effects
 
     def _run_alone(self, *ins: Any, outs: tuple[Struct, ...], dispatch: Dispatch, static: Static) -> list[Any]:
         with jax.disable_jit(False):  # one primitive is compiled also where the user asks for no jit
@@ -163,12 +160,38 @@ def _lowering_rule(op: XLACustomKernel, platform: str) -> Callable[..., Any]:
                 f"{op.name}: no kernel for platform {platform!r}; there are kernels for {sorted(op._kernels)}. "
                 f"Register one with def_kernel(backend, {platform!r}, generator), or move the inputs elsewhere."
             )
-        run: Callable[..., Any] = _Checked(op, platform, backend, list(outs)).generate(dict(static.items))
-        for level in dispatch.mapped:
-            run = jax.vmap(run, in_axes=level.axes, axis_size=level.size)
-        return mlir.lower_fun(run, multiple_results=True)(context, *operands)
+
+        def run(outs: Sequence[Struct], levels: Sequence[Mapped], *ins: Any) -> list[Any]:
+            kernel: Callable[..., Any] = _Checked(op, platform, backend, list(outs)).generate(dict(static.items))
+            for level in levels:
+                kernel = jax.vmap(kernel, in_axes=level.axes, axis_size=level.size)
+            return list(kernel(*ins))
+
+        split = op.sharding_rule(dict(static.items))
+        if split is None:
+            whole: Callable[..., Any] = functools.partial(run, outs, dispatch.mapped)
+        else:
+            whole = _partitioned(split, run, outs, dispatch.mapped)
+        return mlir.lower_fun(whole, multiple_results=True)(context, *operands)
 
     return rule
+
+
+def _partitioned(
+    rule: ShardingRule,
+    run: Callable[..., list[Any]],
+    outs: Sequence[Struct],
+    levels: Sequence[Mapped],
+) -> Callable[..., Any]:
+    """Return a call under ``jax.vmap`` as a function that XLA splits by *rule*."""
+    batch = tuple(level.size for level in reversed(levels))
+
+    def part(outs: Sequence[Struct], *ins: Any) -> list[Any]:
+        sizes = outs[0].shape[: len(levels)]
+        local = [dataclasses.replace(level, size=n) for level, n in zip(levels, reversed(sizes), strict=True)]
+        return run([Struct(out.shape[len(levels) :], out.dtype) for out in outs], local, *ins)
+
+    return partitioned(rule.under(levels), part, [Struct((*batch, *out.shape), out.dtype) for out in outs])
 
 
 @dataclasses.dataclass(frozen=True)

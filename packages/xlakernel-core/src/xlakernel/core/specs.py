@@ -1,16 +1,30 @@
-"""What a call is told about its arrays: the user's ``outs``, checked and flattened."""
+"""What a call is told about its arrays: the user's ``outs``, checked and flattened, and how they are batched."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from .errors import DtypeError, InputError, OutputSpecError
+from .errors import DtypeError, InputError, KernelTypeError, OutputSpecError
 
 Struct = jax.ShapeDtypeStruct
+
+
+@dataclasses.dataclass(frozen=True)
+class Mapped:
+    """One level of ``jax.vmap``: where each input has the batch (None: nowhere), and its size."""
+
+    axes: tuple[int | None, ...]
+    size: Any  # int, or symbolic under jax.export
+
+
+def is_smooth(dtype: Any) -> bool:
+    """Whether numbers of *dtype* have derivatives: real and complex floats do."""
+    return bool(jax.dtypes.issubdtype(dtype, np.inexact))
 
 
 def check_plain(array: Any, where: str) -> Struct:
@@ -98,3 +112,10 @@ def _is_array_like(value: Any) -> bool:
 def _describe(value: Any) -> str:
     text = repr(value)
     return f"{text if len(text) <= 60 else text[:57] + '...'} of type {type(value).__name__}"
+
+
+def check_callable(asked_by: str, what: str, fn: Any) -> Any:
+    """Return *fn* if it can be called, else raise `KernelTypeError`."""
+    if not callable(fn):
+        raise KernelTypeError(f"{asked_by}: {what} takes a function; got {fn!r} of type {type(fn).__name__}.")
+    return fn

@@ -11,9 +11,12 @@ from typing import Any
 import jax
 import numpy as np
 
+from ._compat import vary_alike
 from .call import VMAP_METHODS, Kernel, NativeCall, native_call
-from .errors import AliasError, ArityError, StaticArgumentError, VmapMethodError
+from .errors import AliasError, ArityError, ShardingRuleError, StaticArgumentError, VmapMethodError
+from .sharding import ShardingRule
 from .specs import Struct, check_enabled, check_inputs, check_plain, flatten_outs
+from .transforms.derivative import Derivative, Differentiable, Transpose, declare
 
 # What XLA passes as a scalar attribute.
 _SCALARS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64")
@@ -29,6 +32,11 @@ def kernel_function(
     vmap_method: str | None,
     input_output_aliases: Mapping[int, int] | None,
     has_side_effect: bool,
+    reference: Callable[..., Any] | None = None,
+    jvp: Callable[..., Any] | None = None,
+    vjp: Callable[..., Any] | None = None,
+    transpose: Transpose | None = None,
+    sharding_rule: str | None = None,
 ) -> Callable[..., Any]:
     """Return *kernel* as a function of JAX arrays; backends build their wrappers on this.
 
@@ -40,6 +48,11 @@ def kernel_function(
       vmap_method: see `call.VMAP_METHODS`.
       input_output_aliases: input → output that takes its memory.
       has_side_effect: whether to run the kernel even if nobody uses its results.
+      reference: a plain JAX function of the inputs that computes the same; derivatives are taken from it.
+      jvp: ``jvp(primals, tangents, **static)``, the tangents of the results.
+      vjp: ``vjp(primals, results, cotangents, **static)``, the cotangents of the inputs.
+      transpose: {input: ``transpose(inputs, cotangents, **static)``} for inputs that the kernel is linear in.
+      sharding_rule: how to split a call over devices, such as ``"i j, j -> i"``; see `sharding`.
 
     Returns:
       A plain function. It traces into JAX like one of `jax.numpy`, and outside any transformation it runs through a
@@ -57,6 +70,8 @@ def kernel_function(
         _check_vmap_method(kernel.name, vmap_method),
         _check_aliases(kernel.name, input_output_aliases),
         bool(has_side_effect),
+        declare(kernel.name, reference=reference, jvp=jvp, vjp=vjp, transpose=transpose),
+        _check_rule(kernel.name, sharding_rule, has_side_effect),
     )
     with_static = jax.jit(wrapped.trace, static_argnums=0)
     without_static = jax.jit(_named(lambda *inputs: wrapped.trace((), *inputs), kernel.name))
@@ -87,6 +102,8 @@ class _Wrapped:
     vmap_method: str | None
     aliases: tuple[tuple[int, int], ...]
     has_side_effect: bool
+    derivative: Derivative | None
+    sharding_rule: ShardingRule | None
 
     @property
     def name(self) -> str:
@@ -111,6 +128,8 @@ class _Wrapped:
         attributes = self._with_defaults(attributes, len(inputs) + len(flat))
         self._check_arity(len(inputs), len(flat), [name for name, *_ in attributes])
         _check_alias_types(self.name, self.aliases, structs, flat)
+        if self.sharding_rule is not None:
+            self.sharding_rule.check(self.name, structs, flat)
         call = NativeCall(
             self.kernel,
             flat,
@@ -118,8 +137,18 @@ class _Wrapped:
             aliases=self.aliases,
             vmap_method=self.vmap_method,
             has_side_effect=self.has_side_effect,
+            sharding_rule=self.sharding_rule,
         )
-        return jax.tree.unflatten(tree, native_call(call, inputs))
+        return jax.tree.unflatten(tree, self._differentiable(call, tree)(*vary_alike(inputs)))
+
+    def _differentiable(self, call: NativeCall, tree: Any) -> Callable[..., list[Any]]:
+        def run(*inputs: Any) -> list[Any]:
+            return native_call(call, inputs)
+
+        if self.derivative is None:
+            return run
+        static = {name: _plain(value) for name, value in call.static_values().items()}
+        return Differentiable(self.derivative, run, call.outs, tree, static).function()
 
     def _resolve_outs(self, inputs: list[Struct]) -> tuple[tuple[Struct, ...], Any]:
         if not callable(self.outs):
@@ -154,6 +183,11 @@ class _Wrapped:
             )
 
 
+def _plain(value: np.generic) -> Any:
+    """Return a number as the user most likely gave it: Python's own do not widen the arrays that they meet."""
+    return value.item() if value.dtype in (np.bool_, np.int64, np.float64) else value
+
+
 def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     function.__name__ = function.__qualname__ = name
     return function
@@ -163,6 +197,17 @@ def _check_vmap_method(kernel: str, method: str | None) -> str | None:
     if method is not None and method not in VMAP_METHODS:
         raise VmapMethodError(f"{kernel}: unknown vmap_method {method!r}; allowed: {VMAP_METHODS} or None.")
     return method
+
+
+def _check_rule(kernel: str, rule: str | None, has_side_effect: bool) -> ShardingRule | None:
+    if rule is None:
+        return None
+    if has_side_effect:
+        raise ShardingRuleError(
+            f"{kernel}: sharding_rule and has_side_effect=True exclude each other: XLA may drop or repeat a call that "
+            "it splits. Call the kernel inside jax.shard_map instead."
+        )
+    return ShardingRule.parse(rule, kernel)
 
 
 def _freeze_scalar(kernel: str, name: str, value: Any) -> tuple[str, bytes]:

@@ -10,6 +10,7 @@ import numba
 from numba.core.dispatcher import Dispatcher
 
 from xlakernel.core.errors import KernelTypeError
+from xlakernel.core.transforms.derivative import Transpose
 from xlakernel.core.wrapper import kernel_function
 
 from ._compile import NumbaKernel
@@ -22,6 +23,11 @@ def numba_kernel(
     vmap_method: str | None = "native",
     input_output_aliases: Mapping[int, int] | None = None,
     has_side_effect: bool = False,
+    reference: Callable[..., Any] | None = None,
+    jvp: Callable[..., Any] | None = None,
+    vjp: Callable[..., Any] | None = None,
+    transpose: Transpose | None = None,
+    sharding_rule: str | None = None,
 ) -> Callable[..., Any]:
     """Make a function of JAX arrays from a Numba CPU kernel.
 
@@ -44,7 +50,21 @@ def numba_kernel(
         place. Both parameters are then the same memory, and only the output may be written. JAX copies the input
         first if anyone else still needs it.
       has_side_effect: whether to keep each call as it stands. Without it JAX takes the kernel for a pure function,
-        whose equal calls may be merged and whose unused ones dropped; needed when it has no outputs.
+        whose equal calls may be merged and whose unused ones dropped; needed when it has no outputs. The slices of a
+        batch then run in order.
+      reference: ``reference(*inputs, **static) -> results``, a plain JAX function that computes the same. Derivatives
+        of both modes and all orders are taken from it; the results still come from the kernel.
+      jvp: ``jvp(primals, tangents, **static) -> tangents of the results``, for forward mode. It may call other
+        kernels. Integer inputs have the tangent None.
+      vjp: ``vjp(primals, results, cotangents, **static) -> cotangents of the inputs``, for reverse mode; None for
+        integers and for zeros. With *jvp* or *reference* besides, both modes work; higher orders differentiate the
+        reference, or else what *jvp* and *vjp* do.
+      transpose: ``{input: function}`` for inputs that the kernel is linear in, the others held fixed, where
+        ``function(inputs, cotangents, **static)`` returns the input's cotangent; linear inputs are None there. A tuple
+        of inputs is linear together, and its function returns a tuple. All orders and both modes follow from it.
+      sharding_rule: how a call is split over devices under ``jax.jit``, einsum-like, such as ``"m k, k n -> m n"``.
+        What an output lacks is summed over the devices; a factor in brackets, ``"i [j] -> i [j]"``, is kept whole.
+        Without a rule a call gathers its inputs and runs on each device; `jax.shard_map` works with or without it.
 
     Returns:
       A function of the inputs, and of static scalars by keyword. A static scalar fills the parameter of its name,
@@ -55,6 +75,7 @@ def numba_kernel(
       OutputSpecError: if *outs* has leaves without shape and dtype.
       AliasError: if *input_output_aliases* cannot hold.
       VmapMethodError: if *vmap_method* is unknown.
+      ShardingRuleError: if *sharding_rule* is none.
 
     The function it returns raises `ArityError`, `InputError`, `DtypeError`, `StaticArgumentError` when it is traced,
     and `CompileError` when Numba refuses the kernel, `ReadOnlyInputError` if because it writes to an input. (Numba
@@ -83,6 +104,11 @@ def numba_kernel(
         vmap_method=vmap_method,
         input_output_aliases=input_output_aliases,
         has_side_effect=has_side_effect,
+        reference=reference,
+        jvp=jvp,
+        vjp=vjp,
+        transpose=transpose,
+        sharding_rule=sharding_rule,
     )
 
 

@@ -13,8 +13,12 @@ import jax
 import jax.numpy as jnp
 from jax.interpreters import ad
 
+from .._compat import result_aval
 from ..errors import DifferentiationError, XLAKernelError
-from ..primitive import Dispatch, Mapped, Static
+from ..primitive import Dispatch, Static
+from ..specs import Mapped, is_smooth
+from .derivative import Derivative, Differentiable
+from .multilinear import zero_tangent
 
 if TYPE_CHECKING:
     from ..kernel import XLACustomKernel
@@ -25,8 +29,10 @@ def refuse(op: XLACustomKernel) -> None:
 
     def no_jvp(*_: Any, **__: Any) -> Any:
         raise DifferentiationError(
-            f"{op.name}: no derivative. Give it a rule with def_jvp_rule or def_jvp_rule2, wrap the call with "
-            "jax.custom_jvp or jax.custom_vjp, or keep its inputs out of the derivative with jax.lax.stop_gradient."
+            f"{op.name}: no derivative. Give it one with def_reference (a plain JAX function that computes the same), "
+            "def_jvp (tangents of the results), def_vjp (cotangents of the inputs) or def_transpose (for inputs that "
+            "it is linear in), or a rule of JAX's own kind with def_jvp_rule; or keep its inputs out of the derivative "
+            "with jax.lax.stop_gradient."
         )
 
     def no_transpose(*_: Any, **__: Any) -> Any:
@@ -47,10 +53,10 @@ def define_jvp(op: XLACustomKernel, user_rule: Callable[..., Any]) -> None:
             return user_rule(tuple(primals), tuple(tangents), outs=outs, dispatch=dispatch, **dict(static.items))
         level, inner = dispatch.mapped[-1], dispatch.unbatched()
         live = [i for i, tangent in enumerate(tangents) if not isinstance(tangent, ad.Zero)]
-        smooth = [i for i, out in enumerate(outs) if _tangent_dtype(out.dtype) != jax.dtypes.float0]
+        smooth = [i for i, out in enumerate(outs) if is_smooth(out.dtype)]
 
         def one(primals: Sequence[Any], live_tangents: Sequence[Any]) -> Any:
-            all_tangents = [_zero(primal) for primal in primals]
+            all_tangents = [zero_tangent(primal) for primal in primals]
             for i, tangent in zip(live, live_tangents, strict=True):
                 all_tangents[i] = tangent
             results, tangents = rule(primals, all_tangents, outs=outs, dispatch=inner, static=static)
@@ -58,7 +64,7 @@ def define_jvp(op: XLACustomKernel, user_rule: Callable[..., Any]) -> None:
 
         mapped = jax.vmap(one, in_axes=(list(level.axes), [level.axes[i] for i in live]), axis_size=level.size)
         results, smooth_tangents = mapped(list(primals), [tangents[i] for i in live])
-        all_tangents = [_zero(result) for result in results]
+        all_tangents = [zero_tangent(result) for result in results]
         for i, tangent in zip(smooth, smooth_tangents, strict=True):
             all_tangents[i] = tangent
         return results, all_tangents
@@ -76,7 +82,7 @@ def define_jvp_per_input(op: XLACustomKernel, rules: Sequence[Callable[..., Any]
                 "one for each input, None for those without a derivative."
             )
         results = op.primitive.bind(*primals, **params)
-        totals = [_zero(result) for result in results]
+        totals = [zero_tangent(result) for result in results]
         for rule, tangent in zip(rules, tangents, strict=True):
             if rule is None or isinstance(tangent, ad.Zero):
                 continue
@@ -88,6 +94,24 @@ def define_jvp_per_input(op: XLACustomKernel, rules: Sequence[Callable[..., Any]
                 )
             totals = [ad.add_tangents(total, part) for total, part in zip(totals, parts, strict=True)]
         return results, totals
+
+    define_jvp(op, user_rule)
+
+
+def define_derivative(op: XLACustomKernel, derivative: Derivative) -> None:
+    """Differentiate *op* as its author declares; see `derivative`."""
+
+    def user_rule(primals: Sequence[Any], tangents: Sequence[Any], /, *, outs: Any, **params: Any) -> Any:
+        def run(*ins: Any) -> list[Any]:
+            return op.primitive.bind(*ins, outs=outs, **params)
+
+        results = run(*primals)
+        static = {**{name: value for name, value in params.items() if name != "dispatch"}, "outs": list(outs)}
+        tree = jax.tree.structure(list(outs) if len(outs) != 1 else outs[0])
+        call = Differentiable(derivative, run, tuple(outs), tree, static)
+        known = [None if isinstance(tangent, ad.Zero) else tangent for tangent in tangents]
+        found = iter(call.tangents(primals, results, known))
+        return results, [next(found) if is_smooth(x.dtype) else zero_tangent(x) for x in results]
 
     define_jvp(op, user_rule)
 
@@ -132,13 +156,4 @@ def define_transpose(op: XLACustomKernel, user_rule: Callable[..., Any]) -> None
 def _slice_aval(aval: Any, level: Mapped, index: int) -> Any:
     axis = level.axes[index]
     shape = aval.shape if axis is None else (*aval.shape[:axis], *aval.shape[axis + 1 :])
-    return jax.core.ShapedArray(shape, aval.dtype)
-
-
-def _tangent_dtype(dtype: Any) -> Any:
-    return dtype if jax.dtypes.issubdtype(dtype, jnp.inexact) else jax.dtypes.float0
-
-
-def _zero(primal: Any) -> ad.Zero:
-    """Return the symbolic zero tangent of *primal*."""
-    return ad.Zero(jax.core.ShapedArray(jnp.shape(primal), _tangent_dtype(jax.typeof(primal).dtype)))
+    return result_aval(shape, aval.dtype, [aval])

@@ -1,0 +1,234 @@
+"""How a call is split over devices, said by an einsum-like rule.
+
+A rule such as ``"m k, k n -> m n"`` gives each dimension a factor. A factor that inputs and outputs share is split
+where they are; one that an output lacks is summed over, as in einsum: each device computes a partial result, and JAX
+adds them up. A factor in brackets, ``"i [j] -> i [j]"``, is never split: the kernel needs it whole.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental.custom_partitioning import custom_partitioning
+from jax.sharding import NamedSharding, PartitionSpec
+
+from ._compat import replicated, without_explicit_axes
+from .errors import ShardingRuleError
+from .specs import Mapped, Struct
+
+Factor = str | int  # a number is a batch dimension that jax.vmap added
+Terms = tuple[tuple[Factor, ...], ...]
+Axes = Mapping[Factor, tuple[str, ...]]  # factor → mesh axes that split it
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardingRule:
+    """A parsed rule.
+
+    Attributes:
+      inputs: the factors of each input's dimensions.
+      outs: the factors of each output's dimensions.
+      whole: the factors that are never split.
+    """
+
+    inputs: Terms
+    outs: Terms
+    whole: frozenset[Factor]
+
+    @classmethod
+    def parse(cls, text: str, owner: str) -> ShardingRule:
+        """Parse *text*, the rule of the kernel *owner*.
+
+        Raises:
+          ShardingRuleError: if it is not a rule.
+        """
+        sides = text.split("->") if isinstance(text, str) else []
+        if len(sides) != 2:
+            raise ShardingRuleError(f'{owner}: sharding_rule is {text!r}; expected "inputs -> outputs". {_EXAMPLE}')
+        names = [[_names(term, text, owner) for term in side.split(",")] for side in sides]
+        inputs, outs = (tuple(tuple(name.strip("[]") for name in term) for term in side) for side in names)
+        bracketed = {name.strip("[]") for side in names for term in side for name in term if name.startswith("[")}
+        for term in (*inputs, *outs):
+            if len(set(term)) < len(term):
+                raise ShardingRuleError(
+                    f"{owner}: sharding_rule {text!r} has a factor twice in {' '.join(term)!r}; give each dimension of "
+                    "an array a factor of its own."
+                )
+        # What only outputs have cannot follow from how the inputs are split.
+        made = {name for term in outs for name in term} - {name for term in inputs for name in term}
+        return cls(inputs, outs, frozenset(bracketed | made))
+
+    def __str__(self) -> str:
+        return " -> ".join(
+            ", ".join(" ".join(f"[{f}]" if f in self.whole else str(f) for f in term) for term in side)
+            for side in (self.inputs, self.outs)
+        )
+
+    def check(self, owner: str, inputs: Sequence[Struct], outs: Sequence[Struct]) -> None:
+        """Raise `ShardingRuleError` if the rule does not fit a call of these types."""
+        for kind, terms, structs in (("input", self.inputs, inputs), ("output", self.outs, outs)):
+            if len(terms) != len(structs):
+                raise ShardingRuleError(
+                    f"{owner}: sharding_rule {str(self)!r} describes {len(terms)} {kind}s; the call has {len(structs)}."
+                )
+            for i, (term, struct) in enumerate(zip(terms, structs, strict=True)):
+                if len(term) != len(struct.shape):
+                    raise ShardingRuleError(
+                        f"{owner}: sharding_rule {str(self)!r} gives {kind} {i} {len(term)} dimensions; its shape is "
+                        f"{struct.shape}."
+                    )
+        sizes: dict[Factor, Any] = {}
+        for terms, structs in ((self.inputs, inputs), (self.outs, outs)):
+            for factor, extent in _extents(terms, structs):
+                if sizes.setdefault(factor, extent) != extent:
+                    raise ShardingRuleError(
+                        f"{owner}: factor {factor!r} of sharding_rule {str(self)!r} is {sizes[factor]} in one place "
+                        f"and {extent} in another; give dimensions of different sizes different factors."
+                    )
+        for i, (missing, out) in enumerate(zip(self.summed, outs, strict=True)):
+            if missing and not jax.dtypes.issubdtype(out.dtype, np.number):
+                raise ShardingRuleError(
+                    f"{owner}: sharding_rule {str(self)!r} sums output {i} over {sorted(map(str, missing))}, but it is "
+                    f"{out.dtype}; write a factor that the kernel needs whole in brackets."
+                )
+
+    @property
+    def summed(self) -> tuple[frozenset[Factor], ...]:
+        """For each output, the factors that it is summed over."""
+        split = {factor for term in self.inputs for factor in term} - self.whole
+        return tuple(frozenset(split - set(term)) for term in self.outs)
+
+    def batched(self, batch: Sequence[Any], inputs: Sequence[Any]) -> ShardingRule:
+        """Return the rule of the same call under ``jax.vmap``.
+
+        Args:
+          batch: sizes of the leading dimensions.
+          inputs: the inputs; one whose extent is 1 there is the same in each slice.
+        """
+        levels = len(batch)
+        terms = tuple(
+            tuple(i if x.shape[i] == batch[i] else levels + i for i in range(levels)) + term
+            for x, term in zip(inputs, self.inputs, strict=True)
+        )
+        shared = {levels + i for i in range(levels)}
+        alone = set(range(levels)) - {factor for term in terms for factor in term}  # batches that no input has
+        return ShardingRule(terms, tuple((*range(levels), *term) for term in self.outs), self.whole | shared | alone)
+
+    def under(self, levels: Sequence[Mapped]) -> ShardingRule:
+        """Return the rule of the same call under these levels of ``jax.vmap``, innermost first."""
+        inputs, outs = self.inputs, self.outs
+        for number, level in enumerate(levels):
+            inputs = tuple(
+                term if axis is None else (*term[:axis], number, *term[axis:])
+                for term, axis in zip(inputs, level.axes, strict=True)
+            )
+            outs = tuple((number, *term) for term in outs)
+        return ShardingRule(inputs, outs, self.whole)
+
+    def axes(self, inputs: Sequence[Any], outs: Sequence[Any] = ()) -> Axes:
+        """Choose the mesh axes that split each factor, from how the arrays are sharded.
+
+        Args:
+          inputs: `PartitionSpec` of each input.
+          outs: of each output; what they ask for comes first.
+        """
+        chosen: dict[Factor, tuple[str, ...]] = {}
+        used: set[str] = set()
+        for terms, specs in ((self.outs, outs), (self.inputs, inputs)):
+            for term, spec in zip(terms, specs, strict=False):
+                for factor, entry in zip(term, spec, strict=False):
+                    names = entry if isinstance(entry, tuple) else (entry,)
+                    free = not used.intersection(names)  # a mesh axis splits one factor
+                    if entry not in (None, ()) and factor not in chosen and factor not in self.whole and free:
+                        chosen[factor] = names
+                        used.update(names)
+        return chosen
+
+    def result_specs(self, inputs: Sequence[Any]) -> list[PartitionSpec]:
+        """Return how the results are sharded over mesh axes of explicit type, given the inputs' types."""
+        return self.specs(self.outs, self.axes([x.sharding.spec for x in inputs]))
+
+    def specs(self, terms: Terms, axes: Axes) -> list[PartitionSpec]:
+        """Return how arrays of these factors are sharded."""
+        return [PartitionSpec(*(axes.get(factor) for factor in term)) for term in terms]
+
+
+_EXAMPLE = 'A matrix product is "m k, k n -> m n"; a factor in brackets, as in "i [j] -> i [j]", is never split.'
+
+
+def _names(term: str, text: str, owner: str) -> list[str]:
+    names = term.split()
+    for name in names:
+        if not re.fullmatch(r"[A-Za-z_]\w*|\[[A-Za-z_]\w*\]", name):
+            raise ShardingRuleError(
+                f"{owner}: sharding_rule {text!r} has {name!r} where a factor should be, a name or a name in brackets. "
+                f"{_EXAMPLE}"
+            )
+    return names
+
+
+def _extents(terms: Terms, arrays: Sequence[Any]) -> Iterator[tuple[Factor, Any]]:
+    for term, array in zip(terms, arrays, strict=True):
+        yield from zip(term, array.shape, strict=True)
+
+
+def partitioned(
+    rule: ShardingRule, run: Callable[..., list[Any]], outs: Sequence[Struct]
+) -> Callable[..., tuple[Any, ...]]:
+    """Return the call as a function that XLA splits by *rule*.
+
+    Args:
+      rule: the rule, with its batch dimensions.
+      run: ``run(outs, *inputs)``, the call on one device's part, with the shapes of its results.
+      outs: the results of the whole.
+    """
+
+    def whole(*inputs: Any) -> tuple[Any, ...]:
+        return tuple(run(list(outs), *inputs))
+
+    def partition(mesh: Any, arguments: Any, results: Any) -> Any:
+        given = [[array.sharding for array in arrays] for arrays in (arguments, results)]
+        if mesh.empty:  # the arrays are split, but not along the axes of a mesh
+            return mesh, whole, *(tuple(map(replicated, shardings)) for shardings in (given[1], given[0]))
+        axes = _even(rule, mesh, rule.axes(*([x.spec for x in shardings] for shardings in given)), arguments)
+        sums = [tuple(name for factor in missing for name in axes.get(factor, ())) for missing in rule.summed]
+
+        def part(*inputs: Any) -> tuple[Any, ...]:
+            sizes = dict(_extents(rule.inputs, inputs))
+            local = [
+                Struct(tuple(sizes.get(f, n) for f, n in zip(term, out.shape, strict=True)), out.dtype)
+                for term, out in zip(rule.outs, outs, strict=True)
+            ]
+            with without_explicit_axes(mesh):
+                found = run(local, *inputs)
+                return tuple(jax.lax.psum(x, names) if names else x for x, names in zip(found, sums, strict=True))
+
+        out_shardings, in_shardings = (
+            tuple(NamedSharding(mesh, spec) for spec in rule.specs(terms, axes)) for terms in (rule.outs, rule.inputs)
+        )
+        return mesh, part, out_shardings, in_shardings
+
+    call = custom_partitioning(whole)
+    letters = {f: f"f{i}" for i, f in enumerate(dict.fromkeys(f for t in (*rule.inputs, *rule.outs) for f in t))}
+    inputs, results = (
+        ", ".join(" ".join(letters[f] for f in term) for term in terms) for terms in (rule.inputs, rule.outs)
+    )
+    summed = frozenset().union(*rule.summed)
+    keywords = {
+        "reduction_factors": tuple(letters[f] for f in letters if f in summed),
+        "need_replication_factors": tuple(letters[f] for f in letters if f in rule.whole),
+    }
+    call.def_partition(partition=partition, sharding_rule=f"{inputs} -> {results}", **keywords)
+    return call
+
+
+def _even(rule: ShardingRule, mesh: Any, axes: Axes, inputs: Sequence[Any]) -> Axes:
+    """Leave out the factors whose size the mesh does not divide: the parts of a call have one shape."""
+    sizes = dict(_extents(rule.inputs, inputs))
+    counts = {factor: int(np.prod([mesh.shape[name] for name in names])) for factor, names in axes.items()}
+    return {factor: names for factor, names in axes.items() if sizes[factor] % counts[factor] == 0}

@@ -1,0 +1,338 @@
+"""The derivatives that a kernel's author declares, for wrapped kernels and for operators.
+
+Derivatives are declared by plain JAX functions or by other kernels. Where both a JVP and a VJP are known, the tangent
+map is one `multilinear` call, which evaluates the one and is transposed by the other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.custom_derivatives import SymbolicZero
+
+from .._compat import shard_alike
+from ..errors import DifferentiationError, KernelTypeError, ResultError
+from ..specs import Struct, is_smooth
+from . import multilinear
+from .multilinear import Group, Multilinear
+
+#: What an author may declare; messages name it.
+WAYS = (
+    "reference= (a plain JAX function that computes the same), jvp= (tangents of the results), vjp= (cotangents of the "
+    "inputs), or transpose= (for inputs that it is linear in)"
+)
+
+Transpose = Mapping[int | tuple[int, ...], Callable[..., Any]]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Derivative:
+    """What is known of a kernel's derivative; `declare` makes it.
+
+    Attributes:
+      owner: the kernel's or operator's name.
+      reference: ``reference(*inputs, **static) -> results``, in plain JAX.
+      jvp: ``jvp(primals, tangents, **static) -> tangents of the results``.
+      vjp: ``vjp(primals, results, cotangents, **static) -> cotangents of the inputs``.
+      transposes: (inputs that the kernel is linear in together, ``transpose(inputs, cotangents, **static)``) pairs.
+    """
+
+    owner: str
+    reference: Callable[..., Any] | None
+    jvp: Callable[..., Any] | None
+    vjp: Callable[..., Any] | None
+    transposes: tuple[tuple[tuple[int, ...], Callable[..., Any]], ...]
+
+
+def declare(
+    owner: str,
+    *,
+    reference: Callable[..., Any] | None = None,
+    jvp: Callable[..., Any] | None = None,
+    vjp: Callable[..., Any] | None = None,
+    transpose: Transpose | None = None,
+) -> Derivative | None:
+    """Check what an author declares; None if that is nothing.
+
+    Raises:
+      KernelTypeError: if one of them is not a function, or they contradict each other.
+    """
+    for keyword, function in (("reference", reference), ("jvp", jvp), ("vjp", vjp)):
+        if function is not None and not callable(function):
+            raise KernelTypeError(
+                f"{owner}: {keyword} is {function!r} of type {type(function).__name__}; expected a function."
+            )
+    if transpose is None:
+        known = (reference, jvp, vjp)
+        return None if all(function is None for function in known) else Derivative(owner, *known, ())
+    if jvp is not None or vjp is not None:
+        raise KernelTypeError(
+            f"{owner}: transpose= already says what jvp= and vjp= would, for the inputs that the kernel is linear in. "
+            "Give either, and reference= for other inputs."
+        )
+    return Derivative(owner, reference, None, None, _check_transposes(owner, transpose))
+
+
+def _check_transposes(owner: str, transpose: Any) -> tuple[tuple[tuple[int, ...], Callable[..., Any]], ...]:
+    pairs = list(transpose.items()) if isinstance(transpose, Mapping) else []
+    groups = [(key,) if isinstance(key, int) else key for key, _ in pairs]
+    positions = [i for group in groups if isinstance(group, tuple) for i in group]
+    if (
+        not pairs
+        or not all(isinstance(group, tuple) and group for group in groups)
+        or not all(isinstance(i, int) and i >= 0 for i in positions)
+        or len(set(positions)) < len(positions)
+        or not all(callable(function) for _, function in pairs)
+    ):
+        raise KernelTypeError(
+            f"{owner}: transpose is {transpose!r}; expected {{input: function, ...}}, with a tuple of inputs where the "
+            "kernel is linear in several together, each input once, counted from 0."
+        )
+    return tuple((tuple(group), function) for group, (_, function) in zip(groups, pairs, strict=True))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Differentiable:
+    """One call with a declared derivative.
+
+    Attributes:
+      derivative: what is declared.
+      run: the kernel, ``run(*inputs) -> list of results``, which JAX must not differentiate itself.
+      outs: the results.
+      tree: in which structure the author's functions see the results.
+      static: the call's static keywords.
+    """
+
+    derivative: Derivative
+    run: Callable[..., list[Any]]
+    outs: tuple[Struct, ...]
+    tree: Any
+    static: Mapping[str, Any]
+
+    @property
+    def owner(self) -> str:
+        """Whose call it is."""
+        return self.derivative.owner
+
+    def function(self) -> Callable[..., list[Any]]:
+        """Return the call as a function that JAX can differentiate."""
+        if self.derivative.transposes:
+            return lambda *inputs: multilinear.apply(self._linear_kernel(), inputs)
+        run = jax.custom_jvp(lambda *inputs: list(self.run(*inputs)))
+
+        def rule(primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
+            results = run(*primals)
+            known = [None if isinstance(tangent, SymbolicZero) else tangent for tangent in tangents]
+            found = iter(self.tangents(primals, results, known))
+            return results, [
+                shard_alike(next(found), x) if is_smooth(x.dtype) else np.zeros(x.shape, jax.dtypes.float0)
+                for x in results
+            ]
+
+        run.defjvp(rule, symbolic_zeros=True)
+        return run  # type: ignore[no-any-return]
+
+    def tangents(self, primals: Sequence[Any], results: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
+        """Return the tangents of the results that have any, given those of the inputs (None: zero)."""
+        primals = list(primals)
+        if self.derivative.transposes:
+            linear = self._linear_kernel()
+            return self._tangents_of(lambda *inputs: multilinear.apply(linear, inputs), primals, tangents)
+        if self.derivative.jvp is None and self.derivative.vjp is None:
+            return self._tangents_of(self._reference, primals, tangents)
+        smooth = [i for i, x in enumerate(primals) if is_smooth(x.dtype)]
+        moved = [jnp.zeros_like(primals[i]) if tangents[i] is None else tangents[i] for i in smooth]
+        if self.derivative.vjp is None and self.derivative.reference is None:
+            return self._jvp(primals, moved)
+        return multilinear.apply(self._tangent_map(len(primals), smooth), [*primals, *results, *moved])
+
+    # The kernel itself, where it is linear.
+
+    def _linear_kernel(self) -> Multilinear:
+        groups = tuple(
+            Group(positions, self._transpose(function)) for positions, function in self.derivative.transposes
+        )
+        smooth = None if self.derivative.reference is None else self._reference
+        return Multilinear(self.owner, self.run, self.outs, groups, smooth)
+
+    def _transpose(self, function: Callable[..., Any]) -> Callable[..., Sequence[Any]]:
+        def transpose(inputs: Sequence[Any], cotangents: Sequence[Any]) -> Sequence[Any]:
+            found = self._call("transpose", function, tuple(inputs), jax.tree.unflatten(self.tree, cotangents))
+            return list(found) if isinstance(found, (tuple, list)) else [found]
+
+        return transpose
+
+    # The reference.
+
+    def _reference(self, *inputs: Any) -> list[Any]:
+        """Compute all results in plain JAX."""
+        assert self.derivative.reference is not None
+        return self._flat("reference", self._call("reference", self.derivative.reference, *inputs), self.outs)
+
+    def _tangents_of(self, run: Callable[..., list[Any]], primals: list[Any], tangents: Sequence[Any]) -> list[Any]:
+        """Let JAX differentiate *run* in the inputs that have a tangent."""
+        live = [i for i, tangent in enumerate(tangents) if tangent is not None]
+        of_live = self._of(run, primals, live)
+        return jax.jvp(of_live, [primals[i] for i in live], [tangents[i] for i in live])[1]  # type: ignore[no-any-return]
+
+    def _of(self, run: Callable[..., list[Any]], primals: list[Any], chosen: Sequence[int]) -> Callable[..., list[Any]]:
+        """Return *run* as a function of the *chosen* inputs, which returns the results that can have tangents."""
+
+        def of_chosen(*values: Any) -> list[Any]:
+            moved = list(primals)
+            for i, value in zip(chosen, values, strict=True):
+                moved[i] = value
+            return self._only_smooth(run(*moved))
+
+        return of_chosen
+
+    # The map of tangents, where a JVP or a VJP is given.
+
+    def _tangent_map(self, inputs: int, smooth: Sequence[int]) -> Multilinear:
+        """Return the map whose arguments are the inputs, the results, and the tangents of the inputs in *smooth*."""
+        first = inputs + len(self.outs)
+        positions = tuple(range(first, first + len(smooth)))
+
+        def split(arguments: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+            return list(arguments[:inputs]), list(arguments[inputs:first]), list(arguments[first:])
+
+        def by_reference(*arguments: Any) -> list[Any]:
+            primals, _, moved = split(arguments)
+            tangents: list[Any] = [None] * inputs
+            for i, tangent in zip(smooth, moved, strict=True):
+                tangents[i] = tangent
+            return self._tangents_of(self._reference, primals, tangents)
+
+        def by_jvp(*arguments: Any) -> list[Any]:
+            primals, _, moved = split(arguments)
+            return self._jvp(primals, moved)
+
+        def transpose(arguments: Sequence[Any], cotangents: Sequence[Any]) -> Sequence[Any]:
+            primals, results, _ = split(arguments)
+            return self._vjp(primals, results, list(cotangents), smooth)
+
+        def transpose_by_reference(arguments: Sequence[Any], cotangents: Sequence[Any]) -> Sequence[Any]:
+            primals, _, _ = split(arguments)
+
+            of_smooth = self._of(self._reference, primals, smooth)
+            return list(jax.vjp(of_smooth, *(primals[i] for i in smooth))[1](list(cotangents)))
+
+        forward = by_jvp if self.derivative.jvp is not None else by_reference
+        backward = transpose if self.derivative.vjp is not None else transpose_by_reference
+        if self.derivative.reference is None:
+            forward = forward if self.derivative.jvp is not None else self._no_forward
+        else:  # kernels compute the first derivatives, the reference says what theirs are
+            forward = _differentiated_as(forward, by_reference)
+            backward = _differentiated_as(backward, transpose_by_reference)
+        outs = tuple(out for out in self.outs if is_smooth(out.dtype))
+        return Multilinear(f"the tangents of {self.owner}", forward, outs, (Group(positions, backward),), forward)
+
+    def _no_forward(self, *_: Any) -> list[Any]:
+        raise DifferentiationError(
+            f"{self.owner}: forward mode (jax.jvp, jax.jacfwd, jax.hessian) asks for the tangents of its results, and "
+            "only vjp= is known. Give jvp= or reference= too, or use reverse mode (jax.grad, jax.vjp, jax.jacrev)."
+        )
+
+    def _jvp(self, primals: list[Any], moved: Sequence[Any]) -> list[Any]:
+        assert self.derivative.jvp is not None
+        given = iter(moved)
+        tangents = tuple(next(given) if is_smooth(x.dtype) else None for x in primals)
+        found = self._call("jvp", self.derivative.jvp, tuple(primals), tangents)
+        return self._only_smooth(self._flat("jvp", found, self.outs, tangents=True))
+
+    def _vjp(
+        self, primals: list[Any], results: list[Any], cotangents: list[Any], smooth: Sequence[int]
+    ) -> Sequence[Any]:
+        assert self.derivative.vjp is not None
+        given = iter(cotangents)
+        every = [next(given) if is_smooth(out.dtype) else None for out in self.outs]
+        trees = [jax.tree.unflatten(self.tree, values) for values in (results, every)]
+        found = self._call("vjp", self.derivative.vjp, tuple(primals), *trees)
+        found = list(found) if isinstance(found, (tuple, list)) else [found]
+        if len(found) != len(primals):
+            raise ResultError(
+                f"{self.owner}: vjp returned {len(found)} cotangents for {len(primals)} inputs; return one for each "
+                "input, None for integers and for those that get none."
+            )
+        return [self._cotangent(i, found[i], primals[i]) for i in smooth]
+
+    def _cotangent(self, index: int, found: Any, primal: Any) -> Any:
+        if found is None:
+            return jnp.zeros_like(primal)
+        if (jnp.shape(found), jax.dtypes.result_type(found)) != (primal.shape, primal.dtype):
+            raise ResultError(
+                f"{self.owner}: vjp returned {_text(found)} as the cotangent of input {index}, which is "
+                f"{_text(primal)}; a cotangent has the shape and dtype of its input."
+            )
+        return found
+
+    # What all of them share.
+
+    def _call(self, keyword: str, function: Callable[..., Any], *args: Any) -> Any:
+        static = {name: value for name, value in self.static.items() if name != "outs" or _names(function, "outs")}
+        try:
+            inspect.signature(function).bind(*args, **static)
+        except TypeError as error:
+            raise KernelTypeError(
+                f"{self.owner}: {keyword} cannot be called as {keyword}({_SIGNATURES[keyword]}"
+                f"{''.join(f', {name}=...' for name in static)}): {error}."
+            ) from error
+        except ValueError:  # a builtin without a signature
+            pass
+        return function(*args, **static)
+
+    def _flat(self, keyword: str, found: Any, outs: Sequence[Struct], *, tangents: bool = False) -> list[Any]:
+        """Flatten what an author's function returned, and check it against *outs*."""
+        flat = jax.tree.leaves(found, is_leaf=lambda leaf: leaf is None)
+        what = "tangents of the results" if tangents else "results"
+        if len(flat) != len(outs):
+            raise ResultError(
+                f"{self.owner}: {keyword} returned {len(flat)} {what}; the kernel has {len(outs)} results."
+            )
+        for i, (value, out) in enumerate(zip(flat, outs, strict=True)):
+            if tangents and not is_smooth(out.dtype):
+                continue
+            if value is None or (jnp.shape(value), jax.dtypes.result_type(value)) != (out.shape, out.dtype):
+                raise ResultError(
+                    f"{self.owner}: result {i} of {keyword} is {_text(value)}; outs[{i}] is {_text(out)}. It must "
+                    f"return {what} in the kernel's own shapes and dtypes."
+                )
+        return flat
+
+    def _only_smooth(self, values: Sequence[Any]) -> list[Any]:
+        return [value for value, out in zip(values, self.outs, strict=True) if is_smooth(out.dtype)]
+
+
+def _differentiated_as(kernel: Callable[..., Any], reference: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that computes as *kernel* does and has the derivative of *reference*."""
+    run = jax.custom_jvp(kernel)
+    run.defjvp(lambda primals, tangents: (run(*primals), jax.jvp(reference, primals, tangents)[1]))
+    return run
+
+
+_SIGNATURES = {
+    "reference": "*inputs",
+    "jvp": "primals, tangents",
+    "vjp": "primals, results, cotangents",
+    "transpose": "inputs, cotangents",
+}
+
+
+def _names(function: Callable[..., Any], name: str) -> bool:
+    """Whether *function* has a parameter called *name*."""
+    try:
+        return name in inspect.signature(function).parameters
+    except ValueError:  # a builtin without a signature
+        return False
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "None"
+    return f"{jax.dtypes.result_type(value)}[{','.join(map(str, jnp.shape(value)))}]"

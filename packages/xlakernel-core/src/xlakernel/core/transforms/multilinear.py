@@ -1,0 +1,213 @@
+"""A function that is linear in groups of its arguments, as a JAX primitive with transposes that its author gives.
+
+JAX transposes what it can see into, and a kernel it cannot. This primitive carries the two maps together: evaluating it
+runs the one, transposing it runs the other. `jax.custom_derivatives.linear_call` does that too, but has no batching
+rule. Under ``jax.vmap`` the primitive remembers how its arguments are mapped, and maps whichever function it runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from .._compat import result_aval, vary_alike
+from ..errors import DifferentiationError, ResultError
+from ..specs import Mapped, Struct, is_smooth
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Group:
+    """Arguments in which a function is linear together, the others held fixed.
+
+    Attributes:
+      positions: which arguments they are.
+      transpose: ``transpose(arguments, cotangents) -> cotangents of the group``. The group's own arguments are None,
+        and so are the cotangents of integers.
+    """
+
+    positions: tuple[int, ...]
+    transpose: Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Multilinear:
+    """A function of arrays that is linear in each of its groups.
+
+    Attributes:
+      name: whose it is, for messages.
+      evaluate: the function; it takes its arguments one by one and returns a list of arrays.
+      outs: what it returns.
+      groups: the groups; no argument is in two of them.
+      smooth: the same function as one that JAX can differentiate in the arguments outside of the groups; None if it
+        has no derivative in them.
+    """
+
+    name: str
+    evaluate: Callable[..., list[Any]]
+    outs: tuple[Struct, ...]
+    groups: tuple[Group, ...]
+    smooth: Callable[..., list[Any]] | None
+
+    def __str__(self) -> str:
+        return self.name
+
+
+multilinear_p = Primitive("xlakernel_multilinear")
+multilinear_p.multiple_results = True
+
+
+def apply(function: Multilinear, arguments: Sequence[Any]) -> list[Any]:
+    """Call *function*."""
+    return _bind(function, arguments, ())
+
+
+def _bind(function: Multilinear, arguments: Sequence[Any], levels: tuple[Mapped, ...]) -> list[Any]:
+    results: list[Any] = multilinear_p.bind(*vary_alike(arguments), function=function, levels=levels)
+    return results
+
+
+def _mapped(run: Callable[..., Any], levels: Sequence[Mapped]) -> Callable[..., Any]:
+    """Return *run* under the levels of ``jax.vmap``, given innermost first."""
+    for level in levels:
+        run = jax.vmap(run, in_axes=level.axes, axis_size=level.size)
+    return run
+
+
+def _run(*arguments: Any, function: Multilinear, levels: tuple[Mapped, ...]) -> list[Any]:
+    return list(_mapped(function.evaluate, levels)(*arguments))
+
+
+@multilinear_p.def_impl
+def _impl(*arguments: Any, **params: Any) -> list[Any]:
+    with jax.disable_jit(False):  # one primitive is compiled also where the user asks for no jit
+        return jax.jit(functools.partial(_run, **params))(*arguments)
+
+
+@multilinear_p.def_abstract_eval
+def _abstract_eval(*arguments: Any, function: Multilinear, levels: tuple[Mapped, ...]) -> list[Any]:
+    batch = tuple(level.size for level in reversed(levels))
+    return [result_aval((*batch, *out.shape), out.dtype, arguments) for out in function.outs]
+
+
+mlir.register_lowering(multilinear_p, mlir.lower_fun(_run, multiple_results=True))
+
+
+def zero_tangent(primal: Any) -> ad.Zero:
+    """Return the symbolic zero tangent of *primal*."""
+    return ad.Zero(jax.typeof(primal).to_tangent_aval())
+
+
+def _batch(arguments: Sequence[Any], axes: Sequence[int | None], *, function: Multilinear, levels: Any) -> Any:
+    size = next(x.shape[axis] for x, axis in zip(arguments, axes, strict=True) if axis is not None)
+    results = _bind(function, arguments, (*levels, Mapped(tuple(axes), size)))
+    return results, [0] * len(results)
+
+
+batching.primitive_batchers[multilinear_p] = _batch
+
+
+def _jvp(arguments: Sequence[Any], tangents: Sequence[Any], *, function: Multilinear, levels: Any) -> Any:
+    results = _bind(function, arguments, levels)
+    live = [i for i, tangent in enumerate(tangents) if not isinstance(tangent, ad.Zero)]
+    parts = []
+    for group in function.groups:
+        if set(group.positions) & set(live):
+            moved = list(arguments)
+            for i in group.positions:
+                moved[i] = ad.instantiate_zeros(tangents[i])
+            parts.append(_bind(function, moved, levels))
+    rest = [i for i in live if not any(i in group.positions for group in function.groups)]
+    if rest:
+        if function.smooth is None:
+            raise DifferentiationError(
+                f"{function}: no derivative in input {rest[0]}; transpose= covers only "
+                f"{[group.positions for group in function.groups]}. Add that input to transpose= if the kernel is "
+                "linear in it, give a plain JAX version with reference=, or keep the input out of the derivative with "
+                "jax.lax.stop_gradient."
+            )
+        run = _mapped(function.smooth, levels)
+
+        def of_rest(*values: Any) -> list[Any]:
+            moved = list(arguments)
+            for i, value in zip(rest, values, strict=True):
+                moved[i] = value
+            return list(run(*vary_alike(moved)))
+
+        parts.append(jax.jvp(of_rest, [arguments[i] for i in rest], [tangents[i] for i in rest])[1])
+    return results, [
+        functools.reduce(ad.add_tangents, (part[i] for part in parts))
+        if is_smooth(result.dtype)
+        else zero_tangent(result)
+        for i, result in enumerate(results)
+    ]
+
+
+ad.primitive_jvps[multilinear_p] = _jvp
+
+
+def _transpose(cotangents: Sequence[Any], *arguments: Any, function: Multilinear, levels: Any) -> list[Any]:
+    wanted = [i for i, x in enumerate(arguments) if ad.is_undefined_primal(x)]
+    group = next((group for group in function.groups if set(wanted) <= set(group.positions)), None)
+    if group is None:
+        raise DifferentiationError(
+            f"{function}: not linear in the inputs {wanted} together; it is linear in each of "
+            f"{[group.positions for group in function.groups]}, the other inputs held fixed."
+        )
+    results: list[Any] = [None] * len(arguments)
+    if all(isinstance(cotangent, ad.Zero) for cotangent in cotangents):
+        return results
+    known = [None if i in group.positions else x for i, x in enumerate(arguments)]
+    given = [
+        ad.instantiate_zeros(cotangent) if is_smooth(out.dtype) else None
+        for out, cotangent in zip(function.outs, cotangents, strict=True)
+    ]
+    found = _transposed(group, levels)(known, given)
+    if len(found) != len(group.positions):
+        raise ResultError(
+            f"{function}: the transpose for inputs {group.positions} returned {len(found)} cotangents; return one for "
+            "each of them, None for zero."
+        )
+    for i, cotangent in zip(group.positions, found, strict=True):
+        if i in wanted and cotangent is not None:
+            results[i] = _checked(function, i, cotangent, arguments[i].aval)
+    return results
+
+
+def _checked(function: Multilinear, index: int, cotangent: Any, aval: Any) -> Any:
+    shape, dtype = jnp.shape(cotangent), jax.dtypes.result_type(cotangent)
+    if (shape, dtype) != (aval.shape, aval.dtype):
+        raise ResultError(
+            f"{function}: the transpose for input {index} returned {dtype}{list(shape)}; the input is "
+            f"{aval.dtype}{list(aval.shape)}, and a cotangent has the shape and dtype of its input."
+        )
+    return cotangent
+
+
+def _transposed(group: Group, levels: Sequence[Mapped]) -> Callable[[list[Any], list[Any]], list[Any]]:
+    """Return the group's transpose under the levels of ``jax.vmap``."""
+    if not levels:
+        return lambda known, cotangents: list(group.transpose(known, cotangents))
+    inner, level = _transposed(group, levels[:-1]), levels[-1]
+
+    def run(known: list[Any], cotangents: list[Any]) -> list[Any]:
+        axes = [None if x is None else axis for x, axis in zip(known, level.axes, strict=True)]
+        found = jax.vmap(inner, in_axes=(axes, 0), axis_size=level.size)(known, cotangents)
+        # What all slices share collects what each of them contributes.
+        axes = [level.axes[i] for i in group.positions]
+        return [x if x is None else _unmap(x, axis) for x, axis in zip(found, axes, strict=False)]
+
+    return run
+
+
+def _unmap(slices: Any, axis: int | None) -> Any:
+    return slices.sum(0) if axis is None else jnp.moveaxis(slices, 0, axis)
+
+
+ad.primitive_transposes[multilinear_p] = _transpose

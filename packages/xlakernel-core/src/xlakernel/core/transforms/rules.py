@@ -1,0 +1,147 @@
+"""How an operator's author says what its derivatives, its batches and its parts on several devices are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from .._compat import require_devices
+from ..errors import ShardingRuleError
+from ..sharding import ShardingRule
+from ..specs import check_callable
+from . import autodiff, batching
+from .derivative import declare
+
+if TYPE_CHECKING:
+    from ..kernel import XLACustomKernel
+
+
+class TransformRules:
+    """The part of `XLACustomKernel` that declares its transformations."""
+
+    name: str
+    _sharding: Callable[..., str] | str | None
+
+    def _start_rules(self) -> None:
+        """Begin with no derivative, no sharding, and with batches that map the kernel."""
+        self._derivative: dict[str, Any] = {}
+        self._sharding = None
+        autodiff.refuse(self._op)
+        batching.map_kernel(self._op)
+
+    @property
+    def _op(self) -> XLACustomKernel:
+        return cast("XLACustomKernel", self)
+
+    # Derivatives.
+
+    def def_reference(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """Take derivatives, of both modes and all orders, from *fn*, ``fn(*ins, **static) -> results``.
+
+        Args:
+          fn: a plain JAX function that computes what the operator does. Like those of `def_jvp`, `def_vjp` and
+            `def_transpose` it is called with the static keywords, and with ``outs=`` if it has a parameter of that
+            name. Several results are a list; one is an array.
+        """
+        return self._declare("reference", fn)
+
+    def def_jvp(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """Set the forward derivative, ``fn(primals, tangents, **static) -> tangents of the results``.
+
+        Integer inputs have the tangent None. Reverse mode transposes what *fn* does, unless there is a `def_vjp` or a
+        `def_reference`.
+        """
+        return self._declare("jvp", fn)
+
+    def def_vjp(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """Set the reverse derivative, ``fn(primals, results, cotangents, **static) -> cotangents of the inputs``.
+
+        It returns one cotangent for each input, None for integers and for zeros; results that are integers have the
+        cotangent None. Forward mode needs a `def_jvp` or a `def_reference` besides. What these functions compute is
+        differentiated in turn for higher orders, from the reference if there is one.
+        """
+        return self._declare("vjp", fn)
+
+    def def_transpose(self, inputs: int | tuple[int, ...], fn: Callable[..., Any]) -> Callable[..., Any]:
+        """Declare that the operator is linear in *inputs*, with this transpose.
+
+        Args:
+          inputs: an input, or several in which it is linear together, the others held fixed.
+          fn: ``fn(ins, cotangents, **static)``, where the linear inputs are None; returns their cotangents.
+
+        An operator that is linear in each of several inputs, as a matrix product is, has a transpose for each.
+        """
+        return self._declare("transpose", {**self._derivative.get("transpose", {}), inputs: fn}, fn)
+
+    def _declare(self, keyword: str, value: Any, fn: Any = None) -> Any:
+        declared = {**self._derivative, keyword: value}
+        derivative = declare(self.name, **declared)
+        assert derivative is not None
+        self._derivative = declared
+        autodiff.define_derivative(self._op, derivative)
+        return fn if fn is not None else value
+
+    # Rules of JAX's own kind.
+
+    def def_jvp_rule(self, rule: Callable[..., Any]) -> Callable[..., Any]:
+        """Set the forward-mode rule, ``rule(primals, tangents, **params) -> (outs, tangents of outs)``.
+
+        Symbolic zeros are `jax.interpreters.ad.Zero`. *params* are those of ``primitive.bind``.
+        """
+        autodiff.define_jvp(self._op, check_callable(self.name, "def_jvp_rule", rule))
+        return rule
+
+    def def_jvp_rule2(self, *rules: Callable[..., Any] | None) -> None:
+        """Set one forward-mode rule for each input, ``rule(tangent, *primals, **params) -> tangents of outs``.
+
+        None stands for an input that the results do not depend on smoothly; its tangent is dropped.
+        """
+        for rule in rules:
+            if rule is not None:
+                check_callable(self.name, "def_jvp_rule2", rule)
+        autodiff.define_jvp_per_input(self._op, rules)
+
+    def def_transpose_rule(self, rule: Callable[..., Any]) -> Callable[..., Any]:
+        """Set the reverse-mode rule of a linear operator, ``rule(cotangents, *ins, **params) -> cotangents of ins``.
+
+        Linear inputs are `jax.interpreters.ad.UndefinedPrimal`; the others get None.
+        """
+        autodiff.define_transpose(self._op, check_callable(self.name, "def_transpose_rule", rule))
+        return rule
+
+    def def_batching_rule(self, rule: Callable[..., Any]) -> Callable[..., Any]:
+        """Set the rule of ``jax.vmap``, ``rule(ins, axes, **params) -> (outs, axes of outs)``.
+
+        An axis of None stands for an input without a batch. Without this rule the kernel itself is mapped.
+        """
+        batching.define(self._op, check_callable(self.name, "def_batching_rule", rule))
+        return rule
+
+    # Several devices.
+
+    def def_sharding_rule(self, rule: str | Callable[..., str]) -> str | Callable[..., str]:
+        """Say how a call is split over devices, such as ``"m k, k n -> m n"`` for a matrix product.
+
+        Args:
+          rule: an einsum-like rule, or a function of the static keywords that returns one. A factor that inputs and
+            outputs share is split where they are, one that an output lacks is summed over, and one in brackets,
+            ``"i [j] -> i [j]"``, is kept whole. The kernel generator is called with the ``outs`` of one device's part.
+
+        Raises:
+          ShardingRuleError: if it cannot be read.
+        """
+        if self._op.has_side_effect:
+            raise ShardingRuleError(
+                f"{self.name}: def_sharding_rule and has_side_effect=True exclude each other: XLA may drop or repeat a "
+                "call that it splits. Call the operator inside jax.shard_map instead."
+            )
+        if not callable(rule):
+            ShardingRule.parse(rule, self.name)
+        self._sharding = rule
+        require_devices(self._op.primitive)
+        return rule
+
+    def sharding_rule(self, static: Mapping[str, Any]) -> ShardingRule | None:
+        """Return the rule for a call with these static keywords; None if there is none."""
+        text = self._sharding(**static) if callable(self._sharding) else self._sharding
+        return None if text is None else ShardingRule.parse(text, self.name)
