@@ -66,7 +66,7 @@ def vary_alike(values: Sequence[Any]) -> list[Any]:
 def _vary(value: Any, axes: tuple[Any, ...]) -> Any:
     if hasattr(jax.lax, "pcast"):
         return jax.lax.pcast(value, axes, to="varying")
-    return jax.lax.pvary(value, axes)
+    return jax.lax.pvary(value, axes)  # type: ignore[attr-defined]  # before jax 0.8
 
 
 def result_aval(shape: Sequence[Any], dtype: Any, operands: Sequence[Any], spec: Any = None) -> jax.core.ShapedArray:
@@ -83,7 +83,7 @@ def result_aval(shape: Sequence[Any], dtype: Any, operands: Sequence[Any], spec:
     if hasattr(core, "ManualAxisType"):
         manual = core.ManualAxisType(varying=varying)
         return jax.core.ShapedArray(tuple(shape), dtype, sharding=sharding, manual_axis_type=manual)
-    return jax.core.ShapedArray(tuple(shape), dtype, sharding=sharding, vma=varying)
+    return jax.core.ShapedArray(tuple(shape), dtype, sharding=sharding, vma=varying)  # type: ignore[call-arg]
 
 
 def require_devices(primitive: Any) -> None:

@@ -87,7 +87,8 @@ def _run(*arguments: Any, function: Multilinear, levels: tuple[Mapped, ...]) -> 
 @multilinear_p.def_impl
 def _impl(*arguments: Any, **params: Any) -> list[Any]:
     with jax.disable_jit(False):  # one primitive is compiled also where the user asks for no jit
-        return jax.jit(functools.partial(_run, **params))(*arguments)
+        results: list[Any] = jax.jit(functools.partial(_run, **params))(*arguments)
+        return results
 
 
 @multilinear_p.def_abstract_eval

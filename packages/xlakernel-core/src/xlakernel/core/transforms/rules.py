@@ -43,7 +43,8 @@ class TransformRules:
             `def_transpose` it is called with the static keywords, and with ``outs=`` if it has a parameter of that
             name. Several results are a list; one is an array.
         """
-        return self._declare("reference", fn)
+        self._declare("reference", fn)
+        return fn
 
     def def_jvp(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Set the forward derivative, ``fn(primals, tangents, **static) -> tangents of the results``.
@@ -51,7 +52,8 @@ class TransformRules:
         Integer inputs have the tangent None. Reverse mode transposes what *fn* does, unless there is a `def_vjp` or a
         `def_reference`.
         """
-        return self._declare("jvp", fn)
+        self._declare("jvp", fn)
+        return fn
 
     def def_vjp(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Set the reverse derivative, ``fn(primals, results, cotangents, **static) -> cotangents of the inputs``.
@@ -60,7 +62,8 @@ class TransformRules:
         cotangent None. Forward mode needs a `def_jvp` or a `def_reference` besides. What these functions compute is
         differentiated in turn for higher orders, from the reference if there is one.
         """
-        return self._declare("vjp", fn)
+        self._declare("vjp", fn)
+        return fn
 
     def def_transpose(self, inputs: int | tuple[int, ...], fn: Callable[..., Any]) -> Callable[..., Any]:
         """Declare that the operator is linear in *inputs*, with this transpose.
@@ -71,15 +74,15 @@ class TransformRules:
 
         An operator that is linear in each of several inputs, as a matrix product is, has a transpose for each.
         """
-        return self._declare("transpose", {**self._derivative.get("transpose", {}), inputs: fn}, fn)
+        self._declare("transpose", {**self._derivative.get("transpose", {}), inputs: fn})
+        return fn
 
-    def _declare(self, keyword: str, value: Any, fn: Any = None) -> Any:
+    def _declare(self, keyword: str, value: Any) -> None:
         declared = {**self._derivative, keyword: value}
         derivative = declare(self.name, **declared)
         assert derivative is not None
         self._derivative = declared
         autodiff.define_derivative(self._op, derivative)
-        return fn if fn is not None else value
 
     # Rules of JAX's own kind.
 
