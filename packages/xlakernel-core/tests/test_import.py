@@ -94,7 +94,17 @@ def test_xlakernel_is_a_namespace_that_packages_share():
     assert xlakernel.__file__ is None
 
 
-FACADE = ["KernelEntry", "XLACustomKernel", "XLAKernelError", "errors", "operators", "use_backend"]
+FACADE = [
+    "Exported",
+    "KernelEntry",
+    "XLACustomKernel",
+    "XLAKernelError",
+    "deserialize",
+    "errors",
+    "export",
+    "operators",
+    "use_backend",
+]
 
 
 def test_the_facade_is_what_it_says():
@@ -109,7 +119,9 @@ def test_the_facade_is_documented(name):
 
 
 @pytest.mark.parametrize(
-    "kind", [xlakernel.core.XLACustomKernel, xlakernel.core.KernelEntry], ids=lambda kind: kind.__name__
+    "kind",
+    [xlakernel.core.XLACustomKernel, xlakernel.core.KernelEntry, xlakernel.core.Exported],
+    ids=lambda kind: kind.__name__,
 )
 def test_public_members_are_documented(kind):
     public = {name: value for name, value in vars(kind).items() if not name.startswith("_")}

@@ -4,8 +4,22 @@ from . import errors as errors
 from .__about__ import __version__ as __version__
 from .config import use_backend as use_backend
 from .errors import XLAKernelError as XLAKernelError
+from .exported import Exported as Exported
+from .exported import deserialize as deserialize
+from .exported import export as export
 from .kernel import KernelEntry as KernelEntry
 from .kernel import XLACustomKernel as XLACustomKernel
 from .kernel import operators as operators
 
-__all__ = ["KernelEntry", "XLACustomKernel", "XLAKernelError", "__version__", "errors", "operators", "use_backend"]
+__all__ = [
+    "Exported",
+    "KernelEntry",
+    "XLACustomKernel",
+    "XLAKernelError",
+    "__version__",
+    "deserialize",
+    "errors",
+    "export",
+    "operators",
+    "use_backend",
+]

@@ -20,6 +20,7 @@ PLATFORMS = ("cpu", "gpu", "tpu")
 # Both hold sorted tuples of pairs or triples: hashable, and equal when they mean the same.
 _requested = jax.make_user_context(())  # ((platform, backend), …): what `use_backend` asks for
 _defaults = jax.make_user_context(())  # ((operator's number, platform, backend), …): what `set_default` asked for
+_exporting = jax.make_user_context(False)  # whether the program is lowered for `xlakernel.core.export`
 _defaults_lock = threading.Lock()
 
 
@@ -76,6 +77,18 @@ def check_backend(backend: str, asked_by: str) -> str:
 def requested_backends() -> Mapping[str, str]:
     """Return platform → backend as the surrounding `use_backend` contexts ask for it."""
     return dict(_requested.value)
+
+
+@contextmanager
+def exporting() -> Iterator[None]:
+    """Say that what is traced and lowered inside the ``with`` block goes to another process."""
+    with _exporting(True):
+        yield
+
+
+def is_exporting() -> bool:
+    """Whether this is inside `exporting`."""
+    return bool(_exporting.value)
 
 
 def remember_default(operator: int, platform: str, backend: str | None) -> None:

@@ -85,5 +85,9 @@ class DifferentiationError(XLAKernelError, NotImplementedError):
     """A derivative was asked of something that has no rule for it."""
 
 
+class ExportError(XLAKernelError, ValueError):
+    """A program cannot be exported, or an exported one cannot be loaded, because a kernel changed or the bytes did."""
+
+
 class AbiError(XLAKernelError, RuntimeError):
     """The installed runtime speaks a version of the XLA FFI that this release does not know."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import re
-import sys
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -36,6 +35,7 @@ from xlakernel.core.native import (
 from xlakernel.core.specs import Struct
 
 from ._cache import disable_disk_cache, enable_disk_cache
+from ._recipe import fresh, is_importable, write_recipe
 
 _Attributes = Sequence[tuple[str, np.dtype[Any]]]
 
@@ -105,15 +105,26 @@ class NumbaKernel(Kernel):
         code = self.dispatcher.py_func.__code__
         return tuple(code.co_varnames[: code.co_argcount])
 
-    def _register(self, arguments: Sequence[Argument], mode: Mapping[str, bool]) -> str:
+    def register_as(self, target: str, arguments: Sequence[Argument], mode: Mapping[str, bool]) -> None:
+        """Register the kernel under the name that an exported program calls it by."""
+        self._register(arguments, mode, target)
+
+    def _register(self, arguments: Sequence[Argument], mode: Mapping[str, bool], target: str | None = None) -> str:
+        """Register the kernel under *target*, or under the name that says all that it depends on."""
         function = self.dispatcher.py_func
         types_ = ", ".join(f"{a.source[0]}{a.index} {a.dtype}[{a.ndim}d]" for a in arguments)
         # Building takes this lock, and a thread that holds it may want to register a kernel: so it comes before the
         # registry's. Inside it, no helper is compiled between being hashed and being used.
         with global_compiler_lock:
-            content = fingerprint(self.dispatcher, {**_compiler_options(), **mode}, _implementations)
+            code = fingerprint(self.dispatcher, None, implementations)
+            content = fingerprint(code, {**_compiler_options(), **mode})
             name = f"xlakernel.numba/{function.__module__}.{function.__qualname__}({types_})#{content}"
-            return ensure_registered(name + self._place_mark(), "cpu", lambda: self._build(arguments, content, name))
+            return ensure_registered(
+                target or name + self._place_mark(),
+                "cpu",
+                lambda: self._build(arguments, content, name),
+                lambda: write_recipe(self.dispatcher, arguments, mode, content=code, implementations=implementations),
+            )
 
     def _place_mark(self) -> str:
         """Return what tells equal code at two places apart, so that errors point to the right line.
@@ -121,11 +132,7 @@ class NumbaKernel(Kernel):
         A function that others can import has one place, and a name that says nothing of it: it is found again
         wherever it is installed.
         """
-        function = self.dispatcher.py_func
-        found: Any = sys.modules.get(function.__module__)
-        for part in function.__qualname__.split("."):
-            found = getattr(found, part, None)
-        if function.__module__ != "__main__" and found in (self.dispatcher, function):
+        if is_importable(self.dispatcher):
             return ""
         return f"@{hashlib.sha256(self._location.encode()).hexdigest()[:8]}"
 
@@ -178,14 +185,9 @@ class NumbaKernel(Kernel):
         changed; and what is compiled for a handler should not appear in the user's cache file.
         """
         user = self.dispatcher
-        own = type(user)(
-            user.py_func,
-            locals=user.locals,
-            targetoptions=dict(user.targetoptions),
-            pipeline_class=user._compiler.pipeline_class,
-        )
+        own = fresh(user)
         # What no other process can name would be written by each one, and never read.
-        if user.stats.cache_path is not None and is_reproducible(user, _implementations):
+        if user.stats.cache_path is not None and is_reproducible(user, implementations):
             enable_disk_cache(own, content)
         return own
 
@@ -226,7 +228,7 @@ def _numba_says(error: Exception) -> str:
     return f"{' ' if hint else ''}{hint} Numba says:\n{text}"
 
 
-def _implementations(function: Any) -> Iterator[Any]:
+def implementations(function: Any) -> Iterator[Any]:
     """Yield what ``numba.overload`` and ``register_jitable`` have set in place of a plain function."""
     cpu_target.typing_context.refresh()  # take note of what was declared since the last compilation
     try:

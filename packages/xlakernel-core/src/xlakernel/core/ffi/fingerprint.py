@@ -36,10 +36,14 @@ _unknown: dict[int, tuple[str, Any]] = {}
 _first_seen: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
 Implementations = Callable[[types.FunctionType], Iterable[Any]]
+Definition = Callable[[types.FunctionType], bytes]
 
 
 def fingerprint(
-    function: Any, options: Mapping[str, Any] | None = None, implementations: Implementations = lambda _: ()
+    function: Any,
+    options: Mapping[str, Any] | None = None,
+    implementations: Implementations = lambda _: (),
+    definition: Definition | None = None,
 ) -> str:
     """Return the hash of *function* and of all it refers to.
 
@@ -47,11 +51,13 @@ def fingerprint(
       function: a Python function, or a compiler's wrapper of one (an object with ``py_func``), about to be compiled.
       options: what else determines the machine code.
       implementations: returns the functions that the compiler takes in place of a plain one (``numba.overload``).
+      definition: what to hash of each function in place of its bytecode, such as `source.definition`, for a
+        fingerprint that different versions of Python agree on.
 
     Returns:
       32 hexadecimal digits.
     """
-    walk = _Walk(implementations)
+    walk = _Walk(implementations, definition=definition)
     return _digest(itertools.chain(walk.value(dict(sorted((options or {}).items()))), walk.value(function)))
 
 
@@ -65,10 +71,24 @@ def _digest(parts: Iterable[bytes]) -> str:
 
 def is_reproducible(function: Any, implementations: Implementations = lambda _: ()) -> bool:
     """Whether *function* can have the same fingerprint in another process: not if it holds an unknown object."""
+    return not unknown_objects(function, implementations)
+
+
+def unknown_objects(function: Any, implementations: Implementations = lambda _: ()) -> list[Any]:
+    """Return the objects for which *function* has another fingerprint in every process.
+
+    They are objects of kinds that the walk does not understand, and compiled helpers that may hold other values of
+    their globals than these have now.
+    """
     walk = _Walk(implementations)
     for _ in walk.value(function):
         pass
-    return walk.reproducible
+    return walk.unknown
+
+
+def same_code(one: types.CodeType, other: types.CodeType) -> bool:
+    """Whether both are the same bytecode, whatever lines it came from."""
+    return _digest(_Walk(lambda _: ()).value(one)) == _digest(_Walk(lambda _: ()).value(other))
 
 
 def references(function: Any) -> Iterator[Any]:
@@ -82,11 +102,14 @@ def references(function: Any) -> Iterator[Any]:
 class _Walk:
     """One traversal: yields the parts to hash, and remembers the functions met."""
 
-    def __init__(self, implementations: Implementations, *, present: bool = False) -> None:
+    def __init__(
+        self, implementations: Implementations, *, present: bool = False, definition: Definition | None = None
+    ) -> None:
         self.implementations = implementations
         self.present = present  # whether to take helpers as they are now, compiled or not
+        self.definition = definition
         self.functions: list[Any] = []
-        self.reproducible = True
+        self.unknown: list[Any] = []
 
     def value(self, value: Any) -> Iterator[bytes]:
         kind = type(value)
@@ -139,7 +162,10 @@ class _Walk:
         if _is_versioned(function):
             yield _name(function).encode()
         else:
-            yield from self._code(function.__code__)
+            if self.definition is None:
+                yield from self._code(function.__code__)
+            else:
+                yield self.definition(function)
             yield from self.value((function.__defaults__, function.__kwdefaults__))
             yield from self._free(function)
             if function is value:  # a plain function is compiled only through what stands for it
@@ -219,7 +245,7 @@ class _Walk:
             yield self._number(value)
 
     def _number(self, value: Any) -> bytes:
-        self.reproducible = False
+        self.unknown.append(value)
         number, _ = _unknown.setdefault(id(value), (uuid.uuid4().hex, value))
         return f"object {number}".encode()
 

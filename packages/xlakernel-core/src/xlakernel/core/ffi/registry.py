@@ -7,8 +7,9 @@ it. So nothing is ever replaced or released here, and a name must say everything
 
 from __future__ import annotations
 
+import dataclasses
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -23,18 +24,36 @@ class Handler(NamedTuple):
     keep_alive: Any  # whatever owns the code at that address, and what it refers to
 
 
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """How a backend makes a target again in another process, under the same name.
+
+    Attributes:
+      module: the backend's module, below ``xlakernel.``; its ``rebuild(name, data)`` registers the target.
+      data: what that function needs, made of what JSON has.
+    """
+
+    module: str
+    data: Mapping[str, Any]
+
+
 _handlers: dict[tuple[str, str], Handler] = {}
+_recipes: dict[tuple[str, str], Callable[[], Recipe]] = {}
 # Building a handler may build another one: a kernel's compilation can run Python.
 _lock = threading.RLock()
 
 
-def ensure_registered(name: str, platform: str, build: Callable[[], Handler]) -> str:
+def ensure_registered(
+    name: str, platform: str, build: Callable[[], Handler], recipe: Callable[[], Recipe] | None = None
+) -> str:
     """Register the handler that *build* makes under *name*, unless the name is known.
 
     Args:
       name: the target's name, which must identify the machine code.
       platform: XLA's name of the platform, ``"cpu"`` or ``"CUDA"``.
       build: makes the handler; called at most once per name, by one thread.
+      recipe: says how to make the target in another process, or raises `ExportError`; called when a program that uses
+        it is exported, which few are. Without it none can be.
 
     Returns:
       The name.
@@ -45,10 +64,22 @@ def ensure_registered(name: str, platform: str, build: Callable[[], Handler]) ->
                 check_api_version()
                 handler = build()
                 jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler.address), platform=platform)
+                if recipe is not None:
+                    _recipes[platform, name] = recipe
                 _handlers[platform, name] = handler
     return name
 
 
 def registered_targets() -> list[str]:
     """Return the names registered so far, in order."""
-    return [name for _, name in _handlers]
+    return [name for _, name in list(_handlers)]
+
+
+def is_registered(name: str, platform: str) -> bool:
+    """Whether the target exists in this process."""
+    return (platform, name) in _handlers
+
+
+def recipes_of(name: str) -> dict[str, Callable[[], Recipe] | None]:
+    """Return how the target can be made in another process, by the platforms that it is registered for."""
+    return {platform: _recipes.get((platform, found)) for platform, found in list(_handlers) if found == name}

@@ -1,0 +1,89 @@
+"""The bytes of an exported program: what JAX serialised, behind a header that says how to make its kernels again.
+
+magic (8 bytes) | format (2) | length of the header (4) | length of the program (8) | SHA-256 of both (32)
+header: JSON, {"targets": [{"name", "platform", "module", "data"}, ...], "made with": {distribution: version}}
+program: from jax.export
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import platform
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+
+from .__about__ import __version__
+from .errors import ExportError
+from .ffi.registry import Recipe
+
+_MAGIC = b"xlaknl\r\n"  # changes if the file is copied as text
+_FORMAT = 1
+_HEAD = struct.Struct("<8sHIQ32s")
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """A handler that a program calls: its name, XLA's name of its platform, and how to make it."""
+
+    name: str
+    platform: str
+    recipe: Recipe
+
+
+def pack(targets: Sequence[Target], program: bytes) -> bytes:
+    """Return the artifact of a program that JAX serialised."""
+    made_with = {"python": platform.python_version(), "jax": jax.__version__, "xlakernel-core": __version__}
+    listed = [
+        {"name": t.name, "platform": t.platform, "module": t.recipe.module, "data": t.recipe.data} for t in targets
+    ]
+    header = json.dumps({"targets": listed, "made with": made_with}, sort_keys=True).encode()
+    digest = hashlib.sha256(header + program).digest()
+    return _HEAD.pack(_MAGIC, _FORMAT, len(header), len(program), digest) + header + program
+
+
+def unpack(blob: Any) -> tuple[list[Target], bytes]:
+    """Return what was given to `pack`.
+
+    Raises:
+      ExportError: if *blob* is not what `pack` returned.
+    """
+    try:
+        data = bytes(memoryview(blob))
+    except TypeError as error:
+        raise ExportError(
+            f"deserialize: expected the bytes that serialize() returned; got {type(blob).__name__}. Read them from a "
+            'file opened with "rb".'
+        ) from error
+    if not data.startswith(_MAGIC):
+        raise ExportError(
+            f"deserialize: these {len(data)} bytes are not a program that xlakernel.core.export wrote; they begin with "
+            f"{data[:8]!r}. What jax.export wrote is read by jax.export.deserialize."
+        )
+    if len(data) < _HEAD.size:
+        raise _damaged(f"{len(data)} bytes are there, the first {_HEAD.size} say how many should be")
+    _, format_, header_size, program_size, digest = _HEAD.unpack_from(data)
+    if format_ != _FORMAT:
+        raise ExportError(
+            f"deserialize: the program is in format {format_}; xlakernel-core {__version__} reads format {_FORMAT}. "
+            "Install the version that wrote it, or export the program again with this one."
+        )
+    body = data[_HEAD.size :]
+    if len(body) != header_size + program_size:
+        raise _damaged(f"{len(data)} bytes are there, {_HEAD.size + header_size + program_size} were written")
+    if hashlib.sha256(body).digest() != digest:
+        raise _damaged("its content does not have the checksum that it was written with")
+    header = json.loads(body[:header_size])
+    return [_target(entry) for entry in header["targets"]], body[header_size:]
+
+
+def _target(entry: Mapping[str, Any]) -> Target:
+    return Target(entry["name"], entry["platform"], Recipe(entry["module"], entry["data"]))
+
+
+def _damaged(what: str) -> ExportError:
+    return ExportError(f"deserialize: the exported program is damaged: {what}. Copy the file again, in binary mode.")

@@ -1,0 +1,296 @@
+"""`export` and `deserialize`: programs with kernels, for another process."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, overload
+
+import jax
+
+from .artifact import Target, pack, unpack
+from .config import exporting
+from .errors import ExportError, KernelTypeError, MissingDependencyError
+from .ffi.registry import is_registered, recipes_of, registered_targets
+
+# XLA's name of a platform → JAX's; the others are equal.
+_JAX_PLATFORMS = {"CUDA": "cuda", "ROCM": "rocm"}
+
+
+class Exported:
+    """A program that can be written as bytes and called in another process; `export` and `deserialize` return it.
+
+    Attributes:
+      exported: the `jax.export.Exported` inside.
+      call: runs the program, ``call(*args, **kwargs)``, with arguments of the pytrees, dtypes and shapes that it was
+        exported for. It is jitted, and works inside ``jax.jit``, ``jax.grad`` (if it was serialised with *vjp_order*)
+        and ``jax.shard_map``. ``jax.vmap`` of it is not possible, as of any `jax.export.Exported`: export
+        ``jax.jit(jax.vmap(f))``, with a symbolic batch size if need be.
+    """
+
+    def __init__(self, exported: Any, targets: Sequence[Target]) -> None:
+        self.exported = exported
+        self.call: Callable[..., Any] = jax.jit(exported.call)
+        self._targets = tuple(targets)
+
+    def __repr__(self) -> str:
+        return f"Exported({self.fun_name!r}, platforms={self.platforms}, kernels={list(self.targets)})"
+
+    @property
+    def fun_name(self) -> str:
+        """The name of the function that was exported."""
+        return str(self.exported.fun_name)
+
+    @property
+    def in_avals(self) -> tuple[Any, ...]:
+        """The shapes, maybe symbolic, and dtypes of the arguments, flat."""
+        return tuple(self.exported.in_avals)
+
+    @property
+    def out_avals(self) -> tuple[Any, ...]:
+        """The shapes and dtypes of the results, flat."""
+        return tuple(self.exported.out_avals)
+
+    @property
+    def in_tree(self) -> Any:
+        """The pytree of (args, kwargs)."""
+        return self.exported.in_tree
+
+    @property
+    def out_tree(self) -> Any:
+        """The pytree of the results."""
+        return self.exported.out_tree
+
+    @property
+    def platforms(self) -> tuple[str, ...]:
+        """JAX's names of the platforms that it can run on."""
+        return tuple(self.exported.platforms)
+
+    @property
+    def nr_devices(self) -> int:
+        """The number of devices that it was lowered for."""
+        return int(self.exported.nr_devices)
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The names of the native handlers that it calls."""
+        return tuple(dict.fromkeys(target.name for target in self._targets))
+
+    def mlir_module(self) -> str:
+        """Return the program as text."""
+        return str(self.exported.mlir_module())
+
+    def has_vjp(self) -> bool:
+        """Whether the program can be differentiated."""
+        return bool(self.exported.has_vjp())
+
+    def vjp(self) -> Exported:
+        """Return the program's VJP, exported; see `jax.export.Exported.vjp`.
+
+        Raises:
+          ValueError: if it was loaded from bytes without one.
+        """
+        with exporting():
+            found = _open(self.exported).vjp()
+        return _close(found, _kept_checks(self.exported), self._targets)
+
+    def serialize(self, vjp_order: int = 0) -> bytes:
+        """Return the program, and what makes its kernels again, as bytes for `deserialize`.
+
+        Args:
+          vjp_order: how many orders of reverse-mode derivatives to include.
+
+        Raises:
+          ExportError: if a kernel of the derivatives cannot be made again in another process.
+          MissingDependencyError: if JAX lacks its serialisation library, flatbuffers.
+        """
+        _check_flatbuffers("serialize")
+        # JAX lowers the derivatives while it serialises, and must be told of their handlers before.
+        every, last = [self], self
+        for _ in range(vjp_order):
+            last = last.vjp()
+            every.append(last)
+        targets = {(target.platform, target.name): target for program in every for target in program._targets}
+        checks = (*_kept_checks(self.exported), *_checks(name for _, name in targets))
+        with exporting():
+            program = dataclasses.replace(self.exported, disabled_safety_checks=tuple(dict.fromkeys(checks)))
+            return pack(list(targets.values()), bytes(program.serialize(vjp_order=vjp_order)))
+
+
+def export(
+    jitted: Any, *, platforms: Sequence[str] | None = None, disabled_checks: Sequence[Any] = ()
+) -> Callable[..., Exported]:
+    """Export a jitted function, with the kernels of this project in it, for another process.
+
+    It is `jax.export.export`, and an artifact that says how to make the kernels again: a kernel that can be imported
+    is imported there by module and name, and refused if it, or anything it refers to, is not what was exported. Any
+    other kernel (one defined in ``__main__``, in a notebook, or inside a function, as an operator's generator does) is
+    part of the artifact, pickled, and can be loaded with the same minor version of Python. Load artifacts only from
+    those whom you trust: loading one imports modules and unpickles.
+
+    Args:
+      jitted: what ``jax.jit`` returned.
+      platforms: JAX's names of platforms, ``"cpu"``, ``"cuda"``, ...; None: the default one here.
+      disabled_checks: `jax.export.DisabledSafetyCheck` for custom calls of others.
+
+    Returns:
+      A function of the arguments, or of their `jax.ShapeDtypeStruct`, with symbolic shapes
+      (`jax.export.symbolic_shape`) or without, that returns the `Exported`.
+
+    Raises:
+      KernelTypeError: if *jitted* is not the result of ``jax.jit``.
+
+    The function it returns raises `ExportError` if a kernel cannot be made again in another process.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from xlakernel.core import export
+      >>> exported = export(jax.jit(jnp.sin))(jax.ShapeDtypeStruct((4,), jnp.float32))
+      >>> exported.call(jnp.zeros(4))
+      Array([0., 0., 0., 0.], dtype=float32)
+    """
+    if not hasattr(jitted, "trace"):
+        raise KernelTypeError(
+            f"export: expected a function that jax.jit returned; got {jitted!r} of type {type(jitted).__name__}. "
+            "Write export(jax.jit(f))."
+        )
+
+    def export_for(*args: Any, **kwargs: Any) -> Exported:
+        from jax import export as jax_export  # not part of `import jax` everywhere, and seldom needed
+
+        checks = _EveryTarget(disabled_checks)
+        with exporting():
+            found = jax_export.export(jitted, platforms=platforms, disabled_checks=checks)(*args, **kwargs)
+        return _close(found, tuple(disabled_checks))
+
+    return export_for
+
+
+def deserialize(blob: bytes | bytearray | memoryview) -> Exported:
+    """Load a program that `Exported.serialize` wrote, and compile its kernels.
+
+    Modules that define kernels must be importable, as they were where the program was exported; nothing needs to be
+    imported by hand. Loading imports modules and unpickles kernels that no module holds: as with pickles, load only
+    what comes from those whom you trust.
+
+    Args:
+      blob: the bytes.
+
+    Returns:
+      The program. Kernels for platforms that are not here are left out; JAX says so when it is called there.
+
+    Raises:
+      ExportError: if the bytes are not such a program, or are damaged, or if a kernel is not what was exported.
+      MissingDependencyError: if the package of a kernel's backend is not installed.
+    """
+    from jax import export as jax_export  # as above
+
+    targets, program = unpack(blob)
+    _check_flatbuffers("deserialize")
+    for target in targets:
+        if not is_registered(target.name, target.platform) and _is_here(target.platform):
+            _rebuild(target)
+    return Exported(jax_export.deserialize(bytearray(program)), targets)
+
+
+class _EveryTarget(Sequence[Any]):
+    """The user's disabled checks, and one for each handler that is registered when JAX looks.
+
+    It looks after lowering, which registers the handlers that the program calls; `_close` then keeps only those.
+    """
+
+    def __init__(self, others: Sequence[Any]) -> None:
+        self._others = tuple(others)
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Any]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        return (*self._others, *_checks(registered_targets()))[index]
+
+    def __len__(self) -> int:
+        return len(self._others) + len(registered_targets())
+
+
+def _checks(names: Any) -> Iterator[Any]:
+    from jax.export import DisabledSafetyCheck
+
+    return (DisabledSafetyCheck.custom_call(name) for name in dict.fromkeys(names))
+
+
+def _kept_checks(exported: Any) -> tuple[Any, ...]:
+    """Return the checks that the user disabled."""
+    ours = set(_checks(registered_targets()))
+    return tuple(check for check in exported.disabled_safety_checks if check not in ours)
+
+
+def _open(exported: Any) -> Any:
+    """Return the same program with `_EveryTarget`, so that its derivative may call handlers that are not there yet."""
+    return dataclasses.replace(exported, disabled_safety_checks=_EveryTarget(_kept_checks(exported)))
+
+
+def _close(exported: Any, others: Sequence[Any], known: Sequence[Target] = ()) -> Exported:
+    """Return *exported* with the handlers that it calls, maybe *known* ones, and disabled checks for no others."""
+    # A module in MLIR's bytecode keeps its strings as they are, one after the other, each with a zero behind it, the
+    # dialects' names first. Its text would have to be printed with every constant in it, and escapes non-ASCII names.
+    content = exported.mlir_module_serialized
+    candidates = dict.fromkeys([*registered_targets(), *(target.name for target in known)])
+    names = [name for name in candidates if b"\0%b\0" % name.encode() in content]
+    targets = {(target.platform, target.name): target for target in known if target.name in names}
+    for name in names:
+        for platform in recipes_of(name):
+            if (platform, name) not in targets:
+                targets[platform, name] = _target_of(name, platform)
+    checks = tuple(dict.fromkeys([*others, *_checks(names)]))
+    return Exported(dataclasses.replace(exported, disabled_safety_checks=checks), list(targets.values()))
+
+
+def _target_of(name: str, platform: str) -> Target:
+    recipe = recipes_of(name)[platform]
+    if recipe is None:
+        raise ExportError(
+            f"export: {name!r} cannot be made again in another process: it was registered without a recipe. Export the "
+            "program with another backend (use_backend), or make the backend give one to ensure_registered."
+        )
+    return Target(name, platform, recipe())
+
+
+def _is_here(platform: str) -> bool:
+    if platform == "cpu":
+        return True
+    try:
+        return bool(jax.devices(_JAX_PLATFORMS.get(platform, platform)))
+    except RuntimeError:  # JAX knows no such devices
+        return False
+
+
+def _rebuild(target: Target) -> None:
+    parts = target.recipe.module.split(".")
+    if parts[0] != "xlakernel" or len(parts) < 2:
+        raise ExportError(
+            f"deserialize: {target.name!r} is to be made by the module {target.recipe.module!r}, which is not one of "
+            "xlakernel's. The program was not written by xlakernel.core.export; do not load it."
+        )
+    try:
+        backend = importlib.import_module(target.recipe.module)
+    except ModuleNotFoundError as error:
+        package = ".".join(parts[:2])
+        if error.name != package:
+            raise
+        raise MissingDependencyError(
+            f"deserialize: {target.name!r} needs {package}, which is not installed. "
+            f"Install it with `pip install xlakernel-{parts[1]}`."
+        ) from error
+    backend.rebuild(target.name, target.recipe.data)
+
+
+def _check_flatbuffers(asked_by: str) -> None:
+    try:
+        importlib.import_module("flatbuffers")
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(
+            f"{asked_by}: JAX writes and reads exported programs with flatbuffers, which is not installed. "
+            'Install it with `pip install "xlakernel-core[export]"`.'
+        ) from error

@@ -1,0 +1,230 @@
+"""Exported programs: their bytes, those without kernels, and what of the backends is asked."""
+
+import importlib
+import sys
+import types
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import export as jax_export
+
+from xlakernel.core import XLACustomKernel, deserialize, export
+from xlakernel.core.artifact import Target, pack, unpack
+from xlakernel.core.config import is_exporting
+from xlakernel.core.errors import ExportError, KernelTypeError, MissingDependencyError
+from xlakernel.core.ffi.registry import Recipe, ensure_registered, recipes_of
+
+X = jax.ShapeDtypeStruct((3,), jnp.float32)
+PAIR = (("float32", 1),)
+
+
+def negate(x, out):
+    for i in range(out.size):
+        out[i] = -x[i]
+
+
+def scale(x, *, by):
+    return {"scaled": x * by}
+
+
+@pytest.fixture
+def blob():
+    return export(jax.jit(jnp.sin))(X).serialize()
+
+
+def test_a_program_without_kernels(blob):
+    program = deserialize(blob)
+    assert program.targets == ()
+    assert program.call(jnp.zeros(3)).tolist() == [0, 0, 0]
+
+
+def test_pytrees_and_keywords():
+    program = deserialize(export(jax.jit(scale))(X, by=X).serialize())
+    assert program.call(jnp.ones(3), by=jnp.arange(3.0))["scaled"].tolist() == [0, 1, 2]
+    assert program.out_tree == jax.tree.structure({"scaled": 0})
+
+
+def test_symbolic_shapes():
+    program = deserialize(export(jax.jit(jnp.sum))(*jax_export.symbolic_args_specs((X,), "n")).serialize())
+    assert [program.call(jnp.ones(n)) for n in (1, 7)] == [1, 7]
+    assert str(program.in_avals[0].shape[0]) == "n"
+
+
+def test_several_platforms():
+    program = deserialize(export(jax.jit(jnp.sin), platforms=["cpu", "cuda", "tpu"])(X).serialize())
+    assert program.platforms == ("cpu", "cuda", "tpu")
+    assert program.call(jnp.zeros(3)).tolist() == [0, 0, 0]
+
+
+def test_another_platforms_program_says_so_when_it_is_called():
+    program = deserialize(export(jax.jit(jnp.sin), platforms=["tpu"])(X).serialize())
+    with pytest.raises(ValueError, match="was exported for platforms"):
+        program.call(jax.device_put(jnp.zeros(3), jax.devices("cpu")[0]))
+
+
+def test_other_custom_calls_are_refused_unless_allowed():
+    def program(x):
+        return jax.ffi.ffi_call("somebody's", X)(x)
+
+    with pytest.raises(ValueError, match="somebody's"):
+        export(jax.jit(program))(X)
+    allowed = jax_export.DisabledSafetyCheck.custom_call("somebody's")
+    exported = export(jax.jit(program), disabled_checks=[allowed])(X)
+    assert exported.exported.disabled_safety_checks == (allowed,)
+    assert deserialize(exported.serialize()).targets == ()
+
+
+def test_only_jitted_functions_are_exported():
+    with pytest.raises(KernelTypeError, match=r"got <function scale .*export\(jax.jit\(f\)\)"):
+        export(scale)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda blob: b"", "these 0 bytes are not a program that xlakernel.core.export wrote"),
+        (lambda blob: blob[8:], "not a program that xlakernel.core.export wrote"),
+        (lambda blob: bytes(export(jax.jit(jnp.sin))(X).exported.serialize()), "is read by jax.export.deserialize"),
+        (lambda blob: blob.replace(b"\r\n", b"\n", 1), "not a program"),
+        (lambda blob: blob[:20], "damaged: 20 bytes are there, the first 54 say how many"),
+        (lambda blob: blob[:-1], r"damaged: \d+ bytes are there, \d+ were written"),
+        (lambda blob: blob + b"\0", r"damaged: \d+ bytes are there, \d+ were written"),
+        (lambda blob: blob[:-1] + bytes([blob[-1] ^ 1]), "does not have the checksum"),
+        (lambda blob: blob[:8] + b"\x02" + blob[9:], r"in format 2; xlakernel-core \S+ reads format 1"),
+        (lambda blob: "text", "expected the bytes that serialize.* returned; got str"),
+    ],
+)
+def test_other_bytes_are_refused(blob, damage, message):
+    with pytest.raises(ExportError, match=message):
+        deserialize(damage(blob))
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_bytes_of_every_kind_are_taken(blob, kind):
+    assert deserialize(kind(blob)).fun_name == "sin"
+
+
+def test_an_artifact_holds_what_it_was_given():
+    targets = [Target("größe", "CUDA", Recipe("xlakernel.x", {"a": [1, None, "π"]}))]
+    assert unpack(pack(targets, b"program")) == (targets, b"program")
+
+
+@pytest.fixture
+def backend(monkeypatch):
+    """A backend that notes what it is asked to rebuild."""
+    module = types.ModuleType("xlakernel.of_the_export_test")
+    module.rebuilt = []
+    module.rebuild = lambda name, data: module.rebuilt.append((name, data))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return module
+
+
+def with_targets(blob, *targets):
+    return pack(targets, unpack(blob)[1])
+
+
+def test_the_backend_is_asked_for_what_is_not_registered(blob, backend, new_name, compile_handler):
+    here, missing = new_name(), new_name()
+    ensure_registered(here, "cpu", lambda: compile_handler(negate, PAIR, PAIR))
+    targets = [Target(name, "cpu", Recipe(backend.__name__, {"of": name})) for name in (here, missing)]
+    program = deserialize(with_targets(blob, *targets))
+    assert backend.rebuilt == [(missing, {"of": missing})]
+    assert program.targets == (here, missing)
+
+
+def test_kernels_for_devices_that_are_not_here_are_left_out(blob, backend, monkeypatch):
+    def devices(platform):
+        raise RuntimeError(f"no {platform}")
+
+    monkeypatch.setattr(jax, "devices", devices)
+    kernel = Target("elsewhere", "CUDA", Recipe(backend.__name__, {}))
+    program = deserialize(with_targets(blob, kernel))
+    assert backend.rebuilt == []
+    assert unpack(program.serialize())[0] == [kernel]
+
+
+def test_a_backend_that_is_not_installed_is_named(blob, new_name):
+    kernel = Target(new_name(), "cpu", Recipe("xlakernel.absent._export", {}))
+    with pytest.raises(MissingDependencyError, match=r"needs xlakernel\.absent, .* `pip install xlakernel-absent`"):
+        deserialize(with_targets(blob, kernel))
+
+
+@pytest.mark.parametrize("module", ["os", "xlakernel", "xlakernelx.y", "not.xlakernel.numba"])
+def test_a_recipe_imports_only_backends(blob, new_name, module):
+    with pytest.raises(ExportError, match="not one of xlakernel's"):
+        deserialize(with_targets(blob, Target(new_name(), "cpu", Recipe(module, {}))))
+
+
+def test_flatbuffers_is_asked_for(blob, monkeypatch):
+    program = export(jax.jit(jnp.sin))(X)
+    real = importlib.import_module
+
+    def without(name, package=None):
+        if name == "flatbuffers":
+            raise ModuleNotFoundError(name)
+        return real(name, package)
+
+    monkeypatch.setattr(importlib, "import_module", without)
+    for ask in (program.serialize, lambda: deserialize(blob)):
+        with pytest.raises(MissingDependencyError, match=r'pip install "xlakernel-core\[export\]"'):
+            ask()
+
+
+@pytest.fixture
+def call_target(new_name, compile_handler):
+    """Return a function that registers a handler with a recipe, and returns a program that calls it."""
+
+    def call(recipe):
+        name = new_name() + ' "größe\\π" '
+        ensure_registered(name, "cpu", lambda: compile_handler(negate, PAIR, PAIR), recipe)
+        return name, lambda x: jax.ffi.ffi_call(name, X)(x)
+
+    return call
+
+
+def test_the_recipe_of_a_target_is_asked_for_when_it_is_exported(call_target, backend):
+    asked = []
+
+    def recipe():
+        asked.append(True)
+        return Recipe(backend.__name__, {"a": 1})
+
+    name, program = call_target(recipe)
+    assert recipes_of(name) == {"cpu": recipe}
+    jax.jit(program)(jnp.ones(3))
+    assert asked == []
+    exported = export(jax.jit(program))(X)
+    assert asked == [True]
+    assert unpack(exported.serialize())[0] == [Target(name, "cpu", Recipe(backend.__name__, {"a": 1}))]
+    assert deserialize(exported.serialize()).call(jnp.ones(3)).tolist() == [-1, -1, -1]
+
+
+def test_a_target_without_a_recipe_is_refused(call_target):
+    _, program = call_target(None)
+    with pytest.raises(ExportError, match="cannot be made again in another process: it was registered without"):
+        export(jax.jit(program))(X)
+
+
+def test_programs_know_that_they_are_exported():
+    seen = []
+    op = XLACustomKernel("of the context test", replace=True)
+    op.def_jax_kernel(lambda outs: seen.append(("lowered", is_exporting())) or (lambda x: x))
+
+    @jax.custom_vjp
+    def program(x):
+        return op(x, outs=x)
+
+    def backward(_, ct):
+        seen.append(("derivative", is_exporting()))
+        return (ct,)
+
+    program.defvjp(lambda x: (program(x), None), backward)
+    jitted = jax.jit(program)
+    jitted(jnp.ones(3))
+    exported = export(jitted)(X)
+    assert seen == [("lowered", False), ("lowered", True)]
+    seen.clear()
+    exported.serialize(vjp_order=1)
+    assert seen and all(exporting for _, exporting in seen)
+    assert not is_exporting()
