@@ -155,6 +155,16 @@ def demo(session: nox.Session) -> None:
 
 
 @nox.session
+def fuzz(session: nox.Session) -> None:
+    """Test random kernels, shapes and orders of transformations for minutes; arguments are handed to pytest."""
+    requirements = dependency_groups(PROJECTS["numba"], "test")
+    local = [line.removeprefix(PREFIX) for line in requirements if line.startswith(PREFIX)]
+    session.install(*editable("numba", *local), *(line for line in requirements if not line.startswith(PREFIX)))
+    path = f"packages/{PREFIX}numba/tests/test_properties.py"
+    session.run("pytest", path, *session.posargs, env={"JAX_PLATFORMS": "cpu", "XLAKERNEL_FUZZ": "long"})
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
     """Check style and formatting."""
     session.install(*group("lint"))

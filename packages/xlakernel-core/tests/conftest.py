@@ -12,11 +12,16 @@ import jax
 import numba
 import numpy as np
 import pytest
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir
 from numba.core import types
 
 from xlakernel.core import XLACustomKernel
+from xlakernel.core.errors import KernelCheckError
 from xlakernel.core.ffi.registry import ensure_registered
 from xlakernel.core.native import Argument, array_type, build_handler, numba_dtype
+from xlakernel.core.testing import check_kernel
+from xlakernel.core.testing._table import CHECKS
 
 _numbers = itertools.count()
 
@@ -206,3 +211,62 @@ def hash_in_processes(tmp_path_factory):
     with _serve("1") as one, _serve("2") as other:
         servers = (one, other)
         yield hash_in_processes_
+
+
+@pytest.fixture(scope="session")
+def only():
+    """Return a function that returns what `check_kernel` should skip to run only some checks."""
+    return lambda *checks: {name: "this test is about another check" for name in CHECKS if name not in checks}
+
+
+@pytest.fixture(scope="session")
+def run_check(only):
+    """Return a function that runs one check of `check_kernel` and returns its outcome."""
+
+    def run(check, fn, *args, **options):
+        try:
+            report = check_kernel(fn, *args, skip=only(check), **options)
+        except KernelCheckError as error:
+            report = error.report
+        return report[check]
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def assert_passes(run_check):
+    """Return a function that asserts that a kernel passes one check."""
+
+    def passes(check, fn, *args, **options):
+        outcome = run_check(check, fn, *args, **options)
+        assert outcome.outcome == "passed", outcome
+
+    return passes
+
+
+@pytest.fixture(scope="session")
+def assert_caught(run_check):
+    """Return a function that asserts that one check fails, with a text in what it says."""
+
+    def caught(check, text, fn, *args, **options):
+        outcome = run_check(check, fn, *args, **options)
+        assert outcome.outcome == "failed", outcome
+        assert text in outcome.detail
+        assert outcome.advice
+
+    return caught
+
+
+@pytest.fixture(scope="session")
+def new_primitive():
+    """Return a function that makes a doubling whose batch is where *batch_axis* says; its result says nothing else."""
+
+    def make(batch_axis):
+        primitive = Primitive("double")
+        primitive.def_impl(lambda x: 2 * x)
+        primitive.def_abstract_eval(lambda x: jax.core.ShapedArray(x.shape, x.dtype))
+        mlir.register_lowering(primitive, mlir.lower_fun(lambda x: 2 * x, multiple_results=False))
+        batching.primitive_batchers[primitive] = lambda args, axes: (primitive.bind(*args), batch_axis(axes[0]))
+        return primitive.bind
+
+    return make

@@ -33,6 +33,10 @@ class InputError(XLAKernelError, TypeError):
     """An argument of a call is not an array."""
 
 
+class ArgumentError(XLAKernelError, ValueError):
+    """An argument of one of our own functions is none of what it allows."""
+
+
 class StaticArgumentError(XLAKernelError, TypeError):
     """A static keyword argument is traced, unhashable, or of an unusable type."""
 
@@ -71,6 +75,14 @@ class VmapMethodError(XLAKernelError, ValueError):
 
 class GeneratorError(XLAKernelError, RuntimeError):
     """A kernel generator, or the kernel that it returned, raised."""
+
+
+class KernelCheckError(XLAKernelError, AssertionError):
+    """A kernel failed checks of `xlakernel.core.testing`; ``report`` says what came of each."""
+
+    def __init__(self, message: str, report: object = None) -> None:
+        super().__init__(message)
+        self.report = report
 
 
 class CompileError(XLAKernelError, RuntimeError):

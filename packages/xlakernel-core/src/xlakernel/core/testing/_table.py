@@ -1,0 +1,86 @@
+"""Every check, by name."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from ..errors import DifferentiationError
+from . import _batches, _calls, _derivatives, _sharding
+from ._report import CheckFailure, NotApplicable, Outcome
+from ._subject import Subject
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """One way to use a kernel.
+
+    Attributes:
+      name: for ``skip`` and the report.
+      family: a name that stands for several checks.
+      run: raises what it finds; returns a remark.
+      advice: what to try if it fails.
+    """
+
+    name: str
+    family: str
+    run: Callable[[Subject], str | None]
+    advice: str
+
+
+_VMAP = (
+    'the kernel\'s slices are mixed up or padded: check its rank and strides, or wrap it with vmap_method="sequential".'
+)
+_GRAD = (
+    "declare the kernel's derivative (reference=, jvp=, vjp= or transpose= of its wrapper; def_reference, ... of an "
+    'operator), correct the one it has, or say why there is none: skip={"grad": "the reason"}.'
+)
+
+CHECKS = {
+    check.name: check
+    for check in (
+        Check("eager", "call", _calls.check_eager, "compare the kernel with its reference on these arguments."),
+        Check("jit", "call", _calls.check_jit, "look for state that tracing freezes, or outs that depend on values."),
+        Check("written", "call", _calls.check_written, "write every element of each output: they begin arbitrary."),
+        Check(
+            "inputs_kept",
+            "call",
+            _calls.check_inputs_kept,
+            "do not write to inputs, and declare memory that is shared in input_output_aliases.",
+        ),
+        Check("zero_size", "call", _calls.check_zero_size, "let loops over an extent of 0 write the empty result."),
+        Check("vmap_first_axis", "vmap", _batches.check_first_axis, _VMAP),
+        Check("vmap_last_axis", "vmap", _batches.check_last_axis, _VMAP),
+        Check("vmap_nested", "vmap", _batches.check_nested, _VMAP),
+        Check("vmap_sizes", "vmap", _batches.check_sizes, _VMAP),
+        Check("grad_forward", "grad", _derivatives.check_forward, _GRAD),
+        Check("grad_reverse", "grad", _derivatives.check_reverse, _GRAD),
+        Check("grad_vmap", "grad", _derivatives.check_vmap_of_grad, _GRAD),
+        Check("control_flow", "call", _calls.check_control_flow, "look for state that tracing freezes."),
+        Check("threads", "threads", _calls.check_threads, "keep all scratch memory inside the kernel."),
+        Check("export", "export", _sharding.check_export, "define the kernel at the top of a module that imports."),
+        Check(
+            "sharding",
+            "sharding",
+            _sharding.check_sharding,
+            "see that results vary over the mesh axes of the inputs, and that the kernel exports.",
+        ),
+    )
+}
+
+#: What ``skip`` may name: a check or a family of checks.
+NAMES = sorted({*CHECKS, *(check.family for check in CHECKS.values())})
+
+
+def run_check(check: Check, subject: Subject) -> Outcome:
+    """Run one check and say what came of it."""
+    try:
+        return Outcome(check.name, "passed", check.run(subject) or "")
+    except CheckFailure as failure:
+        return Outcome(check.name, "failed", str(failure), check.advice)
+    except NotApplicable as reason:
+        return Outcome(check.name, "not applicable", str(reason))
+    except DifferentiationError as error:
+        return Outcome(check.name, "failed", f"there is no derivative: {error}", _GRAD)
+    except Exception as error:  # noqa: BLE001 - whatever a kernel raises is a finding
+        return Outcome(check.name, "failed", f"raised {type(error).__name__}: {error}", check.advice)

@@ -1,0 +1,18 @@
+"""What a backend's kernels must do, as a class of tests. Needs the extra ``xlakernel-core[testing]``."""
+
+from ...errors import MissingDependencyError as _MissingDependencyError
+
+try:
+    import hypothesis as _hypothesis  # noqa: F401
+    import pytest as _pytest  # noqa: F401, PT013 - a private name
+except ImportError as error:
+    raise _MissingDependencyError(
+        f"xlakernel.core.testing.conformance needs pytest and Hypothesis, one of which cannot be imported: {error}. "
+        'Install them with pip install "xlakernel-core[testing]".'
+    ) from error
+
+from ._cases import CASES as CASES
+from ._cases import Case as Case
+from ._suite import KernelConformance as KernelConformance
+
+__all__ = ["CASES", "Case", "KernelConformance"]

@@ -1,0 +1,258 @@
+"""The tests of `KernelConformance`: the checks of `check_kernel` over a table of kernels."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from .._child import Child
+from .._compare import Tolerance, compare
+from .._subject import Subject, enable_x64
+from .._table import CHECKS, NAMES, run_check
+from ._cases import CASES, USUAL, WIDE, Case, Shapes
+
+_SAMPLES = 4
+_each_case = pytest.mark.parametrize("name", USUAL)
+_few_examples = settings(
+    max_examples=12,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    report_multiple_bugs=False,
+    # One method serves the classes of all backends.
+    suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow],
+)
+
+
+class KernelConformance:
+    """What every backend's kernels must do; subclass it as ``TestMyBackend``.
+
+    Attributes:
+      backend: its name, for messages.
+      platform: the JAX platform that its kernels run on.
+      unsupported: case, dtype, ``"case/dtype"``, check or family of checks → the reason why the backend cannot.
+
+    Example:
+      >>> from xlakernel.core.testing.conformance import KernelConformance
+      >>> class TestMine(KernelConformance):
+      ...     backend = "mine"
+      ...     unsupported = {"complex64": "the compiler has no complex numbers"}
+      ...     def build(self, case, outs, **options):
+      ...         return my_wrapper(my_kernels[case.name], outs, **options)
+    """
+
+    backend: ClassVar[str] = ""
+    platform: ClassVar[str] = "cpu"
+    unsupported: ClassVar[Mapping[str, str]] = {}
+
+    def build(self, case: Case, outs: Callable[..., Any], **options: Any) -> Callable[..., Any] | None:
+        """Return the kernel of *case*, written in the backend's language and wrapped, or None if there is none.
+
+        Args:
+          case: what it computes (`Case.about`), and the order of its parameters.
+          outs: the outputs' structs, as a function of the inputs'.
+          **options: ``input_output_aliases`` where the case has some, and ``reference`` where its derivative is
+            asked for, both as the wrappers take them.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define build(case, outs, **options).")
+
+    @pytest.fixture(autouse=True)
+    def _on_the_platform(self) -> Iterator[None]:
+        before = jax.config.jax_default_device  # type: ignore[attr-defined]
+        jax.config.update("jax_default_device", jax.devices(self.platform)[0])  # of every thread
+        yield
+        jax.config.update("jax_default_device", before)
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def child(cls) -> Iterator[Child]:
+        """Another process, for the tests of the class that need one."""
+        with Child() as child:
+            yield child
+
+    def test_what_is_unsupported_has_names_and_reasons(self) -> None:
+        dtypes = {dtype for case in CASES.values() for dtype in case.dtypes}
+        pairs = {f"{case.name}/{dtype}" for case in CASES.values() for dtype in case.dtypes}
+        for name, reason in self.unsupported.items():
+            assert name in {*CASES, *dtypes, *pairs, *NAMES}, f"unsupported has {name!r}, which names nothing"
+            assert isinstance(reason, str) and reason.strip(), f"unsupported[{name!r}] has no reason"
+
+    @pytest.mark.parametrize(("name", "dtype"), [(name, dtype) for name in USUAL for dtype in CASES[name].dtypes])
+    def test_values(self, name: str, dtype: str) -> None:
+        """Every dtype, rank and zero size; every element is written."""
+        for shapes in CASES[name].shapes:
+            with contextlib.ExitStack() as stack:
+                if dtype in WIDE:
+                    stack.enter_context(enable_x64())
+                self._check(name, "eager", dtype=dtype, shapes=shapes)
+                self._check(name, "written", dtype=dtype, shapes=shapes)
+                if shapes == CASES[name].shapes[0]:
+                    self._check(name, "zero_size", dtype=dtype, shapes=shapes)
+
+    @_each_case
+    def test_jit(self, name: str) -> None:
+        self._check(name, "jit")
+
+    @_each_case
+    @pytest.mark.parametrize("check", [check.name for check in CHECKS.values() if check.family == "vmap"])
+    def test_vmap(self, name: str, check: str) -> None:
+        self._check(name, check)
+
+    @_each_case
+    @pytest.mark.parametrize("check", ["grad_forward", "grad_reverse"])
+    def test_grad(self, name: str, check: str) -> None:
+        self._check(name, check, order=2)
+
+    @_each_case
+    def test_vmap_of_grad(self, name: str) -> None:
+        self._check(name, "grad_vmap")
+
+    @_each_case
+    def test_control_flow(self, name: str) -> None:
+        self._check(name, "control_flow")
+
+    @_each_case
+    def test_inputs_and_donation(self, name: str) -> None:
+        self._check(name, "inputs_kept")
+
+    def test_a_donated_alias_keeps_its_memory(self) -> None:
+        run = self._function("in_place")
+        for shape, batched in (((1000,), run), ((10, 100), jax.vmap(run))):
+            acc, x = jnp.zeros(shape), jnp.ones(shape)
+            before = acc.unsafe_buffer_pointer()
+            out = jax.jit(batched, donate_argnums=0)(acc, x)
+            assert out.unsafe_buffer_pointer() == before
+            np.testing.assert_array_equal(out, np.ones(shape))
+
+    @_each_case
+    def test_threads(self, name: str) -> None:
+        self._check(name, "threads")
+
+    @_each_case
+    def test_export(self, name: str, child: Child) -> None:
+        self._check(name, "export", child=child)
+
+    @_each_case
+    def test_sharding(self, name: str, child: Child) -> None:
+        self._check(name, "sharding", child=child)
+
+    def test_errors_reach_the_caller_and_poison_nothing(self) -> None:
+        run = self._function("raises")
+        good = np.arange(5, dtype=np.float32)
+        bad = good - 3
+        failing: dict[str, Callable[[], Any]] = {
+            "eager": lambda: run(bad),
+            "jit": lambda: jax.jit(run)(bad),
+            "vmap": lambda: jax.vmap(run)(np.stack([good, bad, good])),
+            "scan": lambda: jax.lax.scan(lambda c, x: (c, run(x)), 0, np.stack([good, bad]))[1],
+        }
+        for how, call in failing.items():
+            with pytest.raises(Exception, match="negative input"):
+                jax.block_until_ready(call())
+            np.testing.assert_array_equal(run(good), good, err_msg=f"after an error, {how}")
+        np.testing.assert_array_equal(jax.vmap(run)(np.stack([good, good])), [good, good])
+
+    @_few_examples
+    @given(
+        name=st.sampled_from(["coupled", "matrix_product", "outer_product", "scalars"]),
+        batch=st.lists(st.integers(0, 3), min_size=1, max_size=3),
+        data=st.data(),
+    )
+    def test_any_batch(self, name: str, batch: list[int], data: st.DataObject) -> None:
+        """Nested vmap, each level with its own size and with its own choice of batched inputs."""
+        case, run = CASES[name], self._function(name)
+        reference: Callable[..., Any] = functools.partial(case.reference, np)
+        inputs = list(case.draw(data.draw(st.integers(0, 99))))
+        for size in batch:  # from the innermost
+            axes = data.draw(
+                st.lists(st.sampled_from([0, None]), min_size=len(inputs), max_size=len(inputs)).filter(any_batched)
+            )
+            inputs = [
+                x if axis is None else np.stack([x * x.dtype.type(1 - k / 8) for k in range(size)] or [x])[:size]
+                for x, axis in zip(inputs, axes, strict=True)
+            ]
+            run, reference = jax.vmap(run, tuple(axes)), _loop(reference, axes, size)
+        expected = reference(*inputs)
+        got = run(*map(jnp.asarray, inputs))
+        if expected.size:
+            compare(got, expected, Tolerance(), batch=len(batch))
+        else:
+            assert got.size == 0 and got.shape[: len(batch)] == tuple(reversed(batch))
+
+    def _check(
+        self,
+        name: str,
+        check: str,
+        *,
+        dtype: str | None = None,
+        shapes: Shapes | None = None,
+        order: int = 1,
+        child: Child | None = None,
+    ) -> None:
+        """Run one of the checks of `check_kernel` on a case; skip it for a reason, and fail with what it says."""
+        case = CASES[name]
+        dtype = dtype or case.dtypes[0]
+        self._skip_unsupported(name, dtype, f"{name}/{dtype}", check, CHECKS[check].family)
+        run = self._function(name, differentiable=check.startswith("grad"))
+        samples = tuple(case.draw(seed, dtype, shapes) for seed in range(_SAMPLES))
+        subject = Subject(
+            f"{self.backend} {name}",
+            functools.partial(run, **case.static),
+            functools.partial(case.reference, np, **case.static),
+            samples,
+            tuple(case.draw(0, dtype, zero) for zero in case.zero_size),
+            Tolerance(),
+            order,
+            child or Child(),
+        )
+        outcome = run_check(CHECKS[check], subject)
+        if outcome.outcome == "failed":
+            pytest.fail(f"{subject.name}: {check}: {outcome.detail}\n  next: {outcome.advice}", pytrace=False)
+
+    def _skip_unsupported(self, *names: str) -> None:
+        for name in names:
+            if name in self.unsupported:
+                pytest.skip(f"{self.backend}: {name}: {self.unsupported[name]}")
+
+    def _function(self, name: str, *, differentiable: bool = False) -> Callable[..., Any]:
+        self._skip_unsupported(name)
+        case = CASES[name]
+        options: dict[str, Any] = {"input_output_aliases": dict(case.aliases)} if case.aliases else {}
+        if differentiable:
+            options["reference"] = functools.partial(_in_jax, case)
+        run = self.build(case, case.outs, **options)
+        if run is None:
+            pytest.fail(
+                f"{self.backend} has no kernel for the case {name!r}, {name}({case.parameters}): {case.about}. Write "
+                f'it, or say why it cannot be: unsupported = {{"{name}": "the reason"}}.',
+                pytrace=False,
+            )
+        return run
+
+
+def any_batched(axes: list[int | None]) -> bool:
+    """Whether a level of vmap has anything to map over."""
+    return any(axis is not None for axis in axes)
+
+
+def _in_jax(case: Case, *inputs: Any, **static: Any) -> Any:
+    """Compute the case's reference in JAX, in the dtypes of its outputs."""
+    results = case.reference(jnp, *inputs, **static)
+    return jax.tree.map(lambda result, out: result.astype(out.dtype), results, case.outs(*inputs))
+
+
+def _loop(function: Callable[..., Any], axes: list[int | None], size: int) -> Callable[..., Any]:
+    def looped(*xs: Any) -> Any:
+        slices = [function(*(x if a is None else x[k] for x, a in zip(xs, axes, strict=True))) for k in range(size)]
+        return np.stack(slices) if slices else np.zeros(0)
+
+    return looped

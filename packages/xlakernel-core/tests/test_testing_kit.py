@@ -1,0 +1,365 @@
+"""Each check of `check_kernel` finds the mistake that it is for, says where it is, and lets a correct kernel pass."""
+
+import ctypes
+import os
+import subprocess
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from xlakernel.core.errors import ArgumentError, KernelCheckError
+from xlakernel.core.testing import check_kernel
+from xlakernel.core.testing._child import Child
+from xlakernel.core.testing._table import CHECKS
+
+X = np.linspace(0.5, 2.5, 5, dtype=np.float32)
+Y = np.linspace(-1, 1, 5, dtype=np.float32)
+
+
+@jax.custom_jvp
+def cumulative(x, y):
+    return jnp.cumsum(x) * jnp.sin(y)
+
+
+cumulative.defjvp(lambda primals, tangents: jax.jvp(lambda x, y: jnp.cumsum(x) * jnp.sin(y), primals, tangents))
+
+
+def test_a_correct_kernel_passes_everything():
+    report = check_kernel(
+        cumulative,
+        X,
+        Y,
+        reference=lambda x, y: np.cumsum(x) * np.sin(y),
+        zero_size=[(X[:0], Y[:0])],
+        grad_order=2,
+    )
+    assert {outcome.outcome for outcome in report.outcomes} == {"passed"}
+    assert [outcome.check for outcome in report.outcomes] == list(CHECKS)
+
+
+# Single calls
+
+
+def test_wrong_values(assert_caught, assert_passes):
+    def fn(x):
+        return x.at[3].add(1)
+
+    assert_caught("eager", "element (3,) is 4, expected 3; 1 of 5", fn, np.arange(5), reference=lambda x: x)
+    assert_passes("eager", lambda x: x + 1, X, reference=lambda x: x + 1)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "int8", "bool", "complex64"])
+def test_a_wrong_element_in_every_dtype(assert_caught, assert_passes, dtype):
+    x = jnp.asarray([1, 0, 1, 1], dtype)
+
+    def wrong(x):
+        return x.at[1].set(jnp.ones((), x.dtype))
+
+    assert_passes("eager", lambda x: x, x, reference=lambda x: x)
+    assert_caught("eager", f"output ({dtype}[4]): element (1,) is", wrong, x, reference=lambda x: x)
+
+
+def test_wrong_in_one_dtype_only(assert_caught, assert_passes):
+    def fn(x):
+        return x.at[2].add(0.25) if x.dtype == jnp.float16 else x
+
+    assert_passes("eager", fn, X, reference=lambda x: x)
+    assert_caught("eager", "(float16[5]): element (2,) is", fn, X.astype(np.float16), reference=lambda x: x)
+
+
+def test_the_tolerance_is_that_of_the_dtype(assert_caught, assert_passes):
+    def off(error):
+        return lambda x: x * (1 + error)
+
+    one = np.ones(3, np.float32)
+    assert_passes("eager", off(1e-6), one, reference=lambda x: x)
+    assert_caught("eager", "allowed 2.19e-05", off(1e-4), one, reference=lambda x: x)
+    assert_passes("eager", off(1e-4), one, reference=lambda x: x, rtol=1e-3)
+    assert_caught("eager", "element (0,)", off(1e-6), one, reference=lambda x: x, rtol=1e-8, atol=0)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_special_values(assert_caught, assert_passes, value):
+    x = np.array([1, value, 2], np.float32)
+    assert_passes("eager", lambda x: x, x, reference=lambda x: x)
+    assert_caught("eager", "element (1,)", lambda x: jnp.where(jnp.isfinite(x), x, 0), x, reference=lambda x: x)
+
+
+def test_a_wrong_output_of_several_is_named(assert_caught):
+    def fn(x):
+        return {"good": x, "bad": (x, 2 * x)}
+
+    assert_caught("eager", "output['bad'][1]", fn, X, reference=lambda x: {"good": x, "bad": (x, x)})
+    assert_caught("eager", "1 outputs, expected 2", lambda x: x, X, reference=lambda x: (x, x))
+    assert_caught("eager", "has the shape (4,), expected (5,)", lambda x: x[1:], X, reference=lambda x: x)
+
+
+def test_a_kernel_that_raises(assert_caught):
+    def fn(x):
+        raise KeyError("who knows")
+
+    assert_caught("eager", "raised KeyError: 'who knows'", fn, X)
+
+
+def test_wrong_under_jit(assert_caught, assert_passes):
+    def fn(x):
+        return x.at[4].add(1) if isinstance(x, jax.core.Tracer) else x
+
+    assert_caught("jit", "element (4,)", fn, X)
+    assert_passes("jit", jnp.sin, X)
+
+
+def test_wrong_inside_loops(assert_caught, assert_passes):
+    traces = []
+
+    def fn(x):
+        if not isinstance(x, jax.core.Tracer):
+            return x
+        traces.append(x)
+        return x + (len(traces) > 2)  # the shapes, scan, and then the loop
+
+    assert_caught("control_flow", "inside lax.", fn, X)
+    assert_passes("control_flow", jnp.sin, X)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "check", "text"),
+    [
+        (jax.lax, "scan", "control_flow", "inside lax.scan: "),
+        (jax.lax, "fori_loop", "control_flow", "inside lax.fori_loop: "),
+        (jax.lax, "cond", "control_flow", "inside lax.cond: "),
+        (jax, "checkpoint", "control_flow", "under jax.checkpoint: "),
+        (jax, "eval_shape", "jit", "jax.eval_shape says that output is float32[6]; it is float32[5]"),
+    ],
+)
+def test_each_transformation_that_goes_wrong(assert_caught, assert_passes, monkeypatch, module, name, check, text):
+    """A kernel cannot tell most of them apart, so here it is they that are wrong."""
+    assert_passes(check, jnp.sin, X)
+    right = getattr(module, name)
+
+    def moved(results):
+        if isinstance(results, tuple):  # what scan carries
+            return results[0], moved(results[1])
+        if isinstance(results, jax.ShapeDtypeStruct):
+            return jax.ShapeDtypeStruct((results.shape[0] + 1,), results.dtype)
+        return results + 1
+
+    def wrong(*args, **options):
+        if name == "checkpoint":
+            return lambda *xs: moved(right(*args)(*xs))
+        return moved(right(*args, **options))
+
+    if name == "eval_shape":
+        monkeypatch.setattr(module, name, wrong)
+    else:
+        shape = jax.ShapeDtypeStruct((5,), np.float32)
+        monkeypatch.setattr(jax, "eval_shape", lambda *_: shape)  # it uses some of the others
+        monkeypatch.setattr(module, name, wrong)
+    assert_caught(check, text, jnp.sin, X)
+
+
+def test_wrong_with_donated_inputs(assert_caught, monkeypatch):
+    right = jax.jit
+
+    def wrong(fn, **options):
+        return right((lambda *xs: fn(*xs) + 1) if options.get("donate_argnums") else fn, **options)
+
+    monkeypatch.setattr(jax, "jit", wrong)
+    assert_caught("inputs_kept", "with all inputs donated: output", jnp.sin, X)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "text"),
+    [("float32", "is 0.0 and then 7.0"), ("bool", "is False and then True"), ("int8", "is 0 and then 7")],
+)
+def test_unwritten_elements(assert_caught, assert_passes, register, dtype, text):
+    def forgets_the_last(x, out):
+        for i in range(x.size - 1):
+            out[i] = x[i]
+
+    def writes_all(x, out):
+        for i in range(x.size):
+            out[i] = x[i]
+
+    def wrapped(kernel):
+        target = register(kernel, [(dtype, 1)], [(dtype, 1)])
+        return lambda x: jax.ffi.ffi_call(target, jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
+
+    x = np.ones(5, dtype)
+    assert_caught("written", f"output: element (4,) {text}; 1 of 5 differ", wrapped(forgets_the_last), x)
+    assert_passes("written", wrapped(writes_all), x)
+
+
+def test_a_changed_input(assert_caught, assert_passes):
+    def fn(x):
+        y = x + 1
+        if not isinstance(x, jax.core.Tracer):
+            y.block_until_ready()
+            (ctypes.c_float * 5).from_address(x.unsafe_buffer_pointer())[3] = 0.0
+        return y
+
+    assert_caught("inputs_kept", "input 0 was changed: as an output: element (3,) is 0.0", fn, X)
+    assert_passes("inputs_kept", jnp.sin, X)
+
+
+def test_wrong_on_zero_size(assert_caught, assert_passes, run_check):
+    def fn(x):
+        return jnp.sum(x) + (x.size == 0)
+
+    assert_caught("zero_size", "element () is 1.0, expected 0.0", fn, X, reference=np.sum, zero_size=[(X[:0],)])
+    assert_passes("zero_size", jnp.sum, X, reference=np.sum, zero_size=[(X[:0],)])
+    assert run_check("zero_size", jnp.sum, X).outcome == "not applicable"
+
+
+scratch = np.zeros(5, np.float32)
+
+
+def test_not_thread_safe(assert_caught, assert_passes):
+    def uses_scratch(x):
+        scratch[:] = x
+        time.sleep(0.0005)
+        return scratch.copy()
+
+    def wrapped(function):
+        return lambda x: jax.pure_callback(function, jax.ShapeDtypeStruct((5,), np.float32), x)
+
+    assert_caught("threads", "the first: alone and in thread", wrapped(uses_scratch), X)
+    assert_passes("threads", wrapped(lambda x: np.asarray(x).copy()), X)
+
+
+# Other processes and devices
+
+
+def test_what_cannot_be_exported(assert_caught, assert_passes):
+    def fn(x):
+        return jax.pure_callback(lambda x: np.asarray(x), jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+    assert_caught("export", "raised ", fn, X)
+    assert_passes("export", jnp.sin, X)
+
+
+def test_an_artifact_with_other_results(assert_caught):
+    def fn(x):
+        return x.at[1].add(1) if isinstance(x, jax.core.Tracer) else x
+
+    assert_caught("export", "element (1,)", fn, X)
+
+
+def test_the_other_process_says_what_went_wrong():
+    class Bomb:
+        def __reduce__(self):
+            return os._exit, (3,)
+
+    with Child() as child:
+        with pytest.raises(RuntimeError, match="in a new process: "):
+            child.ask("call", b"no artifact", [])
+        with pytest.raises(RuntimeError, match="ended with exit code 3"):
+            child.ask("call", Bomb(), [])
+        with pytest.raises(RuntimeError, match="in a new process: "):  # it is started again
+            child.ask("call", b"no artifact", [])
+
+
+def test_results_that_do_not_say_over_which_axes_they_vary(new_primitive, assert_caught, assert_passes):
+    assert_caught("sharding", "the inputs vary over the mesh axes ['devices']", new_primitive(lambda axis: axis), X)
+    assert_passes("sharding", lambda x: 2 * x, X)
+
+
+FOUR_DEVICES = """
+import jax, numpy as np
+from xlakernel.core.errors import KernelCheckError
+from xlakernel.core.testing import check_kernel
+from xlakernel.core.testing._table import CHECKS
+
+def wrong_on_the_third(x, y):
+    try:
+        return x + y + (jax.lax.axis_index("devices") == 2)
+    except NameError:  # not inside shard_map
+        return x + y
+
+skip = {name: "not here" for name in CHECKS if name != "sharding"}
+x = np.arange(3.0, dtype=np.float32)
+print(check_kernel(lambda x, y: x + y, x, x, skip=skip)["sharding"].detail)
+try:
+    check_kernel(wrong_on_the_third, x, x, skip=skip)
+except KernelCheckError as error:
+    print(error)
+"""
+
+
+def test_a_kernel_that_is_wrong_on_one_of_four_devices():
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+    done = subprocess.run(
+        [sys.executable, "-c", FOUR_DEVICES], env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "on 4 cpu devices" in done.stdout
+    assert "Auto axes, all sharded: output (float32[4, 3]): slice 2 of the batch, element (0,)" in done.stdout
+
+
+# The report
+
+
+def test_every_failure_is_listed_with_what_to_do(only):
+    def fn(x):
+        return x + isinstance(x, jax.core.Tracer)
+
+    with pytest.raises(KernelCheckError) as caught:
+        check_kernel(fn, X, skip=only("eager", "jit", "control_flow"))
+    assert isinstance(caught.value, AssertionError)
+    lines = str(caught.value).splitlines()
+    assert lines[0].endswith(f"2 of {len(CHECKS)} checks failed.")
+    assert [line.split(":")[0].strip() for line in lines[1:]] == ["jit", "next", "control_flow", "next"]
+    assert [outcome.check for outcome in caught.value.report.failed] == ["jit", "control_flow"]
+
+
+def test_the_table_holds_every_check_and_the_reasons(only):
+    report = check_kernel(jnp.sin, X, skip={**only("eager"), "eager": "because of the moon"})
+    lines = str(report).splitlines()
+    assert lines[0].split() == ["check", "outcome", "detail"]
+    assert [line.split()[0] for line in lines[1:]] == list(CHECKS)
+    assert lines[1].split(maxsplit=2) == ["eager", "skipped", "because of the moon"]
+
+
+def test_a_family_is_skipped_as_a_whole(only):
+    skip = {**only("grad_forward", "grad_reverse", "grad_vmap"), "grad": "there is no derivative"}
+    report = check_kernel(jnp.sin, X, skip=skip)
+    assert [report[name].detail for name in ("grad_forward", "grad_reverse", "grad_vmap")] == [skip["grad"]] * 3
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"skip": {"gradient": "none"}}, "skip has 'gradient'; allowed: call, control_flow, eager"),
+        ({"skip": {"grad": " "}}, r"skip\['grad'\] is ' '; say in a sentence why"),
+        ({"skip": {"grad": None}}, r"skip\['grad'\] is None"),
+        ({"grad_order": 3}, "grad_order is 3; allowed: 1 or 2"),
+        ({"samples": [(X[1:],)]}, r"samples\[0\] is float32\[4\]; expected .* float32\[5\]"),
+        ({"samples": [(X, X)]}, r"samples\[0\] is float32\[5\], float32\[5\]"),
+        ({"zero_size": [(np.zeros((0, 1), np.float32),)]}, r"zero_size\[0\] .* ranks"),
+    ],
+)
+def test_wrong_arguments(options, text):
+    with pytest.raises(ArgumentError, match=text):
+        check_kernel(jnp.sin, X, **options)
+
+
+def test_pytrees_static_arguments_and_no_inputs(only):
+    def fn(pair, *, factor):
+        return {"sum": (pair["a"] + pair["b"]) * factor}
+
+    checks = ("eager", "jit", "vmap_nested", "grad_reverse")
+    report = check_kernel(fn, {"a": X, "b": Y}, reference=fn, static={"factor": 2}, skip=only(*checks))
+    assert {report[name].outcome for name in checks} == {"passed"}
+    report = check_kernel(lambda: jnp.arange(3), reference=lambda: np.arange(3), skip=only("eager", "vmap_sizes"))
+    assert (report["eager"].outcome, report["vmap_sizes"].outcome) == ("passed", "not applicable")
+
+
+def test_importing_core_does_not_import_the_kit():
+    code = "import sys, xlakernel.core; sys.exit(any('xlakernel.core.testing' in name for name in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == 0
+    code = "import sys, xlakernel.core.testing; sys.exit('pytest' in sys.modules or 'hypothesis' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == 0

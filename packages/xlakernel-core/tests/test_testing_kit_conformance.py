@@ -1,0 +1,122 @@
+"""What `KernelConformance` finds wrong with a backend, here one whose kernels are plain JAX."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from xlakernel.core.testing._child import Child
+from xlakernel.core.testing.conformance import CASES, KernelConformance
+
+Failed, Skipped = pytest.fail.Exception, pytest.skip.Exception
+
+
+class InJax(KernelConformance):
+    """Not collected, by its name: the tests below call what they are about."""
+
+    backend = "plain JAX"
+    kernels = {}  # noqa: RUF012 - in place of those of the cases
+
+    def build(self, case, outs, **options):
+        def run(*inputs, **static):
+            structs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in map(jnp.asarray, inputs)]
+            results = case.reference(jnp, *map(jnp.asarray, inputs), **static)
+            return jax.tree.map(lambda y, out: y.astype(out.dtype), results, outs(*structs))
+
+        return self.kernels.get(case.name, run)
+
+
+def backend(**attributes):
+    return type("Backend", (InJax,), attributes)()
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != "raises"])
+def test_right_kernels_pass(name):
+    suite = backend()
+    suite.test_values(name, CASES[name].dtypes[0])
+    suite.test_jit(name)
+    suite.test_vmap(name, "vmap_nested")
+    suite.test_grad(name, "grad_reverse")
+    suite.test_vmap_of_grad(name)
+
+
+def test_right_kernels_pass_elsewhere():
+    suite = backend()
+    suite.test_any_batch()
+    with Child() as child:
+        for name in ("gather", "several_outputs"):
+            suite.test_export(name, child)
+            suite.test_sharding(name, child)
+
+
+def test_a_missing_kernel_fails():
+    suite = backend(kernels={"total": None})
+    with pytest.raises(Failed, match=r"plain JAX has no kernel for the case 'total', total\(x, out\): out\[\(\)\] = x"):
+        suite.test_values("total", "float32")
+    with pytest.raises(NotImplementedError, match="KernelConformance must define build"):
+        KernelConformance().test_values("total", "float32")
+
+
+def test_a_kernel_that_is_wrong_in_one_dtype_fails_for_that_only():
+    def wrong(x):
+        return x * x + x + (x.dtype == jnp.int16)
+
+    suite = backend(kernels={"elementwise": wrong})
+    suite.test_values("elementwise", "int32")
+    with pytest.raises(Failed, match=r"plain JAX elementwise: eager: .*element \(\d,\) is .*expected"):
+        suite.test_values("elementwise", "int16")
+
+
+def test_a_kernel_that_is_wrong_for_one_rank_or_size_fails():
+    for wrong in (lambda x: x * x + x + (x.ndim == 3), lambda x: x * x + x if x.size else jnp.zeros(3, x.dtype)):
+        with pytest.raises(Failed, match=r"elementwise: (eager|zero_size): "):
+            backend(kernels={"elementwise": wrong}).test_values("elementwise", "float32")
+
+
+def test_mixed_up_batches_fail():
+    @jax.custom_batching.custom_vmap
+    def mixed_up(x):
+        return jnp.cumsum(x)
+
+    @mixed_up.def_vmap
+    def rule(size, batched, x):
+        return jnp.flip(jnp.cumsum(x, axis=1), 0), True
+
+    suite = backend(kernels={"coupled": mixed_up})
+    suite.test_values("coupled", "float32")
+    with pytest.raises(Failed, match=r"slice . of the batch"):
+        suite.test_vmap("coupled", "vmap_first_axis")
+    with pytest.raises(Exception, match=r"slice .* of the batch"):
+        suite.test_any_batch()
+
+
+def test_an_error_that_is_lost_fails():
+    with pytest.raises(Failed, match="DID NOT RAISE"):
+        backend(kernels={"raises": lambda x: x}).test_errors_reach_the_caller_and_poison_nothing()
+
+
+@pytest.mark.parametrize("key", ["total", "float64", "total/float64", "eager", "call"])
+def test_what_is_unsupported_is_skipped_with_its_reason(key):
+    suite = backend(unsupported={key: "the moon is full"}, kernels={"total": lambda x: None})
+    suite.test_what_is_unsupported_has_names_and_reasons()
+    with pytest.raises(Skipped, match=f"plain JAX: {key}: the moon is full"):
+        suite.test_values("total", "float64")
+    with pytest.raises((Failed, Skipped)) as found:
+        suite.test_jit("total")
+    assert found.type is (Skipped if key in ("total", "call") else Failed)
+
+
+@pytest.mark.parametrize(("key", "reason"), [("complex32", "x"), ("total", ""), ("total/int3", "x"), ("grad", None)])
+def test_unsupported_needs_known_names_and_reasons(key, reason):
+    with pytest.raises(AssertionError, match=r"names nothing|has no reason"):
+        backend(unsupported={key: reason}).test_what_is_unsupported_has_names_and_reasons()
+
+
+def test_every_case_has_a_reference_that_says_what_about_says():
+    """The reference is what all backends are compared with, so it is compared with the outputs that it declares."""
+    for case in CASES.values():
+        inputs = case.draw(0)
+        told = jax.tree.leaves(case.outs(*(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in inputs)))
+        found = jax.tree.leaves(functools.partial(case.reference, jnp, **case.static)(*inputs))
+        assert [(x.shape, x.dtype) for x in found] == [(x.shape, x.dtype) for x in told], case.name

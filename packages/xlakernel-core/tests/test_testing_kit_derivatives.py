@@ -1,0 +1,118 @@
+"""What `check_kernel` finds wrong with derivatives."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+X = np.linspace(0.5, 2.5, 5, dtype=np.float32)
+Y = np.linspace(-1, 1, 5, dtype=np.float32)
+
+
+def with_jvp(rule):
+    @jax.custom_jvp
+    def fn(x, y):
+        return jnp.sin(x) * y
+
+    fn.defjvp(lambda primals, tangents: (fn(*primals), rule(*primals, *tangents)))
+    return fn
+
+
+def exact(x, y, dx, dy):
+    return jnp.cos(x) * y * dx + jnp.sin(x) * dy
+
+
+def wrong_at_2(x, y, dx, dy):
+    return jnp.cos(x).at[2].multiply(1.05) * y * dx + jnp.sin(x) * dy
+
+
+def wrong_for_y(x, y, dx, dy):
+    return jnp.cos(x) * y * dx - jnp.sin(x) * dy
+
+
+def forgets_y(x, y, dx, dy):
+    return jnp.cos(x) * y * dx
+
+
+@pytest.mark.parametrize("size", [5, 200])
+@pytest.mark.parametrize(
+    ("rule", "number", "element"), [(wrong_at_2, 0, "(2,)"), (wrong_for_y, 1, ""), (forgets_y, 1, "")]
+)
+@pytest.mark.parametrize("known", [True, False], ids=["reference", "no reference"])
+def test_wrong_derivatives(assert_caught, assert_passes, rule, number, element, size, known):
+    x, y = np.linspace(0.5, 1.2, size, dtype=np.float32), np.linspace(1, 2, size, dtype=np.float32)
+    options = {"reference": lambda x, y: np.sin(x) * y} if known else {}
+    assert_caught("grad_forward", f"differentiable input {number}, by jvp", with_jvp(rule), x, y, **options)
+    found = f"the gradient of differentiable input {number} along element {element}"
+    assert_caught("grad_reverse", found, with_jvp(rule), x, y, **options)
+    for check in ("grad_forward", "grad_reverse", "grad_vmap"):
+        assert_passes(check, with_jvp(exact), x, y, **options)
+
+
+def test_finite_differences_are_in_double_precision_where_they_can_be(run_check):
+    def rough(x):
+        return jnp.sin(only_float32(x))
+
+    for check in ("grad_forward", "grad_reverse"):
+        for options in ({}, {"reference": np.sin}):
+            assert run_check(check, jnp.sin, X, **options).detail == "finite differences rounded to 2e-16"
+        assert run_check(check, rough, X, reference=np.sin).detail == "finite differences rounded to 2e-16"
+        assert run_check(check, rough, X).detail == "finite differences rounded to 1e-07"
+
+
+def only_float32(x):
+    """Takes no other dtype, so that its differences are rough."""
+    assert x.dtype == np.float32
+    return x
+
+
+@pytest.mark.parametrize("size", [5, 200])
+def test_derivatives_where_only_float32_can_be_had(assert_caught, assert_passes, size):
+    def with_factor(factor):
+        @jax.custom_jvp
+        def fn(x):
+            return jnp.exp(only_float32(x))
+
+        fn.defjvp(lambda p, t: (fn(*p), factor * jnp.exp(p[0]) * t[0]))
+        return fn
+
+    x = np.linspace(-1, 1, size, dtype=np.float32)
+    for check in ("grad_forward", "grad_reverse"):
+        assert_passes(check, with_factor(1), x)
+        assert_caught(check, "element (", with_factor(1.03), x)
+
+
+def test_the_second_derivative(assert_caught, assert_passes):
+    def stopped(x, y, dx, dy):
+        return exact(jax.lax.stop_gradient(x), y, dx, dy)
+
+    for check in ("grad_forward", "grad_reverse"):
+        assert_passes(check, with_jvp(stopped), X, Y)
+        assert_caught(check, "second order: ", with_jvp(stopped), X, Y, grad_order=2)
+        assert_passes(check, with_jvp(exact), X, Y, grad_order=2)
+
+
+def test_complex_derivatives(assert_caught, assert_passes):
+    z = (X + 1j * Y).astype(np.complex64)
+
+    def with_rule(rule):
+        @jax.custom_jvp
+        def fn(z):
+            return z * z
+
+        fn.defjvp(lambda p, t: (fn(*p), rule(p[0], t[0])))
+        return fn
+
+    for check in ("grad_forward", "grad_reverse"):
+        assert_passes(check, with_rule(lambda z, dz: 2 * z * dz), z)
+        assert_caught(check, "element (0,)", with_rule(lambda z, dz: 2 * jnp.conj(z) * dz), z)
+
+
+def test_no_derivative(assert_caught, run_check):
+    def fn(x):
+        return jax.pure_callback(lambda x: np.asarray(x) * 2, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+    assert_caught("grad_reverse", "raised ValueError", fn, X)
+    assert 'skip={"grad": "the reason"}' in run_check("grad_reverse", fn, X).advice
+    assert run_check("grad_forward", jnp.cumsum, np.arange(3)).outcome == "not applicable"
+    assert run_check("grad_forward", jnp.sign, np.arange(3)).outcome == "not applicable"
