@@ -246,7 +246,7 @@ def test_what_cannot_be_rebuilt_is_refused(changes, message):
 
 SHARDED = """
 import jax, jax.numpy as jnp, numba, numpy as np
-from functools import partial
+
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from xlakernel.core import deserialize, export
 from xlakernel.numba import numba_kernel
@@ -261,10 +261,18 @@ def cumsum(x, out):
 f = numba_kernel(cumsum, outs=lambda x: x)
 mesh = Mesh(np.array(jax.devices()), ("d",))
 x = jax.device_put(jnp.ones(8), NamedSharding(mesh, P("d")))
-mapped = partial(jax.shard_map, mesh=mesh, in_specs=P("d"), out_specs=P("d"))
+def mapped(function, out_specs=P("d")):
+    return jax.shard_map(function, mesh=mesh, in_specs=P("d"), out_specs=out_specs)
 
 alone = deserialize(export(jax.jit(f))(jax.ShapeDtypeStruct((2,), jnp.float32)).serialize())
 print(alone.nr_devices, jax.jit(mapped(alone.call))(x).tolist())
+for function in (f, alone.call):
+    try:
+        mapped(function, out_specs=P())(x)
+    except ValueError as error:
+        print("refused", "replicated" in str(error))
+    total = mapped(lambda x: jax.lax.psum(function(x), "d"), out_specs=P())
+    print(total(x).tolist())
 whole = deserialize(export(jax.jit(mapped(f)))(x).serialize())
 result = whole.call(x)
 print(whole.nr_devices, result.tolist(), len(result.sharding.device_set))
@@ -313,8 +321,9 @@ def run_file(path, *arguments, **settings):
 def test_several_devices(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SHARDED)
-    one, four = run_file(script, XLA_FLAGS="--xla_force_host_platform_device_count=4").splitlines()
+    one, *checked, four = run_file(script, XLA_FLAGS="--xla_force_host_platform_device_count=4").splitlines()
     assert one == "1 [1.0, 2.0, 1.0, 2.0, 1.0, 2.0, 1.0, 2.0]"
+    assert checked == ["refused True", "[4.0, 8.0]"] * 2
     assert four == "4 [1.0, 2.0, 1.0, 2.0, 1.0, 2.0, 1.0, 2.0] 4"
 
 

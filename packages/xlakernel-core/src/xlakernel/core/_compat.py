@@ -8,10 +8,12 @@ from typing import Any
 
 import jax
 
-# A result inside `jax.shard_map` has to say over which mesh axes it varies, and the type that says it is private since
-# jax 0.8 renamed it.
-# An effect keeps a call whose results nobody uses from being removed. The public `jax.ffi.ffi_call` has the same
-# need and answers it with a private class; JAX has no public way to define one.
+# core: a result inside `jax.shard_map` says over which mesh axes it varies, by a type that jax 0.8 made private.
+# dispatch: `jax.experimental.custom_partitioning` needs the devices while a program is lowered, and only a primitive
+#   that is registered there gets them.
+# effects: an effect keeps a call whose results nobody uses from being removed. The public `jax.ffi.ffi_call` has the
+#   same need and answers it with a private class; JAX has no public way to define one.
+# sharding_impls: XLA may ask to split a call whose arrays belong to no mesh; the sharding for these is not public.
 from jax._src import core, dispatch, effects, sharding_impls
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec, get_abstract_mesh, use_abstract_mesh
 

@@ -21,6 +21,7 @@ from jax.interpreters import ad, batching, mlir
 from jax.sharding import AxisType, get_abstract_mesh
 
 from ._compat import NATIVE_CALL_EFFECT, require_devices, result_aval, vary_alike
+from .config import is_exporting
 from .errors import DifferentiationError, PlatformError, VmapMethodError
 from .sharding import ShardingRule, partitioned
 from .specs import Struct
@@ -110,9 +111,11 @@ def native_call(call: NativeCall, inputs: Sequence[Any]) -> list[jax.Array]:
 
 
 def _may_be_split(call: NativeCall) -> bool:
+    if call.sharding_rule is None or is_exporting():  # JAX does not export what XLA would ask us to split
+        return False
     # Inside `jax.shard_map` each device makes a call of its own.
     by_hand = AxisType.Manual in get_abstract_mesh().axis_types
-    return call.sharding_rule is not None and not by_hand and any(map(_has_several, call.kernel.platforms))
+    return not by_hand and any(map(_has_several, call.kernel.platforms))
 
 
 def _has_several(platform: str) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, overload
 
 import jax
 
+from ._compat import vary_alike
 from .artifact import Target, pack, unpack
 from .config import exporting
 from .errors import ExportError, KernelTypeError, MissingDependencyError
@@ -31,7 +32,14 @@ class Exported:
 
     def __init__(self, exported: Any, targets: Sequence[Target]) -> None:
         self.exported = exported
-        self.call: Callable[..., Any] = jax.jit(exported.call)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            results, tree = jax.tree.flatten(exported.call(*args, **kwargs))
+            inputs = jax.tree.leaves((args, kwargs))
+            return jax.tree.unflatten(tree, vary_alike([*inputs, *results])[len(inputs) :])
+
+        call.__name__ = call.__qualname__ = str(exported.fun_name)
+        self.call: Callable[..., Any] = jax.jit(call)
         self._targets = tuple(targets)
 
     def __repr__(self) -> str:

@@ -13,6 +13,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from ._compat import NATIVE_CALL_EFFECT, result_aval, vary_alike
+from .config import is_exporting
 from .errors import BackendNotFoundError, GeneratorError, ResultError, StaticArgumentError, XLAKernelError
 from .sharding import ShardingRule, partitioned
 from .specs import Mapped, Struct
@@ -168,7 +169,7 @@ def _lowering_rule(op: XLACustomKernel, platform: str) -> Callable[..., Any]:
             return list(kernel(*ins))
 
         split = op.sharding_rule(dict(static.items))
-        if split is None:
+        if split is None or is_exporting():  # JAX does not export what XLA would ask us to split
             whole: Callable[..., Any] = functools.partial(run, outs, dispatch.mapped)
         else:
             whole = _partitioned(split, run, outs, dispatch.mapped)
