@@ -131,14 +131,15 @@ def compile_handler():
     ``inputs`` and ``outputs`` are (dtype, rank) pairs, ``attributes`` maps names of parameters to dtypes.
     """
 
-    def compile_(kernel, inputs=(), outputs=(), attributes=None, *, lock=None, **options):
+    def compile_(kernel, inputs=(), outputs=(), attributes=None, *, lock=None, debug=False, ordered=False, **options):
         arguments = list(_arguments(kernel, inputs, outputs, attributes or {}))
         signature = types.void(*(argument.type for argument in arguments))
         dispatcher = numba.njit(**options)(kernel)
         dispatcher.compile(signature)
         compiled = dispatcher.overloads[signature.args]
         place = f"{kernel.__code__.co_filename}:{kernel.__code__.co_firstlineno}"
-        return build_handler(compiled, arguments, kernel=kernel.__name__, place=place, lock=lock)
+        mode = {"debug": debug, "ordered": ordered}
+        return build_handler(compiled, arguments, kernel=kernel.__name__, place=place, lock=lock, **mode)
 
     return compile_
 

@@ -99,6 +99,7 @@ FACADE = [
     "KernelEntry",
     "XLACustomKernel",
     "XLAKernelError",
+    "debug_mode",
     "deserialize",
     "errors",
     "export",

@@ -2,6 +2,7 @@
 
 from . import errors as errors
 from .__about__ import __version__ as __version__
+from .config import debug_mode as debug_mode
 from .config import use_backend as use_backend
 from .errors import XLAKernelError as XLAKernelError
 from .exported import Exported as Exported
@@ -17,6 +18,7 @@ __all__ = [
     "XLACustomKernel",
     "XLAKernelError",
     "__version__",
+    "debug_mode",
     "deserialize",
     "errors",
     "export",

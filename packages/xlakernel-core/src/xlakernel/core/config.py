@@ -6,6 +6,8 @@ that are already jitted, switching back finds the old program again, and nobody'
 
 from __future__ import annotations
 
+import functools
+import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,7 +15,7 @@ from contextlib import contextmanager
 import jax
 
 from ._compat import get_global, set_global
-from .errors import KernelTypeError, UnknownPlatformError
+from .errors import KernelTypeError, SettingError, UnknownPlatformError
 
 PLATFORMS = ("cpu", "gpu", "tpu")
 
@@ -22,6 +24,11 @@ _requested = jax.make_user_context(())  # ((platform, backend), …): what `use_
 _defaults = jax.make_user_context(())  # ((operator's number, platform, backend), …): what `set_default` asked for
 _exporting = jax.make_user_context(False)  # whether the program is lowered for `xlakernel.core.export`
 _defaults_lock = threading.Lock()
+
+_debug = jax.make_user_context(None)  # what `debug_mode` asks for; None: what the environment says
+_DEBUG_VARIABLE = "XLAKERNEL_DEBUG"
+_SWITCH = {"1": True, "true": True, "yes": True, "on": True}
+_SWITCH |= {"0": False, "false": False, "no": False, "off": False, "": False}
 
 
 def check_platform(platform: str, asked_by: str) -> str:
@@ -104,3 +111,55 @@ def remember_default(operator: int, platform: str, backend: str | None) -> None:
 def remembered_default(operator: int, platform: str) -> str | None:
     """Return what `remember_default` keeps for *operator* on *platform*."""
     return {(op, where): name for op, where, name in get_global(_defaults)}.get((operator, platform))
+
+
+@contextmanager
+def debug_mode(enabled: bool = True) -> Iterator[None]:
+    """Check what the kernels do that are called inside the ``with`` block.
+
+    A kernel that reads or writes out of bounds, writes to an input, or leaves an element of an output unwritten makes
+    the call fail, with an error that names the kernel, the array and the element. Kernels work on copies of their
+    arrays meanwhile, so that no array of the caller's is harmed, and may be run more than once for one call: it is for
+    tests and for the search of a bug, not for speed. It reaches functions that are already jitted, holds for the
+    current thread, and the innermost context wins. Outside any, the environment variable ``XLAKERNEL_DEBUG`` decides,
+    as it is when the first kernel is called: ``1`` or ``0``.
+
+    What each backend checks is said with its wrapper (`xlakernel.numba.numba_kernel`).
+
+    Args:
+      enabled: whether to check; False leaves a surrounding debug mode.
+
+    Raises:
+      KernelTypeError: if *enabled* is not a bool.
+      SettingError: if ``XLAKERNEL_DEBUG`` has a value that means neither yes nor no.
+
+    Example:
+      >>> from xlakernel.core import debug_mode
+      >>> with debug_mode():
+      ...     pass  # kernels that are called here are checked
+    """
+    if not isinstance(enabled, bool):
+        raise KernelTypeError(
+            f"debug_mode: expected True or False; got {enabled!r}. Write `with debug_mode():` around the calls."
+        )
+    # One value for what means the same, so that JAX finds the program that it has.
+    with _debug(None if enabled is _debug_from_environment() else enabled):
+        yield
+
+
+def is_debugging() -> bool:
+    """Return whether kernels called here are to be checked (`debug_mode`)."""
+    return _debug_from_environment() if _debug.value is None else bool(_debug.value)
+
+
+@functools.cache  # a later change would not reach what is jitted
+def _debug_from_environment() -> bool:
+    value = os.environ.get(_DEBUG_VARIABLE, "")
+    switch = _SWITCH.get(value.strip().lower())
+    if switch is None:
+        raise SettingError(
+            f"the environment variable {_DEBUG_VARIABLE} is {value!r}; allowed: 1, true, yes or on to check what "
+            "kernels do, and 0, false, no, off or nothing not to. Set it before Python starts, or use "
+            "xlakernel.core.debug_mode() instead."
+        )
+    return switch

@@ -101,5 +101,9 @@ class ExportError(XLAKernelError, ValueError):
     """A program cannot be exported, or an exported one cannot be loaded, because a kernel changed or the bytes did."""
 
 
+class SettingError(XLAKernelError, ValueError):
+    """A setting, such as an environment variable, has a value that means nothing."""
+
+
 class AbiError(XLAKernelError, RuntimeError):
     """The installed runtime speaks a version of the XLA FFI that this release does not know."""

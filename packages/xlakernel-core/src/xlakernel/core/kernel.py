@@ -17,6 +17,7 @@ from .config import (
     PLATFORMS,
     check_backend,
     check_platform,
+    is_debugging,
     remember_default,
     remembered_default,
     requested_backends,
@@ -150,7 +151,8 @@ class XLACustomKernel(TransformRules):
             rule = self.sharding_rule(dict(static.items))
             if rule is not None:
                 rule.check(self.name, [Struct(jnp.shape(x), jnp.result_type(x)) for x in ins], outs)
-            return self.primitive.bind(*ins, outs=outs, dispatch=Dispatch(self._asked_for(backend)), static=static)
+            dispatch = Dispatch(self._asked_for(backend), is_debugging())
+            return self.primitive.bind(*ins, outs=outs, dispatch=dispatch, static=static)
 
         apply.__name__ = apply.__qualname__ = self.name
         return jax.jit(apply)

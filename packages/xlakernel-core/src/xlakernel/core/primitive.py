@@ -13,7 +13,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from ._compat import NATIVE_CALL_EFFECT, result_aval, vary_alike
-from .config import is_exporting
+from .config import debug_mode, is_debugging, is_exporting
 from .errors import BackendNotFoundError, GeneratorError, ResultError, StaticArgumentError, XLAKernelError
 from .sharding import ShardingRule, partitioned
 from .specs import Mapped, Struct
@@ -32,10 +32,13 @@ class Dispatch:
     Attributes:
       backends: (platform, backend) pairs, as they were asked for where the call was traced. For other platforms it is
         the first backend registered when the call is lowered.
+      debug: whether to check what the kernel does (`config.debug_mode`), as it was where the call was traced; None: as
+        it is where the call is lowered.
       mapped: the levels of ``jax.vmap`` around the kernel, innermost first.
     """
 
     backends: tuple[tuple[str, str], ...] = ()
+    debug: bool | None = None
     mapped: tuple[Mapped, ...] = ()
 
     def batched(self, axes: Sequence[int | None], size: Any) -> Dispatch:
@@ -163,10 +166,11 @@ def _lowering_rule(op: XLACustomKernel, platform: str) -> Callable[..., Any]:
             )
 
         def run(outs: Sequence[Struct], levels: Sequence[Mapped], *ins: Any) -> list[Any]:
-            kernel: Callable[..., Any] = _Checked(op, platform, backend, list(outs)).generate(dict(static.items))
-            for level in levels:
-                kernel = jax.vmap(kernel, in_axes=level.axes, axis_size=level.size)
-            return list(kernel(*ins))
+            with debug_mode(is_debugging() if dispatch.debug is None else dispatch.debug):
+                kernel: Callable[..., Any] = _Checked(op, platform, backend, list(outs)).generate(dict(static.items))
+                for level in levels:
+                    kernel = jax.vmap(kernel, in_axes=level.axes, axis_size=level.size)
+                return list(kernel(*ins))
 
         split = op.sharding_rule(dict(static.items))
         if split is None or is_exporting():  # JAX does not export what XLA would ask us to split

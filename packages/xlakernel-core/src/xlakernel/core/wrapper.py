@@ -13,6 +13,7 @@ import numpy as np
 
 from ._compat import vary_alike
 from .call import VMAP_METHODS, Kernel, NativeCall, native_call
+from .config import is_debugging
 from .errors import AliasError, ArityError, ShardingRuleError, StaticArgumentError, VmapMethodError
 from .sharding import ShardingRule
 from .specs import Struct, check_enabled, check_inputs, check_plain, flatten_outs
@@ -138,6 +139,7 @@ class _Wrapped:
             vmap_method=self.vmap_method,
             has_side_effect=self.has_side_effect,
             sharding_rule=self.sharding_rule,
+            debug=is_debugging(),
         )
         return jax.tree.unflatten(tree, self._differentiable(call, tree)(*vary_alike(inputs)))
 

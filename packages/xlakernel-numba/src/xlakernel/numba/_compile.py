@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import re
@@ -34,7 +35,9 @@ from xlakernel.core.native import (
 )
 from xlakernel.core.specs import Struct
 
+from ._bounds import explained_bounds
 from ._cache import disable_disk_cache, enable_disk_cache
+from ._debug import checking_copies
 from ._recipe import fresh, is_importable, write_recipe
 
 _Attributes = Sequence[tuple[str, np.dtype[Any]]]
@@ -122,7 +125,7 @@ class NumbaKernel(Kernel):
             return ensure_registered(
                 target or name + self._place_mark(),
                 "cpu",
-                lambda: self._build(arguments, content, name),
+                lambda: self._build(arguments, content, name, mode),
                 lambda: write_recipe(self.dispatcher, arguments, mode, content=code, implementations=implementations),
             )
 
@@ -141,21 +144,23 @@ class NumbaKernel(Kernel):
         code = self.dispatcher.py_func.__code__
         return f"{code.co_filename}:{code.co_firstlineno}"
 
-    def _build(self, arguments: Sequence[Argument], content: str, name: str) -> Handler:
+    def _build(self, arguments: Sequence[Argument], content: str, name: str, mode: Mapping[str, bool]) -> Handler:
         signature = tuple(argument.type for argument in arguments)
-        own = self._own_dispatcher(content)
+        # What nobody else uses: our copy of the kernel first, and in debug mode those of its helpers.
+        own = checking_copies(self.dispatcher) if mode["debug"] else [self._own_dispatcher(content)]
         lock = record = None
-        if _is_parallel([own]):
-            lock, record = lock_of(name), name
-            with recording(own, name):
-                compiled = self._compile(own, signature)
-        else:
-            compiled = self._compile(own, signature)
+        with contextlib.ExitStack() as stack:
+            if _is_parallel(own):
+                lock, record = lock_of(name), name
+                stack.enter_context(recording(own, name))
+            if mode["debug"]:
+                stack.enter_context(explained_bounds())
+            compiled = self._compile(own[0], signature)
         # workqueue, the layer that Numba falls back to, aborts the process when two threads enter it at once.
         if _is_parallel(references(self.dispatcher)) and _threading_layer() == "workqueue":
             lock = process_lock()
         handler: Handler = build_handler(
-            compiled, arguments, kernel=self.name, place=self._location, lock=lock, record=record
+            compiled, arguments, kernel=self.name, place=self._location, lock=lock, record=record, **mode
         )
         return handler
 

@@ -34,8 +34,17 @@ def numba_kernel(
     The kernel is compiled once for each combination of dtypes and ranks, into a handler that XLA calls as machine
     code: no Python and no GIL while it runs. It takes its inputs first, then its outputs, all as C-contiguous arrays
     over XLA's own memory (0-d arrays for scalars: read ``x[()]``), and returns nothing. Inputs are read-only. Outputs
-    begin with arbitrary values, so the kernel writes every element. As in C, indices are not checked: develop with
-    ``njit(boundscheck=True)``, or set ``NUMBA_BOUNDSCHECK=1``.
+    begin with arbitrary values, so the kernel writes every element. As in C, indices are not checked: develop in debug
+    mode.
+
+    In debug mode (`xlakernel.core.debug_mode`, or ``XLAKERNEL_DEBUG=1`` in the environment) the kernel is compiled once
+    more, with every index checked in it and in the njit functions that it calls; a negative index counts from the end,
+    as always. It is given copies of its arrays, and an error names the first element of an output that it did not
+    write, and of an input that it changed. To tell an unwritten element from one that was given just the value that
+    was there, a kernel that leaves some is run again, eight times at most; one with ``has_side_effect`` is run once,
+    and then an unwritten element of one or two bytes, other than a bool, is not found. Not checked are the indices in
+    helpers that declare their signatures, in ufuncs, in ``x.flat`` and other functions of Numba's own, and in what
+    ``numba.extending`` puts in place of a function: there, only what is written right beside an array is noticed.
 
     Args:
       kernel: a function decorated with ``numba.njit``, any of its options, ``parallel=True`` and ``cache=True`` among
@@ -80,9 +89,9 @@ def numba_kernel(
     The function it returns raises `ArityError`, `InputError`, `DtypeError`, `StaticArgumentError` when it is traced,
     and `CompileError` when Numba refuses the kernel, `ReadOnlyInputError` if because it writes to an input. (Numba
     does not see writes through ``x.flat``, ``np.nditer``, ``np.fill_diagonal``, the ``out`` of ``np.dot`` and, in some
-    versions, ``np.ascontiguousarray``: those would change the caller's array.) An exception that the kernel raises,
-    inside ``prange`` too, becomes JAX's error for a failed execution, with the exception's type, message, file and
-    line.
+    versions, ``np.ascontiguousarray``: those would change the caller's array. Debug mode finds them.) An exception
+    that the kernel raises, inside ``prange`` too, becomes JAX's error for a failed execution, with the exception's
+    type, message, file and line.
 
     Example:
       >>> import jax, jax.numpy as jnp, numba

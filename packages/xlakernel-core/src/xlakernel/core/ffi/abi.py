@@ -38,11 +38,13 @@ def _struct(name: str, nbytes: int | None = None, **fields: int) -> Struct:
     return Struct(f"XLA_FFI_{name}", fields, nbytes)
 
 
-CALL_FRAME = _struct("CallFrame", extension_start=8, api=16, ctx=24, stage=32, args=40, rets=80, attrs=120)
+CALL_FRAME = _struct(
+    "CallFrame", struct_size=0, extension_start=8, api=16, ctx=24, stage=32, args=40, rets=80, attrs=120
+)
 ARGS = _struct("Args", size=16, types=24, args=32)
 RETS = _struct("Rets", size=16, types=24, rets=32)
 ATTRS = _struct("Attrs", size=16, types=24, names=32, attrs=40)
-BUFFER = _struct("Buffer", dtype=16, data=24, rank=32, dims=40)
+BUFFER = _struct("Buffer", struct_size=0, dtype=16, data=24, rank=32, dims=40)
 SCALAR = _struct("Scalar", dtype=0, value=8)
 METADATA_EXTENSION = _struct("Metadata_Extension", metadata=24)
 METADATA = _struct("Metadata", api_version=8, traits=32)

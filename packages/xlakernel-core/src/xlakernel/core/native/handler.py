@@ -7,6 +7,7 @@ once for each slice of a batch. The interpreter is not involved, unless the kern
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import itertools
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from ..ffi import abi
 from ..ffi.registry import Handler
 from .arguments import Argument, Slices, load_element
+from .debug import Observer
 from .frame import I32, I64, POINTER, Buffer, Frame, create_error, i64, load, store
 from .lock import held
 from .prange import counter
@@ -38,6 +40,8 @@ def build_handler(
     place: str,
     lock: int | None = None,
     record: str | None = None,
+    debug: bool = False,
+    ordered: bool = False,
 ) -> Handler:
     """Build the handler that calls *compiled*.
 
@@ -49,11 +53,14 @@ def build_handler(
       lock: address of a lock (`native.lock`) to hold during a call, for code that must not run twice at once.
       record: key under which the kernel's loops report their exceptions (`native.prange`). It takes a lock too: only
         then is a failure known to be this call's.
+      debug: whether to check what the kernel does to its arrays (`native.debug`).
+      ordered: whether each slice must run once and in order. In debug mode one run of the kernel has to tell.
 
     Returns:
       The handler; its machine code and the kernel's live as long as it does.
     """
-    return _HandlerBuilder(compiled, arguments, kernel, place, lock, record).build()
+    observer = Observer(arguments, kernel, place, once=ordered) if debug else None
+    return _HandlerBuilder(compiled, arguments, kernel, place, lock, record, observer).build()
 
 
 _numbers = itertools.count()
@@ -70,6 +77,7 @@ class _HandlerBuilder:
         place: str,
         lock: int | None,
         record: str | None,
+        observer: Observer | None,
     ) -> None:
         self.compiled = compiled
         self.arguments = arguments
@@ -77,6 +85,7 @@ class _HandlerBuilder:
         self.place = place
         self.lock = lock
         self.record = record
+        self.observer = observer
         self.context = compiled.target_context
         self.symbol = f"xlakernel_handler_{next(_numbers)}"
         self.module = self.context.create_module(self.symbol)
@@ -88,7 +97,7 @@ class _HandlerBuilder:
         self._emit_handler(self._emit_run())
         library.add_ir_module(self.module)
         library.finalize()
-        return Handler(library.get_pointer_to_function(self.symbol), (library, self.compiled))
+        return Handler(library.get_pointer_to_function(self.symbol), (library, self.compiled, self.observer))
 
     def _function(self, name: str, parameters: Sequence[Any]) -> tuple[ir.Function, ir.IRBuilder]:
         function = ir.Function(self.module, ir.FunctionType(POINTER, parameters), name)
@@ -113,12 +122,21 @@ class _HandlerBuilder:
         batch_rank = builder.sub(buffers[0].rank, i64(self.buffers[0].ndim)) if buffers else i64(0)
         self._emit_type_checks(builder, frame, buffers, batch_rank)
         total = self._emit_batch_size(builder, frame, buffers, batch_rank)
-        if self.lock is not None:
-            with held(builder, self.lock):
-                error = builder.call(run, [pointer, i64(0), total])
+        if self.observer is not None:
+            builder.ret(self.observer.emit_call(builder, self._emit_run_all(run), pointer, total))
         else:
-            error = builder.call(run, [pointer, i64(0), total])
-        builder.ret(error)
+            builder.ret(self._call_run(builder, run, pointer, total))
+
+    def _call_run(self, builder: ir.IRBuilder, run: ir.Function, pointer: Any, total: Any) -> Any:
+        with contextlib.nullcontext() if self.lock is None else held(builder, self.lock):
+            return builder.call(run, [pointer, i64(0), total])
+
+    def _emit_run_all(self, run: ir.Function) -> ir.Function:
+        """Emit ``run_all(frame, total)``: the whole batch, under the lock. It is held for no longer than that."""
+        function, builder = self._function(f"{self.symbol}_run_all", [POINTER, I64])
+        function.linkage = "internal"
+        builder.ret(self._call_run(builder, run, *function.args))
+        return function
 
     def _emit_handshake(self, builder: ir.IRBuilder, pointer: Any, extension: Any) -> None:
         """Answer XLA's question for the API version: the version described in `abi`, with the runtime's own minor.

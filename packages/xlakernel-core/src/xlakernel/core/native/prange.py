@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -59,8 +59,8 @@ def last_failure(key: bytes) -> Any:
 
 
 @contextmanager
-def recording(dispatcher: Any, key: str) -> Iterator[None]:
-    """Let the loops of *dispatcher*, compiled inside this context, report their exceptions under *key*."""
+def recording(dispatchers: Sequence[Any], key: str) -> Iterator[None]:
+    """Let the loops of *dispatchers*, compiled inside this context, report their exceptions under *key*."""
     active: list[Any] = []  # the dispatchers being compiled, innermost last
     original = wrappers._GufuncWrapper.gen_loop_body
 
@@ -72,7 +72,7 @@ def recording(dispatcher: Any, key: str) -> Iterator[None]:
             active.pop()
 
     def gen_loop_body(self: Any, builder: ir.IRBuilder, python: Any, function: Any, args: Any) -> Any:
-        if active and active[-1] is not dispatcher:
+        if active and not any(active[-1] is dispatcher for dispatcher in dispatchers):
             return original(self, builder, python, function, args)
         return _gen_recording_body(self, builder, python, function, args, key)
 

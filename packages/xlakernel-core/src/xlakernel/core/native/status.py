@@ -76,6 +76,11 @@ def _create(api: int, unpacked: Any, kernel: bytes, place: bytes) -> int | None:
         message, code = _describe_unpacked(unpacked, kernel.decode(), place.decode())
     except BaseException as error:  # noqa: BLE001  # called from machine code: an exception here would be printed and lost
         message, code = f"kernel {kernel.decode()} failed, and so did reading its exception: {error!r}", 13
+    return new_error(api, message, code)
+
+
+def new_error(api: int, message: str, code: int) -> int | None:
+    """Return a new XLA_FFI_Error, which XLA owns, by the table of functions at address *api*."""
     create = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(_ErrorCreateArgs))
     address = ctypes.c_void_p.from_address(api + abi.API["XLA_FFI_Error_Create"]).value
     assert address is not None

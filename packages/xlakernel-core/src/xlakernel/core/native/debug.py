@@ -1,0 +1,139 @@
+"""Running a kernel under observation, in debug mode.
+
+The handler hands its call to a Python function, which gives the kernel copies of its arrays: what it does to them harms
+nobody, also while other threads read the originals. Outputs begin as poison. Afterwards the inputs must be what they
+were, and so must the bytes around each array, and no element of an output may still be poison.
+
+An element that holds poison may have been written with just that value. So the kernel runs again, on fresh copies and
+with another poison, until elements have kept 64 bits of poison: no value equals two of them, and random ones do not by
+chance. A kernel that must not run twice is judged by one run where that says enough: a bool is never poison, and four
+bytes are so only by an unlikely chance, which the message mentions.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+
+from ..ffi import abi
+from .arguments import Argument
+from .call_frame import ArrayView, FrameCopy, api_of, arrays_of
+from .copies import POISONS, Copies, part_of, poison
+from .frame import I64, POINTER
+from .status import describe, new_error
+
+
+class _MisbehaviourError(Exception):
+    """What the kernel did wrong, in full."""
+
+
+class Observer:
+    """Checks the calls of one handler.
+
+    Args:
+      arguments: where the kernel's parameters come from.
+      kernel: the kernel's name, for messages.
+      place: file and line of its definition, for messages.
+      once: whether a call must run the kernel only once.
+    """
+
+    def __init__(self, arguments: Sequence[Argument], kernel: str, place: str, *, once: bool) -> None:
+        self.arguments = arguments
+        self.kernel = kernel
+        self.place = place
+        self.once = once
+        # Machine code calls it: the handler keeps this object as long as it lives.
+        self._callback = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)(self._call)
+
+    def emit_call(self, builder: ir.IRBuilder, run: Any, frame: Any, total: Any) -> Any:
+        """Emit the call that observes ``run(frame, total)``; return the XLA_FFI_Error."""
+        signature = ir.FunctionType(POINTER, [POINTER, I64, POINTER]).as_pointer()
+        address = ir.Constant(I64, ctypes.cast(self._callback, ctypes.c_void_p).value)
+        return builder.call(builder.inttoptr(address, signature), [frame, total, builder.bitcast(run, POINTER)])
+
+    def _call(self, frame: int, total: int, run: int) -> int | None:
+        # A function of this kind runs without the GIL.
+        function = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(run)
+        try:
+            return self._observe(frame, total, function)
+        except _MisbehaviourError as error:
+            return new_error(api_of(frame), str(error), abi.ERROR_CODES["FAILED_PRECONDITION"])
+        except BaseException as error:  # noqa: BLE001  # called from machine code: it would be printed and lost
+            return new_error(api_of(frame), *describe(error, self.kernel, self.place, None))
+
+    def _observe(self, frame: int, total: int, run: Any) -> int | None:
+        """Run the kernel on copies, and hand out its results if nothing is wrong; return its own error."""
+        inputs, outputs = arrays_of(frame, self.arguments)
+        unwritten: dict[ArrayView, Any] = {}
+        for number in range(POISONS):
+            copies = Copies(inputs, outputs, number)
+            addresses = [[(view, copies.address_of(view)) for view in views] for views in (inputs, outputs)]
+            frame_copy = FrameCopy(frame, *addresses)
+            error: int | None = run(frame_copy.address, total)
+            if error:
+                return error
+            self._check_memory(copies)
+            unwritten = {view: copies.poisoned(view) & unwritten.get(view, True) for view in copies.fresh}
+            suspects = [view for view in copies.fresh if unwritten[view].any()]
+            for view in suspects:
+                if number + 1 >= runs_needed(view.dtype, once=self.once):
+                    raise self._not_written(view, unwritten[view], number)
+            if self.once or not suspects:
+                break
+        copies.hand_out(outputs)
+        return None
+
+    def _check_memory(self, copies: Copies) -> None:
+        for view in copies.damaged():
+            raise _MisbehaviourError(
+                f"{self._who} wrote out of bounds, beside {view}, at an index that is not checked, as in a helper with "
+                "a declared signature, in a ufunc or through a pointer."
+            )
+        for view in copies.constant:
+            changed = copies.changed(view)
+            if changed.any():
+                first = int(changed.argmax())
+                before, after = (array.view(view.dtype)[first] for array in (view.bytes, copies.bytes_of(view)))
+                raise _MisbehaviourError(
+                    f"{self._who} changed {view.name_element(first)}{_and_others(changed)}: {before} became {after}. "
+                    "Inputs are read-only, because JAX arrays never change; debug mode left the caller's array as it "
+                    "was. Write to an output instead, or make the input's memory an output's with "
+                    "input_output_aliases={input: output}."
+                )
+
+    def _not_written(self, view: ArrayView, unwritten: Any, number: int) -> _MisbehaviourError:
+        doubt = ""
+        if self.once and view.dtype.kind != "b":
+            value = poison(view.dtype, number).view(view.dtype)[0]
+            doubt = f" (Unless it wrote {value}: with has_side_effect it runs only once, which cannot tell.)"
+        return _MisbehaviourError(
+            f"{self._who} did not write {view.name_element(int(unwritten.argmax()))}{_and_others(unwritten)}. Every "
+            f"element must be written, and before it is read: outputs begin with arbitrary values.{doubt}"
+        )
+
+    @functools.cached_property
+    def _who(self) -> str:
+        return f"kernel {self.kernel!r} of {self.place}"
+
+
+def runs_needed(dtype: np.dtype[Any], *, once: bool) -> int:
+    """Return after how many runs an element that always kept its poison has not been written.
+
+    Args:
+      dtype: the element's.
+      once: whether there can be only one run; the answer may be more than that.
+    """
+    width = part_of(dtype).itemsize
+    if dtype.kind == "b" or (once and width >= 4):
+        return 1
+    return max(2, 8 // width)
+
+
+def _and_others(elements: Any) -> str:
+    others = int(elements.sum()) - 1
+    return f", and {others} more" if others else ""

@@ -1,0 +1,167 @@
+"""Handlers that observe their kernel: on copies of its arrays, with poison in the outputs."""
+
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from xlakernel.core.ffi import abi
+from xlakernel.core.native import new_lock
+from xlakernel.core.native.copies import POISONS, part_of, poison
+from xlakernel.core.native.debug import runs_needed
+
+F32 = ("float32", 1)
+I8 = ("int8", 1)
+
+# JAX raises a ValueError where the program ran in the calling thread, and its own error where it did not.
+RAISED = (jax.errors.JaxRuntimeError, ValueError)
+
+
+def call(target, outs, *ins, aliases=None, **attributes):
+    """Call a registered target with buffers as they are, batched or not."""
+    options = {"has_side_effect": True, "input_output_aliases": aliases}
+    return jax.jit(lambda *xs: jax.ffi.ffi_call(target, outs, **options)(*xs, **attributes))(*ins)
+
+
+def struct_of(x):
+    return jax.ShapeDtypeStruct(x.shape, x.dtype)
+
+
+def message_of(*args, **kwargs):
+    with pytest.raises(RAISED) as caught:
+        jax.block_until_ready(call(*args, **kwargs))
+    return str(caught.value)
+
+
+def scale_all_but(x, factor, skipped, out):
+    for i in range(x.size):
+        if i != skipped:
+            out[i] = factor * x[i]
+
+
+def add_to(total, x, new_total, copy):
+    for i in range(x.size):
+        new_total[i] += x[i]
+        copy[i] = x[i]
+
+
+def fail(x, out):
+    raise ValueError("its own")
+
+
+@pytest.fixture(scope="module")
+def scale_target(register):
+    return register(scale_all_but, [F32], [F32], {"factor": "float32", "skipped": "int64"}, debug=True)
+
+
+def test_static_scalars_arrive(scale_target):
+    x = jnp.arange(3.0)
+    good = {"factor": np.float32(3), "skipped": np.int64(-1)}
+    assert_array_equal(call(scale_target, struct_of(x), x, **good), 3 * x)
+    message = message_of(scale_target, struct_of(x), x, factor=np.float32(3), skipped=np.int64(1))
+    assert message.startswith("FAILED_PRECONDITION: kernel 'scale_all_but' of ")
+    assert "did not write element (1,) of output 0 (float32[3])." in message
+
+
+@pytest.mark.parametrize("batch", [(2,), (2, 1, 3), (0,), (1,)], ids=str)
+def test_batches_with_shared_inputs(scale_target, batch):
+    out = jax.ShapeDtypeStruct((*batch, 4), jnp.float32)
+    x = jnp.arange(4.0).reshape((1,) * len(batch) + (4,))
+    good = {"factor": np.float32(2), "skipped": np.int64(-1)}
+    assert_array_equal(call(scale_target, out, x, **good), np.broadcast_to(2 * x, out.shape))
+
+
+def test_the_call_is_checked_before_it_is_observed(scale_target):
+    out = jax.ShapeDtypeStruct((3,), jnp.float32)
+    text = message_of(scale_target, out, jnp.arange(3), factor=np.float32(3), skipped=np.int64(1))
+    assert "differ in dtype or rank" in text
+
+
+def test_memory_that_an_input_and_an_output_share(register):
+    target = register(add_to, [("int32", 1), I8], [("int32", 1), I8], debug=True)
+    total, x = jnp.full(256, 1000, jnp.int32), jnp.arange(256, dtype=jnp.uint8).view(jnp.int8)
+    # Among all values is the poison, so the kernel runs more than once.
+    new_total, copy = call(target, (struct_of(total), struct_of(x)), total, x, aliases={0: 0})
+    assert_array_equal(new_total, 1000 + np.asarray(x, np.int32))
+    assert_array_equal(copy, x)
+    assert_array_equal(total, np.full(256, 1000))
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_kernel_that_must_run_in_order_runs_once(register, ordered):
+    """The number of runs shows in what bytes it cannot tell from unwritten ones."""
+    target = register(lambda x, out: None, [I8], [I8], debug=True, ordered=ordered)
+    x = jnp.ones(3, jnp.int8)
+    if ordered:
+        assert_array_equal(call(target, struct_of(x), x), poison(np.dtype("int8"), 0).view(np.int8).repeat(3))
+    else:
+        assert "did not write element (0,) of output 0 (int8[3]), and 2 more." in message_of(target, struct_of(x), x)
+
+
+@pytest.mark.parametrize("width", ["float32", "complex64"])
+def test_one_run_tells_wide_elements_but_says_that_it_may_err(register, width):
+    target = register(lambda x, out: None, [(width, 1)], [(width, 1)], debug=True, ordered=True)
+    x = jnp.ones(3, width)
+    assert "(Unless it wrote " in message_of(target, struct_of(x), x)
+
+
+def test_a_lock_is_free_again_after_each_kind_of_end(register):
+    lock, x = new_lock(), jnp.ones(3)
+    targets = [
+        register(kernel, [F32], [F32], debug=True, lock=lock) for kernel in (fail, lambda x, out: None, copy_all)
+    ]
+    for _ in range(2):
+        assert "ValueError: its own" in message_of(targets[0], struct_of(x), x)
+        assert "did not write" in message_of(targets[1], struct_of(x), x)
+        assert_array_equal(call(targets[2], struct_of(x), x), x)
+
+
+def copy_all(x, out):
+    for i in range(x.size):
+        out[i] = x[i]
+
+
+def test_many_threads_and_one_lock(register):
+    target = register(copy_all, [F32], [F32], debug=True, lock=new_lock())
+    program = jax.jit(jax.ffi.ffi_call(target, jax.ShapeDtypeStruct((100,), jnp.float32)))
+
+    def work(number):
+        return np.asarray(program(jnp.full(100, float(number))))
+
+    with ThreadPoolExecutor(8) as pool:
+        for number, found in enumerate(pool.map(work, range(200))):
+            assert_array_equal(found, np.full(100, number))
+
+
+# Poison
+
+
+@pytest.mark.parametrize("name", abi.DATA_TYPES)
+def test_poison_is_what_the_search_for_it_relies_on(name):
+    dtype = np.dtype(name)
+    patterns = [poison(dtype, number).tobytes() for number in range(POISONS)]
+    assert {len(pattern) for pattern in patterns} == {dtype.itemsize}
+    needed = runs_needed(dtype, once=False)
+    assert needed <= POISONS
+    for one, other in itertools.combinations(patterns[:needed], 2):
+        assert one != other
+    elements = np.frombuffer(b"".join(patterns), dtype)
+    if dtype.kind == "b":
+        assert needed == 1
+        assert not set(elements.view(np.uint8).tolist()) & {0, 1}
+    else:
+        assert needed >= 2
+        assert needed * part_of(dtype).itemsize >= 8
+    if dtype.kind not in "biu":
+        assert np.isnan(elements.astype(np.complex128)).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "runs"), [("bool", 1), ("int8", 8), ("bfloat16", 4), ("float32", 1), ("complex64", 1)]
+)
+def test_one_run_is_enough_for_some(name, runs):
+    assert runs_needed(np.dtype(name), once=True) == runs
