@@ -157,10 +157,18 @@ class NumbaKernel(Kernel):
                 stack.enter_context(explained_bounds())
             compiled = self._compile(own[0], signature)
         # workqueue, the layer that Numba falls back to, aborts the process when two threads enter it at once.
-        if _is_parallel(references(self.dispatcher)) and _threading_layer() == "workqueue":
+        helpers_are_parallel = _is_parallel(references(self.dispatcher))
+        if helpers_are_parallel and _threading_layer() == "workqueue":
             lock = process_lock()
         handler: Handler = build_handler(
-            compiled, arguments, kernel=self.name, place=self._location, lock=lock, record=record, **mode
+            compiled,
+            arguments,
+            kernel=self.name,
+            place=self._location,
+            lock=lock,
+            record=record,
+            concurrent=not helpers_are_parallel,  # threads that start threads of their own would be too many
+            **mode,
         )
         return handler
 

@@ -52,15 +52,15 @@ def numba_kernel(
       outs: the outputs' shapes and dtypes: a ``jax.ShapeDtypeStruct`` or a pytree of them; or a function that returns
         that for the inputs' structs (not for static scalars), so that one wrapper serves every size.
       vmap_method: what ``jax.vmap`` does. ``"native"`` (as ``"expand_dims"``): the handler loops over the batch in one
-        call; ``"broadcast_all"``: the same with every input copied to the batch's size; ``"sequential"`` and
-        ``"sequential_unrolled"``: one call after the other; None: an error. The kernel sees the rank it was written
-        for in each case.
+        call, in several threads where that pays; ``"broadcast_all"``: the same with every input copied to the batch's
+        size; ``"sequential"`` and ``"sequential_unrolled"``: one call after the other; None: an error. The kernel sees
+        the rank it was written for in each case.
       input_output_aliases: inputs whose memory becomes an output's, ``{input: output}``, for kernels that update in
         place. Both parameters are then the same memory, and only the output may be written. JAX copies the input
         first if anyone else still needs it.
       has_side_effect: whether to keep each call as it stands. Without it JAX takes the kernel for a pure function,
-        whose equal calls may be merged and whose unused ones dropped; needed when it has no outputs. The slices of a
-        batch then run in order.
+        whose equal calls may be merged, whose unused ones dropped, and whose slices may run at the same time; needed
+        when it has no outputs.
       reference: ``reference(*inputs, **static) -> results``, a plain JAX function that computes the same. Derivatives
         of both modes and all orders are taken from it; the results still come from the kernel.
       jvp: ``jvp(primals, tangents, **static) -> tangents of the results``, for forward mode. It may call other

@@ -49,12 +49,27 @@ SCALAR = _struct("Scalar", dtype=0, value=8)
 METADATA_EXTENSION = _struct("Metadata_Extension", metadata=24)
 METADATA = _struct("Metadata", api_version=8, traits=32)
 API_VERSION = _struct("Api_Version", major_version=16, minor_version=20)
-API = _struct("Api", api_version=16, XLA_FFI_Error_Create=48)
+API = _struct(
+    "Api",
+    api_version=16,
+    XLA_FFI_Error_Create=48,
+    XLA_FFI_Error_Destroy=64,
+    XLA_FFI_ThreadPool_Schedule=136,
+    XLA_FFI_ThreadPool_NumThreads=144,
+)
 ERROR_CREATE_ARGS = _struct("Error_Create_Args", nbytes=28, struct_size=0, extension_start=8, message=16, errc=24)
+ERROR_DESTROY_ARGS = _struct("Error_Destroy_Args", nbytes=24, struct_size=0, extension_start=8, error=16)
+SCHEDULE_ARGS = _struct(
+    "ThreadPool_Schedule_Args", nbytes=40, struct_size=0, extension_start=8, ctx=16, task=24, data=32
+)
+NUM_THREADS_ARGS = _struct(
+    "ThreadPool_NumThreads_Args", nbytes=32, struct_size=0, extension_start=8, ctx=16, num_threads=24
+)
 
 STRUCTS = (
     *(CALL_FRAME, ARGS, RETS, ATTRS, BUFFER, SCALAR),
-    *(METADATA_EXTENSION, METADATA, API_VERSION, API, ERROR_CREATE_ARGS),
+    *(METADATA_EXTENSION, METADATA, API_VERSION, API),
+    *(ERROR_CREATE_ARGS, ERROR_DESTROY_ARGS, SCHEDULE_ARGS, NUM_THREADS_ARGS),
 )
 
 #: ``XLA_FFI_DataType_*`` by the name of the NumPy (or ml_dtypes) dtype.

@@ -89,15 +89,26 @@ class Frame:
         return kind, dtype, load(self.builder, scalar, abi.SCALAR, "value")
 
 
-def create_error(builder: ir.IRBuilder, api: Any, message: Any, code: Any) -> Any:
-    """Return a new ``XLA_FFI_Error``; XLA copies *message* and owns the result."""
-    struct = abi.ERROR_CREATE_ARGS
-    with builder.goto_entry_block():
-        arguments = builder.bitcast(builder.alloca(ir.ArrayType(I64, 4)), POINTER)
+def call_api(
+    builder: ir.IRBuilder, api: Any, function: str, struct: abi.Struct, returns: Any = POINTER, **fields: Any
+) -> Any:
+    """Call a function of the API with its one struct of arguments; most of them return an error, or null."""
     assert struct.nbytes is not None
+    with builder.goto_entry_block():
+        arguments = builder.bitcast(builder.alloca(ir.ArrayType(I64, -(-struct.nbytes // 8))), POINTER)
     store(builder, arguments, struct, "struct_size", i64(struct.nbytes))
     store(builder, arguments, struct, "extension_start", ir.Constant(POINTER, None))
-    store(builder, arguments, struct, "message", message)
-    store(builder, arguments, struct, "errc", code)
-    create = ir.FunctionType(POINTER, [POINTER]).as_pointer()
-    return builder.call(load(builder, api, abi.API, "XLA_FFI_Error_Create", create), [arguments])
+    for name, value in fields.items():
+        store(builder, arguments, struct, name, value)
+    kind = ir.FunctionType(returns, [POINTER]).as_pointer()
+    return builder.call(load(builder, api, abi.API, f"XLA_FFI_{function}", kind), [arguments])
+
+
+def create_error(builder: ir.IRBuilder, api: Any, message: Any, code: Any) -> Any:
+    """Return a new ``XLA_FFI_Error``; XLA copies *message* and owns the result."""
+    return call_api(builder, api, "Error_Create", abi.ERROR_CREATE_ARGS, message=message, errc=code)
+
+
+def destroy_error(builder: ir.IRBuilder, api: Any, error: Any) -> None:
+    """Free an ``XLA_FFI_Error`` that XLA does not get."""
+    call_api(builder, api, "Error_Destroy", abi.ERROR_DESTROY_ARGS, ir.VoidType(), error=error)

@@ -20,6 +20,7 @@ from numba.core.compiler_lock import global_compiler_lock
 
 from ..ffi import abi
 from ..ffi.registry import Handler
+from . import parallel
 from .arguments import Argument, Slices, load_element
 from .debug import Observer
 from .frame import I32, I64, POINTER, Buffer, Frame, create_error, i64, load, store
@@ -28,7 +29,7 @@ from .prange import counter
 from .status import emit_error, emit_recorded_error
 
 #: Part of every name: raise it when the emitted code changes.
-HANDLER_VERSION = 1
+HANDLER_VERSION = 2
 
 
 @global_compiler_lock
@@ -42,6 +43,7 @@ def build_handler(
     record: str | None = None,
     debug: bool = False,
     ordered: bool = False,
+    concurrent: bool = True,
 ) -> Handler:
     """Build the handler that calls *compiled*.
 
@@ -54,13 +56,16 @@ def build_handler(
       record: key under which the kernel's loops report their exceptions (`native.prange`). It takes a lock too: only
         then is a failure known to be this call's.
       debug: whether to check what the kernel does to its arrays (`native.debug`).
-      ordered: whether each slice must run once and in order. In debug mode one run of the kernel has to tell.
+      ordered: whether the slices of a batch must run once each and in order.
+      concurrent: whether they may run at the same time, on XLA's thread pool (`native.parallel`), where they need no
+        order and no lock.
 
     Returns:
       The handler; its machine code and the kernel's live as long as it does.
     """
     observer = Observer(arguments, kernel, place, once=ordered) if debug else None
-    return _HandlerBuilder(compiled, arguments, kernel, place, lock, record, observer).build()
+    pooled = concurrent and not ordered and lock is None and parallel.SUPPORTED
+    return _HandlerBuilder(compiled, arguments, kernel, place, lock, record, observer, pooled).build()
 
 
 _numbers = itertools.count()
@@ -78,6 +83,7 @@ class _HandlerBuilder:
         lock: int | None,
         record: str | None,
         observer: Observer | None,
+        pooled: bool,
     ) -> None:
         self.compiled = compiled
         self.arguments = arguments
@@ -86,6 +92,7 @@ class _HandlerBuilder:
         self.lock = lock
         self.record = record
         self.observer = observer
+        self.pooled = pooled
         self.context = compiled.target_context
         self.symbol = f"xlakernel_handler_{next(_numbers)}"
         self.module = self.context.create_module(self.symbol)
@@ -125,6 +132,9 @@ class _HandlerBuilder:
         if self.observer is not None:
             builder.ret(self.observer.emit_call(builder, self._emit_run_all(run), pointer, total))
         else:
+            if self.pooled:
+                with builder.if_then(builder.icmp_signed(">", total, i64(1)), likely=False):
+                    builder.ret(self._emit_batch(builder, pointer, run, total))
             builder.ret(self._call_run(builder, run, pointer, total))
 
     def _call_run(self, builder: ir.IRBuilder, run: ir.Function, pointer: Any, total: Any) -> Any:
@@ -137,6 +147,13 @@ class _HandlerBuilder:
         function.linkage = "internal"
         builder.ret(self._call_run(builder, run, *function.args))
         return function
+
+    def _emit_batch(self, builder: ir.IRBuilder, pointer: Any, run: ir.Function, total: Any) -> Any:
+        """Run a batch of several slices, on XLA's thread pool if that pays; return the error."""
+        memory = cgutils.add_global_variable(self.module, I64, f"{self.symbol}_memory")
+        memory.linkage, memory.initializer = "internal", i64(0)
+        run_batch = builder.inttoptr(i64(parallel.batch_runner()), parallel.RUN_BATCH.as_pointer())
+        return builder.call(run_batch, [pointer, run, total, memory])
 
     def _emit_handshake(self, builder: ir.IRBuilder, pointer: Any, extension: Any) -> None:
         """Answer XLA's question for the API version: the version described in `abi`, with the runtime's own minor.
@@ -215,6 +232,8 @@ class _HandlerBuilder:
 
     def _emit_run(self) -> ir.Function:
         function, builder = self._function(f"{self.symbol}_run", [POINTER, I64, I64])
+        # A call without a batch should not pay for the address that a batch needs of this.
+        function.attributes.add("alwaysinline")
         function.linkage = "internal"
         pointer, first, last = function.args
         frame = Frame(builder, pointer)

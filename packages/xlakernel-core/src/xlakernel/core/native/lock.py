@@ -6,6 +6,7 @@ import ctypes
 import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from llvmlite import ir
 from numba.core import cgutils
@@ -30,9 +31,31 @@ def held(builder: ir.IRBuilder, address: int) -> Iterator[None]:
     It is CPython's raw lock: it needs neither the GIL nor a thread state, and waits in the operating system.
     """
     lock = builder.inttoptr(i64(address), POINTER)
-    acquire = ir.FunctionType(I32, [POINTER, I32])
-    release = ir.FunctionType(ir.VoidType(), [POINTER])
-    wait = ir.Constant(I32, 1)
-    builder.call(cgutils.get_or_insert_function(builder.module, acquire, "PyThread_acquire_lock"), [lock, wait])
+    acquire(builder, lock)
     yield
-    builder.call(cgutils.get_or_insert_function(builder.module, release, "PyThread_release_lock"), [lock])
+    release(builder, lock)
+
+
+def allocate(builder: ir.IRBuilder) -> Any:
+    """Return a new lock, or null."""
+    return _call(builder, "allocate_lock", POINTER)
+
+
+def acquire(builder: ir.IRBuilder, lock: Any) -> None:
+    """Wait until the lock is free, and take it."""
+    _call(builder, "acquire_lock", I32, lock, ir.Constant(I32, 1))
+
+
+def release(builder: ir.IRBuilder, lock: Any) -> None:
+    """Release the lock, in whatever thread."""
+    _call(builder, "release_lock", ir.VoidType(), lock)
+
+
+def free(builder: ir.IRBuilder, lock: Any) -> None:
+    """Free a lock that nobody holds."""
+    _call(builder, "free_lock", ir.VoidType(), lock)
+
+
+def _call(builder: ir.IRBuilder, name: str, returns: Any, *arguments: Any) -> Any:
+    kind = ir.FunctionType(returns, [argument.type for argument in arguments])
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, f"PyThread_{name}"), arguments)

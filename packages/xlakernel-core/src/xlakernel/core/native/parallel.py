@@ -1,0 +1,351 @@
+"""The slices of a batch on XLA's own thread pool, where that pays.
+
+How long a slice takes is not guessed but measured: a batch begins in the calling thread, in chunks with a look at the
+clock after each, and goes to the pool as soon as what is left is worth more than waking a thread. A batch of light
+slices therefore stays in one thread and pays for a few looks at the clock. A handler remembers how long its slices took
+in the pool: a batch of a few very long ones should not begin with one alone.
+
+In the pool every thread, the caller too, takes chunk after chunk from a counter until none is left. The caller waits
+only for chunks that a thread is running, never for a thread to come: a task that XLA starts late, or never, holds up
+nobody. The interpreter is not involved.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from llvmlite import ir
+from numba.core import cgutils
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.registry import cpu_target
+
+from ..ffi import abi
+from .frame import I32, I64, POINTER, call_api, destroy_error, i64, load, store
+from .lock import acquire, allocate, free, release
+
+#: Whether the operating system has the functions that are called here; elsewhere every batch is serial.
+SUPPORTED = os.name == "posix"
+
+#: ``run(frame, first, last)``: slices first … last - 1, null or the error of the first one that failed.
+RUN = ir.FunctionType(POINTER, [POINTER, I64, I64])
+#: ``run_batch(frame, run, total, memory)``: all slices, with the same result; *memory* is a number that starts as 0.
+RUN_BATCH = ir.FunctionType(POINTER, [POINTER, RUN.as_pointer(), I64, I64.as_pointer()])
+
+# Nanoseconds. On an idle machine of 2 cores a second thread pays from 10 µs of work; if its core is busy, asking for it
+# in vain costs about 30 µs, because the pool's threads look around for work before they sleep.
+_PROBE = 5_000  # a shorter chunk may be all cold caches and page faults, and says nothing of the rest
+_SHARE = 30_000  # what there must be left to do for each further thread
+_CHUNK = 30_000  # what a thread takes at a time: long beside the counter and the clock, short beside the wait for it
+_CHUNKS = 4  # that each thread should get at least, for slices of unequal cost
+_GROWTH = 8  # of a chunk beside the one before
+_YIELDS = 50  # before the caller sleeps while others finish
+_LONG = 1_000_000  # for a slice: asking for threads in vain is nothing beside the batch that it is remembered from
+
+# What the threads of one batch share: a header, then a slot for the error of each. Numbers and pointers, 8 bytes each.
+_FIELDS = ("next", "done", "references", "errors", "last", "size", "limit", "frame", "run", "lock", "memory", "slots")
+_STATE = abi.Struct("state", {name: 8 * position for position, name in enumerate(_FIELDS)})
+_SLOT = abi.Struct("slot", {"first": 0, "error": 8})
+_HEADER_SIZE, _SLOT_SIZE = 8 * len(_FIELDS), 8 * len(_SLOT.fields)
+
+_NULL = ir.Constant(POINTER, None)
+_VOID = ir.VoidType()
+_TASK = ir.FunctionType(_VOID, [POINTER])
+
+
+@functools.cache
+def batch_runner() -> int:
+    """Return the address of `RUN_BATCH`, compiled once in a process: when the first handler is built."""
+    library = _library()
+    address: int = library.get_pointer_to_function("xlakernel_run_batch")
+    return address
+
+
+@functools.cache  # which keeps the machine code alive
+@global_compiler_lock
+def _library() -> Any:
+    context = cpu_target.target_context
+    codegen = context.codegen()
+    library = codegen.create_library("xlakernel_parallel")
+    module = context.create_module("xlakernel_parallel")
+    work = _emit_work(module)
+    _emit_run_batch(module, _emit_fan_out(module, work, _emit_task(module, work)))
+    library.add_ir_module(module)
+    library.finalize()
+    return library
+
+
+# In the calling thread: measure, and decide.
+
+
+def _emit_run_batch(module: ir.Module, fan_out: ir.Function) -> None:
+    function, builder = _function(module, "run_batch", RUN_BATCH, linkage="external")
+    frame, run, total, memory = function.args
+    remembered = builder.load_atomic(memory, "monotonic", 8)
+    with builder.if_then(builder.icmp_signed(">=", remembered, i64(_LONG)), likely=False):
+        builder.ret(builder.call(fan_out, [frame, run, i64(0), total, memory, total, remembered]))
+
+    first, size = (cgutils.alloca_once_value(builder, i64(value)) for value in (0, 1))
+    before = cgutils.alloca_once_value(builder, _clock(builder))
+    with _forever(builder):
+        begin = builder.load(first)
+        last = _minimum(builder, builder.add(begin, builder.load(size)), total)
+        error = builder.call(run, [frame, begin, last])
+        finished = builder.icmp_signed("==", last, total)
+        with builder.if_then(builder.or_(finished, cgutils.is_not_null(builder, error))):
+            builder.ret(error)
+        spent, count = _lap(builder, before), builder.sub(last, begin)
+        shares = _shares(builder, spent, count, builder.sub(total, last))
+        tells = builder.icmp_signed(">=", spent, i64(_PROBE))
+        pays = builder.icmp_signed(">=", shares, i64(1))
+        with builder.if_then(builder.and_(tells, pays), likely=False):
+            cost = builder.udiv(spent, count)
+            builder.ret(builder.call(fan_out, [frame, run, last, total, memory, shares, cost]))
+        # A chunk of seemingly light slices must leave some to judge by, should they prove heavy.
+        limit = builder.udiv(total, i64(_CHUNKS))
+        builder.store(_next_size(builder, count, spent, limit, target=2 * _PROBE), size)
+        builder.store(last, first)
+
+
+def _shares(builder: ir.IRBuilder, spent: Any, count: Any, rest: Any) -> Any:
+    """Return how many times `_SHARE` is in *rest* slices if *count* of them took *spent*; at most a million."""
+    double = ir.DoubleType()
+    spent, count, rest = (builder.uitofp(value, double) for value in (spent, count, rest))
+    shares = builder.fdiv(builder.fmul(spent, rest), builder.fmul(count, double(_SHARE)))
+    most = double(1e6)
+    return builder.fptoui(builder.select(builder.fcmp_ordered("<", shares, most), shares, most), I64)
+
+
+def _count_threads(builder: ir.IRBuilder, frame: Any) -> Any:
+    """Return how many threads XLA's pool has, 1 if there is no pool."""
+    threads = cgutils.alloca_once_value(builder, i64(1))
+    api, context = (load(builder, frame, abi.CALL_FRAME, name) for name in ("api", "ctx"))
+    error = call_api(builder, api, "ThreadPool_NumThreads", abi.NUM_THREADS_ARGS, ctx=context, num_threads=threads)
+    with builder.if_then(cgutils.is_not_null(builder, error), likely=False):
+        destroy_error(builder, api, error)
+        builder.store(i64(1), threads)
+    return builder.load(threads)
+
+
+# To the pool: fan_out(frame, run, first, last, memory, most further threads, nanoseconds of a slice).
+
+
+def _emit_fan_out(module: ir.Module, work: ir.Function, task: ir.Function) -> ir.Function:
+    kind = ir.FunctionType(POINTER, [POINTER, RUN.as_pointer(), I64, I64, I64.as_pointer(), I64, I64])
+    function, builder = _function(module, "fan_out", kind)
+    frame, run, first, last, memory, helpers, cost = function.args
+    helpers = _minimum(builder, helpers, builder.sub(builder.sub(last, first), i64(1)))  # the caller takes one
+    helpers = _minimum(builder, helpers, builder.sub(_count_threads(builder, frame), i64(1)))
+    with builder.if_then(builder.icmp_signed("<", helpers, i64(1)), likely=False):
+        builder.ret(builder.call(run, [frame, first, last]))
+    threads = builder.add(helpers, i64(1))
+    nbytes = builder.add(i64(_HEADER_SIZE), builder.mul(threads, i64(_SLOT_SIZE)))
+    state = builder.call(_external(builder, "malloc", POINTER, [I64]), [nbytes])
+    with builder.if_then(cgutils.is_null(builder, state), likely=False):
+        builder.ret(builder.call(run, [frame, first, last]))
+    lock = allocate(builder)
+    with builder.if_then(cgutils.is_null(builder, lock), likely=False):
+        builder.call(_external(builder, "free", _VOID, [POINTER]), [state])
+        builder.ret(builder.call(run, [frame, first, last]))
+    acquire(builder, lock)  # until the last slice is done
+
+    limit = builder.udiv(builder.sub(last, first), builder.mul(threads, i64(_CHUNKS)))
+    limit = _maximum(builder, limit, i64(1))
+    size = builder.udiv(i64(_CHUNK), _maximum(builder, cost, i64(1)))
+    size = _maximum(builder, _minimum(builder, size, limit), i64(1))
+    values = {"next": first, "done": first, "references": threads, "errors": i64(0), "last": last}
+    values |= {"size": size, "limit": limit, "frame": frame, "run": run, "lock": lock, "memory": memory}
+    values["slots"] = builder.gep(state, [i64(_HEADER_SIZE)])
+    for name, value in values.items():
+        store(builder, state, _STATE, name, value)
+
+    api, context = (load(builder, frame, abi.CALL_FRAME, name) for name in ("api", "ctx"))
+    with cgutils.for_range(builder, helpers, intp=I64):
+        arguments = {"ctx": context, "task": builder.bitcast(task, POINTER), "data": state}
+        error = call_api(builder, api, "ThreadPool_Schedule", abi.SCHEDULE_ARGS, **arguments)
+        with builder.if_then(cgutils.is_not_null(builder, error), likely=False):
+            destroy_error(builder, api, error)
+            _drop(builder, state)
+    builder.call(work, [state])
+    _wait(builder, state)
+    error = _first_error(builder, state, api)
+    _drop(builder, state)
+    builder.ret(error)
+    return function
+
+
+def _wait(builder: ir.IRBuilder, state: Any) -> None:
+    """Wait for the chunks that other threads are running: awake at first, for they are short, then asleep."""
+    last = load(builder, state, _STATE, "last", I64)
+    rounds = cgutils.alloca_once_value(builder, i64(0))
+    after = builder.append_basic_block("after_wait")
+    with _forever(builder):
+        done = builder.load_atomic(_number(builder, state, "done"), "acquire", 8)
+        with builder.if_then(builder.icmp_signed("==", done, last)):
+            builder.branch(after)
+        with builder.if_then(builder.icmp_signed("==", builder.load(rounds), i64(_YIELDS)), likely=False):
+            acquire(builder, load(builder, state, _STATE, "lock"))
+            builder.branch(after)
+        builder.store(builder.add(builder.load(rounds), i64(1)), rounds)
+        builder.call(_external(builder, "sched_yield", I32, []), [])
+    builder.position_at_end(after)
+
+
+def _first_error(builder: ir.IRBuilder, state: Any, api: Any) -> Any:
+    """Return the error that a serial batch would have returned, null if there is none; destroy the others.
+
+    Chunks are taken in order and not given up once begun, so all before the first one that fails are completed.
+    """
+    kept = cgutils.alloca_once_value(builder, _NULL)
+    lowest = cgutils.alloca_once_value(builder, load(builder, state, _STATE, "last", I64))
+    slots = load(builder, state, _STATE, "slots")
+    with cgutils.for_range(builder, load(builder, state, _STATE, "errors", I64), intp=I64) as loop:
+        slot = builder.gep(slots, [builder.mul(loop.index, i64(_SLOT_SIZE))])
+        first, error = load(builder, slot, _SLOT, "first", I64), load(builder, slot, _SLOT, "error")
+        other = cgutils.alloca_once_value(builder, error)
+        with builder.if_then(builder.icmp_signed("<", first, builder.load(lowest))):
+            builder.store(builder.load(kept), other)
+            builder.store(error, kept)
+            builder.store(first, lowest)
+        unwanted = builder.load(other)
+        with builder.if_then(cgutils.is_not_null(builder, unwanted)):
+            destroy_error(builder, api, unwanted)
+    return builder.load(kept)
+
+
+# In every thread: work(state), and task(state), which is what XLA calls.
+
+
+def _emit_work(module: ir.Module) -> ir.Function:
+    function, builder = _function(module, "work", _TASK)
+    (state,) = function.args
+    last, limit = (load(builder, state, _STATE, name, I64) for name in ("last", "limit"))
+    size = cgutils.alloca_once_value(builder, load(builder, state, _STATE, "size", I64))
+    before = cgutils.alloca_once_value(builder, _clock(builder))
+    with _forever(builder):
+        count = builder.load(size)
+        begin = builder.atomic_rmw("add", _number(builder, state, "next"), count, "monotonic")
+        with builder.if_then(builder.icmp_signed(">=", begin, last)):
+            builder.ret_void()
+        # The frame may be read only with a chunk in hand: it is gone when the last one is done.
+        frame = load(builder, state, _STATE, "frame")
+        run = load(builder, state, _STATE, "run", RUN.as_pointer())
+        end = _minimum(builder, builder.add(begin, count), last)
+        error = builder.call(run, [frame, begin, end])
+        finished = cgutils.alloca_once_value(builder, builder.sub(end, begin))
+        with builder.if_then(cgutils.is_not_null(builder, error), likely=False):
+            skipped = _record(builder, state, begin, error)
+            builder.store(builder.add(builder.load(finished), skipped), finished)
+        _finish(builder, state, builder.load(finished))
+        spent = _lap(builder, before)
+        taken = builder.sub(end, begin)
+        memory = load(builder, state, _STATE, "memory", I64.as_pointer())
+        builder.store_atomic(builder.udiv(spent, taken), memory, "monotonic", 8)
+        builder.store(_next_size(builder, taken, spent, limit, target=_CHUNK), size)
+    return function
+
+
+def _record(builder: ir.IRBuilder, state: Any, begin: Any, error: Any) -> Any:
+    """Keep *error*, and let nobody take another chunk; return the number of slices that will not run.
+
+    There are as many slots as threads, and after its error no thread finds another chunk.
+    """
+    index = builder.atomic_rmw("add", _number(builder, state, "errors"), i64(1), "monotonic")
+    slot = builder.gep(load(builder, state, _STATE, "slots"), [builder.mul(index, i64(_SLOT_SIZE))])
+    store(builder, slot, _SLOT, "first", begin)
+    store(builder, slot, _SLOT, "error", error)
+    last = load(builder, state, _STATE, "last", I64)
+    following = builder.atomic_rmw("xchg", _number(builder, state, "next"), last, "monotonic")
+    return _maximum(builder, builder.sub(last, following), i64(0))
+
+
+def _finish(builder: ir.IRBuilder, state: Any, count: Any) -> None:
+    """Count slices as done; whoever counts the last ones wakes the caller."""
+    before = builder.atomic_rmw("add", _number(builder, state, "done"), count, "acq_rel")
+    last = load(builder, state, _STATE, "last", I64)
+    with builder.if_then(builder.icmp_signed("==", builder.add(before, count), last)):
+        release(builder, load(builder, state, _STATE, "lock"))
+
+
+def _emit_task(module: ir.Module, work: ir.Function) -> ir.Function:
+    function, builder = _function(module, "task", _TASK)
+    builder.call(work, function.args)
+    _drop(builder, function.args[0])
+    builder.ret_void()
+    return function
+
+
+def _drop(builder: ir.IRBuilder, state: Any) -> None:
+    """Give up a reference to the state; the last one frees it. A late task may be that."""
+    before = builder.atomic_rmw("sub", _number(builder, state, "references"), i64(1), "acq_rel")
+    with builder.if_then(builder.icmp_signed("==", before, i64(1)), likely=False):
+        free(builder, load(builder, state, _STATE, "lock"))
+        builder.call(_external(builder, "free", _VOID, [POINTER]), [state])
+
+
+# Pieces.
+
+
+def _function(
+    module: ir.Module, name: str, kind: ir.FunctionType, linkage: str = "internal"
+) -> tuple[ir.Function, ir.IRBuilder]:
+    function = ir.Function(module, kind, f"xlakernel_{name}")
+    function.linkage = linkage
+    function.attributes.add("optsize")
+    return function, ir.IRBuilder(function.append_basic_block("entry"))
+
+
+@contextmanager
+def _forever(builder: ir.IRBuilder) -> Iterator[None]:
+    """Emit code that runs again and again, until it returns or branches elsewhere."""
+    body = builder.append_basic_block("forever")
+    builder.branch(body)
+    builder.position_at_end(body)
+    yield
+    builder.branch(body)
+
+
+def _external(builder: ir.IRBuilder, name: str, returns: Any, parameters: Sequence[Any]) -> ir.Function:
+    return cgutils.get_or_insert_function(builder.module, ir.FunctionType(returns, parameters), name)
+
+
+def _number(builder: ir.IRBuilder, state: Any, name: str) -> Any:
+    """Return the address of a number in the state, for atomic operations."""
+    return builder.bitcast(builder.gep(state, [i64(_STATE[name])]), I64.as_pointer())
+
+
+def _minimum(builder: ir.IRBuilder, one: Any, other: Any) -> Any:
+    return builder.select(builder.icmp_signed("<", one, other), one, other)
+
+
+def _maximum(builder: ir.IRBuilder, one: Any, other: Any) -> Any:
+    return builder.select(builder.icmp_signed(">", one, other), one, other)
+
+
+def _clock(builder: ir.IRBuilder) -> Any:
+    """Return a time in nanoseconds. Linux answers without a system call, in about 25 ns."""
+    with builder.goto_entry_block():
+        timespec = builder.alloca(ir.ArrayType(I64, 2))  # on 64-bit systems
+    clock = ir.Constant(I32, time.CLOCK_MONOTONIC)
+    builder.call(_external(builder, "clock_gettime", I32, [I32, timespec.type]), [clock, timespec])
+    seconds, nanoseconds = (builder.load(builder.gep(timespec, [i64(0), i64(part)])) for part in (0, 1))
+    return builder.add(builder.mul(seconds, i64(1_000_000_000)), nanoseconds)
+
+
+def _lap(builder: ir.IRBuilder, before: Any) -> Any:
+    """Return the nanoseconds since the time in *before*, at least 1, and set that to now."""
+    now = _clock(builder)
+    spent = builder.sub(now, builder.load(before))
+    builder.store(now, before)
+    return _maximum(builder, spent, i64(1))
+
+
+def _next_size(builder: ir.IRBuilder, count: Any, spent: Any, limit: Any, *, target: int) -> Any:
+    """Return how many slices should take *target* if *count* of them took *spent*: 1 to *limit*."""
+    size = builder.udiv(builder.mul(count, i64(target)), spent)
+    size = _minimum(builder, size, builder.mul(count, i64(_GROWTH)))
+    return _maximum(builder, _minimum(builder, size, limit), i64(1))
