@@ -23,6 +23,10 @@ from xlakernel.core.native import Argument, array_type, build_handler, numba_dty
 from xlakernel.core.testing import check_kernel
 from xlakernel.core.testing._table import CHECKS
 
+# Several devices without several machines. It must be said before JAX starts.
+if jax.config.jax_num_cpu_devices != 4:
+    jax.config.update("jax_num_cpu_devices", 4)
+
 _numbers = itertools.count()
 
 

@@ -1,12 +1,19 @@
 """Kernels and settings that several test files share."""
 
+import re
+
 import jax
 import numba
 import numpy as np
 import pytest
 from hypothesis import settings
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from xlakernel.numba import numba_kernel
+
+# Several devices without several machines. It must be said before JAX starts.
+if jax.config.jax_num_cpu_devices != 4:
+    jax.config.update("jax_num_cpu_devices", 4)
 
 settings.register_profile("xlakernel", deadline=None, database=None, max_examples=15)
 settings.load_profile("xlakernel")
@@ -91,3 +98,36 @@ def make_add_into():
     return lambda **options: numba_kernel(
         add_into, **{"outs": same_as_first, "input_output_aliases": {0: 0}, **options}
     )
+
+
+# Several devices
+
+
+@pytest.fixture(scope="session")
+def make_mesh():
+    """Return a function that makes a mesh of CPU devices: ``make_mesh(a=2, b=2)``, ``kind=`` its axes' type."""
+
+    def make(kind="Auto", **axes):
+        devices = jax.devices("cpu")[: np.prod(list(axes.values()))]
+        types = (getattr(AxisType, kind),) * len(axes)
+        return jax.make_mesh(tuple(axes.values()), tuple(axes), types, devices=devices)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def put():
+    """Return a function that spreads an array over a mesh: ``put(mesh, x, "a", None)``."""
+    return lambda mesh, x, *spec: jax.device_put(x, NamedSharding(mesh, PartitionSpec(*spec)))
+
+
+@pytest.fixture(scope="session")
+def collectives():
+    """Return a function that names the collectives in a program: those between devices, without their counts."""
+    kinds = "all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter|collective-broadcast"
+
+    def find(program, *args):
+        text = jax.jit(program).lower(*args).compile().as_text()
+        return set(re.findall(rf" ({kinds})(?:-start)?\(", text))
+
+    return find

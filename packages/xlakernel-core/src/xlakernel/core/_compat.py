@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -88,6 +88,21 @@ def result_aval(shape: Sequence[Any], dtype: Any, operands: Sequence[Any], spec:
     return jax.core.ShapedArray(tuple(shape), dtype, sharding=sharding, vma=varying)  # type: ignore[call-arg]
 
 
+def jit_alone(run: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Return the jitted evaluation of one primitive outside of any program.
+
+    It is marked as JAX marks its own: where ``jax.debug_nans`` finds a NaN it says whose, instead of looking for it
+    inside, where it finds the same call again.
+    """
+
+    def alone(*inputs: Any) -> Any:
+        return run(*inputs)
+
+    alone.__name__ = alone.__qualname__ = name
+    alone._apply_primitive = True  # type: ignore[attr-defined]
+    return jax.jit(alone)
+
+
 def require_devices(primitive: Any) -> None:
     """Let JAX know the devices when it lowers *primitive*, as its own `custom_partitioning` asks for itself."""
     dispatch.prim_requires_devices_during_lowering.add(primitive)
@@ -98,14 +113,37 @@ def replicated(sharding: Any) -> Any:
     return sharding_impls.GSPMDSharding.get_replicated(sharding._device_assignment)
 
 
+def spec_of(sharding: Any, mesh: Any) -> PartitionSpec:
+    """Return how *sharding*, which XLA chose, splits an array over *mesh*; not at all, where axes cannot say it.
+
+    XLA may split an axis in two, for which `PartitionSpec` has no words and JAX's decoder various exceptions.
+    """
+    try:
+        return sharding_impls.parse_flatten_op_sharding(sharding._hlo_sharding, mesh)[0]
+    except (ValueError, LookupError, AssertionError, NotImplementedError, StopIteration):
+        return PartitionSpec()
+
+
 def without_explicit_axes(mesh: Any) -> Any:
     """Return a context in which no axis of *mesh* is explicit: what one device runs has no shardings in its types."""
     return use_abstract_mesh(AbstractMesh(mesh.axis_sizes, mesh.axis_names, (AxisType.Auto,) * len(mesh.axis_names)))
 
 
+def explicit_specs(function: Any, operands: Sequence[Any]) -> list[PartitionSpec] | None:
+    """Return how the results of *function* are sharded over explicit mesh axes; None if no operand is.
+
+    Args:
+      function: returns a list of arrays; it is only traced.
+      operands: the operands' types.
+    """
+    if not any(AxisType.Explicit in x.sharding.mesh.axis_types and any(x.sharding.spec) for x in operands):
+        return None
+    return [PartitionSpec() if x.sharding is None else x.sharding.spec for x in jax.eval_shape(function, *operands)]
+
+
 def shard_alike(value: Any, like: Any) -> Any:
-    """Return *value* sharded over explicit mesh axes as the type of *like* says."""
-    sharding = jax.typeof(like).sharding
+    """Return *value* sharded over explicit mesh axes as *like*, an array or its type, is."""
+    sharding = (like if isinstance(like, jax.core.ShapedArray) else jax.typeof(like)).sharding
     if jax.typeof(value).sharding == sharding or AxisType.Explicit not in sharding.mesh.axis_types:
         return value
     return jax.sharding.reshard(value, sharding)

@@ -20,11 +20,11 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import AxisType, get_abstract_mesh
 
-from ._compat import NATIVE_CALL_EFFECT, require_devices, result_aval, vary_alike
+from ._compat import NATIVE_CALL_EFFECT, jit_alone, require_devices, result_aval, vary_alike
 from .config import is_exporting
 from .errors import DifferentiationError, PlatformError, VmapMethodError
 from .sharding import ShardingRule, partitioned
-from .specs import Struct
+from .specs import Struct, has_several_devices
 from .transforms.derivative import WAYS
 
 #: What `vmap_method` may be, besides None, which forbids `jax.vmap`.
@@ -115,14 +115,7 @@ def _may_be_split(call: NativeCall) -> bool:
         return False
     # Inside `jax.shard_map` each device makes a call of its own.
     by_hand = AxisType.Manual in get_abstract_mesh().axis_types
-    return not by_hand and any(map(_has_several, call.kernel.platforms))
-
-
-def _has_several(platform: str) -> bool:
-    try:
-        return jax.device_count(platform) > 1
-    except RuntimeError:  # there is no such platform here
-        return False
+    return not by_hand and any(map(has_several_devices, call.kernel.platforms))
 
 
 def _impl(*inputs: Any, call: NativeCall) -> list[jax.Array]:
@@ -132,7 +125,7 @@ def _impl(*inputs: Any, call: NativeCall) -> list[jax.Array]:
 
 @functools.lru_cache(maxsize=1024)
 def _jitted(call: NativeCall) -> Callable[..., list[jax.Array]]:
-    return jax.jit(lambda *inputs: native_call(call, inputs))
+    return jit_alone(lambda *inputs: native_call(call, inputs), str(call))
 
 
 def _abstract_eval(*inputs: Any, call: NativeCall) -> Any:
@@ -218,13 +211,22 @@ def _no_derivative(*_: Any, call: NativeCall, **__: Any) -> Any:
     )
 
 
+def _no_transpose(*_: Any, call: NativeCall, **__: Any) -> Any:
+    raise DifferentiationError(
+        f"{call}: reverse mode (jax.grad, jax.vjp) transposes this call, and a kernel has no transpose of its own. If "
+        "it computes tangents in the jvp= of another kernel, give that one vjp= or reference= too; or give this one's "
+        "wrapper transpose= for the inputs that it is linear in (def_transpose of an XLACustomKernel); or use forward "
+        "mode (jax.jvp, jax.jacfwd)."
+    )
+
+
 for _primitive in (native_call_p, partitioned_call_p):
     _primitive.multiple_results = True
     _primitive.def_impl(_impl)
     _primitive.def_effectful_abstract_eval(_abstract_eval)
     batching.primitive_batchers[_primitive] = _batch
     ad.primitive_jvps[_primitive] = _no_derivative
-    ad.primitive_transposes[_primitive] = _no_derivative
+    ad.primitive_transposes[_primitive] = _no_transpose
 for _platform in ("cpu", "cuda", "rocm", "tpu"):
     mlir.register_lowering(native_call_p, functools.partial(_lower, platform=_platform), platform=_platform)
 mlir.register_lowering(partitioned_call_p, mlir.lower_fun(_partition, multiple_results=True))

@@ -11,8 +11,9 @@ import jax
 import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
+from jax.sharding import AxisType
 
-from ._compat import NATIVE_CALL_EFFECT, result_aval, vary_alike
+from ._compat import NATIVE_CALL_EFFECT, jit_alone, require_devices, result_aval, vary_alike
 from .config import debug_mode, is_debugging, is_exporting
 from .errors import BackendNotFoundError, GeneratorError, ResultError, StaticArgumentError, XLAKernelError
 from .sharding import ShardingRule, partitioned
@@ -125,6 +126,7 @@ class OperatorPrimitive(Primitive):
         self._effects = {NATIVE_CALL_EFFECT} if op.has_side_effect else set()
         self._rule = op.sharding_rule
         self.def_effectful_abstract_eval(self._abstract_eval)  # type: ignore[no-untyped-call]
+        require_devices(self)  # its kernel may be split, which JAX does not see
         self._jitted = functools.lru_cache(maxsize=1024)(self._make_jitted)
         for jax_name, platform in _PLATFORMS.items():
             mlir.register_lowering(self, _lowering_rule(op, platform), platform=jax_name)
@@ -153,7 +155,7 @@ class OperatorPrimitive(Primitive):
             return self._jitted(outs, dispatch, static)(*ins)
 
     def _make_jitted(self, outs: tuple[Struct, ...], dispatch: Dispatch, static: Static) -> Callable[..., list[Any]]:
-        return jax.jit(functools.partial(self.bind, outs=outs, dispatch=dispatch, static=static))
+        return jit_alone(functools.partial(self.bind, outs=outs, dispatch=dispatch, static=static), self.name)
 
 
 def _lowering_rule(op: XLACustomKernel, platform: str) -> Callable[..., Any]:
@@ -173,7 +175,10 @@ def _lowering_rule(op: XLACustomKernel, platform: str) -> Callable[..., Any]:
                 return list(kernel(*ins))
 
         split = op.sharding_rule(dict(static.items))
-        if split is None or is_exporting():  # JAX does not export what XLA would ask us to split
+        # Inside `jax.shard_map` each device makes a call of its own; and JAX does not export what XLA asks us to split.
+        meshes = [aval.sharding.mesh for aval in (*context.avals_in, *context.avals_out)]
+        by_hand = any(AxisType.Manual in mesh.axis_types for mesh in meshes)
+        if split is None or by_hand or is_exporting():
             whole: Callable[..., Any] = functools.partial(run, outs, dispatch.mapped)
         else:
             whole = _partitioned(split, run, outs, dispatch.mapped)

@@ -17,7 +17,7 @@ import numpy as np
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding, PartitionSpec
 
-from ._compat import replicated, without_explicit_axes
+from ._compat import replicated, spec_of, without_explicit_axes
 from .errors import ShardingRuleError
 from .specs import Mapped, Struct
 
@@ -195,7 +195,7 @@ def partitioned(
         given = [[array.sharding for array in arrays] for arrays in (arguments, results)]
         if mesh.empty:  # the arrays are split, but not along the axes of a mesh
             return mesh, whole, *(tuple(map(replicated, shardings)) for shardings in (given[1], given[0]))
-        axes = _even(rule, mesh, rule.axes(*([x.spec for x in shardings] for shardings in given)), arguments)
+        axes = _even(rule, mesh, rule.axes(*([spec_of(x, mesh) for x in found] for found in given)), arguments)
         sums = [tuple(name for factor in missing for name in axes.get(factor, ())) for missing in rule.summed]
 
         def part(*inputs: Any) -> tuple[Any, ...]:
@@ -218,12 +218,15 @@ def partitioned(
     inputs, results = (
         ", ".join(" ".join(letters[f] for f in term) for term in terms) for terms in (rule.inputs, rule.outs)
     )
-    summed = frozenset().union(*rule.summed)
+    # What one output has and another lacks passes through.
+    lost = frozenset().union(*rule.summed).difference(*rule.outs)
     keywords = {
-        "reduction_factors": tuple(letters[f] for f in letters if f in summed),
+        "reduction_factors": tuple(letters[f] for f in letters if f in lost),
         "need_replication_factors": tuple(letters[f] for f in letters if f in rule.whole),
     }
-    call.def_partition(partition=partition, sharding_rule=f"{inputs} -> {results}", **keywords)
+    # JAX fails to decode what splits an axis of the mesh in two, as a reshape can; `spec_of` does not.
+    text = f"{inputs} -> {results}"
+    call.def_partition(partition=partition, sharding_rule=text, decode_shardings=False, **keywords)
     return call
 
 

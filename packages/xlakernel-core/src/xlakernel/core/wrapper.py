@@ -131,6 +131,7 @@ class _Wrapped:
         _check_alias_types(self.name, self.aliases, structs, flat)
         if self.sharding_rule is not None:
             self.sharding_rule.check(self.name, structs, flat)
+            _check_alias_sums(self.name, self.aliases, self.sharding_rule)
         call = NativeCall(
             self.kernel,
             flat,
@@ -150,7 +151,7 @@ class _Wrapped:
         if self.derivative is None:
             return run
         static = {name: _plain(value) for name, value in call.static_values().items()}
-        return Differentiable(self.derivative, run, call.outs, tree, static).function()
+        return Differentiable(self.derivative, run, call.outs, tree, static, call.has_side_effect).function()
 
     def _resolve_outs(self, inputs: list[Struct]) -> tuple[tuple[Struct, ...], Any]:
         if not callable(self.outs):
@@ -268,6 +269,16 @@ def _check_alias_types(
             raise AliasError(
                 f"{kernel}: input_output_aliases has {i}: {o}, but input {i} is {_text(inputs[i])} and output {o} is "
                 f"{_text(outs[o])}; only arrays of one shape and dtype can share memory."
+            )
+
+
+def _check_alias_sums(kernel: str, aliases: Sequence[tuple[int, int]], rule: ShardingRule) -> None:
+    for i, o in aliases:
+        if rule.summed[o]:
+            raise ShardingRuleError(
+                f"{kernel}: sharding_rule {str(rule)!r} sums output {o} over {sorted(map(str, rule.summed[o]))}, and "
+                f"input_output_aliases lets it begin with input {i}, which would be added once for each device. Write "
+                "the factor in brackets, or return the sum in an output of its own."
             )
 
 

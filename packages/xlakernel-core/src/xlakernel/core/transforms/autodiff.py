@@ -6,17 +6,18 @@ is then mapped in the same way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 from jax.interpreters import ad
 
-from .._compat import result_aval
+from .._compat import result_aval, shard_alike
 from ..errors import DifferentiationError, XLAKernelError
 from ..primitive import Dispatch, Static
 from ..specs import Mapped, is_smooth
+from . import multilinear
 from .derivative import Derivative, Differentiable
 from .multilinear import zero_tangent
 
@@ -38,7 +39,8 @@ def refuse(op: XLACustomKernel) -> None:
     def no_transpose(*_: Any, **__: Any) -> Any:
         raise DifferentiationError(
             f"{op.name}: no transpose, which reverse mode (jax.grad) needs of an operator that a JVP rule applies to "
-            "tangents. Give it one with def_transpose_rule, or use forward mode (jax.jvp, jax.jacfwd)."
+            "tangents. Give it one with def_transpose, or a rule of JAX's own kind with def_transpose_rule; give the "
+            "operator whose tangents it computes def_vjp or def_reference; or use forward mode (jax.jvp, jax.jacfwd)."
         )
 
     ad.primitive_jvps[op.primitive] = no_jvp
@@ -101,19 +103,28 @@ def define_jvp_per_input(op: XLACustomKernel, rules: Sequence[Callable[..., Any]
 def define_derivative(op: XLACustomKernel, derivative: Derivative) -> None:
     """Differentiate *op* as its author declares; see `derivative`."""
 
-    def user_rule(primals: Sequence[Any], tangents: Sequence[Any], /, *, outs: Any, **params: Any) -> Any:
+    def differentiable(outs: Any, params: Mapping[str, Any]) -> Differentiable:
         def run(*ins: Any) -> list[Any]:
             return op.primitive.bind(*ins, outs=outs, **params)
 
-        results = run(*primals)
         static = {**{name: value for name, value in params.items() if name != "dispatch"}, "outs": list(outs)}
         tree = jax.tree.structure(list(outs) if len(outs) != 1 else outs[0])
-        call = Differentiable(derivative, run, tuple(outs), tree, static)
+        return Differentiable(derivative, run, tuple(outs), tree, static)
+
+    def user_rule(primals: Sequence[Any], tangents: Sequence[Any], /, *, outs: Any, **params: Any) -> Any:
+        results = op.primitive.bind(*primals, outs=outs, **params)
+        call = differentiable(outs, params)
         known = [None if isinstance(tangent, ad.Zero) else tangent for tangent in tangents]
         found = iter(call.tangents(primals, results, known))
-        return results, [next(found) if is_smooth(x.dtype) else zero_tangent(x) for x in results]
+        return results, [shard_alike(next(found), x) if is_smooth(x.dtype) else zero_tangent(x) for x in results]
+
+    def transpose_rule(cotangents: Sequence[Any], *ins: Any, outs: Any, **params: Any) -> Any:
+        structs = [x.aval if ad.is_undefined_primal(x) else x for x in ins]
+        return multilinear.transpose(cotangents, *ins, function=differentiable(outs, params).linear(structs))
 
     define_jvp(op, user_rule)
+    if derivative.transposes:  # jax.linear_transpose asks the operator itself
+        define_transpose(op, transpose_rule)
 
 
 def define_transpose(op: XLACustomKernel, user_rule: Callable[..., Any]) -> None:

@@ -20,6 +20,7 @@ from .._compat import shard_alike
 from ..errors import DifferentiationError, KernelTypeError, ResultError
 from ..specs import Struct, is_smooth
 from . import multilinear
+from .checks import as_array, captured_tracer, fits, is_none, names, places, text
 from .multilinear import Group, Multilinear
 
 #: What an author may declare; messages name it.
@@ -81,12 +82,12 @@ def declare(
 
 def _check_transposes(owner: str, transpose: Any) -> tuple[tuple[tuple[int, ...], Callable[..., Any]], ...]:
     pairs = list(transpose.items()) if isinstance(transpose, Mapping) else []
-    groups = [(key,) if isinstance(key, int) else key for key, _ in pairs]
-    positions = [i for group in groups if isinstance(group, tuple) for i in group]
+    groups = [key if isinstance(key, tuple) else (key,) for key, _ in pairs]
+    positions = [i for group in groups for i in group]
     if (
         not pairs
-        or not all(isinstance(group, tuple) and group for group in groups)
-        or not all(isinstance(i, int) and i >= 0 for i in positions)
+        or not all(groups)
+        or not all(isinstance(i, (int, np.integer)) and not isinstance(i, bool) and i >= 0 for i in positions)
         or len(set(positions)) < len(positions)
         or not all(callable(function) for _, function in pairs)
     ):
@@ -94,7 +95,7 @@ def _check_transposes(owner: str, transpose: Any) -> tuple[tuple[tuple[int, ...]
             f"{owner}: transpose is {transpose!r}; expected {{input: function, ...}}, with a tuple of inputs where the "
             "kernel is linear in several together, each input once, counted from 0."
         )
-    return tuple((tuple(group), function) for group, (_, function) in zip(groups, pairs, strict=True))
+    return tuple((tuple(map(int, group)), function) for group, (_, function) in zip(groups, pairs, strict=True))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -107,6 +108,7 @@ class Differentiable:
       outs: the results.
       tree: in which structure the author's functions see the results.
       static: the call's static keywords.
+      has_side_effect: whether to run the kernel even if nobody uses its results.
     """
 
     derivative: Derivative
@@ -114,6 +116,7 @@ class Differentiable:
     outs: tuple[Struct, ...]
     tree: Any
     static: Mapping[str, Any]
+    has_side_effect: bool = False
 
     @property
     def owner(self) -> str:
@@ -123,7 +126,7 @@ class Differentiable:
     def function(self) -> Callable[..., list[Any]]:
         """Return the call as a function that JAX can differentiate."""
         if self.derivative.transposes:
-            return lambda *inputs: multilinear.apply(self._linear_kernel(), inputs)
+            return lambda *inputs: multilinear.apply(self.linear(inputs), inputs)
         run = jax.custom_jvp(lambda *inputs: list(self.run(*inputs)))
 
         def rule(primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
@@ -142,7 +145,7 @@ class Differentiable:
         """Return the tangents of the results that have any, given those of the inputs (None: zero)."""
         primals = list(primals)
         if self.derivative.transposes:
-            linear = self._linear_kernel()
+            linear = dataclasses.replace(self.linear(primals), has_side_effect=False)  # the results are there already
             return self._tangents_of(lambda *inputs: multilinear.apply(linear, inputs), primals, tangents)
         if self.derivative.jvp is None and self.derivative.vjp is None:
             return self._tangents_of(self._reference, primals, tangents)
@@ -154,17 +157,37 @@ class Differentiable:
 
     # The kernel itself, where it is linear.
 
-    def _linear_kernel(self) -> Multilinear:
-        groups = tuple(
-            Group(positions, self._transpose(function)) for positions, function in self.derivative.transposes
-        )
+    def linear(self, inputs: Sequence[Any]) -> Multilinear:
+        """Return the kernel as a function that is linear in some of its *inputs*, which may be structs."""
+        groups = []
+        for positions, function in self.derivative.transposes:
+            if max(positions) >= len(inputs):
+                raise KernelTypeError(
+                    f"{self.owner}: transpose= names the input {max(positions)}, but the call has {len(inputs)} "
+                    "inputs, counted from 0. Results and static scalars do not count."
+                )
+            structs = [Struct(jnp.shape(inputs[i]), jax.dtypes.result_type(inputs[i])) for i in positions]
+            groups.append(Group(positions, self._transpose(positions, function, structs)))
         smooth = None if self.derivative.reference is None else self._reference
-        return Multilinear(self.owner, self.run, self.outs, groups, smooth)
+        return Multilinear(self.owner, self.run, self.outs, tuple(groups), smooth, self.has_side_effect)
 
-    def _transpose(self, function: Callable[..., Any]) -> Callable[..., Sequence[Any]]:
+    def _transpose(
+        self, positions: Sequence[int], function: Callable[..., Any], structs: Sequence[Struct]
+    ) -> Callable[..., Sequence[Any]]:
         def transpose(inputs: Sequence[Any], cotangents: Sequence[Any]) -> Sequence[Any]:
             found = self._call("transpose", function, tuple(inputs), jax.tree.unflatten(self.tree, cotangents))
-            return list(found) if isinstance(found, (tuple, list)) else [found]
+            found = list(found) if isinstance(found, (tuple, list)) else [found]
+            if len(found) != len(positions):
+                raise ResultError(
+                    f"{self.owner}: the transpose for inputs {positions} returned {len(found)} cotangents; return one "
+                    "for each of them, None for zero."
+                )
+            return [
+                self._cotangent(f"the transpose for inputs {positions}", i, value, struct)
+                if is_smooth(struct.dtype)
+                else None
+                for i, value, struct in zip(positions, found, structs, strict=True)
+            ]
 
         return transpose
 
@@ -231,7 +254,14 @@ class Differentiable:
             forward = _differentiated_as(forward, by_reference)
             backward = _differentiated_as(backward, transpose_by_reference)
         outs = tuple(out for out in self.outs if is_smooth(out.dtype))
-        return Multilinear(f"the tangents of {self.owner}", forward, outs, (Group(positions, backward),), forward)
+        return Multilinear(
+            f"the tangents of {self.owner}",
+            forward,
+            outs,
+            (Group(positions, backward),),
+            forward,
+            sharded_like=lambda *arguments: self._only_smooth(split(arguments)[1]),
+        )
 
     def _no_forward(self, *_: Any) -> list[Any]:
         raise DifferentiationError(
@@ -260,22 +290,29 @@ class Differentiable:
                 f"{self.owner}: vjp returned {len(found)} cotangents for {len(primals)} inputs; return one for each "
                 "input, None for integers and for those that get none."
             )
-        return [self._cotangent(i, found[i], primals[i]) for i in smooth]
+        return [self._cotangent("vjp", i, found[i], primals[i]) for i in smooth]
 
-    def _cotangent(self, index: int, found: Any, primal: Any) -> Any:
+    def _cotangent(self, who: str, index: int, found: Any, primal: Any) -> Any:
         if found is None:
-            return jnp.zeros_like(primal)
-        if (jnp.shape(found), jax.dtypes.result_type(found)) != (primal.shape, primal.dtype):
+            return jnp.zeros(primal.shape, primal.dtype)
+        if not fits(found, primal):
             raise ResultError(
-                f"{self.owner}: vjp returned {_text(found)} as the cotangent of input {index}, which is "
-                f"{_text(primal)}; a cotangent has the shape and dtype of its input."
+                f"{self.owner}: {who} returned {text(found)} as the cotangent of input {index}, which is "
+                f"{text(primal)}; a cotangent has the shape and dtype of its input, or is None for zero."
             )
-        return found
+        return as_array(found, primal.dtype)
 
     # What all of them share.
 
     def _call(self, keyword: str, function: Callable[..., Any], *args: Any) -> Any:
-        static = {name: value for name, value in self.static.items() if name != "outs" or _names(function, "outs")}
+        static = {name: value for name, value in self.static.items() if name != "outs" or names(function, "outs")}
+        captured = captured_tracer(function)
+        if captured is not None:
+            raise DifferentiationError(
+                f"{self.owner}: {keyword} uses the traced value {captured} of the function that it is defined in, "
+                "which JAX does not let a rule of differentiation do. Define the kernel's function outside, and pass "
+                "the value as an input (the kernel may ignore it)."
+            )
         try:
             inspect.signature(function).bind(*args, **static)
         except TypeError as error:
@@ -289,20 +326,26 @@ class Differentiable:
 
     def _flat(self, keyword: str, found: Any, outs: Sequence[Struct], *, tangents: bool = False) -> list[Any]:
         """Flatten what an author's function returned, and check it against *outs*."""
-        flat = jax.tree.leaves(found, is_leaf=lambda leaf: leaf is None)
         what = "tangents of the results" if tangents else "results"
+        paths, flat = places(found)
         if len(flat) != len(outs):
             raise ResultError(
                 f"{self.owner}: {keyword} returned {len(flat)} {what}; the kernel has {len(outs)} results."
             )
+        expected = jax.tree.unflatten(self.tree, [text(out) for out in outs])
+        # Of one array alone it is clear what it stands for.
+        if len(flat) > 1 and paths != places(expected)[0]:
+            given = jax.tree.unflatten(jax.tree.structure(found, is_leaf=is_none), [text(value) for value in flat])
+            raise ResultError(f"{self.owner}: {keyword} returned {what} as {given}; return them as {expected}.")
         for i, (value, out) in enumerate(zip(flat, outs, strict=True)):
             if tangents and not is_smooth(out.dtype):
                 continue
-            if value is None or (jnp.shape(value), jax.dtypes.result_type(value)) != (out.shape, out.dtype):
+            if not fits(value, out):
                 raise ResultError(
-                    f"{self.owner}: result {i} of {keyword} is {_text(value)}; outs[{i}] is {_text(out)}. It must "
+                    f"{self.owner}: result {i} of {keyword} is {text(value)}; outs[{i}] is {text(out)}. It must "
                     f"return {what} in the kernel's own shapes and dtypes."
                 )
+            flat[i] = as_array(value, out.dtype)
         return flat
 
     def _only_smooth(self, values: Sequence[Any]) -> list[Any]:
@@ -322,17 +365,3 @@ _SIGNATURES = {
     "vjp": "primals, results, cotangents",
     "transpose": "inputs, cotangents",
 }
-
-
-def _names(function: Callable[..., Any], name: str) -> bool:
-    """Whether *function* has a parameter called *name*."""
-    try:
-        return name in inspect.signature(function).parameters
-    except ValueError:  # a builtin without a signature
-        return False
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return "None"
-    return f"{jax.dtypes.result_type(value)}[{','.join(map(str, jnp.shape(value)))}]"

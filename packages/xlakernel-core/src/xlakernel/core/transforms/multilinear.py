@@ -16,10 +16,19 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
+from jax.sharding import AxisType, get_abstract_mesh
 
-from .._compat import result_aval, vary_alike
-from ..errors import DifferentiationError, ResultError
-from ..specs import Mapped, Struct, is_smooth
+from .._compat import (
+    NATIVE_CALL_EFFECT,
+    explicit_specs,
+    jit_alone,
+    require_devices,
+    result_aval,
+    shard_alike,
+    vary_alike,
+)
+from ..errors import DifferentiationError
+from ..specs import Mapped, Struct, has_several_devices, is_smooth
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -29,7 +38,7 @@ class Group:
     Attributes:
       positions: which arguments they are.
       transpose: ``transpose(arguments, cotangents) -> cotangents of the group``. The group's own arguments are None,
-        and so are the cotangents of integers.
+        and so are the cotangents of integers. It checks what it returns.
     """
 
     positions: tuple[int, ...]
@@ -47,6 +56,9 @@ class Multilinear:
       groups: the groups; no argument is in two of them.
       smooth: the same function as one that JAX can differentiate in the arguments outside of the groups; None if it
         has no derivative in them.
+      has_side_effect: whether to evaluate it even if nobody uses its results. Its tangents are none.
+      sharded_like: a function of the arguments whose results are sharded over explicit mesh axes as this one's are;
+        None: *evaluate* itself.
     """
 
     name: str
@@ -54,13 +66,18 @@ class Multilinear:
     outs: tuple[Struct, ...]
     groups: tuple[Group, ...]
     smooth: Callable[..., list[Any]] | None
+    has_side_effect: bool = False
+    sharded_like: Callable[..., list[Any]] | None = None
 
     def __str__(self) -> str:
         return self.name
 
 
 multilinear_p = Primitive("xlakernel_multilinear")
-multilinear_p.multiple_results = True
+#: The same where there are several devices. What it evaluates may have a sharding rule, and JAX, which does not see it
+#: there, must know the devices when it lowers a program that is split.
+split_multilinear_p = Primitive("xlakernel_multilinear_split")
+require_devices(split_multilinear_p)
 
 
 def apply(function: Multilinear, arguments: Sequence[Any]) -> list[Any]:
@@ -69,7 +86,10 @@ def apply(function: Multilinear, arguments: Sequence[Any]) -> list[Any]:
 
 
 def _bind(function: Multilinear, arguments: Sequence[Any], levels: tuple[Mapped, ...]) -> list[Any]:
-    results: list[Any] = multilinear_p.bind(*vary_alike(arguments), function=function, levels=levels)
+    by_hand = AxisType.Manual in get_abstract_mesh().axis_types  # jax.shard_map: each device makes a call of its own
+    several = not by_hand and (has_several_devices("cpu") or has_several_devices(None))
+    primitive = split_multilinear_p if several else multilinear_p
+    results: list[Any] = primitive.bind(*vary_alike(arguments), function=function, levels=levels)
     return results
 
 
@@ -84,20 +104,21 @@ def _run(*arguments: Any, function: Multilinear, levels: tuple[Mapped, ...]) -> 
     return list(_mapped(function.evaluate, levels)(*arguments))
 
 
-@multilinear_p.def_impl
 def _impl(*arguments: Any, **params: Any) -> list[Any]:
     with jax.disable_jit(False):  # one primitive is compiled also where the user asks for no jit
-        results: list[Any] = jax.jit(functools.partial(_run, **params))(*arguments)
+        results: list[Any] = jit_alone(functools.partial(_run, **params), str(params["function"]))(*arguments)
         return results
 
 
-@multilinear_p.def_abstract_eval
-def _abstract_eval(*arguments: Any, function: Multilinear, levels: tuple[Mapped, ...]) -> list[Any]:
+def _abstract_eval(*arguments: Any, function: Multilinear, levels: tuple[Mapped, ...]) -> Any:
     batch = tuple(level.size for level in reversed(levels))
-    return [result_aval((*batch, *out.shape), out.dtype, arguments) for out in function.outs]
-
-
-mlir.register_lowering(multilinear_p, mlir.lower_fun(_run, multiple_results=True))
+    found = explicit_specs(_mapped(function.sharded_like or function.evaluate, levels), arguments)
+    specs: Sequence[Any] = [None] * len(function.outs) if found is None else found
+    outs = [
+        result_aval((*batch, *out.shape), out.dtype, arguments, spec)
+        for out, spec in zip(function.outs, specs, strict=True)
+    ]
+    return outs, ({NATIVE_CALL_EFFECT} if function.has_side_effect else set())
 
 
 def zero_tangent(primal: Any) -> ad.Zero:
@@ -111,19 +132,16 @@ def _batch(arguments: Sequence[Any], axes: Sequence[int | None], *, function: Mu
     return results, [0] * len(results)
 
 
-batching.primitive_batchers[multilinear_p] = _batch
-
-
 def _jvp(arguments: Sequence[Any], tangents: Sequence[Any], *, function: Multilinear, levels: Any) -> Any:
     results = _bind(function, arguments, levels)
     live = [i for i, tangent in enumerate(tangents) if not isinstance(tangent, ad.Zero)]
-    parts = []
+    parts, of_tangents = [], dataclasses.replace(function, has_side_effect=False)
     for group in function.groups:
         if set(group.positions) & set(live):
             moved = list(arguments)
-            for i in group.positions:
-                moved[i] = ad.instantiate_zeros(tangents[i])
-            parts.append(_bind(function, moved, levels))
+            for i in group.positions:  # an integer has no tangent; what stands for none is a zero of its own kind
+                moved[i] = tangents[i] if i in live else jnp.zeros_like(arguments[i])
+            parts.append(_bind(of_tangents, moved, levels))
     rest = [i for i in live if not any(i in group.positions for group in function.groups)]
     if rest:
         if function.smooth is None:
@@ -141,7 +159,8 @@ def _jvp(arguments: Sequence[Any], tangents: Sequence[Any], *, function: Multili
                 moved[i] = value
             return list(run(*vary_alike(moved)))
 
-        parts.append(jax.jvp(of_rest, [arguments[i] for i in rest], [tangents[i] for i in rest])[1])
+        found = jax.jvp(of_rest, [arguments[i] for i in rest], [tangents[i] for i in rest])[1]
+        parts.append([shard_alike(x, like) for x, like in zip(found, results, strict=True)])
     return results, [
         functools.reduce(ad.add_tangents, (part[i] for part in parts))
         if is_smooth(result.dtype)
@@ -150,10 +169,10 @@ def _jvp(arguments: Sequence[Any], tangents: Sequence[Any], *, function: Multili
     ]
 
 
-ad.primitive_jvps[multilinear_p] = _jvp
-
-
-def _transpose(cotangents: Sequence[Any], *arguments: Any, function: Multilinear, levels: Any) -> list[Any]:
+def transpose(
+    cotangents: Sequence[Any], *arguments: Any, function: Multilinear, levels: tuple[Mapped, ...] = ()
+) -> list[Any]:
+    """Return the cotangents of those *arguments* that are `ad.UndefinedPrimal`, None for the others."""
     wanted = [i for i, x in enumerate(arguments) if ad.is_undefined_primal(x)]
     group = next((group for group in function.groups if set(wanted) <= set(group.positions)), None)
     if group is None:
@@ -169,26 +188,10 @@ def _transpose(cotangents: Sequence[Any], *arguments: Any, function: Multilinear
         ad.instantiate_zeros(cotangent) if is_smooth(out.dtype) else None
         for out, cotangent in zip(function.outs, cotangents, strict=True)
     ]
-    found = _transposed(group, levels)(known, given)
-    if len(found) != len(group.positions):
-        raise ResultError(
-            f"{function}: the transpose for inputs {group.positions} returned {len(found)} cotangents; return one for "
-            "each of them, None for zero."
-        )
-    for i, cotangent in zip(group.positions, found, strict=True):
+    for i, cotangent in zip(group.positions, _transposed(group, levels)(known, given), strict=True):
         if i in wanted and cotangent is not None:
-            results[i] = _checked(function, i, cotangent, arguments[i].aval)
+            results[i] = shard_alike(cotangent, arguments[i].aval)
     return results
-
-
-def _checked(function: Multilinear, index: int, cotangent: Any, aval: Any) -> Any:
-    shape, dtype = jnp.shape(cotangent), jax.dtypes.result_type(cotangent)
-    if (shape, dtype) != (aval.shape, aval.dtype):
-        raise ResultError(
-            f"{function}: the transpose for input {index} returned {dtype}{list(shape)}; the input is "
-            f"{aval.dtype}{list(aval.shape)}, and a cotangent has the shape and dtype of its input."
-        )
-    return cotangent
 
 
 def _transposed(group: Group, levels: Sequence[Mapped]) -> Callable[[list[Any], list[Any]], list[Any]]:
@@ -202,7 +205,7 @@ def _transposed(group: Group, levels: Sequence[Mapped]) -> Callable[[list[Any], 
         found = jax.vmap(inner, in_axes=(axes, 0), axis_size=level.size)(known, cotangents)
         # What all slices share collects what each of them contributes.
         axes = [level.axes[i] for i in group.positions]
-        return [x if x is None else _unmap(x, axis) for x, axis in zip(found, axes, strict=False)]
+        return [x if x is None else _unmap(x, axis) for x, axis in zip(found, axes, strict=True)]
 
     return run
 
@@ -211,4 +214,11 @@ def _unmap(slices: Any, axis: int | None) -> Any:
     return slices.sum(0) if axis is None else jnp.moveaxis(slices, 0, axis)
 
 
-ad.primitive_transposes[multilinear_p] = _transpose
+for _primitive in (multilinear_p, split_multilinear_p):
+    _primitive.multiple_results = True
+    _primitive.def_impl(_impl)
+    _primitive.def_effectful_abstract_eval(_abstract_eval)
+    batching.primitive_batchers[_primitive] = _batch
+    ad.primitive_jvps[_primitive] = _jvp
+    ad.primitive_transposes[_primitive] = transpose
+    mlir.register_lowering(_primitive, mlir.lower_fun(_run, multiple_results=True))

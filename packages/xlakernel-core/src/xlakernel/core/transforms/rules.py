@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from .._compat import require_devices
 from ..errors import ShardingRuleError
 from ..sharding import ShardingRule
 from ..specs import check_callable
@@ -17,7 +16,10 @@ if TYPE_CHECKING:
 
 
 class TransformRules:
-    """The part of `XLACustomKernel` that declares its transformations."""
+    """The part of `XLACustomKernel` that declares its transformations.
+
+    A rule that is set again is followed by what is traced from then on; what users have jitted already keeps the old.
+    """
 
     name: str
     _sharding: Callable[..., str] | str | None
@@ -83,6 +85,11 @@ class TransformRules:
         assert derivative is not None
         self._derivative = declared
         autodiff.define_derivative(self._op, derivative)
+        self._forget_traces()
+
+    def _forget_traces(self) -> None:
+        """Let calls from now on follow the new rule: JAX keeps the derivatives and batches of what it has traced."""
+        self._op._apply.cache_clear()
 
     # Rules of JAX's own kind.
 
@@ -92,6 +99,7 @@ class TransformRules:
         Symbolic zeros are `jax.interpreters.ad.Zero`. *params* are those of ``primitive.bind``.
         """
         autodiff.define_jvp(self._op, check_callable(self.name, "def_jvp_rule", rule))
+        self._forget_traces()
         return rule
 
     def def_jvp_rule2(self, *rules: Callable[..., Any] | None) -> None:
@@ -103,6 +111,7 @@ class TransformRules:
             if rule is not None:
                 check_callable(self.name, "def_jvp_rule2", rule)
         autodiff.define_jvp_per_input(self._op, rules)
+        self._forget_traces()
 
     def def_transpose_rule(self, rule: Callable[..., Any]) -> Callable[..., Any]:
         """Set the reverse-mode rule of a linear operator, ``rule(cotangents, *ins, **params) -> cotangents of ins``.
@@ -110,6 +119,7 @@ class TransformRules:
         Linear inputs are `jax.interpreters.ad.UndefinedPrimal`; the others get None.
         """
         autodiff.define_transpose(self._op, check_callable(self.name, "def_transpose_rule", rule))
+        self._forget_traces()
         return rule
 
     def def_batching_rule(self, rule: Callable[..., Any]) -> Callable[..., Any]:
@@ -118,6 +128,7 @@ class TransformRules:
         An axis of None stands for an input without a batch. Without this rule the kernel itself is mapped.
         """
         batching.define(self._op, check_callable(self.name, "def_batching_rule", rule))
+        self._forget_traces()
         return rule
 
     # Several devices.
@@ -141,7 +152,7 @@ class TransformRules:
         if not callable(rule):
             ShardingRule.parse(rule, self.name)
         self._sharding = rule
-        require_devices(self._op.primitive)
+        self._forget_traces()
         return rule
 
     def sharding_rule(self, static: Mapping[str, Any]) -> ShardingRule | None:
