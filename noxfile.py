@@ -242,7 +242,7 @@ def bench(session: nox.Session) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """Build the documentation, which runs every page; warnings are errors."""
-    session.install(*editable(*PROJECTS), *group("docs"))
+    session.install(*editable("core[testing]", *PROJECTS), *group("docs"))
     paths = ["docs", "docs/_build/html", *session.posargs]
     env = {"JAX_PLATFORMS": "cpu"}
     session.run("python", "-m", "sphinx", "-W", "--keep-going", "-b", "html", *paths, env=env)
