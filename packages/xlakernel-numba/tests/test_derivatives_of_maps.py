@@ -203,7 +203,6 @@ MAPS_OF_DERIVATIVES = {
     "vmap of a cotangent": lambda f: lambda xs, y: jax.vmap(jax.vjp(f, xs[0], y)[1])(xs),
     "hessian of vmap": lambda f: jax.hessian(total(jax.vmap(f, (0, None))), 1),
     "jacrev of vmap of grad": lambda f: jax.jacrev(jax.vmap(jax.grad(total(f)), (0, None)), 1),
-    "hessian of scan": lambda f: lambda xs, y: jax.hessian(loop(f, 2))(xs[0], y),
     "hessian of checkpoint": lambda f: lambda xs, y: jax.hessian(total(jax.checkpoint(f)), 1)(xs[0], y),
 }
 SECOND_ORDER = ["reference", "jvp", "vjp and reference", "all", "transpose"]
@@ -215,6 +214,28 @@ def test_maps_of_derivatives(derive, way):
     derive, f = MAPS_OF_DERIVATIVES[derive], KERNELS[way]
     found, expected = jax.jit(lambda *inputs: [derive(f)(*inputs) for f in (f, reference)])(XS, Y)
     jax.tree.map(functools.partial(assert_allclose, rtol=1e-10, atol=1e-12), found, expected)
+
+
+@pytest.fixture(scope="session")
+def rules_are_kept_in_scans():
+    """Whether this JAX keeps the rule of a `jax.custom_jvp` in a scan that it has taken the gradient of."""
+
+    @jax.custom_jvp
+    def f(x):
+        return x
+
+    f.defjvp(lambda primals, tangents: (f(*primals), 2 * primals[0] * tangents[0]))
+    return jax.hessian(lambda x: jax.lax.scan(lambda c, _: (f(c), None), x, length=2)[0])(1.0) == 12.0  # without: 8
+
+
+@pytest.mark.parametrize("way", SECOND_ORDER)
+def test_second_order_of_a_scan(way, rules_are_kept_in_scans):
+    found = functools.partial(jax.hessian(loop(KERNELS[way], 2)), X, Y)
+    if rules_are_kept_in_scans or way == "transpose":
+        assert_allclose(found(), jax.hessian(loop(reference, 2))(X, Y), rtol=1e-10)
+    else:  # JAX differentiates the kernel itself: an error, and never another number
+        with pytest.raises(DifferentiationError, match="running: a kernel has no derivative"):
+            found()
 
 
 @pytest.mark.parametrize("way", [way for way in WAYS if way != "vjp"])
