@@ -139,7 +139,7 @@ def export(
 
     Args:
       jitted: what ``jax.jit`` returned.
-      platforms: JAX's names of platforms, ``"cpu"``, ``"cuda"``, ...; None: the default one here.
+      platforms: JAX's names of platforms, ``"cpu"``, ``"cuda"``, ...; None: that of the default device here.
       disabled_checks: `jax.export.DisabledSafetyCheck` for custom calls of others.
 
     Returns:
@@ -169,7 +169,8 @@ def export(
 
         checks = _EveryTarget(disabled_checks)
         with exporting():
-            found = jax_export.export(jitted, platforms=platforms, disabled_checks=checks)(*args, **kwargs)
+            chosen = _default_platforms() if platforms is None else platforms
+            found = jax_export.export(jitted, platforms=chosen, disabled_checks=checks)(*args, **kwargs)
         return _close(found, tuple(disabled_checks))
 
     return export_for
@@ -200,6 +201,13 @@ def deserialize(blob: bytes | bytearray | memoryview) -> Exported:
         if not is_registered(target.name, target.platform) and _is_here(target.platform):
             _rebuild(target)
     return Exported(jax_export.deserialize(bytearray(program)), targets)
+
+
+def _default_platforms() -> list[str] | None:
+    """Return the platform that programs run on here; None: JAX's own default, which is blind to the default device."""
+    device: Any = jax.config.jax_default_device  # type: ignore[attr-defined]  # JAX makes its settings as it goes
+    platform = device if isinstance(device, str) else getattr(device, "platform", None)
+    return ["cpu"] if platform == "cpu" else None
 
 
 class _EveryTarget(Sequence[Any]):

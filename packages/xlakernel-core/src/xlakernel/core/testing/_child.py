@@ -69,6 +69,7 @@ class Child:
             **os.environ,
             "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
             "XLA_FLAGS": " ".join([*flags, _XLA_FLAG]),
+            **_platform(),
         }
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         self._process = subprocess.Popen(
@@ -87,6 +88,14 @@ class Child:
         said = self._errors.read().decode(errors="replace")[-2000:]
         self.__exit__()
         return f"the new process ended with exit code {code}; it said: {said}"
+
+
+def _platform() -> dict[str, str]:
+    """Let the new process compute on the CPU if this one does, whatever else there is."""
+    import jax  # not needed in the new process before it is asked to compute
+
+    (device,) = jax.numpy.zeros(()).devices()
+    return {"JAX_PLATFORMS": "cpu"} if device.platform == "cpu" else {}
 
 
 def _hidden_modules() -> dict[str, str]:
