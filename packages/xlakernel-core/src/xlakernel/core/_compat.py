@@ -80,7 +80,9 @@ def result_aval(shape: Sequence[Any], dtype: Any, operands: Sequence[Any], spec:
       operands: the operands' types.
       spec: its `PartitionSpec` over the explicit axes of the mesh; None: not sharded.
     """
-    sharding = NamedSharding(get_abstract_mesh(), PartitionSpec(*([None] * len(shape))) if spec is None else spec)
+    # The mesh of the operands, which may lie on one where the program sets none.
+    mesh = next((x.sharding.mesh for x in operands if not x.sharding.mesh.empty), get_abstract_mesh())
+    sharding = NamedSharding(mesh, PartitionSpec(*([None] * len(shape))) if spec is None else spec)
     varying = frozenset().union(*(varying_axes(operand) for operand in operands))
     if hasattr(core, "ManualAxisType"):
         manual = core.ManualAxisType(varying=varying)

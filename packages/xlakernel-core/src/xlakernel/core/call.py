@@ -21,9 +21,8 @@ from jax.interpreters import ad, batching, mlir
 from jax.sharding import AxisType, get_abstract_mesh
 
 from ._compat import NATIVE_CALL_EFFECT, jit_alone, require_devices, result_aval, vary_alike
-from .config import is_exporting
 from .errors import DifferentiationError, PlatformError, VmapMethodError
-from .sharding import ShardingRule, partitioned
+from .sharding import ShardingRule, may_split, partitioned
 from .specs import Struct, has_several_devices
 from .transforms.derivative import WAYS
 
@@ -111,7 +110,7 @@ def native_call(call: NativeCall, inputs: Sequence[Any]) -> list[jax.Array]:
 
 
 def _may_be_split(call: NativeCall) -> bool:
-    if call.sharding_rule is None or is_exporting():  # JAX does not export what XLA would ask us to split
+    if call.sharding_rule is None or not may_split():
         return False
     # Inside `jax.shard_map` each device makes a call of its own.
     by_hand = AxisType.Manual in get_abstract_mesh().axis_types

@@ -14,9 +14,9 @@ from jax.interpreters import mlir
 from jax.sharding import AxisType
 
 from ._compat import NATIVE_CALL_EFFECT, jit_alone, require_devices, result_aval, vary_alike
-from .config import debug_mode, is_debugging, is_exporting
+from .config import debug_mode, is_debugging
 from .errors import BackendNotFoundError, GeneratorError, ResultError, StaticArgumentError, XLAKernelError
-from .sharding import ShardingRule, partitioned
+from .sharding import ShardingRule, may_split, partitioned
 from .specs import Mapped, Struct
 
 if TYPE_CHECKING:
@@ -175,10 +175,10 @@ def _lowering_rule(op: XLACustomKernel, platform: str) -> Callable[..., Any]:
                 return list(kernel(*ins))
 
         split = op.sharding_rule(dict(static.items))
-        # Inside `jax.shard_map` each device makes a call of its own; and JAX does not export what XLA asks us to split.
+        # Inside `jax.shard_map` each device makes a call of its own.
         meshes = [aval.sharding.mesh for aval in (*context.avals_in, *context.avals_out)]
         by_hand = any(AxisType.Manual in mesh.axis_types for mesh in meshes)
-        if split is None or by_hand or is_exporting():
+        if split is None or by_hand or not may_split():
             whole: Callable[..., Any] = functools.partial(run, outs, dispatch.mapped)
         else:
             whole = _partitioned(split, run, outs, dispatch.mapped)

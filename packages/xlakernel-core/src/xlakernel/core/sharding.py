@@ -1,8 +1,9 @@
 """How a call is split over devices, said by an einsum-like rule.
 
 A rule such as ``"m k, k n -> m n"`` gives each dimension a factor. A factor that inputs and outputs share is split
-where they are; one that an output lacks is summed over, as in einsum: each device computes a partial result, and JAX
-adds them up. A factor in brackets, ``"i [j] -> i [j]"``, is never split: the kernel needs it whole.
+where they are; one that the outputs lack is summed over, as in einsum: each device computes a partial result, and JAX
+adds them up. That is right for a sum of products, and wrong for a mean, a maximum, or a sum with a bias: a factor in
+brackets, ``"i [j] -> i [j]"``, is never split, and the kernel gets it whole.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ._compat import replicated, spec_of, without_explicit_axes
+from .config import is_exporting
 from .errors import ShardingRuleError
 from .specs import Mapped, Struct
 
@@ -59,9 +61,11 @@ class ShardingRule:
                     f"{owner}: sharding_rule {text!r} has a factor twice in {' '.join(term)!r}; give each dimension of "
                     "an array a factor of its own."
                 )
-        # What only outputs have cannot follow from how the inputs are split.
-        made = {name for term in outs for name in term} - {name for term in inputs for name in term}
-        return cls(inputs, outs, frozenset(bracketed | made))
+        in_inputs, in_some = ({name for term in terms for name in term} for terms in (inputs, outs))
+        # What only outputs have does not follow from how the inputs are split. And what one output has may be what
+        # another sums over, or has nothing to do with: the rule does not say.
+        unclear = {name for name in in_some if name not in in_inputs or not all(name in term for term in outs)}
+        return cls(inputs, outs, frozenset(bracketed | unclear))
 
     def __str__(self) -> str:
         return " -> ".join(
@@ -177,6 +181,11 @@ def _extents(terms: Terms, arrays: Sequence[Any]) -> Iterator[tuple[Factor, Any]
         yield from zip(term, array.shape, strict=True)
 
 
+def may_split() -> bool:
+    """Whether XLA may ask how to split a call: JAX does not export that, and XLA's old partitioner knows no rules."""
+    return not is_exporting() and bool(jax.config.jax_use_shardy_partitioner)  # type: ignore[attr-defined]
+
+
 def partitioned(
     rule: ShardingRule, run: Callable[..., list[Any]], outs: Sequence[Struct]
 ) -> Callable[..., tuple[Any, ...]]:
@@ -218,10 +227,9 @@ def partitioned(
     inputs, results = (
         ", ".join(" ".join(letters[f] for f in term) for term in terms) for terms in (rule.inputs, rule.outs)
     )
-    # What one output has and another lacks passes through.
-    lost = frozenset().union(*rule.summed).difference(*rule.outs)
+    summed = frozenset().union(*rule.summed)
     keywords = {
-        "reduction_factors": tuple(letters[f] for f in letters if f in lost),
+        "reduction_factors": tuple(letters[f] for f in letters if f in summed),
         "need_replication_factors": tuple(letters[f] for f in letters if f in rule.whole),
     }
     # JAX fails to decode what splits an axis of the mesh in two, as a reshape can; `spec_of` does not.

@@ -72,8 +72,9 @@ def numba_kernel(
         ``function(inputs, cotangents, **static)`` returns the input's cotangent; linear inputs are None there. A tuple
         of inputs is linear together, and its function returns a tuple. All orders and both modes follow from it.
       sharding_rule: how a call is split over devices under ``jax.jit``, einsum-like, such as ``"m k, k n -> m n"``.
-        What an output lacks is summed over the devices; a factor in brackets, ``"i [j] -> i [j]"``, is kept whole.
-        Without a rule a call gathers its inputs and runs on each device; `jax.shard_map` works with or without it.
+        What the outputs lack is summed over the devices; a factor in brackets, ``"i [j] -> i [j]"``, is kept whole, as
+        a mean, a maximum or a sum with a bias needs it. Without a rule a call gathers its inputs and runs on each
+        device; `jax.shard_map` works with or without it.
 
     Returns:
       A function of the inputs, and of static scalars by keyword. A static scalar fills the parameter of its name,

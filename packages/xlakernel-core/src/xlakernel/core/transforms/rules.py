@@ -138,8 +138,9 @@ class TransformRules:
 
         Args:
           rule: an einsum-like rule, or a function of the static keywords that returns one. A factor that inputs and
-            outputs share is split where they are, one that an output lacks is summed over, and one in brackets,
-            ``"i [j] -> i [j]"``, is kept whole. The kernel generator is called with the ``outs`` of one device's part.
+            outputs share is split where they are, one that the outputs lack is summed over, and one in brackets,
+            ``"i [j] -> i [j]"``, is kept whole, as a mean, a maximum or a sum with a bias needs it. The kernel
+            generator is called with the ``outs`` of one device's part.
 
         Raises:
           ShardingRuleError: if it cannot be read.
