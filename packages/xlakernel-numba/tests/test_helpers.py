@@ -8,7 +8,7 @@ import numba
 import numpy as np
 import pytest
 from numba.core.compiler import Compiler
-from numba.extending import overload
+from numba.extending import overload, overload_attribute, overload_method
 
 from xlakernel.core.ffi.registry import registered_targets
 from xlakernel.numba import numba_kernel
@@ -171,3 +171,14 @@ def kernel(x, out):
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+@pytest.mark.parametrize(("declare", "use"), [(overload_method, "x.{}()"), (overload_attribute, "x.{}")])
+def test_what_a_user_declares_for_an_attribute_belongs_to_the_kernel(declare, use):
+    """Numba finds it by the attribute's name, on a type: no name of the kernel refers to it."""
+    name = f"twofold_{declare.__name__}"
+    kernel = f"@numba.njit\ndef kernel(x, out): out[0] = {use.format(name)}\n"
+    for factor in (1, 2):
+        declare(numba.types.Array, name)(define(f"def declared(x): return lambda x: {factor} * x[0]\n")["declared"])
+        run_kernel = numba_kernel(define(kernel)["kernel"], outs=ONE)
+        assert run_kernel(ONE + 3)[0] == 3 * factor

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import itertools
 import re
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -241,17 +242,28 @@ def _numba_says(error: Exception) -> str:
     return f"{' ' if hint else ''}{hint} Numba says:\n{text}"
 
 
-def implementations(function: Any) -> Iterator[Any]:
-    """Yield what ``numba.overload`` and ``register_jitable`` have set in place of a plain function."""
-    cpu_target.typing_context.refresh()  # take note of what was declared since the last compilation
-    try:
-        known = cpu_target.typing_context.resolve_value_type(function)
-    except ValueError:  # nothing: Numba will not compile a call of it
-        return
-    for template in getattr(known, "templates", ()):
-        implementation = getattr(template, "_overload_func", None)
-        if implementation is not None and implementation is not function:
-            yield implementation
+def implementations(what: Any) -> Iterator[Any]:
+    """Yield what users have declared in place of a plain function, or for an attribute of a name.
+
+    That is by ``numba.overload`` and ``register_jitable``, and by ``overload_method`` and ``overload_attribute``.
+    """
+    context = cpu_target.typing_context
+    context.refresh()  # take note of what was declared since the last compilation
+    templates: Any
+    if isinstance(what, str):
+        every = itertools.chain.from_iterable(list(context._attributes.values()))
+        templates = [template for template in every if getattr(template, "_attr", None) == what]
+    else:
+        try:
+            templates = getattr(context.resolve_value_type(what), "templates", ())
+        except ValueError:  # nothing: Numba will not compile a call of it
+            return
+    for template in templates:
+        found = getattr(template, "_overload_func", None)
+        # Numba's own are known by its version; some of them are declared late.
+        own = isinstance(what, str) and str(getattr(found, "__module__", "")).startswith("numba.")
+        if found is not None and found is not what and not own:
+            yield found
 
 
 def _compiler_options() -> dict[str, object]:

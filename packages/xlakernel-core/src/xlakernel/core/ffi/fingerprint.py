@@ -35,7 +35,7 @@ _unknown: dict[int, tuple[str, Any]] = {}
 # What a helper looked like before it was compiled for the first time.
 _first_seen: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
-Implementations = Callable[[types.FunctionType], Iterable[Any]]
+Implementations = Callable[[types.FunctionType | str], Iterable[Any]]
 Definition = Callable[[types.FunctionType], bytes]
 
 
@@ -50,7 +50,8 @@ def fingerprint(
     Args:
       function: a Python function, or a compiler's wrapper of one (an object with ``py_func``), about to be compiled.
       options: what else determines the machine code.
-      implementations: returns the functions that the compiler takes in place of a plain one (``numba.overload``).
+      implementations: returns the functions that the compiler takes in place of a plain one (``numba.overload``), or
+        for an attribute of this name (``numba.extending.overload_method``, ``overload_attribute``).
       definition: what to hash of each function in place of its bytecode, such as `source.definition`, for a
         fingerprint that different versions of Python agree on.
 
@@ -168,6 +169,8 @@ class _Walk:
                 yield self.definition(function)
             yield from self.value((function.__defaults__, function.__kwdefaults__))
             yield from self._free(function)
+            # Which names are attributes of what the bytecode does not say, as in `_attributes`.
+            yield from self.value([f for name in _names(function.__code__) for f in self.implementations(name)])
             if function is value:  # a plain function is compiled only through what stands for it
                 yield from self.value(list(self.implementations(function)))
 
