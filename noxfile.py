@@ -100,9 +100,10 @@ def run_tests(session: nox.Session, package: str, device: str, *install: str) ->
     local = [line for line in requirements if line.startswith(PREFIX)]
     wanted = f"{package}[{device}]" if device in extras(package) else package
     packages = editable(wanted, *(line.removeprefix(PREFIX) for line in local))
-    session.install(*install, *packages, *(line for line in requirements if line not in local))
+    session.install(*install, *packages, *group("test"), *(line for line in requirements if line not in local))
     env = {"JAX_PLATFORMS": "cpu"}
-    marked = ["-m", "not gpu"]
+    # Files side by side: each has kernels of its own, which its tests share.
+    marked = ["-m", "not gpu", "--numprocesses=auto", "--maxprocesses=8", "--dist=loadfile"]
     if device != "cpu":
         env = {"JAX_PLATFORMS": "cuda,cpu", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
         marked = []

@@ -70,7 +70,7 @@ NO_TRANSPOSES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("value", NO_TRANSPOSES, ids=str)
+@pytest.mark.parametrize("value", NO_TRANSPOSES, ids=lambda value: repr(value).partition(" at 0x")[0])
 def test_no_transposes(value):
     with pytest.raises(KernelTypeError, match=says("add: transpose is", "{input: function, ...}", "counted from 0")):
         make(transpose=value)
