@@ -103,6 +103,23 @@ def test_types_on_an_explicit_mesh(product):
             assert_allclose(out, A @ B, rtol=1e-4, atol=1e-5)
 
 
+def test_a_reference_that_is_sharded_unlike_the_operator(new_operator):
+    """The operator needs its input whole, and what plain JAX computes of it stays split."""
+    op = new_operator(lambda x: jnp.sin(x))
+    op.def_reference(jnp.sin)
+    op.def_sharding_rule("[i] -> [i]")
+    mesh, x = mesh_of(AxisType.Explicit), np.arange(8, dtype=np.float32)
+    with jax.set_mesh(mesh):
+        split = put(mesh, x, "a")
+        for jit in (lambda f: f, jax.jit):
+            value, tangent = jit(lambda x: jax.jvp(lambda x: op(x, outs=Struct((8,), x.dtype)), (x,), (x,)))(split)
+            assert jax.typeof(value).sharding == jax.typeof(tangent).sharding
+            assert_allclose(tangent, np.cos(x) * x, rtol=1e-5, atol=1e-5)
+            gradient = jit(jax.grad(lambda x: op(x, outs=Struct((8,), x.dtype)).sum()))(split)
+            assert jax.typeof(gradient).sharding.spec == P("a")
+            assert_allclose(gradient, np.cos(x), rtol=1e-5, atol=1e-5)
+
+
 def test_an_operator_without_a_rule_whose_kernel_has_one(new_operator, product):
     """The kernel is known to JAX only when the operator is lowered."""
     op = new_operator()

@@ -10,7 +10,6 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from xlakernel.core import XLACustomKernel
-from xlakernel.core.errors import AliasError
 from xlakernel.numba import numba_kernel
 
 X = np.arange(5, dtype=np.float32)
@@ -265,63 +264,3 @@ def test_symbolic_zeros():
     forward = numba_kernel(two, outs=lambda x, y: (x, y), jvp=jvp)
     assert_array_equal(jax.jvp(lambda x: forward(x, X + 1), (X,), (np.ones_like(X),))[1], [X + 1, np.ones(5)])
     assert_array_equal(jax.grad(lambda x: forward(x, X + 1)[1].sum())(X), np.ones(5))
-
-
-# Aliases and donation
-
-
-def test_only_a_donated_input_lends_its_memory(run_add_into):
-    program = jax.jit(run_add_into, donate_argnums=0)
-    kept = jax.jit(run_add_into)
-    for size in (1, 1000):
-        acc, x = jnp.zeros(size) + 1, jnp.ones(size)
-        pointer = acc.unsafe_buffer_pointer()
-        assert kept(acc, x).unsafe_buffer_pointer() != pointer
-        assert_array_equal(acc, np.ones(size))
-        for i in range(3):
-            acc = program(acc, x)
-            assert acc.unsafe_buffer_pointer() == pointer
-            assert_array_equal(acc, np.full(size, 2 + i))
-
-
-def test_a_carry_is_updated_in_one_place(run_add_into):
-    """No copy stands in the loop's body."""
-    x = jnp.ones(1000)
-    program = jax.jit(lambda acc: jax.lax.fori_loop(0, 5, lambda _, a: run_add_into(a, x), acc), donate_argnums=0)
-    acc = jnp.zeros(1000) + 0
-    text = program.lower(acc).compile().as_text()
-    body = next(part for part in text.split("\n\n") if "custom-call" in part)
-    assert not [line for line in body.splitlines() if " copy(" in line and "f32[1000]" in line]
-    assert_array_equal(program(acc), np.full(1000, 5))
-
-
-def test_an_alias_under_each_transformation(run_add_into):
-    rows = np.stack([X, X + 1])
-    assert_array_equal(jax.vmap(run_add_into)(rows, rows), 2 * rows)
-    assert_array_equal(jax.vmap(run_add_into, (None, 0))(X, rows), X + rows)
-    kept = jnp.asarray(X)
-    assert_array_equal(jax.vmap(run_add_into, (None, 0))(kept, rows), X + rows)
-    assert_array_equal(kept, X)
-    donated = jnp.asarray(rows) + 0
-    pointer = donated.unsafe_buffer_pointer()
-    out = jax.jit(jax.vmap(run_add_into), donate_argnums=0)(donated, rows)
-    assert out.unsafe_buffer_pointer() == pointer
-    for flag in (True, False):
-        out = jax.jit(lambda f, x: (jax.lax.cond(f, run_add_into, lambda a, b: a, x, x), x))(flag, X)
-        assert_array_equal(out, [X + X * flag, X])
-    assert_array_equal(jax.checkpoint(run_add_into)(X, X), 2 * X)
-
-
-def test_an_alias_and_a_derivative(make_add_into):
-    run = make_add_into(reference=lambda acc, x: acc + x * x)
-    acc = jnp.asarray(X)
-    value, gradient = jax.value_and_grad(lambda a, x: (run(a, x) * a).sum(), (0, 1))(acc, X)
-    assert_array_equal(value, ((X + X) * X).sum())
-    assert_allclose(gradient[0], X + X + X)
-    assert_allclose(gradient[1], 2 * X * X)
-    assert_array_equal(acc, X)
-
-
-def test_an_alias_of_other_types_is_an_error(make_add_into):
-    with pytest.raises(AliasError, match="share memory"):
-        jax.eval_shape(make_add_into(outs=lambda acc, x: Struct((6,), acc.dtype)), X, X)

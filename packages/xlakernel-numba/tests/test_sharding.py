@@ -87,6 +87,11 @@ def own_size(x, out):
         out[i] = x.size
 
 
+@numba.njit
+def count(x, out):
+    out[()] = x.size
+
+
 def rows_of(a, *_):
     return Struct(a.shape[:1], a.dtype)
 
@@ -110,6 +115,8 @@ run_marginals = numba_kernel(
 run_square = numba_kernel(square, outs=same_as_first, sharding_rule="i j -> i j")
 run_repeat = numba_kernel(repeat, outs=lambda x: Struct((*x.shape, 4), x.dtype), sharding_rule="i -> i k")
 run_own_size = numba_kernel(own_size, outs=same_as_first, sharding_rule="i -> i")
+
+run_count = numba_kernel(count, outs=lambda x: Struct((), x.dtype), sharding_rule="i ->")
 
 ONE = [P(), P("a"), P(None, "a")]
 TWO = [P(*spec) for spec in itertools.product([None, "a", "b"], repeat=2) if spec[0] != spec[1] or spec[0] is None]
@@ -278,6 +285,15 @@ def test_sizes_that_the_mesh_does_not_divide(make_mesh, put, size):
     outer, inner = products(put(mesh, a), put(mesh, b))
     assert_allclose(outer, a @ b, rtol=1e-5, atol=1e-5)
     assert_allclose(inner, b @ a, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 3, 5, 6, 8])
+def test_no_device_computes_with_padding(make_mesh, put, size):
+    """XLA pads what a mesh does not divide; a kernel would take the padding for numbers."""
+    mesh = make_mesh(a=4)
+    split = NamedSharding(mesh, P("a"))
+    program = jax.jit(lambda x: run_count(jax.lax.with_sharding_constraint(x * 2, split)))
+    assert program(put(mesh, np.ones(size, np.float32))) == size
 
 
 def test_a_factor_that_one_axis_divides_and_another_does_not(make_mesh, put):

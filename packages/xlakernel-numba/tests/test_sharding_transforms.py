@@ -318,6 +318,35 @@ def test_a_bracketed_factor_that_is_split_explicitly(make_mesh, put):
             assert spec_of(out) == ()
 
 
+@pytest.mark.parametrize("jit", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_derivatives_that_are_sharded_unlike_the_kernel(make_mesh, put, jit):
+    """The kernel needs its inputs whole, and what plain JAX computes of them stays split."""
+
+    @numba.njit
+    def weigh(x, y, out):
+        for i in range(x.size):
+            out[i] = x[i] * y[i] * y[i]
+
+    ways = (
+        {"reference": lambda x, y: x * y * y},
+        {"reference": lambda x, y: x * y * y, "transpose": {0: lambda ins, ct: ct * ins[1] ** 2}},
+        {"vjp": lambda ins, _, ct: (ct * ins[1] ** 2, 2 * ct * ins[0] * ins[1])},
+    )
+    mesh = make_mesh("Explicit", a=4)
+    with jax.set_mesh(mesh):
+        x, y = put(mesh, V, "a"), put(mesh, V + 1, "a")
+        for way in ways:
+            run = numba_kernel(weigh, outs=same_as_first, sharding_rule="[i], [i] -> [i]", **way)
+            if "reference" in way:
+                value, tangent = jit(lambda x, y, run=run: jax.jvp(run, (x, y), (x, y)))(x, y)
+                close(tangent, 3 * V * (V + 1) ** 2)
+                assert spec_of(value) == spec_of(tangent) == ()
+            found = jit(jax.grad(lambda x, y, run=run: (2 * run(x, y)).sum(), (0, 1)))(x, y)
+            close(found[0], 2 * (V + 1) ** 2)
+            close(found[1], 4 * V * (V + 1))
+            assert [spec_of(g) for g in found] == [("a",), ("a",)]
+
+
 def test_a_loop_over_explicit_types(make_mesh, put):
     mesh = make_mesh("Explicit", a=4)
     with jax.set_mesh(mesh):

@@ -4,13 +4,11 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import numba
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from xlakernel.core.errors import DifferentiationError
-from xlakernel.numba import numba_kernel
 
 X = np.arange(5, dtype=np.float32)
 
@@ -99,46 +97,6 @@ def test_branches(run_cumsum, run_square_plus):
 def test_a_thousand_steps_in_place(run_add_into):
     out = jax.jit(lambda x: jax.lax.fori_loop(0, 1000, lambda _, acc: run_add_into(acc, x), jnp.zeros_like(x)))(X)
     assert_array_equal(out, 1000 * X)
-
-
-# Aliases
-
-
-def test_a_donated_input_keeps_its_memory(run_add_into):
-    acc, x = jnp.zeros(1000), jnp.ones(1000)
-    pointer = acc.unsafe_buffer_pointer()
-    out = jax.jit(run_add_into, donate_argnums=0)(acc, x)
-    assert out.unsafe_buffer_pointer() == pointer
-    assert acc.is_deleted()
-    assert_array_equal(out, np.ones(1000))
-
-
-def test_an_alias_never_changes_an_array_that_is_still_in_use(run_add_into):
-    acc = jnp.zeros(5)
-    assert_array_equal(run_add_into(acc, X), X)
-    assert_array_equal(run_add_into(acc, X), X)
-    assert_array_equal(acc, np.zeros(5))
-    both, old = jax.jit(lambda a: (run_add_into(a, a), a + 1))(jnp.asarray(X))
-    assert_array_equal(both, 2 * X)
-    assert_array_equal(old, X + 1)
-    constant = jax.jit(lambda: run_add_into(jnp.ones(5), X))  # a constant of the program
-    assert_array_equal(constant(), constant())
-    assert_array_equal(constant(), 1 + X)
-
-
-@numba.njit
-def swap(a, b, first, second):
-    """For aliases 0: 1 and 1: 0, read through the outputs only."""
-    for i in range(first.size):
-        first[i] += 1
-        second[i] += 2
-
-
-def test_two_aliases_cross():
-    run = numba_kernel(swap, outs=lambda a, b: (b, a), input_output_aliases={0: 1, 1: 0})
-    first, second = run(jnp.zeros(3), jnp.full(4, 10.0))
-    assert_array_equal(first, [11] * 4)
-    assert_array_equal(second, [2] * 3)
 
 
 # Derivatives
