@@ -308,7 +308,7 @@ def test_a_changed_helper_or_constant_of_another_module_is_refused(with_other_he
     assert "export the program again" in message
 
 
-@pytest.mark.parametrize("name", ["plain", "decorated", "static", "parallel", "signed", *EMBEDDED - {"in_main"}])
+@pytest.mark.parametrize("name", ["plain", "decorated", "static", "parallel", "signed", "closed_over", "generator"])
 def test_what_does_not_use_the_changed_helper_runs(with_other_helpers, unchanged, name):
     """The embedded kernels have the helper as it was."""
     assert with_other_helpers["own"][name] == unchanged["own"][name]
