@@ -120,3 +120,7 @@ def test_every_case_has_a_reference_that_says_what_about_says():
         told = jax.tree.leaves(case.outs(*(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in inputs)))
         found = jax.tree.leaves(functools.partial(case.reference, jnp, **case.static)(*inputs))
         assert [(x.shape, x.dtype) for x in found] == [(x.shape, x.dtype) for x in told], case.name
+
+
+def test_the_class_names_every_case():
+    assert all(f"``{name}``" in KernelConformance.__doc__ for name in CASES)

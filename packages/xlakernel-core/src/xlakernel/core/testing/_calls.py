@@ -69,15 +69,16 @@ def check_written(subject: Subject) -> None:
 
 def check_inputs_kept(subject: Subject) -> None:
     """The caller's arrays are as they were, also with donation of others of the same values."""
-    arrays, expected = subject.arrays(), subject.single(subject.every(0))
+    arrays, results = subject.arrays(), None
     for how, call in (("eager", subject.function), ("under jit", jax.jit(subject.function))):
-        jax.block_until_ready(call(*arrays))
+        results = jax.block_until_ready(call(*arrays))
         for number, (array, before) in enumerate(zip(arrays, subject.inputs, strict=True)):
             compare_bits(array, before, what=f"{how}, input {number} was changed: as an ")
     donated = jax.jit(subject.function, donate_argnums=tuple(range(len(arrays))))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
-        compare(donated(*subject.arrays()), expected, subject.tolerance, what="with all inputs donated: ")
+        # Not with the reference: that is for others to see.
+        compare(donated(*subject.arrays()), results, subject.tolerance, what="with all inputs donated: ")
 
 
 def check_zero_size(subject: Subject) -> None:

@@ -10,11 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..errors import DifferentiationError
 from ._compare import RTOL, Tolerance, compare, epsilon, is_inexact
 from ._report import CheckFailure, NotApplicable
 from ._subject import Array, NotWideError, Subject, evaluate_wide
 
 _SMALL = 64  # inputs of up to this many elements are checked element by element
+_DOUBLE = 1e-12  # dtypes that round by less are double precision
 _DIRECTIONS = 3  # random ones, for larger inputs
 
 Function = Callable[..., list[Any]]
@@ -57,7 +59,12 @@ class _Problem:
 def check_forward(subject: Subject) -> str:
     """`jax.jvp` agrees with finite differences."""
     problem = _first_problem(subject)
-    _check_forward(problem, "")
+    try:
+        _check_forward(problem, "")
+    except DifferentiationError as error:
+        if _has_reverse(problem):
+            raise NotApplicable(_first_sentence(error)) from error
+        raise
     if subject.grad_order > 1:
         _check_forward(_derived(subject, problem, _pushed), "second order: ")
     return _precision(problem)
@@ -70,6 +77,19 @@ def check_reverse(subject: Subject) -> str:
     if subject.grad_order > 1:
         _check_reverse(_derived(subject, problem, _pulled), "second order: ")
     return _precision(problem)
+
+
+def _has_reverse(problem: _Problem) -> bool:
+    """Whether there is a gradient at all; whether it is right is for `check_reverse`."""
+    try:
+        _pulled(problem.function, problem.exact(problem.inputs))(*map(jnp.array, problem.inputs))
+    except Exception:  # noqa: BLE001 - forward mode has failed already, and that is told
+        return False
+    return True
+
+
+def _first_sentence(error: Exception) -> str:
+    return str(error).partition(". ")[0].rstrip(".")
 
 
 def check_vmap_of_grad(subject: Subject) -> None:
@@ -137,7 +157,7 @@ def _exact(function: Function, reference: Function | None, inputs: Sequence[Arra
             outs = evaluate_wide(candidate, inputs)
         except NotWideError:  # it takes its own dtypes only
             continue
-        if all(is_inexact(y.dtype) and epsilon(y.dtype) < 1e-12 for y in outs):
+        if all(is_inexact(y.dtype) and epsilon(y.dtype) < _DOUBLE for y in outs):
             return lambda xs, candidate=candidate: evaluate_wide(candidate, xs)
     return as_it_is
 
@@ -253,4 +273,5 @@ def _wide(x: Any) -> Any:
 
 
 def _precision(problem: _Problem) -> str:
-    return f"finite differences rounded to {problem.epsilon:.1g}"
+    precision = "double" if problem.epsilon < _DOUBLE else "the kernel's own"
+    return f"compared with finite differences in {precision} precision, relative error at most {problem.allowed():.1g}"

@@ -19,9 +19,10 @@ class Outcome:
 
     Attributes:
       check: its name.
-      outcome: ``"passed"``, ``"failed"``, ``"skipped"`` (the user's wish) or ``"not applicable"``.
+      outcome: ``"passed"``, ``"failed"``, ``"skipped"`` (the user's wish), ``"not applicable"``, or ``"not run"``
+        (another check found the cause already).
       detail: what is wrong, or the reason.
-      advice: what to try next, if it failed.
+      advice: what to try next, if it failed; empty if the kernel raised an exception, which says more.
     """
 
     check: str
@@ -45,14 +46,26 @@ class KernelReport:
     def __getitem__(self, check: str) -> Outcome:
         return next(outcome for outcome in self.outcomes if outcome.check == check)
 
+    @property
+    def ran(self) -> int:
+        """How many checks passed or failed."""
+        return sum(outcome.outcome in ("passed", "failed") for outcome in self.outcomes)
+
     def __str__(self) -> str:
         rows = [("check", "outcome", "detail"), *((o.check, o.outcome, o.detail) for o in self.outcomes)]
         first, second = (max(len(row[i]) for row in rows) + 2 for i in (0, 1))
-        return "\n".join(f"{a:<{first}}{b:<{second}}{c}".rstrip() for a, b, c in rows)
+        lines = [f"{a:<{first}}{b:<{second}}{c}".rstrip() for a, b, c in rows]
+        if not self.ran:
+            lines.append(f"0 of {len(self.outcomes)} checks ran")
+        return "\n".join(lines)
 
     def explain(self) -> str:
         """Return every failed check with its detail and what to try next."""
         lines = [f"{self.kernel}: {len(self.failed)} of {len(self.outcomes)} checks failed."]
         for outcome in self.failed:
-            lines += [f"  {outcome.check}: {outcome.detail}", f"    next: {outcome.advice}"]
+            lines.append(f"  {outcome.check}: {outcome.detail}")
+            if outcome.advice:
+                lines.append(f"    next: {outcome.advice}")
+        if others := [outcome.check for outcome in self.outcomes if outcome.outcome == "not run"]:
+            lines.append(f"  not run, or failed by the same: {', '.join(others)}")
         return "\n".join(lines)

@@ -8,11 +8,12 @@ from typing import Any
 import jax
 
 from ..errors import ArgumentError, KernelCheckError
+from ._arguments import check_functions, check_tolerances, reasons_of, samples_of, static_of
 from ._child import Child
 from ._compare import Tolerance
-from ._report import KernelReport, Outcome
-from ._subject import Array, Subject, as_arrays, vary
-from ._table import CHECKS, NAMES, run_check
+from ._report import KernelReport
+from ._subject import Subject, as_arrays, vary
+from ._table import run_all
 
 
 def check_kernel(
@@ -32,8 +33,10 @@ def check_kernel(
 
     It is called eagerly and under ``jit``, in batches (``vmap`` along the first and the last axis, nested with each
     input unbatched in turn, of 0 and of 1), in loops and branches, from eight threads at once, inside ``shard_map``,
-    and in a new process that knows only its artifact; its derivatives of both modes are compared with finite
-    differences; it must write all of its outputs and leave its inputs alone.
+    with each input split along each of its dimensions (where there are several devices; on the CPU,
+    ``jax.config.update("jax_num_cpu_devices", 4)`` before JAX starts makes some), and in a new process that knows
+    only its artifact; its derivatives of both modes are compared with finite differences; it must write all of its
+    outputs and leave its inputs alone.
 
     Args:
       fn: a function of arrays that returns a pytree of arrays: a wrapped kernel, or an operator in a lambda.
@@ -52,11 +55,14 @@ def check_kernel(
       grad_order: 2: also the derivative of the derivative.
 
     Returns:
-      What came of each check; it prints as a table.
+      What came of each check; it prints as a table. If a single call is wrong, writes too little or changes its
+      inputs, only that is told, and all other checks that are done are ``"not run"``; nor does a check that raises
+      what a single call raises tell it again.
 
     Raises:
       KernelCheckError: if any check failed; the message lists all of them, with what to try next.
-      ArgumentError: if *skip* has a name that is no check, or an empty reason, or a sample does not fit *args*.
+      ArgumentError: if an argument is none of the above: *skip* has a name that is no check, or an empty reason, a
+        sample does not fit *args*, a tolerance is negative, ...
 
     Example:
       >>> import jax.numpy as jnp
@@ -68,70 +74,33 @@ def check_kernel(
       >>> print(report["vmap_nested"].outcome)
       passed
     """
+    keywords = static_of(static)
+    check_functions(fn, reference, len(args), keywords)
+    check_tolerances(rtol, atol)
     name = getattr(fn, "__name__", repr(fn))
-    reasons = _reasons(skip or {}, name)
+    reasons = reasons_of(skip, name)
     if grad_order not in (1, 2):
         raise ArgumentError(f"check_kernel: grad_order is {grad_order!r}; allowed: 1 or 2.")
-    keywords, tree = dict(static or {}), jax.tree.structure(list(args))
+    tree = jax.tree.structure(list(args))
 
     def flat(function: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *leaves: function(*jax.tree.unflatten(tree, leaves), **keywords)
 
     inputs = as_arrays(args)
+    further = samples_of(samples, inputs, "samples")
+    empty = samples_of(zero_size, inputs, "zero_size")
     with Child() as child:
         subject = Subject(
             name,
             flat(fn),
             None if reference is None else flat(reference),
-            (inputs, *(_fitting(sample, inputs, "samples", k) for k, sample in enumerate(samples)))
-            if samples
-            else vary(inputs),
-            tuple(_fitting(sample, inputs, "zero_size", k) for k, sample in enumerate(zero_size)),
+            (inputs, *further) if further else vary(inputs),
+            empty,
             Tolerance(rtol, atol),
             grad_order,
             child,
         )
-        report = KernelReport(
-            name,
-            tuple(
-                Outcome(check.name, "skipped", reasons[check.name])
-                if check.name in reasons
-                else run_check(check, subject)
-                for check in CHECKS.values()
-            ),
-        )
+        report = KernelReport(name, run_all(subject, reasons))
     if report.failed:
         raise KernelCheckError(report.explain(), report)
     return report
-
-
-def _reasons(skip: Mapping[str, str], kernel: str) -> dict[str, str]:
-    """Return the reason of each check that is to be skipped."""
-    for name, reason in skip.items():
-        if name not in NAMES:
-            raise ArgumentError(f"check_kernel: skip has {name!r}; allowed: {', '.join(NAMES)}.")
-        if not isinstance(reason, str) or not reason.strip():
-            raise ArgumentError(
-                f"check_kernel: skip[{name!r}] is {reason!r}; say in a sentence why {kernel} is not checked for that."
-            )
-    found = {check.name: skip[check.family] for check in CHECKS.values() if check.family in skip}
-    return {**found, **{name: reason for name, reason in skip.items() if name in CHECKS}}
-
-
-def _fitting(sample: Sequence[Any], inputs: Sequence[Array], what: str, number: int) -> tuple[Array, ...]:
-    arrays = as_arrays(sample)
-    exact = what == "samples"
-    same = len(arrays) == len(inputs) and all(
-        a.dtype == b.dtype and (a.shape == b.shape if exact else a.ndim == b.ndim)
-        for a, b in zip(arrays, inputs, strict=True)
-    )
-    if not same:
-        raise ArgumentError(
-            f"check_kernel: {what}[{number}] is {_shapes(arrays)}; expected the {'shapes' if exact else 'ranks'} and "
-            f"dtypes of the arguments, {_shapes(inputs)}."
-        )
-    return arrays
-
-
-def _shapes(arrays: Sequence[Array]) -> str:
-    return ", ".join(f"{x.dtype.name}{list(x.shape)}" for x in arrays) or "no arrays"

@@ -14,6 +14,7 @@ from ._artifact import save
 from ._child import DEVICES
 from ._compare import compare
 from ._report import CheckFailure, NotApplicable
+from ._splits import check_splits
 from ._subject import Array, Subject
 
 _AXIS = "devices"
@@ -64,7 +65,10 @@ def check_export(subject: Subject) -> str:
 
 
 def check_sharding(subject: Subject) -> str:
-    """Each device computes its slice: on the devices here, and if there is one only, on four in a new process."""
+    """Each device computes its slice: on the devices here, and if there is one only, on four in a new process.
+
+    Inside `jax.shard_map` no sharding rule is asked, so that inputs are split without it as well, on the devices here.
+    """
     if not subject.inputs:
         raise NotApplicable("there are no inputs to shard")
     device = next(iter(subject.arrays()[0].devices()))
@@ -74,11 +78,12 @@ def check_sharding(subject: Subject) -> str:
         return run_sharded(subject.function, inputs, whole, explicit, devices, check_results=True)
 
     _check_programs(subject, here, len(devices))
+    remark = check_splits(subject, devices)
     if len(devices) > 1 or device.platform != "cpu":
-        return f"on {len(devices)} {device.platform} device{'s' * (len(devices) > 1)}"
+        return f"on {len(devices)} {device.platform} device{'s' * (len(devices) > 1)}; {remark}"
     artifact = save(subject.function, subject.inputs)
     _check_programs(subject, lambda *call: subject.child.ask("shard", artifact, *call), DEVICES)
-    return f"traced here, and run on {DEVICES} devices in a new process"
+    return f"traced here, and run on {DEVICES} devices in a new process; {remark}"
 
 
 def _check_programs(subject: Subject, run: Callable[..., Any], devices: int) -> None:

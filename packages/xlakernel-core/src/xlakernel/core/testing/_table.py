@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+
+import jax
 
 from ..errors import DifferentiationError
 from . import _batches, _calls, _derivatives, _sharding
@@ -63,13 +65,21 @@ CHECKS = {
             "sharding",
             "sharding",
             _sharding.check_sharding,
-            "see that results vary over the mesh axes of the inputs, and that the kernel exports.",
+            "see that results vary over the mesh axes of the inputs, that sharding_rule says which extents the kernel "
+            "needs whole, and that the kernel exports.",
         ),
     )
 }
 
 #: What ``skip`` may name: a check or a family of checks.
 NAMES = sorted({*CHECKS, *(check.family for check in CHECKS.values())})
+
+
+#: If one of these finds the kernel itself wrong, what the others find is no news, and their advice is false.
+_FIRST = ("eager", "written", "inputs_kept")
+# Whose exceptions are of the transformation as well as of the kernel, so that their advice may help.
+_RAISE_THEMSELVES = ("grad", "export", "sharding")
+_RAISED = "raised "
 
 
 def run_check(check: Check, subject: Subject) -> Outcome:
@@ -82,5 +92,31 @@ def run_check(check: Check, subject: Subject) -> Outcome:
         return Outcome(check.name, "not applicable", str(reason))
     except DifferentiationError as error:
         return Outcome(check.name, "failed", f"there is no derivative: {error}", _GRAD)
+    except jax.errors.JaxRuntimeError as error:  # the kernel's own
+        return Outcome(check.name, "failed", f"{_RAISED}{type(error).__name__}: {error}")
     except Exception as error:  # noqa: BLE001 - whatever a kernel raises is a finding
-        return Outcome(check.name, "failed", f"raised {type(error).__name__}: {error}", check.advice)
+        advice = check.advice if check.family in _RAISE_THEMSELVES else ""
+        return Outcome(check.name, "failed", f"{_RAISED}{type(error).__name__}: {error}", advice)
+
+
+def run_all(subject: Subject, skipped: Mapping[str, str]) -> tuple[Outcome, ...]:
+    """Run every check but those in *skipped*, which maps names to reasons; tell one cause once."""
+    found = {name: Outcome(name, "skipped", reason) for name, reason in skipped.items()}
+    for name in (*_FIRST, *(name for name in CHECKS if name not in _FIRST)):
+        if name in found:
+            continue
+        causes = [first for first in _FIRST if first in found and found[first].outcome == "failed"]
+        wrong = [first for first in causes if not found[first].detail.startswith(_RAISED)]
+        if wrong and (name not in _FIRST or "written" in wrong):  # what is not written differs from call to call
+            found[name] = Outcome(name, "not run", f"see {wrong[-1]}: the kernel itself is wrong")
+            continue
+        outcome = run_check(CHECKS[name], subject)
+        same = next((first for first in causes if _is_raised_by(found[first], outcome)), None)
+        found[name] = Outcome(name, "not run", f"see {same}: it raises the same") if same else outcome
+    return tuple(found[name] for name in CHECKS)
+
+
+def _is_raised_by(cause: Outcome, outcome: Outcome) -> bool:
+    """Whether a check failed by the exception that another has told; threads and other processes say more before it."""
+    told = cause.detail.startswith(_RAISED) and outcome.outcome == "failed"
+    return told and outcome.detail.endswith(cause.detail.removeprefix(_RAISED))

@@ -36,6 +36,10 @@ _few_examples = settings(
 class KernelConformance:
     """What every backend's kernels must do; subclass it as ``TestMyBackend``.
 
+    `build` is asked for the kernels of these cases, which `CASES` describes: ``elementwise``, ``coupled``,
+    ``reduction``, ``total``, ``matrix_product``, ``outer_product``, ``several_outputs``, ``no_inputs``, ``scalars``,
+    ``static_scalar``, ``in_place``, ``gather`` and ``raises``.
+
     Attributes:
       backend: its name, for messages.
       platform: the JAX platform that its kernels run on.
@@ -55,7 +59,9 @@ class KernelConformance:
     unsupported: ClassVar[Mapping[str, str]] = {}
 
     def build(self, case: Case, outs: Callable[..., Any], **options: Any) -> Callable[..., Any] | None:
-        """Return the kernel of *case*, written in the backend's language and wrapped, or None if there is none.
+        """Return the kernel of *case*, written in the backend's language and wrapped.
+
+        It may return None for a case that `unsupported` names; for any other that fails the tests.
 
         Args:
           case: what it computes (`Case.about`), and the order of its parameters.
@@ -216,7 +222,8 @@ class KernelConformance:
         )
         outcome = run_check(CHECKS[check], subject)
         if outcome.outcome == "failed":
-            pytest.fail(f"{subject.name}: {check}: {outcome.detail}\n  next: {outcome.advice}", pytrace=False)
+            advice = f"\n  next: {outcome.advice}" if outcome.advice else ""
+            pytest.fail(f"{subject.name}: {check}: {outcome.detail}{advice}", pytrace=False)
 
     def _skip_unsupported(self, *names: str) -> None:
         for name in names:

@@ -1,0 +1,128 @@
+"""What `check_kernel` finds wrong with a sharding rule, by splitting inputs over devices."""
+
+import os
+import subprocess
+import sys
+
+import jax.numpy as jnp
+import numba
+import numpy as np
+import pytest
+
+from xlakernel.numba import numba_kernel
+
+RNG = np.random.default_rng(0)
+A = RNG.normal(size=(4, 6)).astype(np.float32)
+B = RNG.normal(size=(6, 8)).astype(np.float32)
+C = RNG.normal(size=(4, 8)).astype(np.float32)
+
+
+@numba.njit
+def running_sums(x, out):
+    for i in range(x.shape[0]):
+        total = x.dtype.type(0)
+        for j in range(x.shape[1]):
+            total += x[i, j]
+            out[i, j] = total
+
+
+@numba.njit
+def affine(a, b, c, out):
+    for i in range(a.shape[0]):
+        for j in range(b.shape[1]):
+            total = c[i, j]
+            for k in range(a.shape[1]):
+                total += a[i, k] * b[k, j]
+            out[i, j] = total
+
+
+def kernel_with(rule, kernel, last):
+    return numba_kernel(kernel, outs=lambda *xs: xs[last], sharding_rule=rule)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "inputs", "reference", "wrong", "right", "place"),
+    [
+        (
+            running_sums,
+            (A,),
+            lambda x: np.cumsum(x, 1),
+            "i j -> i j",
+            "i [j] -> i [j]",
+            "split along dimension 1 of input 0: output (float32[4, 6]): element ",
+        ),
+        (
+            running_sums,
+            (A.T.copy(),),
+            lambda x: np.cumsum(x, 1),
+            "[i] j -> [i] j",
+            "i [j] -> i [j]",
+            "split along dimension 1 of input 0: ",
+        ),
+        (
+            affine,
+            (A, B, C),
+            lambda a, b, c: a @ b + c,
+            "m k, k n, m n -> m n",
+            "m [k], [k] n, m n -> m n",
+            "split along dimension 1 of input 0: output (float32[4, 8]): element ",
+        ),
+    ],
+    ids=["rows", "columns", "a bias that is added by each"],
+)
+def test_a_wrong_sharding_rule(assert_caught, run_check, kernel, inputs, reference, wrong, right, place):
+    last = len(inputs) - 1
+    assert_caught("sharding", place, kernel_with(wrong, kernel, last), *inputs, reference=reference)
+    outcome = run_check("sharding", kernel_with(wrong, kernel, last), *inputs, reference=reference)
+    assert "If the kernel has a sharding_rule, bracket the factor that it needs whole." in outcome.detail
+    for rule in (right, None):
+        outcome = run_check("sharding", kernel_with(rule, kernel, last), *inputs, reference=reference)
+        tried = 2 * len(inputs)
+        assert (outcome.outcome, outcome.detail) == (
+            "passed",
+            f"on 4 cpu devices; split along {tried} dimensions of the inputs",
+        )
+
+
+def test_every_input_is_split(assert_caught):
+    """The factor that only the second input has is the one that is wrong."""
+
+    @numba.njit
+    def products(x, y, out):
+        for i in range(x.size):
+            total = y.dtype.type(0)
+            for j in range(y.size):
+                total += y[j]
+                out[i, j] = x[i] * total
+
+    run = numba_kernel(products, outs=lambda x, y: jnp.zeros((x.size, y.size)), sharding_rule="i, j -> i j")
+    assert_caught("sharding", "split along dimension 0 of input 1: ", run, A[0, :5], B[0])
+
+
+def test_extents_that_cannot_be_split_are_named(run_check):
+    outcome = run_check("sharding", jnp.sin, np.ones((1, 5, 9), np.float32))
+    assert outcome.detail == (
+        "on 4 cpu devices; split along 1 dimension of the inputs, but not along dimension 1 of input 0 (extent 5), "
+        "which 2 to 4 do not divide"
+    )
+
+
+ONE_DEVICE = """
+import jax.numpy as jnp
+from xlakernel.core.testing import check_kernel
+from xlakernel.core.testing._table import CHECKS
+
+skip = {name: "not here" for name in CHECKS if name != "sharding"}
+print(check_kernel(jnp.sin, jnp.arange(4.0), skip=skip)["sharding"].detail)
+"""
+
+
+def test_with_one_device_it_says_how_to_have_more():
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", ONE_DEVICE], env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip().endswith(
+        '; sharding rules not tried on one device: call jax.config.update("jax_num_cpu_devices", 4) before JAX starts'
+    )
