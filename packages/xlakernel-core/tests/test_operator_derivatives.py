@@ -96,7 +96,9 @@ def same(derive, f, expected, *inputs):
 def test_derivatives_are_those_of_plain_jax(declare, way, mode):
     f = functools.partial(declare(reference, DECLARED[way]), n=3)
     if way == "vjp" and mode in FORWARD:
-        with pytest.raises(DifferentiationError, match=r"test_\d+: forward mode .*only vjp= is known"):
+        with pytest.raises(
+            DifferentiationError, match=r"test_\d+: forward mode .*only def_vjp is known. Give def_jvp or def_reference"
+        ):
             FORWARD[mode](f)(X, Y)
     else:
         same((REVERSE | FORWARD)[mode], f, functools.partial(reference, n=3), X, Y)
@@ -257,6 +259,53 @@ def test_a_transpose_that_is_set_again(new_operator):
         assert_array_equal(jax.linear_transpose(lambda x: op(x, outs=x), X)(X)[0], factor * X)
 
 
+def test_a_transpose_that_is_set_again_under_another_spelling(new_operator):
+    op = new_operator(lambda x: 2 * x)
+    for inputs, factor in ((0, 2), ((0,), 3), (np.int64(0), 4)):
+        op.def_transpose(inputs, lambda ins, cotangent, factor=factor: factor * cotangent)
+        assert_array_equal(jax.grad(lambda x: op(x, outs=x).sum())(X), np.full(3, factor))
+
+
+def test_an_input_that_no_transpose_covers(new_operator):
+    op = new_operator(lambda x, y: x * y)
+    op.def_transpose(0, lambda ins, cotangent: cotangent * ins[1])
+    with pytest.raises(DifferentiationError, match=r"no derivative in input 1; def_transpose covers .*def_reference"):
+        jax.grad(lambda y: op(X, y, outs=y).sum())(X)
+
+
+def scaling(factor):
+    return lambda outs: lambda x: factor * x
+
+
+USES = {
+    "call": lambda f, bind: f(X),
+    "derivative": lambda f, bind: jax.grad(lambda x: f(x).sum())(np.ones(3)) * X,
+    "map": lambda f, bind: jax.vmap(f)(X[None])[0],
+    "new jit": lambda f, bind: jax.jit(lambda x: f(x))(X),
+    "bind": lambda f, bind: bind(X)[0],
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_kernel_that_is_replaced_is_no_longer_called(new_operator, use):
+    op = new_operator()
+    op.def_transpose(0, lambda ins, cotangent: op(cotangent, outs=cotangent))
+    for factor in (2, 3):
+        op.def_jax_kernel(scaling(factor))
+        found = USES[use](lambda x: op(x, outs=x), lambda x: op.primitive.bind(x, outs=[Struct(x.shape, x.dtype)]))
+        assert_array_equal(found, factor * X)
+
+
+def test_what_users_have_jitted_keeps_its_kernel(new_operator):
+    op = new_operator()
+    op.def_jax_kernel(scaling(2))
+    f = jax.jit(lambda x: op(x, outs=x))
+    assert_array_equal(f(X), 2 * X)
+    op.def_jax_kernel(scaling(3))
+    assert_array_equal(f(X), 2 * X)
+    assert_array_equal(f(X[:2]), 3 * X[:2])  # traced again
+
+
 def test_a_batching_rule_that_is_set_again(new_operator):
     op = new_operator(lambda x: 2 * x)
     for scale in (3.0, 4.0):
@@ -309,19 +358,31 @@ def test_an_effect_happens_once(new_name, derive, method):
 
 
 @pytest.mark.parametrize("method", ["def_reference", "def_jvp", "def_vjp"])
-def test_what_is_no_function_changes_nothing(new_operator, method):
+@pytest.mark.parametrize("value", [3, None])
+def test_what_is_no_function_changes_nothing(new_operator, method, value):
     op = new_operator(lambda x: 2 * x)
     op.def_reference(lambda x: 2 * x)
-    with pytest.raises(KernelTypeError, match=f"{op.name}: {method[4:]} is 3 of type int; expected a function"):
-        getattr(op, method)(3)
+    with pytest.raises(KernelTypeError, match=f"{op.name}: {method} takes a function; got {value!r} of type"):
+        getattr(op, method)(value)
     assert_array_equal(jax.grad(lambda x: op(x, outs=x).sum())(X), [2, 2, 2])
 
 
-@pytest.mark.parametrize("inputs", [-1, (), (0, 0), "x", 1.0, True, None], ids=repr)
+@pytest.mark.parametrize("inputs", [-1, (), (0, 0), "x", 1.0, True, None, [0]], ids=repr)
 def test_wrong_inputs_of_a_transpose(new_operator, inputs):
     op = new_operator(lambda x: 2 * x)
-    with pytest.raises(KernelTypeError, match=f"{op.name}: transpose is .*counted from 0"):
-        op.def_transpose(inputs, lambda ins, cotangent: cotangent)
+    with pytest.raises(
+        KernelTypeError, match=rf"{op.name}: def_transpose was given .*def_transpose\(inputs, fn\)"
+    ) as caught:
+        op.def_transpose(inputs, abs)
+    assert "swapped" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("inputs", "function", "swapped"), [(abs, 0, True), (abs, (0, 1), True), (0, None, False)])
+def test_arguments_of_a_transpose_that_are_swapped(new_operator, inputs, function, swapped):
+    op = new_operator(lambda x: 2 * x)
+    with pytest.raises(KernelTypeError, match=r"def_transpose was given .*def_transpose\(inputs, fn\)") as caught:
+        op.def_transpose(inputs, function)
+    assert ("the arguments are swapped" in str(caught.value)) == swapped
 
 
 def test_transposes_that_overlap_or_are_not_there(new_operator):
@@ -329,9 +390,11 @@ def test_transposes_that_overlap_or_are_not_there(new_operator):
     op.def_transpose((0, 3), lambda ins, cotangent: (cotangent, cotangent))
     with pytest.raises(KernelTypeError, match="each input once"):
         op.def_transpose(0, lambda ins, cotangent: cotangent)
-    with pytest.raises(KernelTypeError, match=f"{op.name}: transpose= names the input 3, but the call has 1 inputs"):
-        jax.grad(lambda x: op(x, outs=x).sum())(X)
-    with pytest.raises(KernelTypeError, match=r"transpose= already says what jvp= and vjp= would"):
+    message = f"{op.name}: def_transpose names the input 3, but the call has 1 input, counted"
+    for use in (lambda x: op(x, outs=x), jax.grad(lambda x: op(x, outs=x).sum())):
+        with pytest.raises(KernelTypeError, match=message):
+            use(X)
+    with pytest.raises(KernelTypeError, match=r"def_transpose already says what def_jvp and def_vjp would"):
         op.def_vjp(lambda primals, out, out_bar: out_bar)
 
 

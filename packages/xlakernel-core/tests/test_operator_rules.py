@@ -73,7 +73,9 @@ def test_a_wrong_number_of_rules_is_counted(new_operator, rules):
     op = new_operator(lambda x, y: x * y)
     op.def_jvp_rule2(*rules)
     f = functools.partial(op, outs=Struct((3,), jnp.float64))
-    with pytest.raises(XLAKernelError, match=f"{op.name}: def_jvp_rule2 was given {len(rules)} rules, .* has 2 inputs"):
+    with pytest.raises(
+        XLAKernelError, match=f"{op.name}: def_jvp_rule2 was given {len(rules)} rules?, .* has 2 inputs"
+    ):
         jax.jvp(f, (X, X), (X, X))
     assert_array_equal(f(X, X), X * X)
 
@@ -82,7 +84,7 @@ def test_a_wrong_number_of_rules_is_counted(new_operator, rules):
 def test_a_wrong_number_of_tangents_is_counted(new_operator, count):
     op = new_operator(lambda x: (x, x))
     op.def_jvp_rule2(lambda tangent, x, **params: [tangent] * count)
-    with pytest.raises(XLAKernelError, match=f"{op.name}: .*def_jvp_rule2 returned {count} tangents for 2 results"):
+    with pytest.raises(XLAKernelError, match=f"{op.name}: .*def_jvp_rule2 returned {count} tangents? for 2 results"):
         jax.jvp(lambda x: op(x, outs=[x, x]), (X,), (X,))
 
 

@@ -30,12 +30,11 @@ def struct(*shape, dtype=F32):
     [
         ("m k, k n -> m n", (("m", "k"), ("k", "n")), (("m", "n"),), "", ["k"]),
         ("i [j] -> i", (("i", "j"),), (("i",),), "j", [""]),
-        ("i [j] -> i j", (("i", "j"),), (("i", "j"),), "j", [""]),
-        ("i j -> i [j]", (("i", "j"),), (("i", "j"),), "j", [""]),
+        ("i [j] -> i [j]", (("i", "j"),), (("i", "j"),), "j", [""]),
         ("i, -> i", (("i",), ()), (("i",),), "", [""]),
         (", -> ", ((), ()), ((),), "", [""]),
         ("->", ((),), ((),), "", [""]),
-        ("i -> i k", (("i",),), (("i", "k"),), "k", [""]),
+        ("i -> i [k]", (("i",),), (("i", "k"),), "k", [""]),
         ("i j -> i, j, ", (("i", "j"),), (("i",), ("j",), ()), "ij", ["", "", ""]),
         ("  a_1   B ,_c->B ", (("a_1", "B"), ("_c",)), (("B",),), "", [["a_1", "_c"]]),
     ],
@@ -68,6 +67,12 @@ def test_a_rule_is_read(text, inputs, outs, whole, summed):
         ("... i -> i", r"has '\.\.\.' where"),
         ("i => i", r"expected \"inputs -> outputs\""),
         ("i; j -> i", r"has 'i;' where"),
+        ("i [j] -> i j", r"has 'j' with brackets and without; .* written \[j\] wherever it stands"),
+        ("i j -> i [j]", r"has 'j' with brackets and without"),
+        ("i [j], j -> i", r"has 'j' with brackets and without"),
+        ("i -> i [i_2], i_2", r"has 'i_2' with brackets and without"),
+        ("i j -> i z", r"has the factor 'z' in an output and in no input; .* write \[z\]"),
+        ("-> i", r"has the factor 'i' in an output and in no input"),
     ],
 )
 def test_what_is_no_rule_is_an_error(text, message):
@@ -79,10 +84,13 @@ def test_what_is_no_rule_is_an_error(text, message):
 @pytest.mark.parametrize(
     ("text", "ins", "outs", "message"),
     [
-        ("i -> i", [struct(3), struct(3)], [struct(3)], "describes 1 inputs; the call has 2"),
+        ("i -> i", [struct(3), struct(3)], [struct(3)], "describes 1 input; the call has 2"),
         ("i -> i, i", [struct(3)], [struct(3)], "describes 2 outputs; the call has 1"),
         ("i j -> i", [struct(3)], [struct(3)], r"gives input 0 2 dimensions; its shape is \(3,\)"),
-        ("i, i -> ", [struct(3), struct(3)], [struct(3)], r"gives output 0 0 dimensions; its shape is \(3,\)"),
+        ("i, i -> ", [struct(3), struct(3)], [struct(3)], r"gives output 0 0 dimensions; its shape is \(3,\)\.$"),
+        ("i -> i", [struct(3, 4)], [struct(3)], r"gives input 0 1 dimension; its shape is \(3, 4\)\.$"),
+        ("ij -> ij", [struct(3, 4)], [struct(3, 4)], r"gives input 0 1 dimension; .*separated by spaces: 'i j'\.$"),
+        ("a b, bc -> a", [struct(3, 4), struct(4, 5)], [struct(3)], r"input 1 1 dimension.* spaces: 'b c'\.$"),
         ("i, i -> i", [struct(3), struct(4)], [struct(3)], "factor 'i' .* is 3 in one place and 4 in another"),
         ("i -> i", [struct(3)], [struct(4)], "factor 'i' .* is 3 in one place and 4 in another"),
         ("[i] -> [i]", [struct(3)], [struct(4)], "factor 'i' .* is 3 in one place and 4 in another"),
@@ -122,6 +130,7 @@ def rules(draw):
     """A rule with some of its factors in brackets."""
     whole = draw(st.sets(st.sampled_from(NAMES)))
     sides = [draw(st.lists(terms(), min_size=1, max_size=3)) for _ in range(2)]
+    whole |= {n for t in sides[1] for n in t} - {n for t in sides[0] for n in t}
     text = " -> ".join(", ".join(" ".join(f"[{n}]" if n in whole else n for n in t) for t in side) for side in sides)
     return parse(text)
 

@@ -170,12 +170,14 @@ NUMBERS = [
     ({"reference": returns((X, X))}, forward, "reference returned 2 results; the kernel has 1"),
     ({"reference": returns(())}, forward, "reference returned 0 results; the kernel has 1"),
     ({"jvp": returns([X, X])}, forward, "jvp returned 2 tangents of the results; the kernel has 1"),
-    ({"jvp": returns(None)}, forward, "result 0 of jvp is None"),
-    ({"reference": returns(None)}, forward, "result 0 of reference is None"),
-    ({"vjp": returns(X)}, reverse, "vjp returned 1 cotangents for 2 inputs; return one for each"),
+    ({"reference": returns((X, X, X))}, reverse, "reference returned 3 results; the kernel has 1 result."),
+    ({"jvp": returns((X,) * 3)}, forward, "jvp returned 3 tangents of the results; the kernel has 1 result."),
+    ({"jvp": returns(None)}, forward, "jvp returned None; return the tangents of the results (does it lack a return?)"),
+    ({"reference": returns(None)}, forward, "reference returned None; return the results (does it lack a return?)"),
+    ({"vjp": returns(X)}, reverse, "vjp returned 1 cotangent for 2 inputs; return one for each"),
     ({"vjp": returns((X, X, X))}, reverse, "vjp returned 3 cotangents for 2 inputs"),
-    ({"vjp": returns({0: X, 1: X})}, reverse, "vjp returned 1 cotangents for 2 inputs"),
-    ({"transpose": {(0, 1): returns(X)}}, reverse, "the transpose for inputs (0, 1) returned 1 cotangents"),
+    ({"vjp": returns({0: X, 1: X})}, reverse, "vjp returned 1 cotangent for 2 inputs"),
+    ({"transpose": {(0, 1): returns(X)}}, reverse, "the transpose for inputs (0, 1) returned 1 cotangent;"),
     ({"transpose": {0: returns((X, X)), 1: returns(X)}}, reverse, "the transpose for inputs (0,) returned 2"),
 ]
 
@@ -185,6 +187,80 @@ NUMBERS = [
 def test_another_number(declared, derive, message, wrap, x):
     with pytest.raises(ResultError, match=says(f"add: {message}")):
         derive(wrap(make(**declared)), x, X)
+
+
+FORGOTTEN = "return a tuple of {} (does it lack a return?). For {} return {}."
+ONE, TWO = ("1 cotangent", "a zero cotangent", "(None,)"), ("2 cotangents", "zero cotangents", "(None, None)")
+RETURNED_NONE = [
+    ({"vjp": returns(None)}, "vjp", TWO),
+    ({"transpose": {(0, 1): returns(None)}}, "the transpose for inputs (0, 1)", TWO),
+    ({"transpose": {0: returns(None), 1: returns(X)}}, "the transpose for inputs (0,)", ONE),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("declared", "who", "words"), RETURNED_NONE, ids=[case[1] for case in RETURNED_NONE])
+@MAPPED
+def test_a_forgotten_return_is_no_zero(declared, who, words, wrap, x):
+    with pytest.raises(ResultError, match=says(f"add: {who} returned None; {FORGOTTEN.format(*words)}")):
+        reverse(wrap(make(**declared)), x, X)
+
+
+@pytest.mark.parametrize("declared", [{"vjp": returns((None,))}, {"transpose": {0: returns((None,))}}], ids=str)
+def test_a_none_among_the_cotangents_is_zero(declared):
+    f = numba_kernel(twice, outs=lambda x: x, **declared)
+    assert_allclose(reverse(f, X)[0], [0, 0, 0])
+
+
+@numba.njit
+def twice(x, out):
+    for i in range(x.size):
+        out[i] = 2 * x[i]
+
+
+def test_one_input_has_one_cotangent():
+    one = "vjp returned None; " + FORGOTTEN.format(*ONE)
+    for value, message in ((None, one), ((X, X), "vjp returned 2 cotangents for 1 input;")):
+        with pytest.raises(ResultError, match=says(f"twice: {message}")):
+            reverse(numba_kernel(twice, outs=lambda x: x, vjp=returns(value)), X)
+
+
+@pytest.mark.parametrize(
+    ("f", "found"),
+    [
+        (lambda jvp: make(jvp=jvp), (X, X)),
+        (lambda jvp: make_both(jvp=jvp), ({"a": X, "b": X}, {"a": X, "b": X})),
+    ],
+    ids=["one", "several"],
+)
+def test_a_jvp_returns_only_the_tangents(f, found):
+    f = f(returns(found))
+    hint = "Return only the tangents, unlike the function given to jax.custom_jvp's defjvp."
+    with pytest.raises(ResultError, match=says("jvp returned", hint)):
+        forward(f, *[X] * (2 if isinstance(found[0], np.ndarray) else 1))
+
+
+USES = {
+    "TypeError": lambda inputs, out_bar: inputs[0] * out_bar,
+    "AttributeError": lambda inputs, out_bar: out_bar.astype(inputs[0].dtype),
+}
+
+
+@pytest.mark.parametrize("kind", USES)
+@MAPPED
+def test_a_transpose_has_no_linear_inputs(kind, wrap, x):
+    with pytest.raises(
+        KernelTypeError, match=says(f"add: the transpose for inputs (0,) failed with {kind}: ", "inputs are None")
+    ):
+        jax.grad(lambda x: wrap(make(transpose={0: USES[kind]}))(x, X).sum())(x)
+
+
+def test_other_failures_of_a_transpose_arrive_as_they_are():
+    def transpose(inputs, out_bar):
+        raise TypeError("the user's own")
+
+    with pytest.raises(TypeError, match="the user's own") as caught:
+        jax.grad(lambda x: make(transpose={0: transpose})(x, X).sum())(X)
+    assert type(caught.value) is TypeError
 
 
 @pytest.mark.parametrize("keyword", ["reference", "jvp"])

@@ -160,7 +160,7 @@ for version in ("own", "other"):
     (folder / version).mkdir()
 for name, blob in blobs.items():
     (folder / "own" / name).write_bytes(blob)
-    targets, program = unpack(blob)
+    targets, program, _ = unpack(blob)
     for target in targets:
         target.recipe.data["checks"].update(python="3.0", bytecode="another")
     (folder / "other" / name).write_bytes(pack(targets, program))

@@ -44,7 +44,7 @@ numbers = itertools.count()
 
 def altered(**changes):
     """Return the program of `double` as one of another name, with a changed recipe."""
-    targets, program = unpack(exported().serialize())
+    targets, program, _ = unpack(exported().serialize())
     (target,) = targets
     number = f"{next(numbers):04}"
     name = target.name[: -len(number)] + number  # of the same length, as the program's format wants it
@@ -132,7 +132,7 @@ def test_a_derivative_needs_a_vjp():
     assert jax.grad(lambda x: (x * loaded.call(x)).sum())(x).tolist() == [0, 4, 8]
     without = deserialize(program.serialize())
     assert not without.has_vjp()
-    with pytest.raises(ValueError, match="No VJP"):
+    with pytest.raises(ValueError, match="without its derivative"):
         jax.grad(lambda x: without.call(x).sum())(x)
 
 

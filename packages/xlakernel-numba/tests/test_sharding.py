@@ -113,7 +113,7 @@ run_marginals = numba_kernel(
     sharding_rule="i j -> i, j, i j",
 )
 run_square = numba_kernel(square, outs=same_as_first, sharding_rule="i j -> i j")
-run_repeat = numba_kernel(repeat, outs=lambda x: Struct((*x.shape, 4), x.dtype), sharding_rule="i -> i k")
+run_repeat = numba_kernel(repeat, outs=lambda x: Struct((*x.shape, 4), x.dtype), sharding_rule="i -> i [k]")
 run_own_size = numba_kernel(own_size, outs=same_as_first, sharding_rule="i -> i")
 
 run_count = numba_kernel(count, outs=lambda x: Struct((), x.dtype), sharding_rule="i ->")

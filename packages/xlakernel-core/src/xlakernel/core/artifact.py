@@ -46,8 +46,8 @@ def pack(targets: Sequence[Target], program: bytes) -> bytes:
     return _HEAD.pack(_MAGIC, _FORMAT, len(header), len(program), digest) + header + program
 
 
-def unpack(blob: Any) -> tuple[list[Target], bytes]:
-    """Return what was given to `pack`.
+def unpack(blob: Any) -> tuple[list[Target], bytes, dict[str, str]]:
+    """Return what was given to `pack`, and the version of each package that wrote it.
 
     Raises:
       ExportError: if *blob* is not what `pack` returned.
@@ -78,7 +78,7 @@ def unpack(blob: Any) -> tuple[list[Target], bytes]:
     if hashlib.sha256(body).digest() != digest:
         raise _damaged("its content does not have the checksum that it was written with")
     header = json.loads(body[:header_size])
-    return [_target(entry) for entry in header["targets"]], body[header_size:]
+    return [_target(entry) for entry in header["targets"]], body[header_size:], header["made with"]
 
 
 def _target(entry: Mapping[str, Any]) -> Target:

@@ -24,7 +24,7 @@ from ._compat import NATIVE_CALL_EFFECT, jit_alone, require_devices, result_aval
 from .errors import DifferentiationError, PlatformError, VmapMethodError
 from .sharding import ShardingRule, may_split, partitioned
 from .specs import Struct, has_several_devices
-from .transforms.derivative import WAYS
+from .transforms.declaration import WAYS
 
 #: What `vmap_method` may be, besides None, which forbids `jax.vmap`.
 VMAP_METHODS = ("native", "expand_dims", "broadcast_all", "sequential", "sequential_unrolled")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, overload
 
@@ -33,8 +34,10 @@ class Exported:
     def __init__(self, exported: Any, targets: Sequence[Target]) -> None:
         self.exported = exported
 
+        run = exported.call if exported.has_vjp() else _without_vjp(exported)
+
         def call(*args: Any, **kwargs: Any) -> Any:
-            results, tree = jax.tree.flatten(exported.call(*args, **kwargs))
+            results, tree = jax.tree.flatten(run(*args, **kwargs))
             inputs = jax.tree.leaves((args, kwargs))
             return jax.tree.unflatten(tree, vary_alike([*inputs, *results])[len(inputs) :])
 
@@ -97,8 +100,10 @@ class Exported:
         """Return the program's VJP, exported; see `jax.export.Exported.vjp`.
 
         Raises:
-          ValueError: if it was loaded from bytes without one.
+          ExportError: if it was loaded from bytes without one.
         """
+        if not self.has_vjp():
+            raise _no_vjp(self.fun_name)
         with exporting():
             found = _open(self.exported).vjp()
         return _close(found, _kept_checks(self.exported), self._targets)
@@ -127,7 +132,7 @@ class Exported:
 
 
 def export(
-    jitted: Any, *, platforms: Sequence[str] | None = None, disabled_checks: Sequence[Any] = ()
+    jitted: Any, *, platforms: str | Sequence[str] | None = None, disabled_checks: Sequence[Any] = ()
 ) -> Callable[..., Exported]:
     """Export a jitted function, with the kernels of this project in it, for another process.
 
@@ -139,7 +144,8 @@ def export(
 
     Args:
       jitted: what ``jax.jit`` returned.
-      platforms: JAX's names of platforms, ``"cpu"``, ``"cuda"``, ...; None: that of the default device here.
+      platforms: JAX's name of a platform, or of several: ``"cpu"``, ``"cuda"``, ...; None: that of the default device
+        here.
       disabled_checks: `jax.export.DisabledSafetyCheck` for custom calls of others.
 
     Returns:
@@ -158,18 +164,20 @@ def export(
       >>> exported.call(jnp.zeros(4))
       Array([0., 0., 0., 0.], dtype=float32)
     """
-    if not hasattr(jitted, "trace"):
+    # An array has a trace too.
+    if not (callable(jitted) and hasattr(jitted, "trace") and hasattr(jitted, "lower")):
         raise KernelTypeError(
             f"export: expected a function that jax.jit returned; got {jitted!r} of type {type(jitted).__name__}. "
             "Write export(jax.jit(f))."
         )
+    asked = (platforms,) if isinstance(platforms, str) else platforms
 
     def export_for(*args: Any, **kwargs: Any) -> Exported:
         from jax import export as jax_export  # not part of `import jax` everywhere, and seldom needed
 
         checks = _EveryTarget(disabled_checks)
         with exporting():
-            chosen = _default_platforms() if platforms is None else platforms
+            chosen = _default_platforms() if asked is None else asked
             found = jax_export.export(jitted, platforms=chosen, disabled_checks=checks)(*args, **kwargs)
         return _close(found, tuple(disabled_checks))
 
@@ -190,17 +198,61 @@ def deserialize(blob: bytes | bytearray | memoryview) -> Exported:
       The program. Kernels for platforms that are not here are left out; JAX says so when it is called there.
 
     Raises:
-      ExportError: if the bytes are not such a program, or are damaged, or if a kernel is not what was exported.
+      ExportError: if the bytes are not such a program, or are damaged, or if a kernel is not what was exported, or if
+        JAX cannot read what another version of it wrote.
       MissingDependencyError: if the package of a kernel's backend is not installed.
     """
-    from jax import export as jax_export  # as above
-
-    targets, program = unpack(blob)
+    targets, program, made_with = unpack(blob)
     _check_flatbuffers("deserialize")
     for target in targets:
         if not is_registered(target.name, target.platform) and _is_here(target.platform):
             _rebuild(target)
-    return Exported(jax_export.deserialize(bytearray(program)), targets)
+    return Exported(_read(program, made_with["jax"]), targets)
+
+
+def _read(program: bytes, written_with: str) -> Any:
+    """Let JAX read a program that this version of it wrote; it says little of versions where it fails."""
+    from jax import export as jax_export  # as above
+
+    newer = _version(written_with) > _version(jax.__version__)
+    try:
+        exported = jax_export.deserialize(bytearray(program))
+        if newer:  # its operations are read when it is called, with an error that nobody understands
+            exported.mlir_module()
+    except Exception as error:  # of several kinds, and not of the same ones in each version
+        if written_with == jax.__version__:
+            raise
+        raise ExportError(
+            f"deserialize: the program was written with jax {written_with}; this is {jax.__version__}, which cannot "
+            f"read it: {error}. Load it with that version{' or a newer one' * newer}, or export it again with this one."
+        ) from error
+    return exported
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", text)[:3]))
+
+
+def _without_vjp(exported: Any) -> Callable[..., Any]:
+    """Return the call of a program that was serialised without its derivative, which says so if one is asked for."""
+
+    def run(arguments: Any) -> Any:
+        args, kwargs = arguments
+        return exported.call(*args, **kwargs)
+
+    def backward(*_: Any) -> Any:
+        raise _no_vjp(exported.fun_name)
+
+    checked = jax.custom_vjp(run)
+    checked.defvjp(lambda arguments: (run(arguments), None), backward)
+    return lambda *args, **kwargs: checked((args, kwargs))
+
+
+def _no_vjp(name: str) -> ExportError:
+    return ExportError(
+        f"{name}: the exported program was serialised without its derivative; write it with serialize(vjp_order=1), or "
+        "a higher number for derivatives of derivatives."
+    )
 
 
 def _default_platforms() -> list[str] | None:

@@ -148,6 +148,8 @@ class XLACustomKernel(TransformRules):
 
         def apply(*ins: Any) -> list[Any]:
             check_inputs(ins, self.name)
+            if self._declared is not None:
+                self._declared.check_arity(len(ins))
             rule = self.sharding_rule(dict(static.items))
             if rule is not None:
                 rule.check(self.name, [Struct(jnp.shape(x), jnp.result_type(x)) for x in ins], outs)
@@ -188,8 +190,9 @@ class XLACustomKernel(TransformRules):
         """Register a kernel generator.
 
         Args:
-          backend: a name for the way it computes, such as ``"numba"``. One that is registered already is replaced in
-            programs that are lowered from now on.
+          backend: a name for the way it computes, such as ``"numba"``. One that is registered already is replaced, in
+            calls of the operator from now on; a function that users have jitted themselves keeps the old kernel until
+            it is traced again.
           platform: ``"cpu"``, ``"gpu"`` or ``"tpu"``.
           generator: called with ``outs`` and the static keywords, returns the kernel.
           asdefault: whether to make it the platform's default.
@@ -201,7 +204,11 @@ class XLACustomKernel(TransformRules):
         check_platform(platform, self.name)
         check_backend(backend, self.name)
         check_callable(self.name, f"the generator of backend {backend!r}", generator)
-        self._kernels.setdefault(platform, {})[backend] = KernelEntry(backend, platform, generator)
+        entries = self._kernels.setdefault(platform, {})
+        replaced = entries.get(backend)
+        entries[backend] = KernelEntry(backend, platform, generator)
+        if replaced is not None and replaced.kernel_generator is not generator:
+            self._forget_traces()
         self._initial.setdefault(platform, backend)
         if asdefault:
             self.set_default(platform, backend)

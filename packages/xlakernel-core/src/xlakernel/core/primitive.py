@@ -17,7 +17,7 @@ from ._compat import NATIVE_CALL_EFFECT, jit_alone, require_devices, result_aval
 from .config import debug_mode, is_debugging
 from .errors import BackendNotFoundError, GeneratorError, ResultError, StaticArgumentError, XLAKernelError
 from .sharding import ShardingRule, may_split, partitioned
-from .specs import Mapped, Struct
+from .specs import Mapped, Struct, counted
 
 if TYPE_CHECKING:
     from .kernel import XLACustomKernel
@@ -143,6 +143,10 @@ class OperatorPrimitive(Primitive):
         results = super().bind(*vary_alike(ins), outs=structs, dispatch=dispatch, static=static)  # type: ignore[no-untyped-call]
         return list(results)
 
+    def forget(self) -> None:
+        """Compile anew what was compiled for calls outside of any program."""
+        self._jitted.cache_clear()
+
     def _abstract_eval(self, *ins: Any, outs: tuple[Struct, ...], dispatch: Dispatch, static: Static) -> Any:
         rule = self._rule(dict(static.items))
         specs = [None] * len(outs) if rule is None else rule.under(dispatch.mapped).result_specs(ins)
@@ -248,7 +252,7 @@ class _Checked:
     def _check(self, results: list[Any]) -> None:
         if len(results) != len(self.outs):
             raise ResultError(
-                f"{self.op.name}: {self} returned {len(results)} results; outs describes {len(self.outs)}."
+                f"{self.op.name}: {self} returned {counted(len(results), 'result')}; outs describes {len(self.outs)}."
             )
         for i, (result, out) in enumerate(zip(results, self.outs, strict=True)):
             found = (getattr(result, "shape", None), getattr(result, "dtype", None))

@@ -3,7 +3,8 @@
 A rule such as ``"m k, k n -> m n"`` gives each dimension a factor. A factor that inputs and outputs share is split
 where they are; one that the outputs lack is summed over, as in einsum: each device computes a partial result, and JAX
 adds them up. That is right for a sum of products, and wrong for a mean, a maximum, or a sum with a bias: a factor in
-brackets, ``"i [j] -> i [j]"``, is never split, and the kernel gets it whole.
+brackets, ``"i [j] -> i [j]"``, is never split, and the kernel gets it whole. One that no input has is always in
+brackets.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from ._compat import replicated, spec_of, without_explicit_axes
 from .config import is_exporting
 from .errors import ShardingRuleError
-from .specs import Mapped, Struct
+from .specs import Mapped, Struct, counted
 
 Factor = str | int  # a number is a batch dimension that jax.vmap added
 Terms = tuple[tuple[Factor, ...], ...]
@@ -62,9 +63,19 @@ class ShardingRule:
                     "an array a factor of its own."
                 )
         in_inputs, in_some = ({name for term in terms for name in term} for terms in (inputs, outs))
-        # What only outputs have does not follow from how the inputs are split. And what one output has may be what
-        # another sums over, or has nothing to do with: the rule does not say.
-        unclear = {name for name in in_some if name not in in_inputs or not all(name in term for term in outs)}
+        bare = {name for side in names for term in side for name in term if not name.startswith("[")}
+        for name in sorted(bracketed & bare):
+            raise ShardingRuleError(
+                f"{owner}: sharding_rule {text!r} has {name!r} with brackets and without; a factor that is never split "
+                f"is written [{name}] wherever it stands."
+            )
+        for name in sorted(in_some - in_inputs - bracketed):  # how it is split would follow from nothing
+            raise ShardingRuleError(
+                f"{owner}: sharding_rule {text!r} has the factor {name!r} in an output and in no input; each device "
+                f"computes all of it: write [{name}], or give an input that factor."
+            )
+        # What one output has may be what another sums over, or has nothing to do with: the rule does not say.
+        unclear = {name for name in in_some if not all(name in term for term in outs)}
         return cls(inputs, outs, frozenset(bracketed | unclear))
 
     def __str__(self) -> str:
@@ -78,13 +89,17 @@ class ShardingRule:
         for kind, terms, structs in (("input", self.inputs, inputs), ("output", self.outs, outs)):
             if len(terms) != len(structs):
                 raise ShardingRuleError(
-                    f"{owner}: sharding_rule {str(self)!r} describes {len(terms)} {kind}s; the call has {len(structs)}."
+                    f"{owner}: sharding_rule {str(self)!r} describes {counted(len(terms), kind)}; the call has "
+                    f"{len(structs)}."
                 )
             for i, (term, struct) in enumerate(zip(terms, structs, strict=True)):
                 if len(term) != len(struct.shape):
+                    # "ij" is one factor, where einsum reads two.
+                    letters = " ".join("".join(map(str, term)))
+                    hint = f" Factors are separated by spaces: {letters!r}." if len(term) == 1 else ""
                     raise ShardingRuleError(
-                        f"{owner}: sharding_rule {str(self)!r} gives {kind} {i} {len(term)} dimensions; its shape is "
-                        f"{struct.shape}."
+                        f"{owner}: sharding_rule {str(self)!r} gives {kind} {i} {counted(len(term), 'dimension')}; its "
+                        f"shape is {struct.shape}.{hint if len(letters.split()) == len(struct.shape) else ''}"
                     )
         sizes: dict[Factor, Any] = {}
         for terms, structs in ((self.inputs, inputs), (self.outs, outs)):

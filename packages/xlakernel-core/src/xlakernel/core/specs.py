@@ -122,6 +122,11 @@ def _describe(value: Any) -> str:
     return f"{text if len(text) <= 60 else text[:57] + '...'} of type {type(value).__name__}"
 
 
+def counted(number: int, noun: str) -> str:
+    """Say how many there are, ``1 input`` or ``2 inputs``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def check_callable(asked_by: str, what: str, fn: Any) -> Any:
     """Return *fn* if it can be called, else raise `KernelTypeError`."""
     if not callable(fn):

@@ -17,7 +17,8 @@ from .config import is_debugging
 from .errors import AliasError, ArityError, ShardingRuleError, StaticArgumentError, VmapMethodError
 from .sharding import ShardingRule
 from .specs import Struct, check_enabled, check_inputs, check_plain, flatten_outs
-from .transforms.derivative import Derivative, Differentiable, Transpose, declare
+from .transforms.declaration import Derivative, Transpose, declare
+from .transforms.derivative import Differentiable
 
 # What XLA passes as a scalar attribute.
 _SCALARS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64")

@@ -10,7 +10,7 @@ import numba
 from numba.core.dispatcher import Dispatcher
 
 from xlakernel.core.errors import KernelTypeError
-from xlakernel.core.transforms.derivative import Transpose
+from xlakernel.core.transforms.declaration import Transpose
 from xlakernel.core.wrapper import kernel_function
 
 from ._compile import NumbaKernel

@@ -16,9 +16,10 @@ from jax.interpreters import ad
 from .._compat import result_aval, shard_alike
 from ..errors import DifferentiationError, XLAKernelError
 from ..primitive import Dispatch, Static
-from ..specs import Mapped, is_smooth
+from ..specs import Mapped, counted, is_smooth
 from . import multilinear
-from .derivative import Derivative, Differentiable
+from .declaration import Derivative
+from .derivative import Differentiable
 from .multilinear import zero_tangent
 
 if TYPE_CHECKING:
@@ -80,8 +81,8 @@ def define_jvp_per_input(op: XLACustomKernel, rules: Sequence[Callable[..., Any]
     def user_rule(primals: Sequence[Any], tangents: Sequence[Any], /, **params: Any) -> Any:
         if len(rules) != len(primals):
             raise XLAKernelError(
-                f"{op.name}: def_jvp_rule2 was given {len(rules)} rules, but the call has {len(primals)} inputs; give "
-                "one for each input, None for those without a derivative."
+                f"{op.name}: def_jvp_rule2 was given {counted(len(rules), 'rule')}, but the call has "
+                f"{counted(len(primals), 'input')}; give one for each input, None for those without a derivative."
             )
         results = op.primitive.bind(*primals, **params)
         totals = [zero_tangent(result) for result in results]
@@ -92,7 +93,8 @@ def define_jvp_per_input(op: XLACustomKernel, rules: Sequence[Callable[..., Any]
             parts = parts if isinstance(parts, (tuple, list)) else [parts]
             if len(parts) != len(results):
                 raise XLAKernelError(
-                    f"{op.name}: a rule of def_jvp_rule2 returned {len(parts)} tangents for {len(results)} results."
+                    f"{op.name}: a rule of def_jvp_rule2 returned {counted(len(parts), 'tangent')} for "
+                    f"{counted(len(results), 'result')}."
                 )
             totals = [ad.add_tangents(total, part) for total, part in zip(totals, parts, strict=True)]
         return results, totals

@@ -20,6 +20,14 @@ def names(function: Callable[..., Any], name: str) -> bool:
         return False
 
 
+def group_of(inputs: Any) -> tuple[int, ...] | None:
+    """Return the positions that an input, or a tuple of several, stands for; None if it is neither."""
+    group = inputs if isinstance(inputs, tuple) else (inputs,)
+    if not group or not all(isinstance(i, (int, np.integer)) and not isinstance(i, bool) and i >= 0 for i in group):
+        return None
+    return tuple(map(int, group)) if len(set(group)) == len(group) else None
+
+
 def captured_tracer(function: Any) -> Any:
     """Return a tracer that *function* has from where it is defined; None if it has none."""
     values = []

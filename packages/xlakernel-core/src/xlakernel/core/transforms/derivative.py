@@ -1,4 +1,4 @@
-"""The derivatives that a kernel's author declares, for wrapped kernels and for operators.
+"""Calls with the derivatives that a kernel's author declares, for wrapped kernels and for operators.
 
 Derivatives are declared by plain JAX functions or by other kernels. Where both a JVP and a VJP are known, the tangent
 map is one `multilinear` call, which evaluates the one and is transposed by the other.
@@ -17,85 +17,12 @@ import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
 from .._compat import shard_alike
-from ..errors import DifferentiationError, KernelTypeError, ResultError
-from ..specs import Struct, is_smooth
+from ..errors import DifferentiationError, KernelTypeError, ResultError, XLAKernelError
+from ..specs import Struct, counted, is_smooth
 from . import multilinear
 from .checks import as_array, captured_tracer, fits, is_none, names, places, text
+from .declaration import Derivative
 from .multilinear import Group, Multilinear
-
-#: What an author may declare; messages name it.
-WAYS = (
-    "reference= (a plain JAX function that computes the same), jvp= (tangents of the results), vjp= (cotangents of the "
-    "inputs), or transpose= (for inputs that it is linear in)"
-)
-
-Transpose = Mapping[int | tuple[int, ...], Callable[..., Any]]
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Derivative:
-    """What is known of a kernel's derivative; `declare` makes it.
-
-    Attributes:
-      owner: the kernel's or operator's name.
-      reference: ``reference(*inputs, **static) -> results``, in plain JAX.
-      jvp: ``jvp(primals, tangents, **static) -> tangents of the results``.
-      vjp: ``vjp(primals, results, cotangents, **static) -> cotangents of the inputs``.
-      transposes: (inputs that the kernel is linear in together, ``transpose(inputs, cotangents, **static)``) pairs.
-    """
-
-    owner: str
-    reference: Callable[..., Any] | None
-    jvp: Callable[..., Any] | None
-    vjp: Callable[..., Any] | None
-    transposes: tuple[tuple[tuple[int, ...], Callable[..., Any]], ...]
-
-
-def declare(
-    owner: str,
-    *,
-    reference: Callable[..., Any] | None = None,
-    jvp: Callable[..., Any] | None = None,
-    vjp: Callable[..., Any] | None = None,
-    transpose: Transpose | None = None,
-) -> Derivative | None:
-    """Check what an author declares; None if that is nothing.
-
-    Raises:
-      KernelTypeError: if one of them is not a function, or they contradict each other.
-    """
-    for keyword, function in (("reference", reference), ("jvp", jvp), ("vjp", vjp)):
-        if function is not None and not callable(function):
-            raise KernelTypeError(
-                f"{owner}: {keyword} is {function!r} of type {type(function).__name__}; expected a function."
-            )
-    if transpose is None:
-        known = (reference, jvp, vjp)
-        return None if all(function is None for function in known) else Derivative(owner, *known, ())
-    if jvp is not None or vjp is not None:
-        raise KernelTypeError(
-            f"{owner}: transpose= already says what jvp= and vjp= would, for the inputs that the kernel is linear in. "
-            "Give either, and reference= for other inputs."
-        )
-    return Derivative(owner, reference, None, None, _check_transposes(owner, transpose))
-
-
-def _check_transposes(owner: str, transpose: Any) -> tuple[tuple[tuple[int, ...], Callable[..., Any]], ...]:
-    pairs = list(transpose.items()) if isinstance(transpose, Mapping) else []
-    groups = [key if isinstance(key, tuple) else (key,) for key, _ in pairs]
-    positions = [i for group in groups for i in group]
-    if (
-        not pairs
-        or not all(groups)
-        or not all(isinstance(i, (int, np.integer)) and not isinstance(i, bool) and i >= 0 for i in positions)
-        or len(set(positions)) < len(positions)
-        or not all(callable(function) for _, function in pairs)
-    ):
-        raise KernelTypeError(
-            f"{owner}: transpose is {transpose!r}; expected {{input: function, ...}}, with a tuple of inputs where the "
-            "kernel is linear in several together, each input once, counted from 0."
-        )
-    return tuple((tuple(map(int, group)), function) for group, (_, function) in zip(groups, pairs, strict=True))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -159,33 +86,46 @@ class Differentiable:
 
     def linear(self, inputs: Sequence[Any]) -> Multilinear:
         """Return the kernel as a function that is linear in some of its *inputs*, which may be structs."""
+        self.derivative.check_arity(len(inputs))
         groups = []
         for positions, function in self.derivative.transposes:
-            if max(positions) >= len(inputs):
-                raise KernelTypeError(
-                    f"{self.owner}: transpose= names the input {max(positions)}, but the call has {len(inputs)} "
-                    "inputs, counted from 0. Results and static scalars do not count."
-                )
             structs = [Struct(jnp.shape(inputs[i]), jax.dtypes.result_type(inputs[i])) for i in positions]
             groups.append(Group(positions, self._transpose(positions, function, structs)))
         smooth = None if self.derivative.reference is None else self._reference
-        return Multilinear(self.owner, self.run, self.outs, tuple(groups), smooth, self.has_side_effect)
+        return Multilinear(
+            self.owner,
+            self.run,
+            self.outs,
+            tuple(groups),
+            smooth,
+            self.has_side_effect,
+            spelled=self.derivative.spelled,
+        )
 
     def _transpose(
         self, positions: Sequence[int], function: Callable[..., Any], structs: Sequence[Struct]
     ) -> Callable[..., Sequence[Any]]:
+        who = f"the transpose for inputs {positions}"
+
         def transpose(inputs: Sequence[Any], cotangents: Sequence[Any]) -> Sequence[Any]:
-            found = self._call("transpose", function, tuple(inputs), jax.tree.unflatten(self.tree, cotangents))
-            found = list(found) if isinstance(found, (tuple, list)) else [found]
+            try:
+                found = self._call("transpose", function, tuple(inputs), jax.tree.unflatten(self.tree, cotangents))
+            except (TypeError, AttributeError) as error:
+                if isinstance(error, XLAKernelError) or "None" not in str(error):
+                    raise
+                raise KernelTypeError(
+                    f"{self.owner}: {who} failed with {type(error).__name__}: {error}. The linear inputs are None "
+                    "there: what is linear in them has a transpose that does not depend on them. An array's shape and "
+                    "dtype follow from the cotangents and from the other inputs."
+                ) from error
+            found = self._listed(who, found, len(positions))
             if len(found) != len(positions):
                 raise ResultError(
-                    f"{self.owner}: the transpose for inputs {positions} returned {len(found)} cotangents; return one "
-                    "for each of them, None for zero."
+                    f"{self.owner}: {who} returned {counted(len(found), 'cotangent')}; return one for each of them, "
+                    "None for zero."
                 )
             return [
-                self._cotangent(f"the transpose for inputs {positions}", i, value, struct)
-                if is_smooth(struct.dtype)
-                else None
+                self._cotangent(who, i, value, struct) if is_smooth(struct.dtype) else None
                 for i, value, struct in zip(positions, found, structs, strict=True)
             ]
 
@@ -260,13 +200,15 @@ class Differentiable:
             outs,
             (Group(positions, backward),),
             forward,
+            spelled=self.derivative.spelled,
             sharded_like=lambda *arguments: self._only_smooth(split(arguments)[1]),
         )
 
     def _no_forward(self, *_: Any) -> list[Any]:
+        vjp, jvp, reference = map(self.derivative.spelled.format, ("vjp", "jvp", "reference"))
         raise DifferentiationError(
             f"{self.owner}: forward mode (jax.jvp, jax.jacfwd, jax.hessian) asks for the tangents of its results, and "
-            "only vjp= is known. Give jvp= or reference= too, or use reverse mode (jax.grad, jax.vjp, jax.jacrev)."
+            f"only {vjp} is known. Give {jvp} or {reference} too, or use reverse mode (jax.grad, jax.vjp, jax.jacrev)."
         )
 
     def _jvp(self, primals: list[Any], moved: Sequence[Any]) -> list[Any]:
@@ -284,13 +226,24 @@ class Differentiable:
         every = [next(given) if is_smooth(out.dtype) else None for out in self.outs]
         trees = [jax.tree.unflatten(self.tree, values) for values in (results, every)]
         found = self._call("vjp", self.derivative.vjp, tuple(primals), *trees)
-        found = list(found) if isinstance(found, (tuple, list)) else [found]
+        found = self._listed("vjp", found, len(primals))
         if len(found) != len(primals):
             raise ResultError(
-                f"{self.owner}: vjp returned {len(found)} cotangents for {len(primals)} inputs; return one for each "
-                "input, None for integers and for those that get none."
+                f"{self.owner}: vjp returned {counted(len(found), 'cotangent')} for "
+                f"{counted(len(primals), 'input')}; return one for each input, None for integers and for those that "
+                "get none."
             )
         return [self._cotangent("vjp", i, found[i], primals[i]) for i in smooth]
+
+    def _listed(self, who: str, found: Any, expected: int) -> list[Any]:
+        """Return the cotangents that an author's function returned as a list."""
+        if found is None:  # a forgotten return must not become a zero
+            zero = "a zero cotangent" if expected == 1 else "zero cotangents"
+            raise ResultError(
+                f"{self.owner}: {who} returned None; return a tuple of {counted(expected, 'cotangent')} (does it lack "
+                f"a return?). For {zero} return {(None,) * expected}."
+            )
+        return list(found) if isinstance(found, (tuple, list)) else [found]
 
     def _cotangent(self, who: str, index: int, found: Any, primal: Any) -> Any:
         if found is None:
@@ -328,9 +281,15 @@ class Differentiable:
         """Flatten what an author's function returned, and check it against *outs*."""
         what = "tangents of the results" if tangents else "results"
         paths, flat = places(found)
+        # The tangent of one integer is None.
+        if found is None and not (tangents and len(outs) == 1 and not is_smooth(outs[0].dtype)):
+            raise ResultError(f"{self.owner}: {keyword} returned None; return the {what} (does it lack a return?).")
         if len(flat) != len(outs):
+            both = tangents and isinstance(found, (tuple, list)) and len(found) == 2 and len(flat) == 2 * len(outs)
+            hint = " Return only the tangents, unlike the function given to jax.custom_jvp's defjvp." if both else ""
+            number = counted(len(flat), "tangent" if tangents else "result") + (" of the results" if tangents else "")
             raise ResultError(
-                f"{self.owner}: {keyword} returned {len(flat)} {what}; the kernel has {len(outs)} results."
+                f"{self.owner}: {keyword} returned {number}; the kernel has {counted(len(outs), 'result')}.{hint}"
             )
         expected = jax.tree.unflatten(self.tree, [text(out) for out in outs])
         # Of one array alone it is clear what it stands for.

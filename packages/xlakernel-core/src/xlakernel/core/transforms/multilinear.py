@@ -59,6 +59,7 @@ class Multilinear:
       has_side_effect: whether to evaluate it even if nobody uses its results. Its tangents are none.
       sharded_like: a function of the arguments whose results are sharded over explicit mesh axes as this one's are;
         None: *evaluate* itself.
+      spelled: how the derivative was declared, as in `Derivative`; for messages.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Multilinear:
     smooth: Callable[..., list[Any]] | None
     has_side_effect: bool = False
     sharded_like: Callable[..., list[Any]] | None = None
+    spelled: str = "{}="
 
     def __str__(self) -> str:
         return self.name
@@ -145,11 +147,12 @@ def _jvp(arguments: Sequence[Any], tangents: Sequence[Any], *, function: Multili
     rest = [i for i in live if not any(i in group.positions for group in function.groups)]
     if rest:
         if function.smooth is None:
+            by_transpose, by_reference = map(function.spelled.format, ("transpose", "reference"))
             raise DifferentiationError(
-                f"{function}: no derivative in input {rest[0]}; transpose= covers only "
-                f"{[group.positions for group in function.groups]}. Add that input to transpose= if the kernel is "
-                "linear in it, give a plain JAX version with reference=, or keep the input out of the derivative with "
-                "jax.lax.stop_gradient."
+                f"{function}: no derivative in input {rest[0]}; {by_transpose} covers only "
+                f"{[group.positions for group in function.groups]}. Add that input to {by_transpose} if the kernel is "
+                f"linear in it, give a plain JAX version with {by_reference}, or keep the input out of the derivative "
+                "with jax.lax.stop_gradient."
             )
         run = _mapped(function.smooth, levels)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from ..errors import ShardingRuleError
+from ..errors import KernelTypeError, ShardingRuleError
 from ..sharding import ShardingRule
 from ..specs import check_callable
 from . import autodiff, batching
-from .derivative import declare
+from .checks import group_of
+from .declaration import Derivative, declare
 
 if TYPE_CHECKING:
     from ..kernel import XLACustomKernel
@@ -23,10 +24,12 @@ class TransformRules:
 
     name: str
     _sharding: Callable[..., str] | str | None
+    _declared: Derivative | None
 
     def _start_rules(self) -> None:
         """Begin with no derivative, no sharding, and with batches that map the kernel."""
         self._derivative: dict[str, Any] = {}
+        self._declared = None
         self._sharding = None
         autodiff.refuse(self._op)
         batching.map_kernel(self._op)
@@ -45,7 +48,7 @@ class TransformRules:
             `def_transpose` it is called with the static keywords, and with ``outs=`` if it has a parameter of that
             name. Several results are a list; one is an array.
         """
-        self._declare("reference", fn)
+        self._declare("reference", check_callable(self.name, "def_reference", fn))
         return fn
 
     def def_jvp(self, fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -54,7 +57,7 @@ class TransformRules:
         Integer inputs have the tangent None. Reverse mode transposes what *fn* does, unless there is a `def_vjp` or a
         `def_reference`.
         """
-        self._declare("jvp", fn)
+        self._declare("jvp", check_callable(self.name, "def_jvp", fn))
         return fn
 
     def def_vjp(self, fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -64,7 +67,7 @@ class TransformRules:
         cotangent None. Forward mode needs a `def_jvp` or a `def_reference` besides. What these functions compute is
         differentiated in turn for higher orders, from the reference if there is one.
         """
-        self._declare("vjp", fn)
+        self._declare("vjp", check_callable(self.name, "def_vjp", fn))
         return fn
 
     def def_transpose(self, inputs: int | tuple[int, ...], fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -76,20 +79,36 @@ class TransformRules:
 
         An operator that is linear in each of several inputs, as a matrix product is, has a transpose for each.
         """
-        self._declare("transpose", {**self._derivative.get("transpose", {}), inputs: fn})
+        group = group_of(inputs)
+        if group is None or not callable(fn):
+            swapped = "; the arguments are swapped" if callable(inputs) and group_of(fn) is not None else ""
+            raise KernelTypeError(
+                f"{self.name}: def_transpose was given {inputs!r} and {fn!r}{swapped}. It is def_transpose(inputs, "
+                "fn): an input, or a tuple of inputs that the operator is linear in together, each once, counted from "
+                "0, and the function."
+            )
+        known = self._derivative.get("transpose", {})
+        shared = next((other for other in known if other != group and set(other) & set(group)), None)
+        if shared is not None:
+            raise KernelTypeError(
+                f"{self.name}: def_transpose was given the inputs {group}, and {shared} before; each input once. "
+                "Inputs of one call of def_transpose are those that the operator is linear in together."
+            )
+        self._declare("transpose", {**known, group: fn})
         return fn
 
     def _declare(self, keyword: str, value: Any) -> None:
         declared = {**self._derivative, keyword: value}
-        derivative = declare(self.name, **declared)
+        derivative = declare(self.name, **declared, spelled="def_{}")
         assert derivative is not None
-        self._derivative = declared
+        self._derivative, self._declared = declared, derivative
         autodiff.define_derivative(self._op, derivative)
         self._forget_traces()
 
     def _forget_traces(self) -> None:
-        """Let calls from now on follow the new rule: JAX keeps the derivatives and batches of what it has traced."""
+        """Let calls from now on follow the new rule or kernel: JAX keeps what it has traced."""
         self._op._apply.cache_clear()
+        self._op.primitive.forget()
 
     # Rules of JAX's own kind.
 

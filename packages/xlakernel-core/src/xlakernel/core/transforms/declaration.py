@@ -1,0 +1,97 @@
+"""What a kernel's or an operator's author declares of its derivative."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..errors import KernelTypeError
+from ..specs import counted
+from .checks import group_of
+
+#: What an author may declare; messages name it.
+WAYS = (
+    "reference= (a plain JAX function that computes the same), jvp= (tangents of the results), vjp= (cotangents of the "
+    "inputs), or transpose= (for inputs that it is linear in)"
+)
+
+Transpose = Mapping[int | tuple[int, ...], Callable[..., Any]]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Derivative:
+    """What is known of a kernel's derivative; `declare` makes it.
+
+    Attributes:
+      owner: the kernel's or operator's name.
+      reference: ``reference(*inputs, **static) -> results``, in plain JAX.
+      jvp: ``jvp(primals, tangents, **static) -> tangents of the results``.
+      vjp: ``vjp(primals, results, cotangents, **static) -> cotangents of the inputs``.
+      transposes: (inputs that the kernel is linear in together, ``transpose(inputs, cotangents, **static)``) pairs.
+      spelled: how the owner's author declares something, ``"{}="`` or ``"def_{}"``; for messages.
+    """
+
+    owner: str
+    reference: Callable[..., Any] | None
+    jvp: Callable[..., Any] | None
+    vjp: Callable[..., Any] | None
+    transposes: tuple[tuple[tuple[int, ...], Callable[..., Any]], ...]
+    spelled: str = "{}="
+
+    def check_arity(self, inputs: int) -> None:
+        """Raise `KernelTypeError` if a call with this number of inputs lacks one that a transpose is for."""
+        named = max((i for group, _ in self.transposes for i in group), default=-1)
+        if named >= inputs:
+            raise KernelTypeError(
+                f"{self.owner}: {self.spelled.format('transpose')} names the input {named}, but the call has "
+                f"{counted(inputs, 'input')}, counted from 0. Results and static scalars do not count."
+            )
+
+
+def declare(
+    owner: str,
+    *,
+    reference: Callable[..., Any] | None = None,
+    jvp: Callable[..., Any] | None = None,
+    vjp: Callable[..., Any] | None = None,
+    transpose: Transpose | None = None,
+    spelled: str = "{}=",
+) -> Derivative | None:
+    """Check what an author declares; None if that is nothing.
+
+    Raises:
+      KernelTypeError: if one of them is not a function, or they contradict each other.
+    """
+    for keyword, function in (("reference", reference), ("jvp", jvp), ("vjp", vjp)):
+        if function is not None and not callable(function):
+            raise KernelTypeError(
+                f"{owner}: {keyword} is {function!r} of type {type(function).__name__}; expected a function."
+            )
+    if transpose is None:
+        known = (reference, jvp, vjp)
+        return None if all(function is None for function in known) else Derivative(owner, *known, (), spelled)
+    if jvp is not None or vjp is not None:
+        words = {way: spelled.format(way) for way in ("transpose", "jvp", "vjp", "reference")}
+        raise KernelTypeError(
+            "{owner}: {transpose} already says what {jvp} and {vjp} would, for the inputs that the kernel is linear "
+            "in. Give either, and {reference} for other inputs.".format(owner=owner, **words)
+        )
+    return Derivative(owner, reference, None, None, _check_transposes(owner, transpose), spelled)
+
+
+def _check_transposes(owner: str, transpose: Any) -> tuple[tuple[tuple[int, ...], Callable[..., Any]], ...]:
+    pairs = list(transpose.items()) if isinstance(transpose, Mapping) else []
+    groups = [group for key, _ in pairs if (group := group_of(key)) is not None]
+    positions = [i for group in groups for i in group]
+    if (
+        not pairs
+        or len(groups) < len(pairs)
+        or len(set(positions)) < len(positions)
+        or not all(callable(function) for _, function in pairs)
+    ):
+        raise KernelTypeError(
+            f"{owner}: transpose is {transpose!r}; expected {{input: function, ...}}, with a tuple of inputs where the "
+            "kernel is linear in several together, each input once, counted from 0."
+        )
+    return tuple((group, function) for group, (_, function) in zip(groups, pairs, strict=True))
