@@ -13,7 +13,7 @@ from xlakernel.core import XLACustomKernel
 from xlakernel.core.errors import DifferentiationError, KernelTypeError, ResultError
 
 Struct = jax.ShapeDtypeStruct
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("x64")]
 X, Y = np.array([0.5, -1.5, 2.0]), np.array([1.5, 0.5, -0.7])
 
 

@@ -16,6 +16,8 @@ from xlakernel.core.testing import check_kernel
 from xlakernel.core.testing._child import Child
 from xlakernel.core.testing._table import CHECKS
 
+pytestmark = pytest.mark.slow
+
 X = np.linspace(0.5, 2.5, 5, dtype=np.float32)
 Y = np.linspace(-1, 1, 5, dtype=np.float32)
 

@@ -9,6 +9,8 @@ import pytest
 from xlakernel.core.testing._child import Child
 from xlakernel.core.testing.conformance import CASES, KernelConformance
 
+pytestmark = pytest.mark.slow
+
 Failed, Skipped = pytest.fail.Exception, pytest.skip.Exception
 
 

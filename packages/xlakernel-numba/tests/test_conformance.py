@@ -2,6 +2,7 @@
 
 import numba
 import numpy as np
+import pytest
 
 from xlakernel.core.testing.conformance import KernelConformance
 from xlakernel.numba import numba_kernel
@@ -100,6 +101,7 @@ def raises(x, out):
         out[i] = x[i]
 
 
+@pytest.mark.slow
 class TestNumba(KernelConformance):
     backend = "numba"
     platform = "cpu"

@@ -15,6 +15,8 @@ from xlakernel.core.ffi import abi
 from xlakernel.core.native.copies import POISONS, poison
 from xlakernel.numba import numba_kernel
 
+pytestmark = pytest.mark.slow
+
 # JAX raises a ValueError where the program ran in the calling thread, and its own error where it did not.
 RAISED = (jax.errors.JaxRuntimeError, ValueError)
 Struct = jax.ShapeDtypeStruct

@@ -205,7 +205,11 @@ def test_a_forgotten_return_is_no_zero(declared, who, words, wrap, x):
         reverse(wrap(make(**declared)), x, X)
 
 
-@pytest.mark.parametrize("declared", [{"vjp": returns((None,))}, {"transpose": {0: returns((None,))}}], ids=lambda declared: next(iter(declared)))
+@pytest.mark.parametrize(
+    "declared",
+    [{"vjp": returns((None,))}, {"transpose": {0: returns((None,))}}],
+    ids=lambda declared: next(iter(declared)),
+)
 def test_a_none_among_the_cotangents_is_zero(declared):
     f = numba_kernel(twice, outs=lambda x: x, **declared)
     assert_allclose(reverse(f, X)[0], [0, 0, 0])

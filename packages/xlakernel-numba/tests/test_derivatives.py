@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose
 from xlakernel.core.errors import DifferentiationError
 from xlakernel.numba import numba_kernel
 
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("x64")]
 FORWARD_IS_MISSING = r"gather: forward mode .*only vjp= is known. Give jvp= or reference= too, or use reverse mode"
 
 # alpha * sin(x) * y[index]**2: elementwise in x, a gather of y (whose cotangents add up), an integer input between the

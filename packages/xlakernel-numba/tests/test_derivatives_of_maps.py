@@ -14,7 +14,7 @@ from numpy.testing import assert_allclose
 from xlakernel.core.errors import DifferentiationError
 from xlakernel.numba import numba_kernel
 
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("x64")]
 
 # A running sum of sin(x) * y: what is mixed up between the slices of a batch shows in every element after.
 

@@ -19,6 +19,8 @@ from xlakernel.core.errors import ExportError
 from xlakernel.core.ffi.registry import registered_targets
 from xlakernel.numba import numba_kernel
 
+pytestmark = pytest.mark.slow
+
 X = jax.ShapeDtypeStruct((3,), jnp.float32)
 
 

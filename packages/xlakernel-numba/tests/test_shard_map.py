@@ -13,6 +13,8 @@ from numpy.testing import assert_allclose
 from xlakernel.core import XLACustomKernel
 from xlakernel.numba import numba_kernel
 
+pytestmark = pytest.mark.slow
+
 Struct = jax.ShapeDtypeStruct
 V = np.random.default_rng(0).normal(size=16).astype(np.float32)
 W = np.random.default_rng(1).normal(size=(8, 4)).astype(np.float32)

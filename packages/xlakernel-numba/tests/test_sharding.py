@@ -14,6 +14,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from xlakernel.numba import numba_kernel
 
+pytestmark = pytest.mark.slow
+
 Struct = jax.ShapeDtypeStruct
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(8, 12)).astype(np.float32)
