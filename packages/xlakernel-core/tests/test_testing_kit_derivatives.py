@@ -2,11 +2,8 @@
 
 import jax
 import jax.numpy as jnp
-import numba
 import numpy as np
 import pytest
-
-from xlakernel.numba import numba_kernel
 
 X = np.linspace(0.5, 2.5, 5, dtype=np.float32)
 Y = np.linspace(-1, 1, 5, dtype=np.float32)
@@ -121,29 +118,3 @@ def test_no_derivative(assert_caught, run_check):
     assert 'skip={"grad": "the reason"}' in run_check("grad_reverse", fn, X).advice
     assert run_check("grad_forward", jnp.cumsum, np.arange(3)).outcome == "not applicable"
     assert run_check("grad_forward", jnp.sign, np.arange(3)).outcome == "not applicable"
-
-
-@numba.njit
-def squares(x, out):
-    for i in range(x.size):
-        out[i] = x[i] * x[i]
-
-
-def test_a_kernel_that_has_reverse_mode_only(assert_caught, assert_passes, run_check):
-    def with_factor(factor):
-        return numba_kernel(
-            squares, outs=lambda x: x, vjp=lambda primals, results, cotangents: factor * primals[0] * cotangents
-        )
-
-    for factor in (2, 3):  # whether the gradient is right is for another check
-        outcome = run_check("grad_forward", with_factor(factor), X, reference=lambda x: x * x)
-        assert outcome.outcome == "not applicable"
-        assert outcome.detail.endswith("asks for the tangents of its results, and only vjp= is known")
-    assert_passes("grad_reverse", with_factor(2), X, reference=lambda x: x * x)
-    assert_caught("grad_reverse", "finite differences give", with_factor(3), X, reference=lambda x: x * x)
-
-
-def test_a_kernel_that_has_neither_mode(assert_caught):
-    run = numba_kernel(squares, outs=lambda x: x)
-    for check in ("grad_forward", "grad_reverse"):
-        assert_caught(check, "there is no derivative: squares", run, X, reference=lambda x: x * x)

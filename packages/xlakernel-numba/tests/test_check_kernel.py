@@ -1,4 +1,4 @@
-"""What `check_kernel` finds wrong with a sharding rule, by splitting inputs over devices."""
+"""What `check_kernel` finds in what a wrapper declares: its sharding rule and its derivative."""
 
 import os
 import subprocess
@@ -9,8 +9,15 @@ import numba
 import numpy as np
 import pytest
 
+from xlakernel.core.errors import KernelCheckError
+from xlakernel.core.testing import check_kernel
 from xlakernel.numba import numba_kernel
 
+CHECKS = [
+    *("eager", "jit", "written", "inputs_kept", "zero_size", "control_flow", "threads", "export", "sharding"),
+    *("vmap_first_axis", "vmap_last_axis", "vmap_nested", "vmap_sizes", "grad_forward", "grad_reverse", "grad_vmap"),
+]
+X = np.linspace(0.5, 2.5, 5, dtype=np.float32)
 RNG = np.random.default_rng(0)
 A = RNG.normal(size=(4, 6)).astype(np.float32)
 B = RNG.normal(size=(6, 8)).astype(np.float32)
@@ -34,6 +41,25 @@ def affine(a, b, c, out):
             for k in range(a.shape[1]):
                 total += a[i, k] * b[k, j]
             out[i, j] = total
+
+
+def run_check(check, fn, *args, **options):
+    """Run one check and return its outcome."""
+    skip = {name: "this test is about another check" for name in CHECKS if name != check}
+    try:
+        return check_kernel(fn, *args, skip=skip, **options)[check]
+    except KernelCheckError as error:
+        return error.report[check]
+
+
+def assert_passes(check, fn, *args, **options):
+    outcome = run_check(check, fn, *args, **options)
+    assert outcome.outcome == "passed", outcome
+
+
+def assert_caught(check, text, fn, *args, **options):
+    outcome = run_check(check, fn, *args, **options)
+    assert outcome.outcome == "failed" and text in outcome.detail and outcome.advice, outcome
 
 
 def kernel_with(rule, kernel, last):
@@ -70,7 +96,7 @@ def kernel_with(rule, kernel, last):
     ],
     ids=["rows", "columns", "a bias that is added by each"],
 )
-def test_a_wrong_sharding_rule(assert_caught, run_check, kernel, inputs, reference, wrong, right, place):
+def test_a_wrong_sharding_rule(kernel, inputs, reference, wrong, right, place):
     last = len(inputs) - 1
     assert_caught("sharding", place, kernel_with(wrong, kernel, last), *inputs, reference=reference)
     outcome = run_check("sharding", kernel_with(wrong, kernel, last), *inputs, reference=reference)
@@ -84,7 +110,7 @@ def test_a_wrong_sharding_rule(assert_caught, run_check, kernel, inputs, referen
         )
 
 
-def test_every_input_is_split(assert_caught):
+def test_every_input_is_split():
     """The factor that only the second input has is the one that is wrong."""
 
     @numba.njit
@@ -99,7 +125,7 @@ def test_every_input_is_split(assert_caught):
     assert_caught("sharding", "split along dimension 0 of input 1: ", run, A[0, :5], B[0])
 
 
-def test_extents_that_cannot_be_split_are_named(run_check):
+def test_extents_that_cannot_be_split_are_named():
     outcome = run_check("sharding", jnp.sin, np.ones((1, 5, 9), np.float32))
     assert outcome.detail == (
         "on 4 cpu devices; split along 1 dimension of the inputs, but not along dimension 1 of input 0 (extent 5), "
@@ -126,3 +152,29 @@ def test_with_one_device_it_says_how_to_have_more():
     assert done.stdout.strip().endswith(
         '; sharding rules not tried on one device: call jax.config.update("jax_num_cpu_devices", 4) before JAX starts'
     )
+
+
+@numba.njit
+def squares(x, out):
+    for i in range(x.size):
+        out[i] = x[i] * x[i]
+
+
+def test_a_kernel_that_has_reverse_mode_only():
+    def with_factor(factor):
+        return numba_kernel(
+            squares, outs=lambda x: x, vjp=lambda primals, results, cotangents: factor * primals[0] * cotangents
+        )
+
+    for factor in (2, 3):  # whether the gradient is right is for another check
+        outcome = run_check("grad_forward", with_factor(factor), X, reference=lambda x: x * x)
+        assert outcome.outcome == "not applicable"
+        assert outcome.detail.endswith("asks for the tangents of its results, and only vjp= is known")
+    assert_passes("grad_reverse", with_factor(2), X, reference=lambda x: x * x)
+    assert_caught("grad_reverse", "finite differences give", with_factor(3), X, reference=lambda x: x * x)
+
+
+def test_a_kernel_that_has_neither_mode():
+    run = numba_kernel(squares, outs=lambda x: x)
+    for check in ("grad_forward", "grad_reverse"):
+        assert_caught(check, "there is no derivative: squares", run, X, reference=lambda x: x * x)
