@@ -1,0 +1,160 @@
+"""What `check_kernel` reports, and what it takes as arguments."""
+
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from xlakernel.core.errors import ArgumentError, KernelCheckError
+from xlakernel.core.testing import check_kernel
+from xlakernel.core.testing._table import CHECKS
+
+pytestmark = pytest.mark.slow
+
+X = np.linspace(0.5, 2.5, 5, dtype=np.float32)
+Y = np.linspace(-1, 1, 5, dtype=np.float32)
+
+
+def test_every_failure_is_listed_with_what_to_do(only):
+    def fn(x):
+        return x + isinstance(x, jax.core.Tracer)
+
+    with pytest.raises(KernelCheckError) as caught:
+        check_kernel(fn, X, skip=only("eager", "jit", "control_flow"))
+    assert isinstance(caught.value, AssertionError)
+    lines = str(caught.value).splitlines()
+    assert lines[0].endswith(f"2 of {len(CHECKS)} checks failed.")
+    assert [line.split(":")[0].strip() for line in lines[1:]] == ["jit", "next", "control_flow", "next"]
+    assert [outcome.check for outcome in caught.value.report.failed] == ["jit", "control_flow"]
+
+
+def test_the_table_holds_every_check_and_the_reasons(only):
+    report = check_kernel(jnp.sin, X, skip={**only("eager"), "eager": "because of the moon"})
+    lines = str(report).splitlines()
+    assert lines[0].split() == ["check", "outcome", "detail"]
+    assert [line.split()[0] for line in lines[1:]] == [*CHECKS, "0"]  # of which nothing ran
+    assert lines[1].split(maxsplit=2) == ["eager", "skipped", "because of the moon"]
+
+
+def test_what_a_call_raises_is_told_once(only):
+    def fn(x):
+        raise KeyError("who knows")
+
+    checks = ("eager", "jit", "written", "vmap_sizes", "grad_reverse", "threads")
+    with pytest.raises(KernelCheckError) as caught:
+        check_kernel(fn, X, skip=only(*checks))
+    report = caught.value.report
+    assert [outcome.check for outcome in report.failed] == ["eager"]
+    for check in checks[1:]:
+        assert (report[check].outcome, report[check].detail) == ("not run", "see eager: it raises the same")
+    lines = str(caught.value).splitlines()
+    assert [line.split(":")[0].strip() for line in lines[1:]] == ["eager", "not run, or failed by the same"]
+
+
+def test_another_exception_is_told_as_well(only):
+    def fn(x):
+        raise KeyError("traced" if isinstance(x, jax.core.Tracer) else "an array")
+
+    with pytest.raises(KernelCheckError) as caught:
+        check_kernel(fn, X, reference=lambda x: x, skip=only("eager", "jit"))
+    assert [outcome.check for outcome in caught.value.report.failed] == ["eager", "jit"]
+
+
+def test_of_a_kernel_that_is_wrong_itself_only_that_is_told(only):
+    checks = ("eager", "jit", "inputs_kept", "vmap_nested", "grad_reverse")
+    with pytest.raises(KernelCheckError) as caught:
+        check_kernel(lambda x: x + x, X, reference=lambda x: x, skip=only(*checks))
+    report = caught.value.report
+    assert [outcome.check for outcome in report.failed] == ["eager"]
+    assert report["inputs_kept"].outcome == "passed"
+    for check in ("jit", "vmap_nested", "grad_reverse"):
+        assert (report[check].outcome, report[check].detail) == ("not run", "see eager: the kernel itself is wrong")
+
+
+def test_of_a_kernel_that_forgets_an_element_only_that_is_told(only, register):
+    def forgets_the_last(x, out):
+        for i in range(x.size - 1):
+            out[i] = x[i]
+
+    target = register(forgets_the_last, [("float32", 1)], [("float32", 1)])
+    checks = ("jit", "written", "inputs_kept", "threads")
+    with pytest.raises(KernelCheckError) as caught:
+        check_kernel(lambda x: jax.ffi.ffi_call(target, jax.ShapeDtypeStruct(x.shape, x.dtype))(x), X,
+                     reference=lambda x: x, skip=only(*checks))  # fmt: skip
+    report = caught.value.report
+    assert [outcome.check for outcome in report.failed] == ["written"]
+    for check in ("jit", "inputs_kept", "threads"):
+        assert report[check].detail == "see written: the kernel itself is wrong"
+
+
+def test_a_report_of_nothing_says_so(only):
+    assert str(check_kernel(jnp.sin, X, skip=only())).splitlines()[-1] == f"0 of {len(CHECKS)} checks ran"
+    assert "checks ran" not in str(check_kernel(jnp.sin, X, skip=only("eager")))
+
+
+def test_a_family_is_skipped_as_a_whole(only):
+    skip = {**only("grad_forward", "grad_reverse", "grad_vmap"), "grad": "there is no derivative"}
+    report = check_kernel(jnp.sin, X, skip=skip)
+    assert [report[name].detail for name in ("grad_forward", "grad_reverse", "grad_vmap")] == [skip["grad"]] * 3
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"skip": {"gradient": "none"}}, "skip has 'gradient'; allowed: call, control_flow, eager"),
+        ({"skip": {"grad": " "}}, r"skip\['grad'\] is ' '; say in a sentence why"),
+        ({"skip": {"grad": None}}, r"skip\['grad'\] is None"),
+        ({"grad_order": 3}, "grad_order is 3; allowed: 1 or 2"),
+        ({"samples": [(X[1:],)]}, r"samples\[0\] is float32\[4\]; expected .* float32\[5\]"),
+        ({"samples": [(X, X)]}, r"samples\[0\] is float32\[5\], float32\[5\]"),
+        ({"zero_size": [(np.zeros((0, 1), np.float32),)]}, r"zero_size\[0\] .* ranks"),
+        ({"skip": ["grad"]}, r"skip is \['grad'\] \(list\); allowed: a mapping .* skip=\{\"grad\": "),
+        ({"skip": "grad"}, r"skip is 'grad' \(str\)"),
+        ({"skip": []}, r"skip is \[\] \(list\)"),
+        ({"zero_size": X[:0]}, r"zero_size is an array, float32\[0\]; allowed: .* zero_size=\[\(jnp.zeros\(0\),\)\]"),
+        ({"zero_size": [X[:0]]}, r"zero_size\[0\] is an array, float32\[0\]; allowed: .* zero_size=\[\("),
+        ({"samples": X}, r"samples is an array, float32\[5\]; allowed: .* samples=\[\("),
+        ({"samples": None}, r"samples is None \(NoneType\)"),
+        ({"static": ["factor"]}, r"static is \['factor'\] \(list\); allowed: a mapping .* static=\{"),
+        ({"static": {1: 2}}, r"static is \{1: 2\} \(dict\)"),
+        ({"reference": X}, r"reference is an array, float32\[5\]; allowed: a function .* leave it out"),
+        ({"rtol": -1e-3}, r"rtol is -0.001 \(float\); allowed: a finite number from 0 up"),
+        ({"atol": np.nan}, r"atol is nan \(float\)"),
+        ({"atol": "tiny"}, r"atol is 'tiny' \(str\)"),
+    ],
+)
+def test_wrong_arguments(options, text):
+    with pytest.raises(ArgumentError, match=text):
+        check_kernel(jnp.sin, X, **options)
+
+
+def test_wrong_functions():
+    with pytest.raises(ArgumentError, match=r"fn is an array, float32\[5\]; allowed: a function .* in a lambda"):
+        check_kernel(X, jnp.sin)
+
+    def fn(x, y, z=1, *, static=2):
+        return x
+
+    with pytest.raises(ArgumentError, match=r"no arguments to call fn on, which needs x, y. Give arrays after"):
+        check_kernel(fn)
+
+
+def test_pytrees_static_arguments_and_no_inputs(only):
+    def fn(pair, *, factor):
+        return {"sum": (pair["a"] + pair["b"]) * factor}
+
+    checks = ("eager", "jit", "vmap_nested", "grad_reverse")
+    report = check_kernel(fn, {"a": X, "b": Y}, reference=fn, static={"factor": 2}, skip=only(*checks))
+    assert {report[name].outcome for name in checks} == {"passed"}
+    report = check_kernel(lambda: jnp.arange(3), reference=lambda: np.arange(3), skip=only("eager", "vmap_sizes"))
+    assert (report["eager"].outcome, report["vmap_sizes"].outcome) == ("passed", "not applicable")
+
+
+def test_importing_core_does_not_import_the_kit():
+    code = "import sys, xlakernel.core; sys.exit(any('xlakernel.core.testing' in name for name in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == 0
+    code = "import sys, xlakernel.core.testing; sys.exit('pytest' in sys.modules or 'hypothesis' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == 0
