@@ -262,3 +262,47 @@ def test_an_alias_and_a_side_effect_inside(make_mesh, put):
     close(x, V)
     unused = jax.jit(over(mesh, lambda x, w: (run(x, w), x)[1], (P("a"), P("a")), P("a")))
     close(unused(x, x), V)
+
+
+@numba.njit
+def twice(x, y, out):
+    """Linear in x and y together, though it does not depend on y."""
+    for i in range(x.size):
+        out[i] = 2 * x[i]
+
+
+def two(x):
+    return jnp.full(x.shape, 2, x.dtype)
+
+
+CONSTANTS = {
+    "vjp that returns None": {"vjp": lambda ins, _, ct: (2 * ct, None)},
+    "vjp that returns a constant": {"vjp": lambda ins, _, ct: (two(ct), jnp.zeros(ins[1].shape))},
+    "jvp that returns a constant": {"jvp": lambda ins, ts: two(ts[0]), "vjp": lambda ins, _, ct: (2 * ct, None)},
+    "transpose that returns a constant": {"transpose": {(0, 1): lambda ins, ct: (two(ct), None)}},
+    "reference that is constant in y": {"reference": lambda x, y: 2 * x},
+}
+
+
+@KINDS
+@pytest.mark.parametrize("declared", CONSTANTS.values(), ids=CONSTANTS)
+def test_constants_in_a_rule_vary_as_what_they_stand_for(make_mesh, put, kind, declared):
+    """A device that made a constant does not know that others made it too."""
+    run = numba_kernel(twice, outs=same, **declared)
+    mesh = make_mesh(kind=kind, a=4)
+    x, y = put(mesh, V, "a"), put(mesh, np.ones(4, np.float32))
+
+    def loss(x, y):
+        return run(x, y).sum()
+
+    inside = jax.shard_map(jax.grad(loss, argnums=(0, 1)), mesh=mesh, in_specs=(P("a"), P()), out_specs=(P("a"), P()))
+    for found, expected in zip(jax.jit(inside)(x, y), (2 * np.ones(16), np.zeros(4)), strict=True):
+        close(found, expected)
+    if "vjp" not in declared or "jvp" in declared:
+        tangent = jax.shard_map(
+            lambda x, y: jax.jvp(run, (x, y), (jnp.ones_like(x), jnp.zeros_like(y)))[1],
+            mesh=mesh,
+            in_specs=(P("a"), P()),
+            out_specs=P("a"),
+        )
+        close(jax.jit(tangent)(x, y), 2 * np.ones(16))

@@ -143,9 +143,12 @@ def explicit_specs(function: Any, operands: Sequence[Any]) -> list[PartitionSpec
     return [PartitionSpec() if x.sharding is None else x.sharding.spec for x in jax.eval_shape(function, *operands)]
 
 
-def shard_alike(value: Any, like: Any) -> Any:
-    """Return *value* sharded over explicit mesh axes as *like*, an array or its type, is."""
-    sharding = (like if isinstance(like, jax.core.ShapedArray) else jax.typeof(like)).sharding
-    if jax.typeof(value).sharding == sharding or AxisType.Explicit not in sharding.mesh.axis_types:
+def match_type(value: Any, like: Any) -> Any:
+    """Return *value* as varying, and as sharded over explicit mesh axes, as *like* is, an array or a type."""
+    aval = like if isinstance(like, jax.core.ShapedArray) else jax.typeof(like)
+    missing = varying_axes(aval) - varying_axes(jax.typeof(value))
+    if missing:
+        value = _vary(value, tuple(sorted(missing, key=str)))
+    if jax.typeof(value).sharding == aval.sharding or AxisType.Explicit not in aval.sharding.mesh.axis_types:
         return value
-    return jax.sharding.reshard(value, sharding)
+    return jax.sharding.reshard(value, aval.sharding)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.interpreters import ad
 
-from .._compat import result_aval, shard_alike
+from .._compat import match_type, result_aval
 from ..errors import DifferentiationError, XLAKernelError
 from ..primitive import Dispatch, Static
 from ..specs import Mapped, counted, is_smooth
@@ -118,7 +118,7 @@ def define_derivative(op: XLACustomKernel, derivative: Derivative) -> None:
         call = differentiable(outs, params)
         known = [None if isinstance(tangent, ad.Zero) else tangent for tangent in tangents]
         found = iter(call.tangents(primals, results, known))
-        return results, [shard_alike(next(found), x) if is_smooth(x.dtype) else zero_tangent(x) for x in results]
+        return results, [match_type(next(found), x) if is_smooth(x.dtype) else zero_tangent(x) for x in results]
 
     def transpose_rule(cotangents: Sequence[Any], *ins: Any, outs: Any, **params: Any) -> Any:
         structs = [x.aval if ad.is_undefined_primal(x) else x for x in ins]

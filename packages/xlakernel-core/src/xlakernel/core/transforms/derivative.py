@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
-from .._compat import shard_alike
+from .._compat import match_type
 from ..errors import DifferentiationError, KernelTypeError, ResultError, XLAKernelError
 from ..specs import Struct, counted, is_smooth
 from . import multilinear
@@ -61,7 +61,7 @@ class Differentiable:
             known = [None if isinstance(tangent, SymbolicZero) else tangent for tangent in tangents]
             found = iter(self.tangents(primals, results, known))
             return results, [
-                shard_alike(next(found), x) if is_smooth(x.dtype) else np.zeros(x.shape, jax.dtypes.float0)
+                match_type(next(found), x) if is_smooth(x.dtype) else np.zeros(x.shape, jax.dtypes.float0)
                 for x in results
             ]
 

@@ -22,9 +22,9 @@ from .._compat import (
     NATIVE_CALL_EFFECT,
     explicit_specs,
     jit_alone,
+    match_type,
     require_devices,
     result_aval,
-    shard_alike,
     vary_alike,
 )
 from ..errors import DifferentiationError
@@ -163,7 +163,7 @@ def _jvp(arguments: Sequence[Any], tangents: Sequence[Any], *, function: Multili
             return list(run(*vary_alike(moved)))
 
         found = jax.jvp(of_rest, [arguments[i] for i in rest], [tangents[i] for i in rest])[1]
-        parts.append([shard_alike(x, like) for x, like in zip(found, results, strict=True)])
+        parts.append([match_type(x, like) for x, like in zip(found, results, strict=True)])
     return results, [
         functools.reduce(ad.add_tangents, (part[i] for part in parts))
         if is_smooth(result.dtype)
@@ -193,7 +193,7 @@ def transpose(
     ]
     for i, cotangent in zip(group.positions, _transposed(group, levels)(known, given), strict=True):
         if i in wanted and cotangent is not None:
-            results[i] = shard_alike(cotangent, arguments[i].aval)
+            results[i] = match_type(cotangent, arguments[i].aval)
     return results
 
 
