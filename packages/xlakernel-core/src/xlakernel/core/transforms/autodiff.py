@@ -160,7 +160,8 @@ def define_transpose(op: XLACustomKernel, user_rule: Callable[..., Any]) -> None
         for i, slices in zip(linear, found, strict=True):
             axis = level.axes[i]
             # What all slices share collects what each of them contributes.
-            results[i] = slices.sum(0) if axis is None else jnp.moveaxis(slices, 0, axis)
+            total = slices.sum(0) if axis is None else jnp.moveaxis(slices, 0, axis)
+            results[i] = match_type(total, ins[i].aval)
         return results
 
     ad.primitive_transposes[op.primitive] = rule
