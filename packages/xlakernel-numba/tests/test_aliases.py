@@ -41,6 +41,7 @@ def swap(a, b, first, second):
     """For aliases 0: 1 and 1: 0, read through the outputs only."""
     for i in range(first.size):
         first[i] += 1
+    for i in range(second.size):
         second[i] += 2
 
 
