@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from xlakernel.core import testing
 from xlakernel.core.testing._child import Child
 from xlakernel.core.testing.conformance import CASES, KernelConformance
 
@@ -126,3 +127,9 @@ def test_every_case_has_a_reference_that_says_what_about_says():
 
 def test_the_class_names_every_case():
     assert all(f"``{name}``" in KernelConformance.__doc__ for name in CASES)
+
+
+def test_the_class_is_at_hand_beside_check_kernel():
+    assert testing.KernelConformance is KernelConformance
+    with pytest.raises(AttributeError, match="no attribute 'KernelConformity'"):
+        testing.KernelConformity  # noqa: B018

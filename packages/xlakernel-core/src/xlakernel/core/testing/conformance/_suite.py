@@ -46,7 +46,7 @@ class KernelConformance:
       unsupported: case, dtype, ``"case/dtype"``, check or family of checks → the reason why the backend cannot.
 
     Example:
-      >>> from xlakernel.core.testing.conformance import KernelConformance
+      >>> from xlakernel.core.testing import KernelConformance
       >>> class TestMine(KernelConformance):
       ...     backend = "mine"
       ...     unsupported = {"complex64": "the compiler has no complex numbers"}
