@@ -53,7 +53,8 @@ class ArrayView:
         """Its data, as a writable NumPy array of bytes."""
         if not self.nbytes:  # XLA may give no address
             return np.empty(0, np.uint8)
-        return np.frombuffer((ctypes.c_uint8 * self.nbytes).from_address(self.address), np.uint8)
+        buffer: Any = (ctypes.c_uint8 * self.nbytes).from_address(self.address)
+        return np.frombuffer(buffer, np.uint8)
 
     def __str__(self) -> str:
         """Name it as the kernel knows it: without batch dimensions."""
