@@ -235,7 +235,7 @@ def bench(session: nox.Session) -> None:
         scripts, arguments = [scripts[names.index(arguments[0])]], arguments[1:]
     if CURRENT == "3.11":
         session.warn("brainevent asks for Python 3.12: it is not measured on this Python")
-    session.install(*editable("numba", "sparse"), *group("bench"))
+    session.install(*editable("core[export]", "numba", "sparse"), *group("bench"))
     for script in scripts:
         session.run("python", str(script), *arguments)
 
