@@ -130,3 +130,15 @@ def print_marks(marks: list[Mark]) -> bool:
         verdict = "holds" if mark.holds else "DOES NOT HOLD"
         print(f"  {mark.name:70} {mark.value:9.3f} <= {mark.limit:7.3f} {mark.unit:3} {verdict}")
     return all(mark.holds for mark in marks)
+
+
+def save_chart(figure: Any, path: Path, described: Mapping[str, Any]) -> None:
+    """Write *figure* with a line that says what was measured on."""
+    versions = described["versions"]
+    figure.suptitle(
+        f"{described['processor']}, {described['cores']} cores; Python {described['python']}, jax {versions['jax']}, "
+        f"numba {versions['numba']}; {described['date']}",
+        fontsize=9,
+        color="#555555",
+    )
+    figure.savefig(path, dpi=130)

@@ -35,6 +35,7 @@ from _harness import (
     print_marks,
     print_table,
     ratio,
+    save_chart,
     slug,
     summary,
     time_beside,
@@ -248,14 +249,7 @@ def plot(path: Path, results: dict[str, dict[str, dict[str, float]]], described:
         axis.bar_label(bars, [f" {value:.3g} µs" for value in values])
         axis.set(xscale="log", title=f"{title}, µs", xlim=(min(values) / 2, max(values) * 4))
         axis.spines[["top", "right"]].set_visible(False)
-    versions = described["versions"]
-    figure.suptitle(
-        f"{described['processor']}, {described['cores']} cores; Python {described['python']}, jax {versions['jax']}, "
-        f"numba {versions['numba']}; {described['date']}",
-        fontsize=9,
-        color="#555555",
-    )
-    figure.savefig(path, dpi=130)
+    save_chart(figure, path, described)
 
 
 def main() -> int:

@@ -31,6 +31,7 @@ from _harness import (
     print_marks,
     print_table,
     ratio,
+    save_chart,
     slug,
     summary,
     time_beside,
@@ -243,14 +244,7 @@ def plot(path: Path, parts: list[Part], described: dict[str, Any]) -> None:
         chart.bar_label(bars, [f" {value:.4g} µs" for value in values.values()])
         chart.set(title=f"{part.title}, µs", xlim=(0, 1.25 * max(values.values())))
         chart.spines[["top", "right"]].set_visible(False)
-    versions = described["versions"]
-    figure.suptitle(
-        f"{described['processor']}, {described['cores']} cores; Python {described['python']}, jax {versions['jax']}, "
-        f"numba {versions['numba']}; {described['date']}",
-        fontsize=9,
-        color="#555555",
-    )
-    figure.savefig(path, dpi=130)
+    save_chart(figure, path, described)
 
 
 def main() -> int:
