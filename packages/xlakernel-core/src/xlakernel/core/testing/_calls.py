@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -50,6 +51,14 @@ def _check_shapes(subject: Subject, structs: Sequence[Any], results: Any) -> Non
             )
 
 
+@contextlib.contextmanager
+def _unused_donations() -> Iterator[None]:
+    """Let JAX be quiet about donated memory that it does not need: all of it is offered, whatever the results are."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
+        yield
+
+
 def check_written(subject: Subject) -> None:
     """Every element of every output is written: results in memory that held zeros or sevens are the same bits."""
     for inputs in (subject.inputs, *subject.zero_size):
@@ -60,8 +69,7 @@ def check_written(subject: Subject) -> None:
         results = []
         for fill in (0, 7):  # false and true, for booleans
             memory = [jnp.full(out.shape, fill, out.dtype) for out in structs]
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
+            with _unused_donations():
                 results.append(jax.tree.map(np.asarray, program(memory, *arrays)))
         why = "It is what was in memory before (the kernel does not write it), or the kernel is not deterministic."
         compare_bits(*results, what="two equal calls differ: ", why=why)
@@ -75,8 +83,7 @@ def check_inputs_kept(subject: Subject) -> None:
         for number, (array, before) in enumerate(zip(arrays, subject.inputs, strict=True)):
             compare_bits(array, before, what=f"{how}, input {number} was changed: as an ")
     donated = jax.jit(subject.function, donate_argnums=tuple(range(len(arrays))))
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
+    with _unused_donations():
         # Not with the reference: that is for others to see.
         compare(donated(*subject.arrays()), results, subject.tolerance, what="with all inputs donated: ")
 
