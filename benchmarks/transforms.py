@@ -9,7 +9,6 @@ if a mark does not hold. A part is a function in `PARTS` that returns what its c
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import functools
 import os
 import statistics
@@ -18,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +26,7 @@ from _fresh import measure, measure_first_call
 from _harness import (
     RESULTS,
     Mark,
+    Part,
     machine,
     print_marks,
     print_table,
@@ -40,14 +40,6 @@ from _harness import (
 from _kernels import add_kernel, decay_kernel, decay_vjp_kernel, exp_kernel
 
 from xlakernel.numba import numba_kernel
-
-
-class Part(NamedTuple):
-    """What was measured together: seconds per call of each case, round by round, and what must hold of them."""
-
-    title: str
-    seconds: dict[str, list[float]]
-    marks: list[Mark]
 
 
 def first(x: Any, *_: Any) -> Any:
@@ -271,7 +263,7 @@ def main() -> int:
         "machine": described,
         "load_before_and_after": load,
         "microseconds": {name: summary(part.seconds) for name, part in measured.items()},
-        "marks": [dataclasses.asdict(mark) | {"holds": mark.holds} for mark in marks],
+        "marks": [mark.as_dict() for mark in marks],
     }
     path = write_json(options.out, f"transforms-{slug(described)}", content)
     if measured:

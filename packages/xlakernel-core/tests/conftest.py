@@ -33,7 +33,7 @@ _numbers = itertools.count()
 @pytest.fixture(autouse=True)
 def on_the_cpu(request):
     """What is not about a GPU is tested on the CPU, also where a GPU is the default device."""
-    if "gpu" in request.keywords:
+    if request.node.get_closest_marker("gpu"):
         yield
     else:
         before = jax.config.jax_default_device

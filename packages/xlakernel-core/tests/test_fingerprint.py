@@ -7,7 +7,7 @@ import numba
 import numpy as np
 import pytest
 
-from xlakernel.core.ffi.fingerprint import fingerprint, is_reproducible, references
+from xlakernel.core.ffi.fingerprint import examine, fingerprint, is_reproducible, references, unknown_objects
 
 TABLE = np.zeros(3)
 FACTOR = 1.0
@@ -98,6 +98,17 @@ def test_an_unknown_object_is_another_in_every_process(hash_in_processes):
     assert not set(one["unknown"]) & set(other["unknown"])
 
 
+def test_an_unknown_object_that_is_described_is_told_by_that():
+    def describe(value):
+        return ("opaque", value.value) if isinstance(value, Opaque) else None
+
+    one, same, other = (fingerprint(closing_over([Opaque(n)]), describe=describe) for n in (1, 1, 2))
+    assert one == same != other
+    assert not unknown_objects(closing_over(Opaque()), describe=describe)
+    rest = object()
+    assert unknown_objects(closing_over([Opaque(rest)]), describe=describe) == [rest]
+
+
 def test_options_count_and_their_order_does_not():
     def kernel(x, out):
         out[0] = 1
@@ -181,3 +192,10 @@ def test_what_no_other_process_can_name_is_known():
     assert is_reproducible(make(1.5))
     assert is_reproducible(numba.njit(make(np.arange(3))))
     assert not is_reproducible(make(Unknown()))
+
+
+def test_an_examination_is_the_fingerprint_and_what_is_unknown():
+    thing = object()
+    for value in ((lambda x: x + 1), (lambda: thing), 3):
+        digest, unknown = examine(value)
+        assert (digest, unknown) == (fingerprint(value), unknown_objects(value))

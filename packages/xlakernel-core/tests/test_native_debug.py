@@ -10,9 +10,11 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from xlakernel.core.ffi import abi
-from xlakernel.core.native import new_lock
-from xlakernel.core.native.copies import POISONS, part_of, poison
+from xlakernel.core.native import Argument, new_lock
+from xlakernel.core.native.call_frame import ArrayView
+from xlakernel.core.native.copies import POISONS, Copies, part_of, poison
 from xlakernel.core.native.debug import runs_needed
+from xlakernel.core.native.memory import HostMemory
 
 F32 = ("float32", 1)
 I8 = ("int8", 1)
@@ -89,6 +91,22 @@ def test_memory_that_an_input_and_an_output_share(register):
     assert_array_equal(new_total, 1000 + np.asarray(x, np.int32))
     assert_array_equal(copy, x)
     assert_array_equal(total, np.full(256, 1000))
+
+
+def test_an_empty_array_at_an_address_that_others_share():
+    """XLA gives an array without elements any address."""
+    data = np.arange(4, dtype=np.int32)
+
+    def view(source, index, extent):
+        argument = Argument(source, index, "int32", 1, None)
+        return ArrayView(argument, data.ctypes.data, (extent,), 0)
+
+    inputs, output = [view("input", 0, 4), view("input", 1, 0)], view("output", 0, 4)
+    copies = Copies(inputs, [output], 0, HostMemory())
+    with copies.placed() as addresses:
+        assert addresses[inputs[0]] == addresses[output] != addresses[inputs[1]]
+    assert_array_equal(copies.bytes_of(output).view(np.int32), data)
+    assert not list(copies.damaged())
 
 
 @pytest.mark.parametrize("ordered", [False, True])

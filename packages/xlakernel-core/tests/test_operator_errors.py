@@ -20,7 +20,8 @@ from xlakernel.core.errors import (
 
 Struct = jax.ShapeDtypeStruct
 X = jnp.arange(3.0)
-ERRORS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass)]
+KINDS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass)]
+ERRORS = [kind for kind in KINDS if not issubclass(kind, Warning)]
 
 
 @pytest.fixture
@@ -40,12 +41,19 @@ def raises(kind, *parts):
 
 @pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
 def test_each_error_is_ours_and_a_builtin(kind):
-    assert issubclass(kind, XLAKernelError)
+    assert issubclass(kind, UserWarning if kind.__name__.endswith("Warning") else XLAKernelError)
     if kind is not XLAKernelError:
         builtins = [base for base in kind.__mro__ if base.__module__ == "builtins"]
         assert not {base.__name__ for base in builtins} <= {"Exception", "BaseException", "object"}
     assert kind.__doc__
     assert kind.__name__.endswith("Error")
+
+
+@pytest.mark.parametrize("kind", set(KINDS) - set(ERRORS), ids=lambda kind: kind.__name__)
+def test_what_is_only_a_warning_is_none_of_the_errors(kind):
+    assert issubclass(kind, UserWarning) and not issubclass(kind, XLAKernelError)
+    assert kind.__doc__
+    assert kind.__name__.endswith("Warning")
 
 
 # Inputs.

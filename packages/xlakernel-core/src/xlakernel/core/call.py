@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -30,6 +30,21 @@ from .transforms.declaration import WAYS
 VMAP_METHODS = ("native", "expand_dims", "broadcast_all", "sequential", "sequential_unrolled")
 
 
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """A registered handler, and what it is called with besides the inputs and results of a call.
+
+    Attributes:
+      name: the target's.
+      attributes: the static scalars that it is passed.
+      scratch: bytes of each block of temporary memory that it wants behind its results.
+    """
+
+    name: str
+    attributes: Mapping[str, np.generic] = dataclasses.field(default_factory=dict)
+    scratch: tuple[int, ...] = ()
+
+
 class Kernel(abc.ABC):
     """A kernel that a backend can make a handler for. Hashable: equal kernels run the same code."""
 
@@ -37,27 +52,34 @@ class Kernel(abc.ABC):
     name: str
     #: The JAX platforms that it runs on, such as ``("cpu",)``.
     platforms: tuple[str, ...]
+    #: Whether it takes a whole batch at once; otherwise its handler runs it for each slice.
+    takes_batches: bool = False
+    #: What to add to the message of a call with a wrong number of arguments.
+    arity_advice: str = ""
 
     @abc.abstractmethod
     def target(
         self,
         inputs: Sequence[Struct],
         outs: Sequence[Struct],
-        attributes: Sequence[tuple[str, np.dtype[Any]]],
+        static: Mapping[str, np.generic],
         *,
         ordered: bool = False,
         debug: bool = False,
-    ) -> str:
-        """Build and register the handler for arguments of these types; return its target's name.
+        levels: int = 0,
+    ) -> Target:
+        """Build and register the handler for arguments of these types.
 
         Called when a program is lowered, so a program for another platform never compiles the kernel.
 
         Args:
           inputs: the inputs of one slice of a batch.
           outs: the results of one slice.
-          attributes: names and dtypes of the static scalars.
+          static: the static scalars by name.
           ordered: whether the slices of a batch must run one after the other.
           debug: whether to check what the kernel does (`config.debug_mode`).
+          levels: how many leading dimensions of *inputs* and *outs* are a batch's; 0 unless it `takes_batches`. Those
+            of an input are the batch's sizes, or all 1 where the slices share it.
         """
 
 
@@ -142,13 +164,20 @@ def _lower(context: Any, *operands: Any, call: NativeCall, platform: str) -> Any
             f"{platform}. Move its inputs with jax.device_put(x, jax.devices({call.kernel.platforms[0]!r})[0]), or "
             "give an XLACustomKernel one kernel for each platform."
         )
-    batched = len(call.batch)
-    inputs = [Struct(aval.shape[batched:], aval.dtype) for aval in context.avals_in]
-    values = call.static_values()
-    dtypes = [(name, value.dtype) for name, value in values.items()]
-    target = call.kernel.target(inputs, call.outs, dtypes, ordered=call.has_side_effect, debug=call.debug)
-    rule = jax.ffi.ffi_lowering(target, operand_output_aliases=dict(call.aliases), has_side_effect=call.has_side_effect)
-    return rule(context, *operands, **values)
+    levels = len(call.batch) if call.kernel.takes_batches else 0
+    skipped = len(call.batch) - levels
+    inputs, outs = (
+        [Struct(aval.shape[skipped:], aval.dtype) for aval in avals] for avals in (context.avals_in, context.avals_out)
+    )
+    target = call.kernel.target(
+        inputs, outs, call.static_values(), ordered=call.has_side_effect, debug=call.debug, levels=levels
+    )
+    rule = jax.ffi.ffi_lowering(
+        target.name, operand_output_aliases=dict(call.aliases), has_side_effect=call.has_side_effect
+    )
+    scratch = [jax.core.ShapedArray((nbytes,), np.dtype(np.uint8)) for nbytes in target.scratch]
+    context = context.replace(avals_out=[*context.avals_out, *scratch])
+    return rule(context, *operands, **target.attributes)[: len(call.outs)]
 
 
 def _partition(*inputs: Any, call: NativeCall) -> list[Any]:
@@ -188,7 +217,17 @@ def _native(call: NativeCall, inputs: list[Any], batched: list[bool], size: Any)
         x if own else jnp.broadcast_to(x[None], (size if copied or index in aliased else 1, *x.shape))
         for index, (x, own) in enumerate(zip(inputs, batched, strict=True))
     ]
-    return native_call(dataclasses.replace(call, batch=(size, *call.batch)), inputs)
+    call = dataclasses.replace(call, batch=(size, *call.batch))
+    if call.kernel.takes_batches:
+        inputs = [_share_all_or_nothing(x, call.batch) for x in inputs]
+    return native_call(call, inputs)
+
+
+def _share_all_or_nothing(x: Any, batch: tuple[Any, ...]) -> Any:
+    """Return *x* with the batch's dimensions, unless all slices share it: it has one stride."""
+    levels = len(batch)
+    shared = all(extent == 1 for extent in x.shape[:levels])
+    return x if shared else jnp.broadcast_to(x, (*batch, *x.shape[levels:]))
 
 
 def _sequential(call: NativeCall, inputs: list[Any], batched: list[bool], *, unroll: bool) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Every exception that xlakernel raises.
+"""Every exception that xlakernel raises, and what it warns of.
 
 Each message says what was asked, what was found, what is allowed, and what to do next. A class also derives from the
 builtin that its kind of mistake has in Python, so that ``except TypeError`` means what it says.
@@ -91,6 +91,22 @@ class CompileError(XLAKernelError, RuntimeError):
 
 class ReadOnlyInputError(CompileError, TypeError):
     """A kernel writes to one of its inputs."""
+
+
+class LaunchError(XLAKernelError, ValueError):
+    """A kernel cannot be launched as asked: its grid, its blocks or its shared memory."""
+
+
+class RecordingError(XLAKernelError, RuntimeError):
+    """What a function does on the GPU cannot be recorded, or cannot be replayed."""
+
+
+class RecordingWarning(UserWarning):
+    """A function was to be recorded if possible, cannot be, and runs through Python instead."""
+
+
+class DeviceError(XLAKernelError, RuntimeError):
+    """There is no GPU, no driver for it, or the driver refused a request."""
 
 
 class DifferentiationError(XLAKernelError, NotImplementedError):

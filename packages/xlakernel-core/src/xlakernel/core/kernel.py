@@ -204,6 +204,12 @@ class XLACustomKernel(TransformRules):
         check_platform(platform, self.name)
         check_backend(backend, self.name)
         check_callable(self.name, f"the generator of backend {backend!r}", generator)
+        if hasattr(generator, "py_func"):  # one of Numba's
+            raise KernelTypeError(
+                f"{self.name}: the generator of backend {backend!r} is itself a kernel, {generator!r}; expected a "
+                "function of outs and the static keywords that returns one wrapped, such as "
+                f"lambda outs: {backend}_kernel(kernel, outs[0], ...)."
+            )
         entries = self._kernels.setdefault(platform, {})
         replaced = entries.get(backend)
         entries[backend] = KernelEntry(backend, platform, generator)

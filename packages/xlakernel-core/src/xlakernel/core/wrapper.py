@@ -184,6 +184,7 @@ class _Wrapped:
                 f"({', '.join(self.parameters)}); the call fills {inputs + outs + len(static)}: {inputs} inputs, "
                 f"{outs} outputs and {len(static)} static scalars {static}. A kernel takes its inputs first, then its "
                 "outputs; static scalars are passed by keyword, under the name of their parameter."
+                f"{self.kernel.arity_advice}"
             )
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-import itertools
 import re
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import llvmlite
@@ -18,9 +17,8 @@ from numba.core import types
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
 from numba.core.errors import NumbaError
-from numba.core.registry import cpu_target
 
-from xlakernel.core.call import Kernel
+from xlakernel.core.call import Kernel, Target
 from xlakernel.core.errors import CompileError, ReadOnlyInputError
 from xlakernel.core.ffi.fingerprint import fingerprint, is_reproducible, references
 from xlakernel.core.ffi.registry import Handler, ensure_registered
@@ -29,19 +27,21 @@ from xlakernel.core.native import (
     Argument,
     array_type,
     build_handler,
+    is_importable,
     lock_of,
     numba_dtype,
     process_lock,
     recording,
+    write_recipe,
 )
 from xlakernel.core.specs import Struct
 
 from ._bounds import explained_bounds
 from ._cache import disable_disk_cache, enable_disk_cache
 from ._debug import checking_copies
-from ._recipe import fresh, is_importable, write_recipe
+from ._recipe import COMPILER
 
-_Attributes = Sequence[tuple[str, np.dtype[Any]]]
+_Static = Mapping[str, np.generic]
 
 # Numba freezes what a function refers to when it first compiles it, so a dispatcher keeps the targets that it got
 # first, also if a global changes later. A target's name says nothing about the dispatcher: equal code shares it.
@@ -74,28 +74,31 @@ class NumbaKernel(Kernel):
         self,
         inputs: Sequence[Struct],
         outs: Sequence[Struct],
-        attributes: _Attributes,
+        static: _Static,
         *,
         ordered: bool = False,
         debug: bool = False,
-    ) -> str:
+        levels: int = 0,
+    ) -> Target:
         """Compile the kernel for these types, unless that was done before."""
-        arguments = self._arguments(inputs, outs, attributes)
+        arguments = self._arguments(inputs, outs, static)
         known = _targets.setdefault(self.dispatcher, {})
         key = (*arguments, ordered, debug)
         if key not in known:
             known[key] = self._register(arguments, {"ordered": ordered, "debug": debug})
-        return known[key]
+        return Target(known[key], static)
 
-    def _arguments(self, inputs: Sequence[Struct], outs: Sequence[Struct], attributes: _Attributes) -> list[Argument]:
+    def _arguments(self, inputs: Sequence[Struct], outs: Sequence[Struct], static: _Static) -> list[Argument]:
         """Say where each of the kernel's parameters comes from."""
         buffers = iter(
             [self._buffer("input", i, struct) for i, struct in enumerate(inputs)]
             + [self._buffer("output", i, struct) for i, struct in enumerate(outs)]
         )
         scalars = {
-            name: Argument("attribute", i, dtype.name, 0, numba_dtype(dtype, f"{self.name}: {name}"))
-            for i, (name, dtype) in enumerate(sorted(attributes))
+            name: Argument(
+                "attribute", i, static[name].dtype.name, 0, numba_dtype(static[name].dtype, f"{self.name}: {name}")
+            )
+            for i, name in enumerate(sorted(static))
         }
         return [scalars[name] if name in scalars else next(buffers) for name in self._parameters]
 
@@ -120,14 +123,14 @@ class NumbaKernel(Kernel):
         # Building takes this lock, and a thread that holds it may want to register a kernel: so it comes before the
         # registry's. Inside it, no helper is compiled between being hashed and being used.
         with global_compiler_lock:
-            code = fingerprint(self.dispatcher, None, implementations)
+            code = COMPILER.fingerprint(self.dispatcher)
             content = fingerprint(code, {**_compiler_options(), **mode})
             name = f"xlakernel.numba/{function.__module__}.{function.__qualname__}({types_})#{content}"
             return ensure_registered(
                 target or name + self._place_mark(),
                 "cpu",
                 lambda: self._build(arguments, content, name, mode),
-                lambda: write_recipe(self.dispatcher, arguments, mode, content=code, implementations=implementations),
+                lambda: write_recipe(COMPILER, self.dispatcher, content=code, call=_call(arguments, mode)),
             )
 
     def _place_mark(self) -> str:
@@ -199,9 +202,9 @@ class NumbaKernel(Kernel):
         changed; and what is compiled for a handler should not appear in the user's cache file.
         """
         user = self.dispatcher
-        own = fresh(user)
+        own = COMPILER.fresh(user)
         # What no other process can name would be written by each one, and never read.
-        if user.stats.cache_path is not None and is_reproducible(user, implementations):
+        if user.stats.cache_path is not None and is_reproducible(user, COMPILER.implementations):
             enable_disk_cache(own, content)
         return own
 
@@ -242,28 +245,9 @@ def _numba_says(error: Exception) -> str:
     return f"{' ' if hint else ''}{hint} Numba says:\n{text}"
 
 
-def implementations(what: Any) -> Iterator[Any]:
-    """Yield what users have declared in place of a plain function, or for an attribute of a name.
-
-    That is by ``numba.overload`` and ``register_jitable``, and by ``overload_method`` and ``overload_attribute``.
-    """
-    context = cpu_target.typing_context
-    context.refresh()  # take note of what was declared since the last compilation
-    templates: Any
-    if isinstance(what, str):
-        every = itertools.chain.from_iterable(list(context._attributes.values()))
-        templates = [template for template in every if getattr(template, "_attr", None) == what]
-    else:
-        try:
-            templates = getattr(context.resolve_value_type(what), "templates", ())
-        except ValueError:  # nothing: Numba will not compile a call of it
-            return
-    for template in templates:
-        found = getattr(template, "_overload_func", None)
-        # Numba's own are known by its version; some of them are declared late.
-        own = isinstance(what, str) and str(getattr(found, "__module__", "")).startswith("numba.")
-        if found is not None and found is not what and not own:
-            yield found
+def _call(arguments: Sequence[Argument], mode: Mapping[str, bool]) -> dict[str, Any]:
+    """Return what a handler was built for, made of what JSON has; `_export.rebuild` reads it."""
+    return {"arguments": [[a.source, a.index, a.dtype, a.ndim] for a in arguments], "mode": dict(mode)}
 
 
 def _compiler_options() -> dict[str, object]:

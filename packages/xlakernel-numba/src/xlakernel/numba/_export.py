@@ -7,10 +7,10 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from xlakernel.core.native import Argument, array_type, numba_dtype
+from xlakernel.core.native import Argument, array_type, numba_dtype, read_kernel
 
-from ._compile import NumbaKernel, implementations
-from ._recipe import read_kernel
+from ._compile import NumbaKernel
+from ._recipe import COMPILER
 
 
 def rebuild(target: str, data: Mapping[str, Any]) -> None:
@@ -21,7 +21,7 @@ def rebuild(target: str, data: Mapping[str, Any]) -> None:
     Raises:
       ExportError: if the kernel is not the one that was exported.
     """
-    kernel = NumbaKernel(read_kernel(target, data, implementations))
+    kernel = NumbaKernel(read_kernel(COMPILER, target, data))
     kernel.register_as(target, [_argument(kernel.name, *described) for described in data["arguments"]], data["mode"])
 
 

@@ -85,7 +85,7 @@ def numba_kernel(
       OutputSpecError: if *outs* has leaves without shape and dtype.
       AliasError: if *input_output_aliases* cannot hold.
       VmapMethodError: if *vmap_method* is unknown.
-      ShardingRuleError: if *sharding_rule* is none.
+      ShardingRuleError: if *sharding_rule* is not a rule.
 
     The function it returns raises `ArityError`, `InputError`, `DtypeError`, `StaticArgumentError` when it is traced,
     and `CompileError` when Numba refuses the kernel, `ReadOnlyInputError` if because it writes to an input. (Numba

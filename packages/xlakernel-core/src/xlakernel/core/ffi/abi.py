@@ -54,6 +54,7 @@ API = _struct(
     api_version=16,
     XLA_FFI_Error_Create=48,
     XLA_FFI_Error_Destroy=64,
+    XLA_FFI_Stream_Get=80,
     XLA_FFI_ThreadPool_Schedule=136,
     XLA_FFI_ThreadPool_NumThreads=144,
 )
@@ -65,11 +66,12 @@ SCHEDULE_ARGS = _struct(
 NUM_THREADS_ARGS = _struct(
     "ThreadPool_NumThreads_Args", nbytes=32, struct_size=0, extension_start=8, ctx=16, num_threads=24
 )
+STREAM_GET_ARGS = _struct("Stream_Get_Args", nbytes=32, struct_size=0, extension_start=8, ctx=16, stream=24)
 
 STRUCTS = (
     *(CALL_FRAME, ARGS, RETS, ATTRS, BUFFER, SCALAR),
     *(METADATA_EXTENSION, METADATA, API_VERSION, API),
-    *(ERROR_CREATE_ARGS, ERROR_DESTROY_ARGS, SCHEDULE_ARGS, NUM_THREADS_ARGS),
+    *(ERROR_CREATE_ARGS, ERROR_DESTROY_ARGS, SCHEDULE_ARGS, NUM_THREADS_ARGS, STREAM_GET_ARGS),
 )
 
 #: ``XLA_FFI_DataType_*`` by the name of the NumPy (or ml_dtypes) dtype.
@@ -104,6 +106,9 @@ ERROR_CODES = {
 
 #: ``XLA_FFI_AttrType_SCALAR``.
 ATTR_TYPE_SCALAR = 3
+
+#: ``XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE``: XLA may capture what the handler does into a CUDA graph.
+COMMAND_BUFFER_COMPATIBLE = 1
 
 
 @functools.cache

@@ -24,7 +24,12 @@ import numpy as np
 
 # Modules whose content is known by their distribution's version: what comes out of them is hashed by name. The
 # wrappers put the versions of the compilers into their options.
-_VERSIONED = frozenset({"builtins", "cmath", "llvmlite", "math", "ml_dtypes", "numba", "numpy", "operator", "scipy"})
+_VERSIONED = frozenset(
+    {"builtins", "cmath", "llvmlite", "math", "ml_dtypes", "numba", "numba_cuda", "numpy", "operator", "scipy"}
+    | {"cupy", "cupyx", "torch", "warp"}
+)
+# Anybody may have a package of the name "cuda".
+_VERSIONED_PARTS = ("cuda.bindings.", "cuda.core.")
 
 _LITERALS = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), range, slice)
 
@@ -37,6 +42,7 @@ _first_seen: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
 Implementations = Callable[[types.FunctionType | str], Iterable[Any]]
 Definition = Callable[[types.FunctionType], bytes]
+Describe = Callable[[Any], Any]
 
 
 def fingerprint(
@@ -44,6 +50,7 @@ def fingerprint(
     options: Mapping[str, Any] | None = None,
     implementations: Implementations = lambda _: (),
     definition: Definition | None = None,
+    describe: Describe = lambda _: None,
 ) -> str:
     """Return the hash of *function* and of all it refers to.
 
@@ -54,12 +61,21 @@ def fingerprint(
         for an attribute of this name (``numba.extending.overload_method``, ``overload_attribute``).
       definition: what to hash of each function in place of its bytecode, such as `source.definition`, for a
         fingerprint that different versions of Python agree on.
+      describe: returns what to hash of an object that the walk does not understand, a kernel of some library, say; or
+        None.
 
     Returns:
       32 hexadecimal digits.
     """
-    walk = _Walk(implementations, definition=definition)
+    walk = _Walk(implementations, definition=definition, describe=describe)
     return _digest(itertools.chain(walk.value(dict(sorted((options or {}).items()))), walk.value(function)))
+
+
+def examine(function: Any, describe: Describe = lambda _: None) -> tuple[str, list[Any]]:
+    """Return `fingerprint` and `unknown_objects` of *function*, at the cost of one."""
+    walk = _Walk(lambda _: (), describe=describe)
+    # As in `fingerprint`, the options come first: there are none.
+    return _digest(itertools.chain(walk.value({}), walk.value(function))), walk.unknown
 
 
 def _digest(parts: Iterable[bytes]) -> str:
@@ -75,13 +91,15 @@ def is_reproducible(function: Any, implementations: Implementations = lambda _: 
     return not unknown_objects(function, implementations)
 
 
-def unknown_objects(function: Any, implementations: Implementations = lambda _: ()) -> list[Any]:
+def unknown_objects(
+    function: Any, implementations: Implementations = lambda _: (), describe: Describe = lambda _: None
+) -> list[Any]:
     """Return the objects for which *function* has another fingerprint in every process.
 
     They are objects of kinds that the walk does not understand, and compiled helpers that may hold other values of
     their globals than these have now.
     """
-    walk = _Walk(implementations)
+    walk = _Walk(implementations, describe=describe)
     for _ in walk.value(function):
         pass
     return walk.unknown
@@ -104,11 +122,17 @@ class _Walk:
     """One traversal: yields the parts to hash, and remembers the functions met."""
 
     def __init__(
-        self, implementations: Implementations, *, present: bool = False, definition: Definition | None = None
+        self,
+        implementations: Implementations,
+        *,
+        present: bool = False,
+        definition: Definition | None = None,
+        describe: Describe = lambda _: None,
     ) -> None:
         self.implementations = implementations
         self.present = present  # whether to take helpers as they are now, compiled or not
         self.definition = definition
+        self.describe = describe
         self.functions: list[Any] = []
         self.unknown: list[Any] = []
 
@@ -146,6 +170,8 @@ class _Walk:
             yield _name(value).encode()
         elif any(base.__module__.startswith("numba.core.types") for base in kind.__mro__):
             yield repr(value).encode()  # a Numba type
+        elif (description := self.describe(value)) is not None:
+            yield from self.value(description)
         else:
             yield self._number(value)
 
@@ -179,7 +205,7 @@ class _Walk:
 
         Numba compiles the kernel afresh, but takes a helper as it was compiled first, with the globals of that time.
         """
-        now = _digest(_Walk(self.implementations, present=True).value(helper))
+        now = _digest(_Walk(self.implementations, present=True, describe=self.describe).value(helper))
         if helper not in _first_seen and not helper.overloads:
             _first_seen[helper] = now
         if _first_seen.get(helper) != now and any(True for _ in self._rebindable(helper)):
@@ -292,7 +318,7 @@ def _name(value: Any) -> str:
 
 def _is_versioned(value: Any) -> bool:
     """Whether *value* is a module of a versioned package, or what such a module has under the value's name."""
-    if _origin(value) not in _VERSIONED:
+    if _origin(value) not in _VERSIONED and not f"{_module(value)}.".startswith(_VERSIONED_PARTS):
         return False
     module, _, path = _name(value).partition(":")
     if isinstance(value, types.ModuleType):

@@ -19,3 +19,8 @@ from .lock import new_lock as new_lock
 from .lock import process_lock as process_lock
 from .prange import lock_of as lock_of
 from .prange import recording as recording
+from .recipe import Compiler as Compiler
+from .recipe import implementations_in as implementations_in
+from .recipe import is_importable as is_importable
+from .recipe import read_kernel as read_kernel
+from .recipe import write_recipe as write_recipe

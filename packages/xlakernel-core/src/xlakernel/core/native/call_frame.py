@@ -7,14 +7,34 @@ import dataclasses
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from ..ffi import abi
-from .arguments import Argument
 
 _POINTER = 8
+_PARTS = {"input": ("args", abi.ARGS), "output": ("rets", abi.RETS)}
+
+
+class Parameter(Protocol):
+    """What a kernel knows of an array that it takes: `native.Argument`, `gpu.plan.Array`."""
+
+    @property
+    def source(self) -> str:
+        """``"input"`` or ``"output"``; anything else is no array."""
+
+    @property
+    def index(self) -> int:
+        """Its number among the inputs, or among the outputs."""
+
+    @property
+    def dtype(self) -> str:
+        """NumPy name of the element's dtype."""
+
+    @property
+    def ndim(self) -> int:
+        """Its rank without batch dimensions."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +48,7 @@ class ArrayView:
       struct: address of XLA's description of it.
     """
 
-    argument: Argument
+    argument: Parameter
     address: int
     shape: tuple[int, ...]
     struct: int
@@ -48,14 +68,6 @@ class ArrayView:
         """The size of its data."""
         return self.size * self.dtype.itemsize
 
-    @property
-    def bytes(self) -> Any:
-        """Its data, as a writable NumPy array of bytes."""
-        if not self.nbytes:  # XLA may give no address
-            return np.empty(0, np.uint8)
-        buffer: Any = (ctypes.c_uint8 * self.nbytes).from_address(self.address)
-        return np.frombuffer(buffer, np.uint8)
-
     def __str__(self) -> str:
         """Name it as the kernel knows it: without batch dimensions."""
         own = self.shape[len(self.shape) - self.argument.ndim :]
@@ -69,12 +81,18 @@ class ArrayView:
         return f"element {index[batch:]} of {self}{where}"
 
 
-def arrays_of(frame: int, arguments: Sequence[Argument]) -> tuple[list[ArrayView], list[ArrayView]]:
-    """Return the inputs and the outputs of the call at address *frame*, which has been checked."""
-    sources = {"input": ("args", abi.ARGS), "output": ("rets", abi.RETS)}
+def counts_of(frame: int) -> tuple[int, int, int]:
+    """Return how many inputs, outputs and attributes the call at address *frame* has."""
+    parts = (("args", abi.ARGS), ("rets", abi.RETS), ("attrs", abi.ATTRS))
+    inputs, outputs, attributes = (_word(frame + abi.CALL_FRAME[part] + struct["size"]) for part, struct in parts)
+    return inputs, outputs, attributes
+
+
+def arrays_of(frame: int, arguments: Sequence[Parameter]) -> tuple[list[ArrayView], list[ArrayView]]:
+    """Return the inputs and the outputs of the call at address *frame*, whose counts have been checked."""
     found: dict[str, list[ArrayView]] = {"input": [], "output": []}
-    for argument in sorted((a for a in arguments if a.is_buffer), key=lambda a: a.index):
-        part, struct = sources[argument.source]
+    for argument in sorted((a for a in arguments if a.source in _PARTS), key=lambda a: a.index):
+        part, struct = _PARTS[argument.source]
         buffers = _word(frame + abi.CALL_FRAME[part] + struct[part])
         buffer = _word(buffers + _POINTER * argument.index)
         dims = _word(buffer + abi.BUFFER["dims"])
@@ -119,6 +137,47 @@ class FrameCopy:
         ctypes.memmove(words, address, size)
         self._owned.append(words)
         return ctypes.addressof(words)
+
+
+def dtype_of(view: ArrayView) -> int:
+    """Return the code of the dtype that XLA says *view* has, of `abi.DATA_TYPES` or one that is not there."""
+    return _half_word(view.struct + abi.BUFFER["dtype"]).value
+
+
+def stream_of(frame: int) -> tuple[int, int | None]:
+    """Return XLA's CUDA stream for the call at address *frame*, or 0 and an XLA_FFI_Error that the caller owns."""
+    words = (ctypes.c_int64 * 4)()
+    arguments, struct = ctypes.addressof(words), abi.STREAM_GET_ARGS
+    assert struct.nbytes == ctypes.sizeof(words)
+    _set_word(arguments + struct["struct_size"], struct.nbytes)
+    _set_word(arguments + struct["ctx"], _word(frame + abi.CALL_FRAME["ctx"]))
+    get = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(_word(api_of(frame) + abi.API["XLA_FFI_Stream_Get"]))
+    error = get(arguments)
+    return (0, error) if error else (_word(arguments + struct["stream"]), None)
+
+
+def answer_handshake(frame: int) -> bool:
+    """Answer XLA's question for the API version, if the frame is that and no call; `handler` does so in machine code.
+
+    Returns:
+      Whether it was.
+    """
+    extension = _word(frame + abi.CALL_FRAME["extension_start"])
+    if not extension:
+        return False
+    metadata = _word(extension + abi.METADATA_EXTENSION["metadata"])
+    api, minor = api_of(frame), abi.OLDEST_API_MINOR
+    if api:
+        minor = _half_word(api + abi.API["api_version"] + abi.API_VERSION["minor_version"]).value
+    version = metadata + abi.METADATA["api_version"]
+    _half_word(version + abi.API_VERSION["major_version"]).value = abi.API_MAJOR
+    _half_word(version + abi.API_VERSION["minor_version"]).value = minor
+    _half_word(metadata + abi.METADATA["traits"]).value = 0
+    return True
+
+
+def _half_word(address: int) -> ctypes.c_int32:
+    return ctypes.c_int32.from_address(address)
 
 
 def _word(address: int) -> int:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from .call_frame import ArrayView
+from .memory import Memory
 
-_GUARD = 64  # bytes on each side of a copy; a multiple of every alignment that a kernel may count on
-_GUARD_BYTE = 0xA5
+# Around each array others, or a copy of elements beyond one array into those beyond another would not show.
+_GUARD_BYTES = tuple(0xA5 ^ number for number in range(64))
 
 # Their low bytes differ, in the last six bits the first four, and none is 0 or 1.
 _WORDS = tuple(0x9E3779B97F4A7C15 * k % 2**64 for k in range(1, 9))
@@ -42,16 +44,18 @@ def poison(dtype: np.dtype[Any], number: int) -> Any:
 class Copies:
     """Fresh copies of a call's arrays for one run of its kernel.
 
-    Arrays that share memory in the call share their copy.
+    Arrays that share memory in the call share their copy. The copies are the host's; a run finds them in *memory*.
 
     Args:
       inputs: the call's inputs.
       outputs: its outputs.
       number: the poison to use.
+      memory: where the call's arrays are.
     """
 
-    def __init__(self, inputs: Sequence[ArrayView], outputs: Sequence[ArrayView], number: int) -> None:
+    def __init__(self, inputs: Sequence[ArrayView], outputs: Sequence[ArrayView], number: int, memory: Memory) -> None:
         self.number = number
+        self.memory = memory
         shared = {view.address for view in outputs if view.nbytes}
         #: Inputs whose memory is no output's: the kernel may not change them.
         self.constant = [view for view in inputs if not (view.nbytes and view.address in shared)]
@@ -59,33 +63,48 @@ class Copies:
         #: Outputs that begin as poison.
         self.fresh = [view for view in outputs if view.nbytes and view.address not in shared]
         by_address: dict[int, Any] = {}
-        self._memory: dict[ArrayView, Any] = {}
+        self._blocks: dict[ArrayView, Any] = {}
+        self._guard_bytes: dict[int, int] = {}
         for view in (*inputs, *outputs):
-            memory = by_address.get(view.address) if view.nbytes and view.address in shared else None
-            if memory is None:
-                memory = by_address[view.address] = _guarded(view.nbytes)
-                _inside(memory)[:] = view.bytes
-            self._memory[view] = memory
+            if view.nbytes and view.address in shared:
+                if view.address not in by_address:
+                    by_address[view.address] = self._guarded(view.nbytes)
+                self._blocks[view] = by_address[view.address]
+            else:
+                self._blocks[view] = self._guarded(view.nbytes)
+        for view in inputs:
+            self.bytes_of(view)[:] = memory.read(view)
         for view in self.fresh:
             self._parts(view)[:] = poison(view.dtype, number)
 
-    def address_of(self, view: ArrayView) -> int:
-        """Return where the copy of *view* is."""
-        return int(self.bytes_of(view).ctypes.data)
+    @contextlib.contextmanager
+    def placed(self) -> Iterator[Mapping[ArrayView, int]]:
+        """Put the copies where a kernel can use them, and take up what it makes of them.
+
+        Returns:
+          A context manager that gives the addresses.
+        """
+        blocks = list({id(block): block for block in self._blocks.values()}.values())
+        with self.memory.placed(blocks) as addresses:
+            starts = {id(block): address + self.memory.guard for block, address in zip(blocks, addresses, strict=True)}
+            yield {view: starts[id(block)] for view, block in self._blocks.items()}
 
     def bytes_of(self, view: ArrayView) -> Any:
         """Return the copy of *view*, as bytes."""
-        return _inside(self._memory[view])
+        block, guard = self._blocks[view], self.memory.guard
+        return block[guard : block.size - guard]
 
     def damaged(self) -> Iterator[ArrayView]:
         """Yield the arrays around which something was written."""
-        for view, memory in self._memory.items():
-            if (memory[:_GUARD] != _GUARD_BYTE).any() or (memory[memory.size - _GUARD :] != _GUARD_BYTE).any():
+        guard = self.memory.guard
+        for view, block in self._blocks.items():
+            byte = self._guard_bytes[id(block)]
+            if (block[:guard] != byte).any() or (block[block.size - guard :] != byte).any():
                 yield view
 
     def changed(self, view: ArrayView) -> Any:
         """Return for each element of *view* whether the copy has other bits."""
-        differs = self.bytes_of(view) != view.bytes
+        differs = self.bytes_of(view) != self.memory.read(view)
         return differs.reshape(-1, view.dtype.itemsize).any(axis=1)
 
     def poisoned(self, view: ArrayView) -> Any:
@@ -95,20 +114,18 @@ class Copies:
     def hand_out(self, outputs: Sequence[ArrayView]) -> None:
         """Copy the results to where XLA wants them."""
         for view in outputs:
-            view.bytes[:] = self.bytes_of(view)
+            self.memory.write(view, self.bytes_of(view))
 
     def _parts(self, view: ArrayView) -> Any:
         """Return the copy as an array of elements by parts."""
         parts = poison(view.dtype, self.number)
         return self.bytes_of(view).view(parts.dtype).reshape(-1, parts.size)
 
-
-def _guarded(nbytes: int) -> Any:
-    """Return an aligned array of *nbytes* bytes between two guards."""
-    memory = np.full(nbytes + 3 * _GUARD, _GUARD_BYTE, np.uint8)
-    start = -memory.ctypes.data % _GUARD
-    return memory[start : start + nbytes + 2 * _GUARD]
-
-
-def _inside(memory: Any) -> Any:
-    return memory[_GUARD : memory.size - _GUARD]
+    def _guarded(self, nbytes: int) -> Any:
+        """Return an aligned array of *nbytes* bytes between two guards."""
+        guard, byte = self.memory.guard, _GUARD_BYTES[len(self._guard_bytes) % len(_GUARD_BYTES)]
+        memory = np.full(nbytes + 3 * guard, byte, np.uint8)
+        start = -memory.ctypes.data % guard
+        block = memory[start : start + nbytes + 2 * guard]
+        self._guard_bytes[id(block)] = byte
+        return block

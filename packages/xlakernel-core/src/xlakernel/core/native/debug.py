@@ -14,67 +14,63 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
 
-from ..ffi import abi
 from .arguments import Argument
 from .call_frame import ArrayView, FrameCopy, api_of, arrays_of
 from .copies import POISONS, Copies, part_of, poison
 from .frame import I64, POINTER
-from .status import describe, new_error
-
-
-class _MisbehaviourError(Exception):
-    """What the kernel did wrong, in full."""
+from .memory import HostMemory, Memory
+from .status import CallError, describe, new_error
 
 
 class Observer:
     """Checks the calls of one handler.
 
     Args:
-      arguments: where the kernel's parameters come from.
       kernel: the kernel's name, for messages.
       place: file and line of its definition, for messages.
       once: whether a call must run the kernel only once.
     """
 
-    def __init__(self, arguments: Sequence[Argument], kernel: str, place: str, *, once: bool) -> None:
-        self.arguments = arguments
+    #: What to say of a write out of bounds.
+    out_of_bounds = "at an index that is not checked."
+
+    def __init__(self, kernel: str, place: str, *, once: bool) -> None:
         self.kernel = kernel
         self.place = place
         self.once = once
-        # Machine code calls it: the handler keeps this object as long as it lives.
-        self._callback = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)(self._call)
 
-    def emit_call(self, builder: ir.IRBuilder, run: Any, frame: Any, total: Any) -> Any:
-        """Emit the call that observes ``run(frame, total)``; return the XLA_FFI_Error."""
-        signature = ir.FunctionType(POINTER, [POINTER, I64, POINTER]).as_pointer()
-        address = ir.Constant(I64, ctypes.cast(self._callback, ctypes.c_void_p).value)
-        return builder.call(builder.inttoptr(address, signature), [frame, total, builder.bitcast(run, POINTER)])
+    def observe(
+        self,
+        inputs: Sequence[ArrayView],
+        outputs: Sequence[ArrayView],
+        run: Callable[[Mapping[ArrayView, int]], int | None],
+        memory: Memory,
+    ) -> int | None:
+        """Run the kernel on copies, and hand out its results if nothing is wrong.
 
-    def _call(self, frame: int, total: int, run: int) -> int | None:
-        # A function of this kind runs without the GIL.
-        function = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(run)
-        try:
-            return self._observe(frame, total, function)
-        except _MisbehaviourError as error:
-            return new_error(api_of(frame), str(error), abi.ERROR_CODES["FAILED_PRECONDITION"])
-        except BaseException as error:  # noqa: BLE001  # called from machine code: it would be printed and lost
-            return new_error(api_of(frame), *describe(error, self.kernel, self.place, None))
+        Args:
+          inputs: the call's inputs.
+          outputs: its outputs.
+          run: runs the kernel on arrays at these addresses, and returns an XLA_FFI_Error if it made one.
+          memory: where the arrays are.
 
-    def _observe(self, frame: int, total: int, run: Any) -> int | None:
-        """Run the kernel on copies, and hand out its results if nothing is wrong; return its own error."""
-        inputs, outputs = arrays_of(frame, self.arguments)
+        Returns:
+          The kernel's own error.
+
+        Raises:
+          CallError: if the kernel did what it may not do.
+        """
         unwritten: dict[ArrayView, Any] = {}
         for number in range(POISONS):
-            copies = Copies(inputs, outputs, number)
-            addresses = [[(view, copies.address_of(view)) for view in views] for views in (inputs, outputs)]
-            frame_copy = FrameCopy(frame, *addresses)
-            error: int | None = run(frame_copy.address, total)
+            copies = Copies(inputs, outputs, number, memory)
+            with copies.placed() as addresses:
+                error = run(addresses)
             if error:
                 return error
             self._check_memory(copies)
@@ -90,28 +86,27 @@ class Observer:
 
     def _check_memory(self, copies: Copies) -> None:
         for view in copies.damaged():
-            raise _MisbehaviourError(
-                f"{self._who} wrote out of bounds, beside {view}, at an index that is not checked, as in a helper with "
-                "a declared signature, in a ufunc or through a pointer."
-            )
+            raise _misbehaviour(f"{self._who} wrote out of bounds, beside {view}, {self.out_of_bounds}")
         for view in copies.constant:
             changed = copies.changed(view)
             if changed.any():
                 first = int(changed.argmax())
-                before, after = (array.view(view.dtype)[first] for array in (view.bytes, copies.bytes_of(view)))
-                raise _MisbehaviourError(
+                before, after = (
+                    array.view(view.dtype)[first] for array in (copies.memory.read(view), copies.bytes_of(view))
+                )
+                raise _misbehaviour(
                     f"{self._who} changed {view.name_element(first)}{_and_others(changed)}: {before} became {after}. "
                     "Inputs are read-only, because JAX arrays never change; debug mode left the caller's array as it "
                     "was. Write to an output instead, or make the input's memory an output's with "
                     "input_output_aliases={input: output}."
                 )
 
-    def _not_written(self, view: ArrayView, unwritten: Any, number: int) -> _MisbehaviourError:
+    def _not_written(self, view: ArrayView, unwritten: Any, number: int) -> CallError:
         doubt = ""
         if self.once and view.dtype.kind != "b":
             value = poison(view.dtype, number).view(view.dtype)[0]
             doubt = f" (Unless it wrote {value}: with has_side_effect it runs only once, which cannot tell.)"
-        return _MisbehaviourError(
+        return _misbehaviour(
             f"{self._who} did not write {view.name_element(int(unwritten.argmax()))}{_and_others(unwritten)}. Every "
             f"element must be written, and before it is read: outputs begin with arbitrary values.{doubt}"
         )
@@ -119,6 +114,48 @@ class Observer:
     @functools.cached_property
     def _who(self) -> str:
         return f"kernel {self.kernel!r} of {self.place}"
+
+
+class HandlerObserver(Observer):
+    """Checks the calls of a handler in machine code, which hands them over.
+
+    Args:
+      arguments: where the kernel's parameters come from.
+      kernel: see `Observer`.
+      place: see `Observer`.
+      once: see `Observer`.
+    """
+
+    out_of_bounds = (
+        "at an index that is not checked, as in a helper with a declared signature, in a ufunc or through a pointer."
+    )
+
+    def __init__(self, arguments: Sequence[Argument], kernel: str, place: str, *, once: bool) -> None:
+        super().__init__(kernel, place, once=once)
+        self.arguments = arguments
+        # Machine code calls it: the handler keeps this object as long as it lives.
+        self._callback = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)(self._call)
+
+    def emit_call(self, builder: ir.IRBuilder, run: Any, frame: Any, total: Any) -> Any:
+        """Emit the call that observes ``run(frame, total)``; return the XLA_FFI_Error."""
+        signature = ir.FunctionType(POINTER, [POINTER, I64, POINTER]).as_pointer()
+        address = ir.Constant(I64, ctypes.cast(self._callback, ctypes.c_void_p).value)
+        return builder.call(builder.inttoptr(address, signature), [frame, total, builder.bitcast(run, POINTER)])
+
+    def _call(self, frame: int, total: int, run: int) -> int | None:
+        # A function of this kind runs without the GIL.
+        function = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(run)
+        try:
+            inputs, outputs = arrays_of(frame, self.arguments)
+
+            def run_on(addresses: Mapping[ArrayView, int]) -> int | None:
+                data = ([(view, addresses[view]) for view in views] for views in (inputs, outputs))
+                frame_copy = FrameCopy(frame, *data)
+                return function(frame_copy.address, total)  # type: ignore[no-any-return]
+
+            return self.observe(inputs, outputs, run_on, HostMemory())
+        except BaseException as error:  # noqa: BLE001  # called from machine code: it would be printed and lost
+            return new_error(api_of(frame), *describe(error, self.kernel, self.place, None))
 
 
 def runs_needed(dtype: np.dtype[Any], *, once: bool) -> int:
@@ -132,6 +169,10 @@ def runs_needed(dtype: np.dtype[Any], *, once: bool) -> int:
     if dtype.kind == "b" or (once and width >= 4):
         return 1
     return max(2, 8 // width)
+
+
+def _misbehaviour(text: str) -> CallError:
+    return CallError(text, "FAILED_PRECONDITION")
 
 
 def _and_others(elements: Any) -> str:

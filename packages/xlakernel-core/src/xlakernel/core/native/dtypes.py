@@ -33,7 +33,7 @@ def numba_dtype(dtype: Any, where: str) -> types.Type:
         return found
     raise DtypeError(
         f"{where} has dtype {name}, which Numba kernels cannot read; allowed: {', '.join(abi.DATA_TYPES)}. "
-        f"Cast before and after the call, for one with x.astype(jnp.{_carrier(name)})."
+        f"Cast before and after the call, for example with x.astype(jnp.{_carrier(name)})."
     )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from llvmlite import ir
+from numba.core import cgutils
 
 from ..ffi import abi
 
@@ -93,6 +95,10 @@ def call_api(
     builder: ir.IRBuilder, api: Any, function: str, struct: abi.Struct, returns: Any = POINTER, **fields: Any
 ) -> Any:
     """Call a function of the API with its one struct of arguments; most of them return an error, or null."""
+    return _call_api(builder, api, function, _arguments(builder, struct, fields), returns)
+
+
+def _arguments(builder: ir.IRBuilder, struct: abi.Struct, fields: Mapping[str, Any]) -> Any:
     assert struct.nbytes is not None
     with builder.goto_entry_block():
         arguments = builder.bitcast(builder.alloca(ir.ArrayType(I64, -(-struct.nbytes // 8))), POINTER)
@@ -100,8 +106,37 @@ def call_api(
     store(builder, arguments, struct, "extension_start", ir.Constant(POINTER, None))
     for name, value in fields.items():
         store(builder, arguments, struct, name, value)
+    return arguments
+
+
+def _call_api(builder: ir.IRBuilder, api: Any, function: str, arguments: Any, returns: Any) -> Any:
     kind = ir.FunctionType(returns, [POINTER]).as_pointer()
     return builder.call(load(builder, api, abi.API, f"XLA_FFI_{function}", kind), [arguments])
+
+
+def get_stream(builder: ir.IRBuilder, api: Any, context: Any) -> tuple[Any, Any]:
+    """Return an ``XLA_FFI_Error``, or null, and the stream that a call's work belongs on."""
+    arguments = _arguments(builder, abi.STREAM_GET_ARGS, {"ctx": context})
+    error = _call_api(builder, api, "Stream_Get", arguments, POINTER)
+    return error, load(builder, arguments, abi.STREAM_GET_ARGS, "stream")
+
+
+def answer_handshake(builder: ir.IRBuilder, pointer: Any, extension: Any, traits: Any) -> None:
+    """Answer XLA's question for the API version: the version described in `abi`, with the runtime's own minor.
+
+    A runtime that does not say its own (jaxlib before 0.8) gets the oldest that any runtime accepts.
+    """
+    metadata = load(builder, extension, abi.METADATA_EXTENSION, "metadata")
+    version = builder.gep(metadata, [i64(abi.METADATA["api_version"])])
+    minor = cgutils.alloca_once_value(builder, ir.Constant(I32, abi.OLDEST_API_MINOR))
+    api = load(builder, pointer, abi.CALL_FRAME, "api")
+    with builder.if_then(cgutils.is_not_null(builder, api)):
+        runtime = builder.gep(api, [i64(abi.API["api_version"])])
+        builder.store(load(builder, runtime, abi.API_VERSION, "minor_version", I32), minor)
+    store(builder, version, abi.API_VERSION, "major_version", ir.Constant(I32, abi.API_MAJOR))
+    store(builder, version, abi.API_VERSION, "minor_version", builder.load(minor))
+    store(builder, metadata, abi.METADATA, "traits", traits)
+    builder.ret(ir.Constant(POINTER, None))
 
 
 def create_error(builder: ir.IRBuilder, api: Any, message: Any, code: Any) -> Any:

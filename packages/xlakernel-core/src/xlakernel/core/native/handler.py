@@ -22,8 +22,8 @@ from ..ffi import abi
 from ..ffi.registry import Handler
 from . import parallel
 from .arguments import Argument, Slices, load_element
-from .debug import Observer
-from .frame import I32, I64, POINTER, Buffer, Frame, create_error, i64, load, store
+from .debug import HandlerObserver
+from .frame import I32, I64, POINTER, Buffer, Frame, answer_handshake, create_error, i64, load
 from .lock import held
 from .prange import counter
 from .status import emit_error, emit_recorded_error
@@ -63,7 +63,7 @@ def build_handler(
     Returns:
       The handler; its machine code and the kernel's live as long as it does.
     """
-    observer = Observer(arguments, kernel, place, once=ordered) if debug else None
+    observer = HandlerObserver(arguments, kernel, place, once=ordered) if debug else None
     pooled = concurrent and not ordered and lock is None and parallel.SUPPORTED
     return _HandlerBuilder(compiled, arguments, kernel, place, lock, record, observer, pooled).build()
 
@@ -82,7 +82,7 @@ class _HandlerBuilder:
         place: str,
         lock: int | None,
         record: str | None,
-        observer: Observer | None,
+        observer: HandlerObserver | None,
         pooled: bool,
     ) -> None:
         self.compiled = compiled
@@ -122,7 +122,7 @@ class _HandlerBuilder:
         (pointer,) = function.args
         extension = load(builder, pointer, abi.CALL_FRAME, "extension_start")
         with builder.if_then(cgutils.is_not_null(builder, extension), likely=False):
-            self._emit_handshake(builder, pointer, extension)
+            answer_handshake(builder, pointer, extension, ir.Constant(I32, 0))
         frame = Frame(builder, pointer)
         self._emit_count_checks(builder, frame)
         buffers = self._decode(frame)
@@ -154,23 +154,6 @@ class _HandlerBuilder:
         memory.linkage, memory.initializer = "internal", i64(0)
         run_batch = builder.inttoptr(i64(parallel.batch_runner()), parallel.RUN_BATCH.as_pointer())
         return builder.call(run_batch, [pointer, run, total, memory])
-
-    def _emit_handshake(self, builder: ir.IRBuilder, pointer: Any, extension: Any) -> None:
-        """Answer XLA's question for the API version: the version described in `abi`, with the runtime's own minor.
-
-        A runtime that does not say its own (jaxlib before 0.8) gets the oldest that any runtime accepts.
-        """
-        metadata = load(builder, extension, abi.METADATA_EXTENSION, "metadata")
-        version = builder.gep(metadata, [i64(abi.METADATA["api_version"])])
-        minor = cgutils.alloca_once_value(builder, ir.Constant(I32, abi.OLDEST_API_MINOR))
-        api = load(builder, pointer, abi.CALL_FRAME, "api")
-        with builder.if_then(cgutils.is_not_null(builder, api)):
-            runtime = builder.gep(api, [i64(abi.API["api_version"])])
-            builder.store(load(builder, runtime, abi.API_VERSION, "minor_version", I32), minor)
-        store(builder, version, abi.API_VERSION, "major_version", ir.Constant(I32, abi.API_MAJOR))
-        store(builder, version, abi.API_VERSION, "minor_version", builder.load(minor))
-        store(builder, metadata, abi.METADATA, "traits", ir.Constant(I32, 0))
-        builder.ret(ir.Constant(POINTER, None))
 
     def _reject(self, builder: ir.IRBuilder, frame: Frame, condition: Any, text: str) -> None:
         with builder.if_then(condition, likely=False):

@@ -25,6 +25,14 @@ _CODES = (
 )
 
 
+class CallError(Exception):
+    """What is wrong with a call, in full: its text and the name of its XLA error code are not to be changed."""
+
+    def __init__(self, message: str, code: str) -> None:
+        super().__init__(message)
+        self.code = abi.ERROR_CODES[code]
+
+
 def describe(
     exception: BaseException, kernel: str, place: str, location: tuple[str, str, int] | None
 ) -> tuple[str, int]:
@@ -37,6 +45,8 @@ def describe(
       location: function, file and line that raised. Numba does not know them for an index out of bounds, say, and
         they may lie in a function of its own.
     """
+    if isinstance(exception, CallError):
+        return _without_nul(str(exception)), exception.code
     code = next((name for kinds, name in _CODES if isinstance(exception, kinds)), "INTERNAL")
     who = f"kernel {kernel!r}"
     if not location or location[1] != place.rpartition(":")[0]:
@@ -44,8 +54,11 @@ def describe(
     if location:
         who += f", {location[1]}:{location[2]} in {location[0]}"
     text = f"{type(exception).__name__}: {exception}" if str(exception) else type(exception).__name__
-    message = f"{text} (raised by {who})"
-    return message.replace("\0", "\\0"), abi.ERROR_CODES[code]  # XLA reads it up to the first NUL
+    return _without_nul(f"{text} (raised by {who})"), abi.ERROR_CODES[code]
+
+
+def _without_nul(message: str) -> str:
+    return message.replace("\0", "\\0")  # XLA reads it up to the first NUL
 
 
 def _describe_unpacked(unpacked: Any, kernel: str, place: str) -> tuple[str, int]:

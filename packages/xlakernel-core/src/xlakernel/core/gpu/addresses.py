@@ -1,0 +1,144 @@
+"""Addresses to record on: reserved, in places of their own, with next to no memory behind them.
+
+Each array of a recording lies in a range of the address space that nothing else has, with room on both sides. So an
+address that a launch was given tells which array it points into, and where, even if it points before its beginning.
+Behind all of them is one small piece of memory, again and again: libraries ask the driver what a pointer is, and what a
+function launches beside the capture by mistake, and so really runs, harms nothing there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from cuda.bindings import driver as cuda
+
+from .driver import check
+
+_BACKED = 1 << 30  # bytes of an array; mapping more takes milliseconds
+_KEPT = 64  # ranges of a device for arrays of the least size, which the next recording need not make again
+
+_state = threading.local()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Range:
+    begin: int
+    end: int
+    start: int  # of the array
+    nbytes: int  # of the array
+    backed: int  # bytes from where the room before the array ends
+
+
+class Ranges:
+    """The address ranges of one recording, on the device of the current context.
+
+    Args:
+      device: the driver's ordinal of that device.
+    """
+
+    def __init__(self, device: int) -> None:
+        self._ranges: list[_Range] = []
+        self._backing = _backing(device)
+
+    def reserve(self, nbytes: int, shift: int = 0) -> int:
+        """Return the address of a new array of *nbytes* bytes, *shift* bytes away from the strictest alignment."""
+        found = self._backing.take(nbytes + shift)
+        start = found.begin + self._backing.granule + shift
+        self._ranges.append(dataclasses.replace(found, start=start, nbytes=nbytes))
+        return start
+
+    def find(self, address: int) -> tuple[int, int] | None:
+        """Return which array *address* points into, and how far from its beginning; None if into none."""
+        for number, found in enumerate(self._ranges):
+            if found.begin <= address < found.end:
+                return number, address - found.start
+        return None
+
+    def size(self, number: int) -> int:
+        """Return the size of array *number* in bytes."""
+        return self._ranges[number].nbytes
+
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Let `temporary` take from here, in this thread."""
+        before = getattr(_state, "ranges", None)  # a function that is recorded may have another one recorded
+        _state.ranges = self
+        try:
+            yield
+        finally:
+            _state.ranges = before
+
+    def free(self) -> None:
+        """Give the addresses back; nothing may use them any more."""
+        while self._ranges:
+            self._backing.give_back(self._ranges.pop())
+
+
+@dataclasses.dataclass
+class _Backing:
+    """What is behind the ranges of a device, and ranges that nobody uses now."""
+
+    granule: int
+    memory: Any  # of one granule
+    access: Any
+    kept: list[_Range] = dataclasses.field(default_factory=list)
+
+    def take(self, nbytes: int) -> _Range:
+        """Return a range for an array of this size, one that was kept if it is large enough."""
+        return self.kept.pop() if self.kept and nbytes <= self.granule else self._make(nbytes)
+
+    def _make(self, nbytes: int) -> _Range:
+        """Reserve and back a range for an array of this size, with a granule of room before it and behind it."""
+        granules = max(1, -(-nbytes // self.granule))
+        size = (granules + 2) * self.granule
+        begin = int(check(cuda.cuMemAddressReserve(size, self.granule, 0, 0)))
+        backed = 0
+        try:
+            while backed < min(granules * self.granule, max(_BACKED, self.granule)):
+                check(cuda.cuMemMap(begin + self.granule + backed, self.granule, 0, self.memory, 0))
+                backed += self.granule
+            check(cuda.cuMemSetAccess(begin + self.granule, backed, [self.access], 1))
+        except BaseException:
+            self._release(_Range(begin, begin + size, begin, nbytes, backed))
+            raise
+        return _Range(begin, begin + size, begin, nbytes, backed)
+
+    def give_back(self, found: _Range) -> None:
+        """Keep a range of the least size for others, and free any other."""
+        if found.end - found.begin == 3 * self.granule and len(self.kept) < _KEPT:
+            self.kept.append(found)
+        else:
+            self._release(found)
+
+    def _release(self, found: _Range) -> None:
+        if found.backed:
+            check(cuda.cuMemUnmap(found.begin + self.granule, found.backed))
+        check(cuda.cuMemAddressFree(found.begin, found.end - found.begin))
+
+
+@functools.cache  # a few MiB for the life of the process, and a millisecond less for each recording
+def _backing(device: int) -> _Backing:
+    properties = cuda.CUmemAllocationProp()
+    properties.type = cuda.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+    properties.location.type = cuda.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    properties.location.id = device
+    minimum = cuda.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
+    access = cuda.CUmemAccessDesc()
+    access.location = properties.location
+    access.flags = cuda.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+    granule = int(check(cuda.cuMemGetAllocationGranularity(properties, minimum)))
+    return _Backing(granule, check(cuda.cuMemCreate(granule, properties, 0)), access)
+
+
+def temporary(nbytes: int) -> int | None:
+    """Return the address of temporary memory, for the allocators of libraries; None outside of a recording.
+
+    It has no memory behind it: when the recorded work is replayed, XLA provides it.
+    """
+    ranges: Ranges | None = getattr(_state, "ranges", None)
+    return None if ranges is None else ranges.reserve(nbytes)

@@ -1,0 +1,161 @@
+"""The device arrays that a function uses besides its arguments."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import sys
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+_DEPTH = 8  # of objects in objects
+# Their objects lead everywhere, and to no array that a user has put there.
+_NOT_ENTERED = frozenset(
+    {"cuda", "cupy", "cupy_backends", "cupyx", "jax", "jaxlib", "llvmlite", "numba", "numba_cuda", "numpy", "scipy"}
+    | {"torch", "triton", "warp", "xlakernel"}
+) | (sys.stdlib_module_names - {"functools", "types"})
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceArray:
+    """An array that was found.
+
+    Attributes:
+      owner: the object that it is.
+      begin: address of its first byte.
+      end: address behind its last byte.
+    """
+
+    owner: Any
+    begin: int
+    end: int
+
+
+def device_arrays(roots: Iterable[Any]) -> list[DeviceArray]:
+    """Return the device arrays that *roots* refer to.
+
+    Looked into are functions, with their closures, defaults and the globals that they name, methods and partials,
+    containers, and the attributes of objects and, as far as a function names them, of modules.
+    """
+    walk = _Walk()
+    for root in roots:
+        walk.visit(root, frozenset(), 0)
+    return walk.found
+
+
+def referred(roots: Iterable[Any]) -> list[Any]:
+    """Return all that *roots* refer to now, as `device_arrays` looks into them: kernels among it.
+
+    Whoever holds it keeps modules loaded that a plan launches from, also when the names are bound to other kernels.
+    """
+    walk = _Walk()
+    for root in roots:
+        walk.visit(root, frozenset(), 0)
+    return walk.met
+
+
+def state(roots: Iterable[Any]) -> list[str]:
+    """Return what tells the state of all that *roots* refer to from another one, in this process.
+
+    That is numbers and texts, and which objects the others are: attributes may be bound anew, of objects that stay.
+    """
+    walk = _Walk()
+    for root in roots:
+        walk.visit(root, frozenset(), 0)
+    return walk.state
+
+
+class _Walk:
+    def __init__(self) -> None:
+        self.found: list[DeviceArray] = []
+        self.state: list[str] = []
+        self._seen: dict[int, Any] = {}  # keeps them alive, so that an identity stays its object's
+
+    @property
+    def met(self) -> list[Any]:
+        """The objects that it came by."""
+        return list(self._seen.values())
+
+    def visit(self, value: Any, names: frozenset[str], depth: int) -> None:
+        """Look into *value*, met in a function that uses *names*."""
+        if isinstance(value, (str, bytes, int, float, complex)):
+            self.state.append(repr(value))
+            return
+        if depth > _DEPTH or isinstance(value, (type, np.ndarray, jax.core.Tracer)):
+            return
+        if isinstance(value, types.ModuleType):
+            for name in sorted(names & vars(value).keys()):
+                self.visit(vars(value)[name], names, depth + 1)
+            return
+        if id(value) in self._seen:
+            return
+        self._seen[id(value)] = value
+        self.state.append(f"{type(value).__qualname__} {_identity(value)}")
+        array = _device_array(value)
+        if array is not None:
+            self.found.append(array)
+            return
+        for inner, inner_names in _parts(value):
+            self.visit(inner, inner_names or names, depth + 1)
+
+
+def _parts(value: Any) -> Iterator[tuple[Any, frozenset[str]]]:
+    """Yield what *value* refers to, with the names that are used where it is."""
+    nothing: frozenset[str] = frozenset()
+    if isinstance(value, types.FunctionType):
+        if str(value.__module__).partition(".")[0] in _NOT_ENTERED:
+            return
+        names = frozenset(_names(value.__code__))
+        for cell in value.__closure__ or ():
+            try:
+                yield cell.cell_contents, names
+            except ValueError:  # not bound yet
+                continue
+        yield (value.__defaults__, value.__kwdefaults__), names
+        for name in sorted(names & value.__globals__.keys()):
+            yield value.__globals__[name], names
+    elif isinstance(value, functools.partial):
+        yield (value.func, value.args, value.keywords), nothing
+    elif isinstance(value, types.MethodType):
+        yield (value.__func__, value.__self__), nothing
+    elif isinstance(value, Mapping):
+        yield from ((item, nothing) for item in list(value.values()))
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        yield from ((item, nothing) for item in list(value))
+    elif type(value).__module__.partition(".")[0] not in _NOT_ENTERED:
+        yield from ((item, nothing) for item in list(getattr(value, "__dict__", {}).values()))
+        slots = (name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ()))
+        yield from ((getattr(value, name, None), nothing) for name in slots if isinstance(name, str))
+
+
+def _identity(value: Any) -> int | None:
+    """Return what tells *value* from others; None: what is in it does."""
+    if isinstance(value, types.FunctionType):
+        return id(value.__code__)
+    inside = (Mapping, list, tuple, set, frozenset, functools.partial, types.MethodType)
+    return None if isinstance(value, inside) else id(value)
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names(constant)
+
+
+def _device_array(value: Any) -> DeviceArray | None:
+    try:
+        interface = value.__cuda_array_interface__
+        begin = interface["data"][0]
+        shape, strides = interface["shape"], interface.get("strides")
+        itemsize = np.dtype(interface["typestr"]).itemsize
+    except Exception:  # noqa: BLE001  # whatever a property of a foreign object raises: it is no device array
+        return None
+    steps = strides or [itemsize * int(np.prod(shape[axis + 1 :])) for axis in range(len(shape))]
+    reach = [step * max(extent - 1, 0) for step, extent in zip(steps, shape, strict=True)]
+    low, high = (sum(r for r in reach if r * sign > 0) for sign in (-1, 1))
+    return DeviceArray(value, begin + low, begin + high + itemsize)

@@ -1,0 +1,131 @@
+"""The CUDA driver, asked in Python: while something is recorded, never while it runs."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+from cuda.bindings import driver as cuda
+
+from ..errors import DeviceError
+
+_MAX_DYNAMIC_SHARED_MEM = cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+
+
+# The first that says what a kernel's parameters are (cuFuncGetParamInfo).
+_OLDEST = 12040
+
+
+def check(result: tuple[Any, ...]) -> Any:
+    """Return what a function of ``cuda.bindings.driver`` returned besides its status.
+
+    Raises:
+      DeviceError: if the driver refused.
+    """
+    status, *values = result
+    if int(status):
+        raise DeviceError(f"the CUDA driver refused a request: {describe(int(status))}.")
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def describe(status: int) -> str:
+    """Return name, number and meaning of one of the driver's error codes."""
+    try:
+        code = cuda.CUresult(status)
+    except ValueError:  # of a driver that is newer than the bindings
+        return f"error {status}"
+    meaning = cuda.cuGetErrorString(code)[1]
+    return f"{code.name} ({status}{f': {meaning.decode()}' if meaning else ''})"
+
+
+def error_code(error: BaseException) -> int | None:
+    """Return the driver's error code that a library's exception tells of; None if it does not say."""
+    text = str(error)
+    found = re.search(r"CUDA_ERROR_\w+", text)
+    name = found[0] if found else ""
+    if found := re.search(r"\bcudaError(StreamCapture\w+)", text):  # as the runtime calls what the driver refuses
+        name = "CUDA_ERROR" + re.sub(r"(?=[A-Z])", "_", found[1]).upper()
+    known = getattr(cuda.CUresult, name, None)
+    return None if known is None else int(known)
+
+
+@functools.cache
+def devices() -> tuple[int, ...]:
+    """Return the driver's ordinals of the GPUs that JAX uses in this process.
+
+    Raises:
+      DeviceError: if there is none, or the driver is too old.
+    """
+    try:
+        found = jax.local_devices(backend="cuda")
+    except RuntimeError as error:
+        raise DeviceError(
+            f"a kernel for CUDA needs an NVIDIA GPU, which JAX does not find: {error}. Run `nvidia-smi` to see whether "
+            'the driver works, and install a JAX with CUDA: pip install "xlakernel-core[cuda13]" (or [cuda12]).'
+        ) from error
+    check(cuda.cuInit(0))
+    version = int(check(cuda.cuDriverGetVersion()))
+    if version < _OLDEST:
+        raise DeviceError(
+            f"the NVIDIA driver is for CUDA {version // 1000}.{version % 1000 // 10}; kernels are recorded with one "
+            f"for CUDA {_OLDEST // 1000}.{_OLDEST % 1000 // 10} (550 on Linux) or newer. nvidia-smi shows which is "
+            "installed."
+        )
+    return tuple(device.local_hardware_id for device in found)
+
+
+def usual_device() -> int:
+    """Return the ordinal of the GPU that JAX puts arrays on, or of its first one."""
+    chosen = jax.config.jax_default_device  # type: ignore[attr-defined]
+    if getattr(chosen, "platform", None) == "gpu" and chosen.local_hardware_id in devices():
+        return int(chosen.local_hardware_id)
+    return devices()[0]
+
+
+@contextlib.contextmanager
+def context_of(device: int) -> Iterator[None]:
+    """Make the primary context of a device, which JAX uses too, the current one of this thread."""
+    handle = check(cuda.cuDeviceGet(device))
+    check(cuda.cuCtxPushCurrent(_primary_context(device, handle)))
+    try:
+        yield
+    finally:
+        check(cuda.cuCtxPopCurrent())
+
+
+@functools.cache  # retained once, for the life of the process, as JAX does
+def _primary_context(device: int, handle: Any) -> Any:
+    return check(cuda.cuDevicePrimaryCtxRetain(handle))
+
+
+def allocation_of(address: int) -> tuple[int, int, int] | None:
+    """Return begin, size and number of the allocation in GPU memory that *address* lies in; None if in none.
+
+    The number is the driver's own and never used again, unlike addresses.
+    """
+    status, begin, size = cuda.cuMemGetAddressRange(address)
+    if int(status):
+        return None
+    number = check(cuda.cuPointerGetAttribute(cuda.CUpointer_attribute.CU_POINTER_ATTRIBUTE_BUFFER_ID, address))
+    return int(begin), int(size), int(number)
+
+
+def device_of(address: int) -> int | None:
+    """Return the ordinal of the GPU whose memory *address* is in; None if in none's."""
+    kind = cuda.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+    status, ordinal = cuda.cuPointerGetAttribute(kind, address)
+    return None if int(status) else int(ordinal)
+
+
+def load_kernel(kernel: int) -> Any:
+    """Load a ``CUkernel`` into the current context, and return its function there."""
+    return check(cuda.cuKernelGetFunction(cuda.CUkernel(kernel)))
+
+
+def allow_shared_mem(function: Any, nbytes: int) -> None:
+    """Let launches of a ``CUfunction`` ask for this much dynamic shared memory."""
+    check(cuda.cuFuncSetAttribute(cuda.CUfunction(int(function)), _MAX_DYNAMIC_SHARED_MEM, nbytes))

@@ -1,0 +1,220 @@
+"""What a stream capture caught, read out of the driver's graph: steps on the addresses that they were given."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from cuda.bindings import driver as cuda
+
+from ..errors import RecordingError
+from .driver import check
+from .plan import Copy, Fill, Launch, Step
+
+_Kind = cuda.CUgraphNodeType
+_Attribute = cuda.CUlaunchAttributeID
+
+# What must be the same in a replay …
+_KEPT = (
+    _Attribute.CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
+    _Attribute.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+    _Attribute.CU_LAUNCH_ATTRIBUTE_PRIORITY,
+)
+# … and what cannot: a window of addresses, and objects of the capture.
+_REFUSED = (
+    _Attribute.CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW,
+    _Attribute.CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE,
+)
+_ATTRIBUTE_VALUE = 64  # bytes of a CUlaunchAttributeValue, which follows 8 bytes that say which it is
+_DEVICE_MEMORY = (cuda.CUmemorytype.CU_MEMORYTYPE_DEVICE, cuda.CUmemorytype.CU_MEMORYTYPE_UNIFIED)
+
+_NOT_REPLAYED = {
+    _Kind.CU_GRAPH_NODE_TYPE_HOST: "a function of the host",
+    _Kind.CU_GRAPH_NODE_TYPE_GRAPH: "a graph of its own",
+    _Kind.CU_GRAPH_NODE_TYPE_CONDITIONAL: "a conditional node",
+    _Kind.CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: "batched memory operations",
+    _Kind.CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL: "a signal to an external semaphore",
+    _Kind.CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT: "a wait for an external semaphore",
+    _Kind.CU_GRAPH_NODE_TYPE_EVENT_RECORD: "an external event",
+    _Kind.CU_GRAPH_NODE_TYPE_WAIT_EVENT: "a wait for an external event",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Caught:
+    """What one capture caught.
+
+    Attributes:
+      steps: in an order in which one stream may do them; all addresses are those of the capture.
+      sizes: of the parameters of each launch, by the number of its step.
+      allocations: address and size of the memory that was allocated on the stream; none overlaps another.
+      portable: whether the kernels' handles are good for every device.
+    """
+
+    steps: tuple[Step, ...]
+    sizes: dict[int, tuple[int, ...]]
+    allocations: tuple[tuple[int, int], ...]
+    portable: bool
+
+
+def read_graph(graph: Any, label: str) -> Caught:
+    """Return what *graph* consists of.
+
+    Args:
+      graph: of a stream capture. Its nodes are listed as they were captured, and each waits for earlier ones only: one
+        stream can do them in this order, also if several streams were captured.
+      label: the function's name, for messages.
+
+    Raises:
+      RecordingError: if there is something in it that cannot be replayed.
+    """
+    steps: list[Step] = []
+    sizes: dict[int, tuple[int, ...]] = {}
+    allocations: list[tuple[int, int]] = []
+    portable = True
+    for node in _nodes(graph):
+        kind = check(cuda.cuGraphNodeGetType(node))
+        if kind == _Kind.CU_GRAPH_NODE_TYPE_KERNEL:
+            launch, sizes[len(steps)], everywhere = _launch(node, label)
+            portable &= everywhere
+            steps.append(launch)
+        elif kind == _Kind.CU_GRAPH_NODE_TYPE_MEMSET:
+            steps.append(_fill(check(cuda.cuGraphMemsetNodeGetParams(node))))
+        elif kind == _Kind.CU_GRAPH_NODE_TYPE_MEMCPY:
+            steps.append(_copy(check(cuda.cuGraphMemcpyNodeGetParams(node)), label))
+        elif kind == _Kind.CU_GRAPH_NODE_TYPE_MEM_ALLOC:
+            parameters = check(cuda.cuGraphMemAllocNodeGetParams(node))
+            allocations.append((int(parameters.dptr), int(parameters.bytesize)))
+        elif kind not in (_Kind.CU_GRAPH_NODE_TYPE_MEM_FREE, _Kind.CU_GRAPH_NODE_TYPE_EMPTY):
+            what = _NOT_REPLAYED.get(kind, f"a node of the kind {kind.name}")
+            raise RecordingError(
+                f"{label}: {what} cannot be replayed; only kernels, fills and copies within the device can."
+            )
+    return Caught(tuple(steps), sizes, tuple(without_overlaps(allocations)), portable)
+
+
+def without_overlaps(blocks: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return address and size of what *blocks* cover, in their order: of several that overlap, one for all.
+
+    The driver gives out the same addresses again for memory that is allocated after other memory has been freed, in
+    other sizes too. What shared an address while it was captured shares it in the replay.
+    """
+    found: list[tuple[int, int]] = []
+    for begin, size in blocks:
+        end = begin + size
+        meeting = [(b, s) for b, s in found if b < end and begin < b + s]
+        low = min([begin, *(b for b, _ in meeting)])
+        united = low, max([end, *(b + s for b, s in meeting)]) - low
+        if meeting:
+            found[found.index(meeting[0])] = united
+            found = [block for block in found if block not in meeting[1:]]
+        else:
+            found.append(united)
+    return found
+
+
+def _nodes(graph: Any) -> list[Any]:
+    _, count = check(cuda.cuGraphGetNodes(graph, 0))
+    return list(check(cuda.cuGraphGetNodes(graph, count))[0]) if count else []
+
+
+def _launch(node: Any, label: str) -> tuple[Launch, tuple[int, ...], bool]:
+    found = check(cuda.cuGraphKernelNodeGetParams(node))
+    kernel, function = (int(handle) if handle is not None else 0 for handle in (found.kern, found.func))
+    name = _readable(check(cuda.cuKernelGetName(kernel) if kernel else cuda.cuFuncGetName(function)).decode())
+    places = list(_parameters(function, kernel))
+    pointers = ctypes.cast(int(found.kernelParams), ctypes.POINTER(ctypes.c_void_p)) if places else None
+    if places and not pointers:
+        raise RecordingError(f"{label}: the parameters of the kernel {name} were not passed one by one; they must be.")
+    block = bytearray(max((offset + size for offset, size in places), default=0))
+    for index, (offset, size) in enumerate(places):
+        assert pointers is not None
+        block[offset : offset + size] = ctypes.string_at(pointers[index], size)
+    launch = Launch(
+        kernel=name,
+        handle=kernel or function,
+        grid=(found.gridDimX, found.gridDimY, found.gridDimZ),
+        block=(found.blockDimX, found.blockDimY, found.blockDimZ),
+        shared_mem=found.sharedMemBytes,
+        parameters=bytes(block),
+        offsets=tuple(offset for offset, _ in places),
+        attributes=b"".join(_attributes(node, name, label)),
+    )
+    return launch, tuple(size for _, size in places), bool(kernel)
+
+
+def _parameters(function: int, kernel: int) -> Iterator[tuple[int, int]]:
+    """Yield offset and size of each parameter."""
+    for index in range(1 << 16):
+        if function:
+            status, offset, size = cuda.cuFuncGetParamInfo(function, index)
+        else:
+            status, offset, size = cuda.cuKernelGetParamInfo(kernel, index)
+        if int(status):  # there is no further one
+            return
+        yield offset, size
+
+
+def _attributes(node: Any, name: str, label: str) -> Iterator[bytes]:
+    """Yield as ``CUlaunchAttribute`` structs what a launch was asked for besides its dimensions."""
+    for key in (*_KEPT, *_REFUSED):
+        status, value = cuda.cuGraphKernelNodeGetAttribute(node, key)
+        data = b"" if int(status) else ctypes.string_at(value.getPtr(), _ATTRIBUTE_VALUE)
+        if any(data) and key in _REFUSED:
+            raise RecordingError(f"{label}: the launch attribute {key.name} of the kernel {name} cannot be replayed.")
+        if any(data):
+            yield int(key).to_bytes(8, "little") + data
+
+
+def _fill(found: Any) -> Fill:
+    return Fill(
+        destination=int(found.dst),
+        value=found.value,
+        itemsize=found.elementSize,
+        width=found.width,
+        height=found.height,
+        pitch=found.pitch if found.height > 1 else 0,
+    )
+
+
+def _copy(found: Any, label: str) -> Copy:
+    addresses, pitches, heights = [], [], []
+    for side in ("src", "dst"):
+        memory = getattr(found, f"{side}MemoryType")
+        if memory not in _DEVICE_MEMORY:
+            what = "from memory of the host" if side == "src" else "to memory of the host"
+            if memory == cuda.CUmemorytype.CU_MEMORYTYPE_ARRAY:
+                what = "of a CUDA array (texture memory)"
+            raise RecordingError(f"{label}: a copy {what} cannot be replayed; only copies within the device can.")
+        base, pitch, height, x, y, z = (
+            int(getattr(found, f"{side}{name}")) for name in ("Device", "Pitch", "Height", "XInBytes", "Y", "Z")
+        )
+        addresses.append(base + x + pitch * (y + height * z))
+        pitches.append(pitch if found.Height > 1 or found.Depth > 1 else 0)
+        heights.append(height if found.Depth > 1 else 0)
+    return Copy(
+        source=addresses[0],
+        destination=addresses[1],
+        width=found.WidthInBytes,
+        height=found.Height,
+        depth=found.Depth,
+        source_pitch=pitches[0],
+        source_height=heights[0],
+        destination_pitch=pitches[1],
+        destination_height=heights[1],
+    )
+
+
+def _readable(name: str) -> str:
+    """Return a kernel's name without the mangling of C++ and Numba: ``_ZN8__main__3addB2v1…`` is ``__main__.add``."""
+    if not name.startswith("_Z"):
+        return name
+    rest, parts = name[2:].removeprefix("N"), []
+    while found := re.match(r"\d+", rest):
+        length, begin = int(found[0]), found.end()
+        parts.append(rest[begin : begin + length])
+        rest = rest[begin + length :]
+    return ".".join(part for part in parts if part) or name

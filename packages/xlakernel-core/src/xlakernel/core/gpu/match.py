@@ -1,0 +1,216 @@
+"""Two recordings → a plan: what moved with an array is a pointer into it, and all else is equal."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..errors import RecordingError
+from .closure import DeviceArray, device_arrays
+from .launchable import Launchable
+from .plan import Address, Copy, Fill, Launch, Plan, Pointer, Step
+
+if TYPE_CHECKING:
+    from .record import Recording
+
+_FIELDS = {
+    Launch: ("kernel", "handle", "grid", "block", "shared_mem", "offsets", "attributes"),
+    Fill: ("value", "itemsize", "width", "height", "pitch"),
+    Copy: ("width", "height", "depth", "source_pitch", "source_height", "destination_pitch", "destination_height"),
+}
+_TITLES = {Launch: "kernel", Fill: "fill", Copy: "copy"}
+
+
+class Unsettled(RecordingError):
+    """Two recordings differ where a third may agree with one of them: inside a parameter that is a struct.
+
+    Libraries leave padding in them, and fields that the kernel sets itself, as whatever was in memory before.
+    """
+
+
+def match(one: Recording, two: Recording, launchable: Launchable, device: int) -> tuple[Plan, Any]:
+    """Return the plan that both recordings are instances of, and what must be kept alive for it.
+
+    Args:
+      one: a recording.
+      two: another one of the same work, on other addresses.
+      launchable: what was recorded.
+      device: where.
+
+    Raises:
+      Unsettled: if they differ inside a struct.
+      RecordingError: if they differ otherwise, or if there is a pointer whose memory nobody is known to keep.
+    """
+    matching = _Matching(one, two, launchable)
+    steps = matching.steps()
+    bound = matching.kept or not (one.caught.portable and two.caught.portable)
+    plan = Plan(launchable.arrays, steps, tuple(matching.scratch), device if bound else None)
+    return plan, [found.owner for found in matching.kept]
+
+
+class _Matching:
+    def __init__(self, one: Recording, two: Recording, launchable: Launchable) -> None:
+        self.one, self.two = one, two
+        self.launchable = launchable
+        self.arrays, self.label = launchable.arrays, launchable.label
+        self.scratch: list[int] = []
+        self.kept: list[DeviceArray] = []
+        self._blocks: dict[Any, int] = {}  # what a block of temporary memory was in both recordings → its number
+        self._known: list[DeviceArray] | None = None
+
+    def steps(self) -> tuple[Step, ...]:
+        first, second = self.one.caught.steps, self.two.caught.steps
+        if [type(step) for step in first] != [type(step) for step in second]:
+            raise self._differs(f"{_count(first)} the first time and {_count(second)} the second")
+        return tuple(self._step(number) for number in range(len(first)))
+
+    def _step(self, number: int) -> Step:
+        first, second = self.one.caught.steps[number], self.two.caught.steps[number]
+        what = f"{_TITLES[type(first)]} {number}"
+        if isinstance(first, Launch):
+            what += f" ({first.kernel})"
+        for name in _FIELDS[type(first)]:
+            before, after = getattr(first, name), getattr(second, name)
+            if before != after:
+                if name == "handle":
+                    raise self._differs(f"{what} is compiled anew each time. Define and compile kernels outside of it")
+                raise self._differs(f"{what} has {name.replace('_', ' ')} {before} and then {after}")
+        if isinstance(first, Launch):
+            assert isinstance(second, Launch)
+            return self._launch(number, first, second, what)
+        changes: dict[str, Any] = {
+            side: self._address(getattr(first, side), getattr(second, side), what)
+            for side in ("source", "destination")
+            if hasattr(first, side)
+        }
+        return dataclasses.replace(first, **changes)
+
+    def _launch(self, number: int, first: Launch, second: Launch, what: str) -> Launch:
+        pointers: list[tuple[int, Pointer]] = []
+        sizes = self.one.caught.sizes[number]
+        for position, (offset, size) in enumerate(zip(first.offsets, sizes, strict=True)):
+            end, unused = offset + size, self.launchable.unused(sizes, position)
+            for at in range(offset, end, 8):
+                words = [step.parameters[at : min(at + 8, end)] for step in (first, second)]
+                where = f"parameter {position} of {what}"
+                try:
+                    found = self._word(words[0], words[1], where, settled=size <= 8)
+                except RecordingError:
+                    if at - offset not in unused:  # else it is what was in memory before, an old pointer perhaps
+                        raise
+                else:
+                    pointers += [] if found is None else [(at, found)]
+        return dataclasses.replace(first, pointers=tuple(pointers))
+
+    def _word(self, first: bytes, second: bytes, where: str, *, settled: bool) -> Pointer | None:
+        """Return where a word of a parameter points; None if it is no pointer that moves, and the same both times."""
+        before, after = (int.from_bytes(word, "little") for word in (first, second))
+        found = self._pointer(before, after, where, settled=settled) if len(first) == 8 else None
+        if found is None and before != after:
+            raise self._differs(f"{where} is {before:#x} and then {after:#x}", settled=settled)
+        return found
+
+    def _address(self, first: int, second: int, what: str) -> Address:
+        found = self._pointer(first, second, f"an address of {what}", settled=True)
+        if found is None and first != second:
+            raise self._differs(f"an address of {what} is {first:#x} and then {second:#x}")
+        if found is None and _place(self.one, first) is None:  # the host's, which may be freed: unified addresses
+            raise RecordingError(
+                f"{self.label} cannot be recorded: an address of {what} is {first:#x}, which is in no memory of the "
+                "GPU that the driver knows; only fills and copies within the device can be replayed."
+            )
+        return first if found is None else found
+
+    def _pointer(self, first: int, second: int, where: str, *, settled: bool) -> Pointer | None:
+        """Return where a word of both recordings points; None if it is no pointer, or one that stays."""
+        one, two = _place(self.one, first), _place(self.two, second)
+        if one is None and two is None:
+            return None
+        if one is not None and two is not None and (one.kind, one.offset, one.size) == (two.kind, two.offset, two.size):
+            if one.kind == "allocation" and one.number == two.number:
+                self._keep(first, one, where)
+                return None
+            if one.kind == "range" and one.number == two.number < len(self.arrays):
+                return Pointer(one.number, one.offset)
+            # What the function refers to is not temporary: it takes turns with several arrays.
+            temporary = one.kind != "allocation" or not (self._owner(first, one) or self._owner(second, two))
+            if temporary and (one.kind == "allocation" or one.number == two.number):
+                return Pointer(self._scratch(one, two), one.offset)
+        text = f"{where} points to {one or 'no memory'} and then to {two or 'no memory'}"
+        raise self._differs(text, settled=settled)
+
+    def _scratch(self, one: _Place, two: _Place) -> int:
+        """Return the number of the scratch block that stands for a temporary one."""
+        key = (one.kind, one.number, two.number)
+        if key not in self._blocks:
+            self._blocks[key] = len(self.scratch)
+            self.scratch.append(one.size)
+        return len(self.arrays) + self._blocks[key]
+
+    def _keep(self, address: int, place: _Place, where: str) -> None:
+        """Note the device array that the function refers to and that *address* points into."""
+        if found := self._owner(address, place):
+            if found not in self.kept:
+                self.kept.append(found)
+            return
+        raise RecordingError(
+            f"{self.label} cannot be recorded: {where} is {address:#x}, which points into {place.size} bytes of GPU "
+            "memory that are neither an argument nor made in it, nor a device array that it refers to. So "
+            "is memory from a library's pool, and a library's workspace. Pass the array as an input, or refer to it by "
+            "a global or a closure of the function."
+        )
+
+    def _owner(self, address: int, place: _Place) -> DeviceArray | None:
+        """Return the device array that the function refers to and that *address* points into."""
+        if self._known is None:
+            self._known = device_arrays(self.launchable.closed_over)
+        begin = address - place.offset  # of the allocation: an array without elements may be anywhere
+        return next(
+            (
+                found
+                for found in self._known
+                # Where it ends, a block of a library's pool may begin that somebody else gets later.
+                if found.begin <= address < found.end and begin <= found.begin < begin + place.size
+            ),
+            None,
+        )
+
+    def _differs(self, text: str, *, settled: bool = True) -> RecordingError:
+        kind = RecordingError if settled else Unsettled
+        return kind(f"{self.label} cannot be recorded, because it does not do the same each time: {text}.")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Place:
+    """A byte of a block of memory: a range of ours, memory allocated on the stream, or another allocation."""
+
+    kind: Literal["range", "stream", "allocation"]
+    number: int
+    offset: int
+    size: int
+
+    def __str__(self) -> str:
+        return f"byte {self.offset} of {self.size} in {_BLOCKS[self.kind]} {self.number}"
+
+
+_BLOCKS = {"range": "array", "stream": "temporary block", "allocation": "allocation"}
+
+
+def _place(recording: Recording, word: int) -> _Place | None:
+    if found := recording.ranges.find(word):
+        number, offset = found
+        return _Place("range", number, offset, recording.ranges.size(number))
+    for behind in (0, 1):  # an address just behind a block, where nothing else begins, belongs to it
+        for number, (begin, size) in enumerate(recording.caught.allocations):
+            if begin <= word < begin + size + behind:
+                return _Place("stream", number, word - begin, size)
+    if word in recording.allocations:
+        begin, size, number = recording.allocations[word]
+        return _Place("allocation", number, word - begin, size)
+    return None
+
+
+def _count(steps: Sequence[Step]) -> str:
+    names = [step.kernel if isinstance(step, Launch) else _TITLES[type(step)] for step in steps]
+    return f"{len(steps)} steps ({', '.join(names[:8])}{', …' if len(names) > 8 else ''})"

@@ -1,0 +1,227 @@
+"""A handler that runs a launchable through Python, slice by slice, on XLA's stream.
+
+It is for what cannot be recorded, and for debug mode. XLA calls it from any of its threads; it takes the GIL for the
+time of a call, and keeps nothing from one call to the next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import itertools
+import math
+import site
+import sysconfig
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from cuda.bindings import driver as cuda
+
+from ..errors import DeviceError, DtypeError
+from ..ffi import abi
+from ..ffi.registry import Handler
+from ..native.call_frame import ArrayView, answer_handshake, api_of, arrays_of, counts_of, dtype_of, stream_of
+from ..native.status import CallError, describe, new_error
+from .driver import check
+from .launchable import Launchable
+
+#: ``run(addresses)``: launch everything, for each slice of the batch, on arrays that are there.
+Run = Callable[[Mapping[ArrayView, int]], None]
+#: ``observe(stream, inputs, outputs, run)``: run a call on other memory, and see what it does.
+Observe = Callable[[int, Sequence[ArrayView], Sequence[ArrayView], Run], None]
+
+_HANDLER = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
+
+
+def build_python_handler(
+    launchable: Launchable, *, observer: Observe | None = None, stream: int | None = None
+) -> Handler:
+    """Build the handler that calls ``launchable.launch``.
+
+    Args:
+      launchable: what to launch.
+      observer: runs the call in place of the handler, as in debug mode (`debug`).
+      stream: the handle to launch on in place of XLA's stream, for calls on the CPU platform, which has none. The
+        driver is then asked for nothing.
+
+    Returns:
+      The handler. XLA does not put it in command buffers.
+
+    Raises:
+      DtypeError: if an array has a dtype that handlers cannot take.
+    """
+    for array in launchable.arrays:
+        if array.dtype not in abi.DATA_TYPES:
+            raise DtypeError(
+                f"{launchable.label}: {array} has a dtype that handlers cannot take; allowed: "
+                f"{', '.join(abi.DATA_TYPES)}. Cast before and after the call, or view it as one of them."
+            )
+    call = _PythonCall(launchable, observer, stream)
+    address = ctypes.cast(call.callback, ctypes.c_void_p).value
+    assert address is not None
+    return Handler(address, call)
+
+
+class _PythonCall:
+    def __init__(self, launchable: Launchable, observer: Observe | None, stream: int | None) -> None:
+        self.launchable = launchable
+        self.observer = observer
+        self.stream = stream
+        self.callback = _HANDLER(self._answer)
+
+    def _answer(self, frame: int) -> int | None:
+        """Return an XLA_FFI_Error, or None where all is well. What is raised here would be printed and lost."""
+        try:
+            return None if answer_handshake(frame) else self._call(frame)
+        except BaseException as error:  # noqa: BLE001
+            label, place = self.launchable.label, self.launchable.place
+            return new_error(api_of(frame), *describe(error, label, place, _location(error, place)))
+
+    def _call(self, frame: int) -> int | None:
+        inputs, outputs = self._arrays(frame)
+        views = [*inputs, *outputs]
+        batch = self._batch(views)
+        stream, error = (self.stream, None) if self.stream is not None else stream_of(frame)
+        if error:
+            return error
+
+        with contextlib.nullcontext(stream) if self.stream is not None else _own_stream(stream) as own:
+
+            def run(addresses: Mapping[ArrayView, int]) -> None:
+                for places in _slices(views, batch, [addresses[view] for view in views]):
+                    self.launchable.launch(own, places)
+
+            if self.observer is None:
+                run({view: view.address for view in views})
+            else:
+                self.observer(own, inputs, outputs, run)
+        return None
+
+    def _arrays(self, frame: int) -> tuple[list[ArrayView], list[ArrayView]]:
+        """Return the inputs and outputs, which are those that the launchable was made for."""
+        arrays = self.launchable.arrays
+        inputs, outputs = (sum(array.source == source for array in arrays) for source in ("input", "output"))
+        expected, found = (inputs, outputs, 0), counts_of(frame)
+        if found != expected:
+            text = "{} inputs, {} outputs and {} attributes"
+            raise self._wrong(f"made for {text.format(*expected)}; the call has {text.format(*found)}")
+        return arrays_of(frame, arrays)
+
+    def _batch(self, views: Sequence[ArrayView]) -> tuple[int, ...]:
+        """Return the extents of the batch, after checking that the arrays agree on it and are as declared."""
+        arrays = self.launchable.arrays
+        levels = len(views[0].shape) - arrays[0].ndim if views else 0
+        for array, view in zip(arrays, views, strict=True):
+            same_rank = levels >= 0 and len(view.shape) == levels + array.ndim
+            same_type = dtype_of(view) == abi.DATA_TYPES[array.dtype]
+            if not (same_rank and same_type and view.shape[levels:] == array.shape):
+                raise self._wrong(
+                    f"made for {', '.join(map(str, arrays))}, behind the dimensions of a batch; {array.source} "
+                    f"{array.index} of the call is {_dtype_name(dtype_of(view))}[{','.join(map(str, view.shape))}]"
+                )
+        # 1 stands for "the same in each slice", unless it is all there is.
+        extents = zip(*(view.shape[:levels] for view in views), strict=True)
+        batch = tuple(next((extent for extent in axis if extent != 1), 1) for axis in extents)
+        for array, view in zip(arrays, views, strict=True):
+            shared = 1 if array.source == "input" else None
+            if any(own not in (extent, shared) for own, extent in zip(view.shape[:levels], batch, strict=True)):
+                raise self._wrong(
+                    f"the batch dimensions of the call's arrays differ: {array} has {view.shape[:levels]}, another has "
+                    f"{batch}; an input has those of the outputs, or 1"
+                )
+        return batch
+
+    def _wrong(self, text: str) -> CallError:
+        return CallError(f"xlakernel: {self.launchable.label}: {text}", "INVALID_ARGUMENT")
+
+
+def _dtype_name(code: int) -> str:
+    return next((name for name, known in abi.DATA_TYPES.items() if known == code), f"dtype {code} of XLA's FFI")
+
+
+def _slices(views: Sequence[ArrayView], batch: tuple[int, ...], addresses: Sequence[int]) -> Iterator[list[int]]:
+    """Yield for each slice of the batch, in order, where its arrays are, given where the whole ones are."""
+    strides = []
+    for view in views:
+        nbytes = math.prod(view.shape[len(batch) :]) * view.dtype.itemsize
+        below = [math.prod(view.shape[axis + 1 : len(batch)]) for axis in range(len(batch))]
+        strides.append([0 if view.shape[axis] == 1 else nbytes * below[axis] for axis in range(len(batch))])
+    for position in itertools.product(*map(range, batch)):
+        yield [
+            address + sum(i * stride for i, stride in zip(position, own, strict=True))
+            for address, own in zip(addresses, strides, strict=True)
+        ]
+
+
+@contextlib.contextmanager
+def _own_stream(stream: int) -> Iterator[int]:
+    """Give a stream whose work comes after what is on XLA's, and before what XLA adds to it.
+
+    It also keeps order with CUDA's default stream, on which libraries copy and launch that are not told otherwise;
+    XLA's streams do not.
+    """
+    with _context_of(stream):
+        context = int(check(cuda.cuCtxGetCurrent()))
+        known = vars(_streams).setdefault("by_context", {})
+        if context not in known:
+            own = check(cuda.cuStreamCreate(cuda.CUstream_flags.CU_STREAM_DEFAULT))
+            known[context] = own, check(cuda.cuEventCreate(cuda.CUevent_flags.CU_EVENT_DISABLE_TIMING))
+        own, event = known[context]
+        _let_wait(own, stream, event)
+        try:
+            yield int(own)
+        except BaseException:
+            with contextlib.suppress(DeviceError):  # it would repeat what the call failed with
+                _let_wait(stream, own, event)
+            raise
+        _let_wait(stream, own, event)
+
+
+_streams = threading.local()  # an event that one thread records, another one must not record again before it is used
+
+
+def _let_wait(stream: Any, other: Any, event: Any) -> None:
+    """Let *stream* wait for what is on the *other* one now."""
+    check(cuda.cuEventRecord(event, other))
+    check(cuda.cuStreamWaitEvent(stream, event, 0))  # 0: no flags
+
+
+@contextlib.contextmanager
+def _context_of(stream: int) -> Iterator[None]:
+    """Have the stream's context current in this thread, where XLA has not seen to it."""
+    context = check(cuda.cuStreamGetCtx(stream))
+    if int(check(cuda.cuCtxGetCurrent())) == int(context):
+        yield
+        return
+    check(cuda.cuCtxPushCurrent(context))
+    try:
+        yield
+    finally:
+        cuda.cuCtxPopCurrent()  # unchecked: it repeats what the call failed with
+
+
+def _library_folders() -> tuple[str, ...]:
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    found = [*(sysconfig.get_path(name) for name in names), site.getusersitepackages()]
+    found += [str(Path(str(module.__file__)).parents[1]) for module in (np, jax)]  # which may be elsewhere
+    return tuple(f"{path}/" for folder in found for path in {folder, str(Path(folder).resolve())})
+
+
+_LIBRARIES = _library_folders()
+
+
+def _location(error: BaseException, place: str) -> tuple[str, str, int] | None:
+    """Return function, file and line of the innermost frame that is the user's: no library's, and none of ours."""
+    own = place.rpartition(":")[0]
+    found = None
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        file = frame.f_code.co_filename
+        ours = str(frame.f_globals.get("__name__")).startswith("xlakernel.")
+        if file == own or not (ours or file.startswith((*_LIBRARIES, "<frozen "))):
+            found = frame.f_code.co_qualname, file, line
+    return found

@@ -1,0 +1,196 @@
+"""Recording what a function launches: twice, on different addresses, so that the pointers show.
+
+The function runs inside a stream capture. Nothing is executed; the driver's graph says what would have been. What
+moved with an address from one recording to the next is a pointer, and everything else must be equal: then the work is
+the same wherever the arrays lie, and can be replayed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from cuda.bindings import driver as cuda
+
+from ..errors import DeviceError, LaunchError, RecordingError, XLAKernelError
+from .addresses import Ranges
+from .driver import allocation_of, check, context_of, describe, error_code
+from .graph import Caught, read_graph
+from .launchable import Launchable
+from .match import Unsettled, match
+from .plan import Array, Plan, Step
+
+#: How often a function is recorded, until two recordings agree.
+_ATTEMPTS = 5
+_ALIGNMENT = 256  # of XLA's buffers
+
+_Code = cuda.CUresult
+_RELAXED = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+
+# Why the driver ends a capture → what the function did.
+_REASONS = {
+    _Code.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT: (
+        "it uses CUDA's default stream, to launch a kernel or to copy between host and device. Pass the stream that "
+        "the function is given: kernel[grid, block, stream](...)"
+    ),
+    _Code.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: (
+        "it waits for the device, as a function does that reads results on the host or synchronises"
+    ),
+    _Code.CUDA_ERROR_STREAM_CAPTURE_UNJOINED: (
+        "it launches work on another stream that the stream which it is given does not wait for at the end: record an "
+        "event there, and let the given stream wait for it"
+    ),
+    _Code.CUDA_ERROR_STREAM_CAPTURE_MERGE: "it lets two captures wait for each other",
+    _Code.CUDA_ERROR_STREAM_CAPTURE_ISOLATION: "it waits for an event that was recorded before it was called",
+    _Code.CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD: "it launches work from another thread",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Recording:
+    """One recording: what was caught, and what is known of the addresses in it.
+
+    Attributes:
+      caught: the steps.
+      ranges: where the arrays were, and temporary memory of allocators of ours.
+      allocations: address → begin, size and number of the allocation in GPU memory that it lies in, of those addresses
+        that lie in one.
+    """
+
+    caught: Caught
+    ranges: Ranges
+    allocations: dict[int, tuple[int, int, int]]
+
+
+def record(launchable: Launchable, device: int) -> tuple[Plan, Any]:
+    """Return the plan of what *launchable* does, and what must be kept alive for it.
+
+    Args:
+      launchable: what to record; it is launched two times at least.
+      device: the driver's ordinal of the GPU to record on.
+
+    Raises:
+      RecordingError: if what it does cannot be recorded, or differs each time.
+      LaunchError: if the driver refuses a launch.
+    """
+    with context_of(device), launchable.recording(), contextlib.ExitStack() as stack:
+        try:
+            return _record(launchable, device, stack)
+        except RecordingError:
+            # What it launches on a stream that is not captured runs, on addresses that are about to go away.
+            cuda.cuCtxSynchronize()
+            raise
+
+
+def _record(launchable: Launchable, device: int, stack: contextlib.ExitStack) -> tuple[Plan, Any]:
+    recordings: list[Recording] = []
+    last: RecordingError | None = None
+    for _ in range(_ATTEMPTS):
+        ranges = Ranges(device)
+        stack.callback(ranges.free)
+        shifted = len(recordings) % 2
+        addresses = [ranges.reserve(array.nbytes, shifted * _shift(array)) for array in launchable.arrays]
+        try:
+            new = _capture(launchable, ranges, addresses)
+        except _Disturbed as error:
+            last = error
+            continue
+        for old in recordings:
+            try:
+                return match(old, new, launchable, device)
+            except Unsettled as error:
+                last = error
+        recordings.append(new)
+    raise RecordingError(str(last)) from last
+
+
+class _Disturbed(RecordingError):
+    """A capture failed for a reason that may lie elsewhere in the process."""
+
+
+def _shift(array: Array) -> int:
+    """Return how far from XLA's alignment a slice of a batch may lie: a launch that depends on it must show."""
+    return min(array.nbytes & -array.nbytes, _ALIGNMENT) % (2 * _ALIGNMENT)
+
+
+def _capture(launchable: Launchable, ranges: Ranges, addresses: Sequence[int]) -> Recording:
+    # Not a "non-blocking" stream: beside one that is captured, the driver refuses launches on the default stream, which
+    # would run, on addresses without memory.
+    stream = check(cuda.cuStreamCreate(cuda.CUstream_flags.CU_STREAM_DEFAULT))
+    raised: BaseException | None = None
+    try:
+        work = _prepared(launchable, int(stream), addresses)
+        check(cuda.cuStreamBeginCapture(stream, _RELAXED))
+        try:
+            with ranges.in_use():
+                work()
+        except BaseException as error:  # noqa: BLE001  # raised again below, when the capture has ended
+            raised = error
+        status, graph = cuda.cuStreamEndCapture(stream)
+        with _destroyed(graph):
+            _check_capture(status, raised, launchable.label)
+            caught = read_graph(graph, launchable.label)
+    finally:
+        check(cuda.cuStreamDestroy(stream))
+    allocations = {word: found for word in _words(caught.steps) if (found := allocation_of(word))}
+    return Recording(caught, ranges, allocations)
+
+
+def _prepared(launchable: Launchable, stream: int, addresses: Sequence[int]) -> Callable[[], None]:
+    if launchable.prepare is None:
+        return functools.partial(launchable.launch, stream, addresses)
+    return launchable.prepare(stream, addresses)
+
+
+@contextlib.contextmanager
+def _destroyed(graph: Any) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        if graph is not None and int(graph):
+            check(cuda.cuGraphDestroy(graph))
+
+
+def _check_capture(status: Any, raised: BaseException | None, label: str) -> None:
+    """Raise what the function raised, or why its capture failed."""
+    if raised is not None and error_code(raised) == _Code.CUDA_ERROR_OUT_OF_MEMORY:
+        raise DeviceError(
+            f"{label}: the device has no memory left for what it allocates ({raised}), once for each recording, beside "
+            "XLA's, which takes most of it at the start. Leave some with XLA_PYTHON_CLIENT_MEM_FRACTION=.5 or "
+            "XLA_PYTHON_CLIENT_PREALLOCATE=false, or have the function take the memory as an output of its own."
+        ) from raised
+    if raised is not None and "captur" in str(raised) and error_code(raised) is None:  # a library that looks out for it
+        raise RecordingError(f"{label} cannot be recorded: {type(raised).__name__}: {raised}.") from raised
+    if raised is not None and (not int(status) or (isinstance(raised, XLAKernelError) and error_code(raised) is None)):
+        raise raised
+    if not int(status):
+        return
+    code = status if raised is None else error_code(raised) or status
+    if reason := _REASONS.get(code):
+        raise RecordingError(f"{label} cannot be recorded: {reason}.") from raised
+    if code == _Code.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED:
+        raise _Disturbed(
+            f"{label} cannot be recorded: the driver ended the capture with {describe(int(code))}. Another thread used "
+            "CUDA's default stream meanwhile, as PyTorch does, or the function ignores an error of the driver."
+        ) from raised
+    if raised is not None and error_code(raised) is not None:
+        raise LaunchError(
+            f"{label}: the CUDA driver refused a launch with {describe(code)}: a grid, a block or shared memory beyond "
+            "the limits of the device, or a grid too large for a cooperative launch."
+        ) from raised
+    if raised is not None:
+        raise raised
+    raise RecordingError(f"{label} cannot be recorded: the driver ended the capture with {describe(int(status))}.")
+
+
+def _words(steps: Sequence[Step]) -> set[int]:
+    """Return all that may be a pointer in *steps*."""
+    found: set[int] = set()
+    for step in steps:
+        block = getattr(step, "parameters", b"")
+        found.update(int.from_bytes(block[at : at + 8], "little") for at in range(0, len(block) - 7, 8))
+        found.update(int(getattr(step, side)) for side in ("source", "destination") if hasattr(step, side))
+    return {word for word in found if 1 << 20 <= word < 1 << 57}

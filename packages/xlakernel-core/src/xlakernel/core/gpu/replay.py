@@ -1,0 +1,310 @@
+"""Replaying launch plans, in machine code: one function for all plans, compiled once in a process.
+
+``replay(frame, handler)`` answers a call of XLA's with what `encode` has written at *handler*. A handler is a
+trampoline that XLA calls with a frame alone, and that adds the address: a pool of them is compiled at a time, each with
+a slot in a table for its address, because one alone takes half as long. No lock, no allocation and no Python is on the
+way, except for making an error.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from typing import Any
+
+import llvmlite.binding as llvm
+from llvmlite import ir
+from numba.core import cgutils
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.registry import cpu_target
+
+from ..ffi import abi
+from ..native.frame import I32, I64, POINTER, Buffer, Frame, answer_handshake, field, get_stream, i64, load
+from . import encode
+from .cuda_abi import layout
+from .steps import PERFORM, PERFORMERS, entry_at
+
+#: ``report(frame, what, plan, step, code)``: the ``XLA_FFI_Error`` that says *what* happened.
+REPORT = ir.FunctionType(POINTER, [POINTER, I64, I64, I64, I64])
+#: What: no current device, with the driver's code; no plan for device *code*; a call other than the recorded one; the
+#: driver refused a step, with its code.
+NO_DEVICE, NO_PLAN, OTHER_CALL, REFUSED = range(4)
+
+_HANDLER = ir.FunctionType(POINTER, [POINTER])
+_REPLAY = ir.FunctionType(POINTER, [POINTER, POINTER])
+#: ``check(plan, buffers, batch_rank, extents)``: the number of slices, having stored the extents of the batch; −1 if
+#: the call is not what the plan was recorded for.
+_CHECK = ir.FunctionType(I64, [POINTER, POINTER.as_pointer(), I64, I64.as_pointer()])
+#: ``locate(plan, buffers, batch_rank, extents, slice, bases)``: store where a slice's arrays and the scratch are.
+_LOCATE = ir.FunctionType(ir.VoidType(), [*_CHECK.args, I64, I64.as_pointer()])
+
+_ARRAY, _STEP = layout(encode.ArrayEntry), layout(encode.StepEntry)
+_PLAN, _TABLE = layout(encode.PlanEntry), layout(encode.HandlerEntry)
+_NULL = ir.Constant(POINTER, None)
+_POOL = 8
+
+_free: list[tuple[int, Any]] = []  # handlers to be had; none is used again, for XLA may call it for ever
+
+
+def take_handler(entry: int) -> tuple[int, Any]:
+    """Return the address of a handler that replays what is at address *entry*, and what keeps it alive."""
+    while True:
+        try:  # without a lock: a thread that compiles may come here, and one that is here compiles
+            address, (engine, table, slot) = _free.pop()
+        except IndexError:
+            _free.extend(_compile_pool())
+        else:
+            table[slot] = entry
+            return address, (engine, table)
+
+
+@functools.cache
+def routine(name: str) -> int:
+    """Return the address of one of the functions of this file: a way to perform a step, or ``replay``."""
+    address: int = _library().get_pointer_to_function(f"xlakernel_gpu_{name}")
+    return address
+
+
+@global_compiler_lock  # around the cache: one thread compiles, the others wait for it
+@functools.cache
+def _library() -> Any:
+    context = cpu_target.target_context
+    library = context.codegen().create_library("xlakernel_gpu")
+    module = context.create_module("xlakernel_gpu")
+    for name, emit in PERFORMERS.items():
+        function, builder = _function(module, name, PERFORM, linkage="external")
+        builder.ret(emit(builder, *function.args))
+    _emit_replay(module, _emit_check(module), _emit_locate(module))
+    library.add_ir_module(module)
+    library.finalize()
+    return library
+
+
+@global_compiler_lock
+def _compile_pool() -> list[tuple[int, Any]]:
+    """Return addresses of handlers; with each, what keeps it alive, its table and its slot in that."""
+    table = (ctypes.c_void_p * _POOL)()
+    names = [f"handler_{slot}" for slot in range(_POOL)]
+    module = ir.Module()
+    for slot, name in enumerate(names):
+        function = ir.Function(module, _HANDLER, name)
+        builder = ir.IRBuilder(function.append_basic_block())
+        replay = builder.inttoptr(i64(routine("replay")), _REPLAY.as_pointer())
+        place = builder.inttoptr(i64(ctypes.addressof(table) + 8 * slot), POINTER.as_pointer())
+        builder.ret(builder.call(replay, [function.args[0], builder.load(place)], tail=True))
+    # Numba's own way would optimise each function first: that takes five times as long.
+    target = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(opt=0, jit=True)
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(str(module)), target)
+    engine.finalize_object()
+    return [(engine.get_function_address(name), (engine, table, slot)) for slot, name in enumerate(names)]
+
+
+# replay(frame, handler)
+
+
+def _emit_replay(module: ir.Module, check: ir.Function, locate: ir.Function) -> None:
+    function, builder = _function(module, "replay", _REPLAY, linkage="external")
+    pointer, handler = function.args
+    extension = load(builder, pointer, abi.CALL_FRAME, "extension_start")
+    with builder.if_then(cgutils.is_not_null(builder, extension), likely=False):
+        traits = builder.trunc(load(builder, handler, _TABLE, "traits", I64), I32)
+        answer_handshake(builder, pointer, extension, traits)
+    frame = Frame(builder, pointer)
+    plan = _emit_choice(builder, frame, handler)
+
+    inputs, outputs, scratch = (load(builder, plan, _PLAN, f"{n}_count", I64) for n in ("input", "output", "scratch"))
+    counts = zip(frame.counts(), (inputs, builder.add(outputs, scratch), i64(0)), strict=True)
+    wrong = [builder.icmp_signed("!=", found, count) for found, count in counts]
+    _refuse(builder, frame, handler, plan, functools.reduce(builder.or_, wrong))
+    buffers = _all_buffers(builder, frame, inputs, builder.add(outputs, scratch))
+    batch_rank = _batch_rank(builder, plan, buffers, builder.add(inputs, outputs))
+    _refuse(builder, frame, handler, plan, builder.icmp_signed("<", batch_rank, i64(0)))
+    extents = builder.alloca(I64, size=batch_rank)
+    total = builder.call(check, [plan, buffers, batch_rank, extents])
+    _refuse(builder, frame, handler, plan, builder.icmp_signed("<", total, i64(0)))
+
+    stream = _emit_stream(builder, frame, handler)
+    bases = builder.alloca(I64, size=builder.add(builder.add(inputs, builder.add(outputs, scratch)), i64(1)))
+    with cgutils.for_range(builder, total, intp=I64) as index:
+        builder.call(locate, [plan, buffers, batch_rank, extents, index.index, bases])
+        steps = load(builder, plan, _PLAN, "steps", POINTER.as_pointer())
+        with cgutils.for_range(builder, load(builder, plan, _PLAN, "step_count", I64), intp=I64) as number:
+            step = builder.load(builder.gep(steps, [number.index]))
+            perform = load(builder, step, _STEP, "perform", PERFORM.as_pointer())
+            code = builder.call(perform, [step, bases, stream])
+            with builder.if_then(cgutils.is_not_null(builder, code), likely=False):
+                _report(builder, frame, handler, REFUSED, plan, number.index, builder.zext(code, I64))
+    builder.ret(_NULL)
+
+
+def _emit_choice(builder: ir.IRBuilder, frame: Frame, handler: Any) -> Any:
+    """Return the plan for the current device, or report that there is none."""
+    plans = load(builder, handler, _TABLE, "plans")
+    chosen = cgutils.alloca_once_value(builder, plans)
+    kind = ir.FunctionType(I32, [I32.as_pointer()]).as_pointer()
+    current_device = load(builder, handler, _TABLE, "current_device", kind)
+    with builder.if_then(cgutils.is_not_null(builder, current_device), likely=False):
+        answer = cgutils.alloca_once_value(builder, ir.Constant(I32, -1))
+        code = builder.call(current_device, [answer])
+        with builder.if_then(cgutils.is_not_null(builder, code), likely=False):
+            _report(builder, frame, handler, NO_DEVICE, None, i64(0), builder.zext(code, I64))
+        device = builder.sext(builder.load(answer), I64)
+        builder.store(_NULL, chosen)
+        with cgutils.for_range(builder, load(builder, handler, _TABLE, "plan_count", I64), intp=I64) as loop:
+            plan = entry_at(builder, plans, _PLAN, loop.index)
+            fits = builder.icmp_signed("==", load(builder, plan, _PLAN, "device", I64), device)
+            builder.store(builder.select(fits, plan, builder.load(chosen)), chosen)
+        with builder.if_then(cgutils.is_null(builder, builder.load(chosen)), likely=False):
+            _report(builder, frame, handler, NO_PLAN, None, i64(0), device)
+    return builder.load(chosen)
+
+
+def _report(builder: ir.IRBuilder, frame: Frame, handler: Any, what: int, plan: Any, step: Any, code: Any) -> None:
+    number = i64(0) if plan is None else load(builder, plan, _PLAN, "number", I64)
+    report = load(builder, handler, _TABLE, "report", REPORT.as_pointer())
+    builder.ret(builder.call(report, [frame.pointer, i64(what), number, step, code]))
+
+
+def _refuse(builder: ir.IRBuilder, frame: Frame, handler: Any, plan: Any, wrong: Any) -> None:
+    with builder.if_then(wrong, likely=False):
+        _report(builder, frame, handler, OTHER_CALL, plan, i64(0), i64(0))
+
+
+def _all_buffers(builder: ir.IRBuilder, frame: Frame, inputs: Any, outputs: Any) -> Any:
+    """Return the addresses of the call's descriptions of its inputs and then its outputs."""
+    buffers = builder.alloca(POINTER, size=builder.add(inputs, outputs))
+    parts = (("args", abi.ARGS, inputs, i64(0)), ("rets", abi.RETS, outputs, inputs))
+    for part, struct, count, first in parts:
+        found = load(builder, field(builder, frame.pointer, abi.CALL_FRAME, part), struct, part, POINTER.as_pointer())
+        cgutils.raw_memcpy(builder, builder.gep(buffers, [first]), found, count, 8)
+    return buffers
+
+
+def _batch_rank(builder: ir.IRBuilder, plan: Any, buffers: Any, count: Any) -> Any:
+    """Return how many dimensions the first array has before its own, 0 if there is no array."""
+    rank = cgutils.alloca_once_value(builder, i64(0))
+    with builder.if_then(builder.icmp_signed(">", count, i64(0))):
+        own = load(builder, load(builder, plan, _PLAN, "arrays"), _ARRAY, "rank", I64)
+        found = load(builder, builder.load(buffers), abi.BUFFER, "rank", I64)
+        builder.store(builder.sub(found, own), rank)
+    return builder.load(rank)
+
+
+def _emit_stream(builder: ir.IRBuilder, frame: Frame, handler: Any) -> Any:
+    stream = cgutils.alloca_once_value(builder, load(builder, handler, _TABLE, "stream"))
+    fixed = cgutils.is_not_null(builder, load(builder, handler, _TABLE, "fixed_stream", I64))
+    with builder.if_then(builder.not_(fixed), likely=True):
+        error, found = get_stream(builder, frame.api, load(builder, frame.pointer, abi.CALL_FRAME, "ctx"))
+        with builder.if_then(cgutils.is_not_null(builder, error), likely=False):
+            builder.ret(error)
+        builder.store(found, stream)
+    return builder.load(stream)
+
+
+# check(plan, buffers, batch_rank, extents)
+
+
+def _emit_check(module: ir.Module) -> ir.Function:
+    function, builder = _function(module, "check", _CHECK)
+    plan, buffers, batch_rank, extents = function.args
+    inputs, outputs, scratch = (load(builder, plan, _PLAN, f"{n}_count", I64) for n in ("input", "output", "scratch"))
+    arrays = builder.add(inputs, outputs)
+    with cgutils.for_range(builder, batch_rank, intp=I64) as axis:
+        builder.store(i64(1), builder.gep(extents, [axis.index]))
+    with cgutils.for_range(builder, arrays, intp=I64) as loop:
+        buffer = Buffer(builder, builder.load(builder.gep(buffers, [loop.index])))
+        entry = entry_at(builder, load(builder, plan, _PLAN, "arrays"), _ARRAY, loop.index)
+        _check_slice(builder, buffer, entry, batch_rank)
+        with cgutils.for_range(builder, batch_rank, intp=I64) as axis:
+            own, place = builder.load(builder.gep(buffer.dims, [axis.index])), builder.gep(extents, [axis.index])
+            one = builder.icmp_signed("==", own, i64(1))
+            builder.store(builder.select(one, builder.load(place), own), place)
+
+    total = cgutils.alloca_once_value(builder, i64(1))
+    with cgutils.for_range(builder, batch_rank, intp=I64) as axis:
+        extent = builder.load(builder.gep(extents, [axis.index]))
+        builder.store(builder.mul(builder.load(total), extent), total)
+        with cgutils.for_range(builder, arrays, intp=I64) as loop:
+            buffer = Buffer(builder, builder.load(builder.gep(buffers, [loop.index])))
+            own = builder.load(builder.gep(buffer.dims, [axis.index]))
+            is_input = builder.icmp_signed("<", loop.index, inputs)
+            shared = builder.and_(is_input, builder.icmp_signed("==", own, i64(1)))
+            _fail(builder, builder.not_(builder.or_(shared, builder.icmp_signed("==", own, extent))))
+    sizes = load(builder, plan, _PLAN, "scratch", I64.as_pointer())
+    with cgutils.for_range(builder, scratch, intp=I64) as loop:
+        buffer = Buffer(builder, builder.load(builder.gep(buffers, [builder.add(arrays, loop.index)])))
+        _fail(builder, builder.icmp_signed("!=", buffer.dtype, ir.Constant(I32, abi.DATA_TYPES["uint8"])))
+        _fail(builder, builder.icmp_signed("!=", buffer.rank, i64(1)))
+        size = builder.load(builder.gep(sizes, [loop.index]))
+        _fail(builder, builder.icmp_signed("<", builder.load(buffer.dims), size))
+    builder.ret(builder.load(total))
+    return function
+
+
+def _check_slice(builder: ir.IRBuilder, buffer: Buffer, entry: Any, batch_rank: Any) -> None:
+    """Fail unless the buffer's dtype, rank and last dimensions are the recorded array's."""
+    rank = load(builder, entry, _ARRAY, "rank", I64)
+    dtype = builder.trunc(load(builder, entry, _ARRAY, "dtype", I64), I32)
+    _fail(builder, builder.icmp_signed("!=", buffer.dtype, dtype))
+    _fail(builder, builder.icmp_signed("!=", buffer.rank, builder.add(batch_rank, rank)))
+    extents = load(builder, entry, _ARRAY, "extents", I64.as_pointer())
+    with cgutils.for_range(builder, rank, intp=I64) as axis:
+        found = builder.load(builder.gep(buffer.dims, [builder.add(batch_rank, axis.index)]))
+        _fail(builder, builder.icmp_signed("!=", found, builder.load(builder.gep(extents, [axis.index]))))
+
+
+def _fail(builder: ir.IRBuilder, wrong: Any) -> None:
+    with builder.if_then(wrong, likely=False):
+        builder.ret(i64(-1))
+
+
+# locate(plan, buffers, batch_rank, extents, slice, bases)
+
+
+def _emit_locate(module: ir.Module) -> ir.Function:
+    function, builder = _function(module, "locate", _LOCATE)
+    plan, buffers, batch_rank, extents, index, bases = function.args
+    inputs, outputs, scratch = (load(builder, plan, _PLAN, f"{n}_count", I64) for n in ("input", "output", "scratch"))
+    arrays = builder.add(inputs, outputs)
+    count = builder.add(arrays, scratch)
+    with cgutils.for_range(builder, count, intp=I64) as loop:
+        data = load(builder, builder.load(builder.gep(buffers, [loop.index])), abi.BUFFER, "data", I64)
+        builder.store(data, builder.gep(bases, [loop.index]))
+    builder.store(i64(0), builder.gep(bases, [count]))
+    with builder.if_then(builder.icmp_signed(">", batch_rank, i64(0)), likely=False):
+        remaining, stride = cgutils.alloca_once(builder, I64), cgutils.alloca_once(builder, I64)
+        with cgutils.for_range(builder, arrays, intp=I64) as loop:
+            dims = Buffer(builder, builder.load(builder.gep(buffers, [loop.index]))).dims
+            entry = entry_at(builder, load(builder, plan, _PLAN, "arrays"), _ARRAY, loop.index)
+            builder.store(index, remaining)
+            builder.store(load(builder, entry, _ARRAY, "nbytes", I64), stride)
+            base = builder.gep(bases, [loop.index])
+            with cgutils.for_range(builder, batch_rank, intp=I64) as back:  # from the last axis to the first
+                axis = builder.sub(builder.sub(batch_rank, back.index), i64(1))
+                _advance(builder, base, stride, remaining, dims, extents, axis)
+    builder.ret_void()
+    return function
+
+
+def _advance(builder: ir.IRBuilder, base: Any, stride: Any, remaining: Any, dims: Any, extents: Any, axis: Any) -> None:
+    """Move an array's base along a batch axis, unless the slices share it there: 1 is "the same in each slice"."""
+    own, extent = (builder.load(builder.gep(values, [axis])) for values in (dims, extents))
+    rest, step = builder.load(remaining), builder.load(stride)
+    quotient = builder.udiv(rest, extent)
+    coordinate = builder.sub(rest, builder.mul(quotient, extent))
+    shared = builder.icmp_signed("==", own, i64(1))
+    moved = builder.select(shared, i64(0), builder.mul(coordinate, step))
+    builder.store(builder.add(builder.load(base), moved), base)
+    builder.store(builder.mul(step, own), stride)
+    builder.store(quotient, remaining)
+
+
+def _function(
+    module: ir.Module, name: str, kind: ir.FunctionType, linkage: str = "internal"
+) -> tuple[ir.Function, ir.IRBuilder]:
+    function = ir.Function(module, kind, f"xlakernel_gpu_{name}")
+    function.linkage = linkage
+    # Optimised code would save 10 ns a call, beside a microsecond in the driver, and take four times as long to make.
+    function.attributes.add("noinline")
+    function.attributes.add("optnone")
+    return function, ir.IRBuilder(function.append_basic_block("entry"))

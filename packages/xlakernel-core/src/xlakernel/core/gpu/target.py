@@ -1,0 +1,178 @@
+"""From a launchable to a registered target: recorded if it can be, run by Python if not."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from ..call import Target
+from ..errors import RecordingError, RecordingWarning
+from ..ffi.registry import Handler, ensure_registered
+from .closure import device_arrays, referred
+from .debug import build_debug_handler
+from .driver import allow_shared_mem, context_of, device_of, devices, load_kernel, usual_device
+from .launch import build_handler
+from .launchable import Launchable
+from .plan import Launch, Plan, pointers_of
+from .python_call import build_python_handler
+from .record import record
+
+#: What is added to a target's name in debug mode, by whether a call must do its work only once.
+_DEBUG = {False: "&debug", True: "&debug-once"}
+
+_targets: dict[str, Target] = {}
+_said: set[tuple[str, str]] = set()
+# Held while something is recorded. The registry's lock is not: a recording compiles kernels, under a lock of Numba's
+# that other threads hold when they come to the registry.
+_lock = threading.RLock()
+
+
+def register(launchable: Launchable, *, once: bool = False, debug: bool = False) -> Target:
+    """Register the handler of *launchable*, unless its name is known.
+
+    Args:
+      launchable: what a call does.
+      once: whether a call must do it only once, also in debug mode.
+      debug: whether to check what it does (`config.debug_mode`).
+
+    Returns:
+      Its target.
+
+    Raises:
+      RecordingError: if it must be recorded and cannot be.
+      DeviceError: if there is no GPU.
+      LaunchError: if the driver refuses a launch.
+    """
+    name = launchable.name + (_DEBUG[once] if debug else "")
+    with _lock:
+        if name not in _targets:
+            if debug:
+                for device in devices():
+                    _allow_shared_mem(launchable, device)
+                handler = build_debug_handler(launchable, once=once)
+                scratch: tuple[int, ...] = ()
+            else:
+                handler, scratch = _build(launchable)
+            ensure_registered(name, "CUDA", lambda: handler, launchable.recipe)
+            _targets[name] = Target(name, scratch=scratch)
+        return _targets[name]
+
+
+def register_again(launchable: Launchable, target: str, *, debug: bool) -> Target:
+    """Register the handler of *launchable* under the name that it has in a program of another process.
+
+    Args:
+      launchable: what a call does.
+      target: what `register` called it there.
+      debug: whether it was registered for debug mode.
+    """
+    once = debug and target.endswith(_DEBUG[True])
+    name = target.removesuffix(_DEBUG[once]) if debug else target
+    return register(dataclasses.replace(launchable, name=name), once=once, debug=debug)
+
+
+def _build(launchable: Launchable) -> tuple[Handler, tuple[int, ...]]:
+    if launchable.record:
+        try:
+            return _build_recorded(launchable)
+        except RecordingError as error:
+            if launchable.record != "auto":
+                raise
+            _say_once(launchable, error)
+    for device in devices():
+        _allow_shared_mem(launchable, device)
+    return build_python_handler(launchable), ()
+
+
+def _build_recorded(launchable: Launchable) -> tuple[Handler, tuple[int, ...]]:
+    first = _home(launchable)
+    plan, kept = _record(launchable, first)
+    _check_outputs(plan, launchable)
+    plans, keep_alive = [plan], [kept]
+    for device in devices():
+        if device == first:
+            continue
+        if plan.device is None:
+            _load(plan, device)
+            _allow_shared_mem(launchable, device)
+        elif not kept:  # device arrays that it refers to are on one device
+            other, _ = _record(launchable, device)
+            plans.append(other)
+    scratch = _largest([plan.scratch for plan in plans], launchable)
+    handler = build_handler(plans, label=launchable.label)
+    # Kernels among what it refers to: one that a name is bound to no longer would be unloaded.
+    keep_alive.append(referred(launchable.closed_over))
+    return Handler(handler.address, (handler.keep_alive, keep_alive, launchable)), scratch
+
+
+def _home(launchable: Launchable) -> int:
+    """Return the device to record on: the one that has the device arrays it refers to, or else the usual one."""
+    usual = usual_device()
+    with context_of(usual):
+        found = {device_of(array.begin) for array in device_arrays(launchable.closed_over)} - {None}
+    (home,) = found if len(found) == 1 else (None,)
+    return home if home in devices() else usual
+
+
+def _record(launchable: Launchable, device: int) -> tuple[Plan, Any]:
+    _allow_shared_mem(launchable, device)
+    return record(launchable, device)
+
+
+def _allow_shared_mem(launchable: Launchable, device: int) -> None:
+    """Raise the limit of the kernels that ask for more shared memory than every device gives."""
+    if launchable.probe is None:
+        return
+    found, _ = _record(dataclasses.replace(launchable, launch=launchable.probe, prepare=None, probe=None), device)
+    with context_of(device):
+        for step in found.steps:
+            if isinstance(step, Launch):
+                function = load_kernel(step.handle) if found.device is None else step.handle
+                allow_shared_mem(function, launchable.shared_mem)
+
+
+def _load(plan: Plan, device: int) -> None:
+    """Load the kernels on a device before they are launched there: that is not allowed while XLA captures a graph."""
+    with context_of(device):
+        for step in plan.steps:
+            if isinstance(step, Launch):
+                load_kernel(step.handle)
+
+
+def _check_outputs(plan: Plan, launchable: Launchable) -> None:
+    """Refuse a plan that has no output to write to: the work went elsewhere, and is not in it."""
+    fresh = {
+        number: array
+        for number, array in enumerate(plan.arrays)
+        if array.source == "output" and array.nbytes and array.index not in launchable.aliased
+    }
+    if fresh and not fresh.keys() & {place.array for step in plan.steps for place in pointers_of(step)}:
+        raise RecordingError(
+            f"{launchable.label} cannot be recorded: nothing that it launches on the stream which it is given has "
+            f"{', or '.join(map(str, fresh.values()))} to write to. What goes on another stream is not recorded, and "
+            "XLA does not wait for it: pass the stream on, kernel[grid, block, stream](...)."
+        )
+
+
+def _largest(scratch: Sequence[tuple[int, ...]], launchable: Launchable) -> tuple[int, ...]:
+    if len({len(blocks) for blocks in scratch}) > 1:
+        raise RecordingError(
+            f"{launchable.label} cannot be recorded: it allocates {' and '.join(str(len(b)) for b in scratch)} blocks "
+            "of temporary memory on different devices."
+        )
+    return tuple(max(sizes) for sizes in zip(*scratch, strict=True))
+
+
+def _say_once(launchable: Launchable, error: RecordingError) -> None:
+    key = (launchable.label, launchable.place)
+    if key not in _said:
+        _said.add(key)
+        warnings.warn(
+            f"{error} It runs through Python instead, each time that it is called, which takes some 100 µs and the "
+            "GIL. record=False accepts that, and record=True makes it an error.",
+            RecordingWarning,
+            stacklevel=2,
+        )

@@ -1,0 +1,109 @@
+"""What is asked of the driver in Python, answered by stand-ins."""
+
+import itertools
+import types
+
+import jax
+import pytest
+
+pytest.importorskip("cuda.bindings")
+
+from xlakernel.core.errors import DeviceError
+from xlakernel.core.gpu import addresses, driver, record
+
+
+@pytest.fixture
+def devices(monkeypatch):
+    """Return a function that returns the devices of a driver of this version."""
+
+    def ask(version):
+        monkeypatch.setattr(jax, "local_devices", lambda backend: [types.SimpleNamespace(local_hardware_id=3)])
+        monkeypatch.setattr(driver.cuda, "cuInit", lambda flags: (0,))
+        monkeypatch.setattr(driver.cuda, "cuDriverGetVersion", lambda: (0, version))
+        return driver.devices.__wrapped__()
+
+    return ask
+
+
+def test_the_devices_are_those_of_jax(devices):
+    assert devices(12040) == (3,)
+
+
+def test_a_driver_that_does_not_know_parameters_is_refused(devices):
+    with pytest.raises(DeviceError, match=r"driver is for CUDA 12\.3; .* for CUDA 12\.4 \(550 on Linux\) or newer"):
+        devices(12030)
+
+
+def test_temporaries_are_the_innermost_recordings(monkeypatch):
+    monkeypatch.setattr(addresses.Ranges, "reserve", lambda self, nbytes: (self, nbytes))
+    outer, inner = (object.__new__(addresses.Ranges) for _ in range(2))
+    with outer.in_use():
+        with inner.in_use():
+            assert addresses.temporary(8) == (inner, 8)
+        assert addresses.temporary(8) == (outer, 8)
+    assert addresses.temporary(8) is None
+
+
+GRANULE = 1 << 21
+
+
+@pytest.fixture
+def ranges(monkeypatch):
+    """Return a function that returns `Ranges` of one device, and the list of what the driver was asked."""
+    calls, next_address = [], itertools.count(1 << 40, 1 << 32)
+
+    def stub(name, answer):
+        monkeypatch.setattr(addresses.cuda, name, lambda *args: calls.append((name, *args[:2])) or answer())
+
+    stub("cuMemAddressReserve", lambda: (0, next(next_address)))
+    for name in ("cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuMemAddressFree"):
+        stub(name, lambda: (0,))
+    backing = addresses._Backing(GRANULE, "memory", "access")
+    monkeypatch.setattr(addresses, "_backing", lambda device: backing)
+    return lambda: addresses.Ranges(0), calls
+
+
+def test_ranges_for_small_arrays_are_used_again(ranges):
+    new, calls = ranges
+    first, second = new(), new()
+    starts = [first.reserve(8), first.reserve(100, shift=4), second.reserve(8)]
+    assert len({start // GRANULE for start in starts}) == 3
+    assert first.find(starts[1] - 4) == (1, -4) and first.find(starts[2]) is None and first.size(1) == 100
+    first.free()
+    second.free()
+    made = len(calls)
+    again = new()
+    assert {again.reserve(16) // GRANULE for _ in starts} == {start // GRANULE for start in starts}
+    assert len(calls) == made and again.size(2) == 16
+
+
+def test_ranges_for_large_arrays_are_backed_and_freed(ranges):
+    new, calls = ranges
+    large = new()
+    start = large.reserve(3 * GRANULE, shift=256)
+    begin = start - GRANULE - 256
+    assert large.find(start + 3 * GRANULE + 8) == (0, 3 * GRANULE + 8)
+    mapped = [call[1] for call in calls if call[0] == "cuMemMap"]
+    assert mapped == [begin + k * GRANULE for k in range(1, 5)]
+    large.free()
+    assert calls[-2:] == [
+        ("cuMemUnmap", begin + GRANULE, 4 * GRANULE),
+        ("cuMemAddressFree", begin, 6 * GRANULE),
+    ]
+
+
+def test_addresses_are_given_back_also_where_there_is_no_memory_for_them(ranges, monkeypatch):
+    """The error is the driver's own, and not that what was never mapped cannot be unmapped."""
+    new, calls = ranges
+    monkeypatch.setattr(addresses.cuda, "cuMemMap", lambda *_: (2,))
+    monkeypatch.setattr("xlakernel.core.gpu.driver.describe", str)
+    with pytest.raises(DeviceError, match=r"refused a request: 2"):
+        new().reserve(8)
+    assert [name for name, *_ in calls] == ["cuMemAddressReserve", "cuMemAddressFree"]
+
+
+@pytest.mark.parametrize("status", [0, 901])
+def test_that_there_is_no_memory_for_temporaries_is_said(status):
+    raised = RuntimeError("[2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY")
+    with pytest.raises(DeviceError, match=r"f: .* no memory left .*\[2\] Call to cuMemAlloc.*PREALLOCATE"):
+        record._check_capture(status, raised, "f")
