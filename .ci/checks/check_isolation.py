@@ -13,9 +13,11 @@ import sysconfig
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from imports import find_imports, module_name
 
+RULES: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("rooms.toml").read_text("utf-8"))
 # Libraries that another one ties to itself, release by release: to need it is to declare them.
 BROUGHT = {"jax": {"jaxlib", "ml-dtypes"}, "numba": {"llvmlite"}, "numba-cuda": {"numba"}}
 
@@ -40,18 +42,17 @@ def declared(distribution: str) -> set[str]:
 
 def closed_rooms(package: str, extra: str | None) -> list[str]:
     """Return the rooms whose extra is not installed."""
-    rules = tomllib.loads(Path(__file__).with_name("rooms.toml").read_text("utf-8"))
-    rooms = rules[package].get("rooms", {})
+    rooms = RULES[package].get("rooms", {})
     return [room for room, rule in rooms.items() if rule.get("extra") not in (None, extra)]
 
 
-def undeclared(folder: Path, root: Path, allowed: set[str]) -> Iterator[str]:
-    """Yield the imports of installed distributions that the package does not declare."""
+def undeclared(folder: Path, root: Path, allowed: set[str], optional: set[str]) -> Iterator[str]:
+    """Yield the imports of installed distributions that the package does not declare; functions may have *optional*."""
     owners = metadata.packages_distributions()
     for path in sorted(folder.rglob("*.py")):
         for found in find_imports(path, root):
             top, *rest = found.target.split(".")
-            if top in sys.stdlib_module_names:
+            if top in sys.stdlib_module_names or (top in optional and not found.at_import):
                 continue
             if top == "xlakernel":
                 needed = {f"xlakernel-{rest[0]}"}
@@ -76,7 +77,7 @@ def main(package: str, extra: str | None = None) -> None:
     opened = [name for name in names if not f"{name}.".startswith(closed)]
     for name in opened:
         importlib.import_module(name)
-    if lines := list(undeclared(folder, root, declared(distribution))):
+    if lines := list(undeclared(folder, root, declared(distribution), set(RULES[package].get("optional", [])))):
         sys.exit("\n".join(lines))
     shut = f", {len(names) - len(opened)} left to other extras" if closed else ""
     label = f"{distribution}[{extra}]" if extra else distribution

@@ -8,7 +8,7 @@ from importlib.resources import files
 
 import xlakernel.cuda
 
-HEAVY = {"jax", "numba", "numba_cuda", "cuda.bindings"}
+HEAVY = {"numba", "numba_cuda", "cuda.bindings", "cupy", "warp"}
 
 
 def test_version_is_the_one_installed():

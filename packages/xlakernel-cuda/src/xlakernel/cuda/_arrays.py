@@ -1,0 +1,88 @@
+"""Numba's device arrays over memory that XLA owns."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import cuda
+from numba.cuda import types
+
+from xlakernel.core.errors import DtypeError
+
+# Numba's type of an element, and the typestr of the array interface: what only gives the memory a size where NumPy
+# has no such dtype.
+_DTYPES = {
+    "bool": (types.boolean, "|b1"),
+    **{f"int{bits}": (getattr(types, f"int{bits}"), f"<i{bits // 8}") for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": (getattr(types, f"uint{bits}"), f"<u{bits // 8}") for bits in (8, 16, 32, 64)},
+    "float16": (types.float16, "<f2"),
+    "bfloat16": (types.bfloat16, "<u2"),
+    "float32": (types.float32, "<f4"),
+    "float64": (types.float64, "<f8"),
+    "complex64": (types.complex64, "<c8"),
+    "complex128": (types.complex128, "<c16"),
+}
+
+
+def array_type(dtype: str, ndim: int, where: str, *, readonly: bool, shared: bool = False) -> types.Array:
+    """Return Numba's type of an array that XLA owns.
+
+    Args:
+      dtype: NumPy name of the element's dtype.
+      ndim: the number of dimensions.
+      where: which array it is, for the message.
+      readonly: whether the kernel may not write to it.
+      shared: whether its first dimension has stride 0.
+
+    Raises:
+      DtypeError: if Numba CUDA has no such elements.
+    """
+    if dtype not in _DTYPES:
+        raise DtypeError(
+            f"{where} has dtype {dtype}, which Numba CUDA kernels cannot read; allowed: {', '.join(_DTYPES)}. "
+            "Cast before and after the call, for example with x.astype(jnp.float32)."
+        )
+    return types.Array(_DTYPES[dtype][0], ndim, "A" if shared else "C", readonly=readonly)
+
+
+class Argument(cuda.In):  # type: ignore[misc]  # Numba has no stubs
+    """A device array with a type of its own: read-only, say, or of elements that NumPy does not have.
+
+    Numba takes an array on the device as it is, whichever hint it comes with; that this one says "in" means only that
+    nothing is copied back.
+    """
+
+    def __init__(self, value: Any, type_: types.Array) -> None:
+        super().__init__(value)
+        self._type = type_
+
+    @property
+    def _numba_type_(self) -> types.Array:
+        return self._type
+
+
+def array_at(address: int, type_: types.Array, dtype: str, shape: tuple[int, ...], *, shared: int = 0) -> Argument:
+    """Return an array at *address* as an argument for a kernel.
+
+    Args:
+      address: of its first element.
+      type_: what `array_type` returned for it.
+      dtype: NumPy name of the element's dtype.
+      shape: its extents, without the batch where it is *shared*.
+      shared: how many slices of a batch, its first dimension then, see the same data; 0: there is no such dimension.
+    """
+    typestr = _DTYPES[dtype][1]
+    strides = None
+    if shared:
+        inner = [np.dtype(typestr).itemsize * math.prod(shape[i + 1 :]) for i in range(len(shape))]
+        shape, strides = (shared, *shape), (0, *inner)
+    interface = {
+        "shape": shape,
+        "strides": strides,
+        "typestr": typestr,
+        "data": (address, not type_.mutable),
+        "version": 3,
+    }
+    return Argument(cuda.from_cuda_array_interface(interface, sync=False), type_)

@@ -1,0 +1,280 @@
+"""From a Numba CUDA kernel and the types of a call to what core records and registers."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numba import cuda
+
+from xlakernel.core.call import Kernel, Target
+from xlakernel.core.errors import ExportError
+from xlakernel.core.ffi.fingerprint import fingerprint
+from xlakernel.core.gpu.launchable import Launchable
+from xlakernel.core.gpu.plan import arrays_of
+from xlakernel.core.gpu.target import register
+from xlakernel.core.native import is_importable, write_recipe
+from xlakernel.core.specs import Struct
+
+from ._arrays import array_type
+from ._device import check_launch
+from ._environment import versions
+from ._fill import OutputInit, for_each, patterns, zeros
+from ._geometry import LaunchForm
+from ._launch import KernelLaunch, Slot
+from ._recipe import COMPILER, fresh, fresh_checked
+
+_Static = Mapping[str, np.generic]
+
+#: Beyond this, in bytes, a kernel must be allowed dynamic shared memory before it can be launched with it.
+USUAL_SHARED_MEM = 48 * 1024
+
+# Numba freezes what a function refers to when it first compiles it, so a dispatcher keeps the targets that it got
+# first, also if a global changes later. A target's name says nothing about the dispatcher: equal code shares it. No
+# value refers to the dispatcher, which would then live for ever.
+_targets: weakref.WeakKeyDictionary[Any, dict[Any, Target]] = weakref.WeakKeyDictionary()
+# The fingerprint that its code had when it was last compiled for these types: another shape takes the same code.
+_codes: weakref.WeakKeyDictionary[Any, dict[Any, str]] = weakref.WeakKeyDictionary()
+# Dispatchers that nobody else uses, by all that their machine code depends on; one compiles each combination of types
+# once, whatever the shapes.
+_own: dict[tuple[str, str, bool], Any] = {}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class NumbaCudaKernel(Kernel):
+    """A Numba CUDA dispatcher and how it is launched; equal to another one of the same dispatcher and launch.
+
+    Attributes:
+      dispatcher: what ``cuda.jit`` returned.
+      form: how its grid and blocks follow from the inputs.
+      shared_mem: bytes of dynamic shared memory of a block.
+      output_init: what its outputs begin with.
+      aliased: the outputs that share an input's memory.
+    """
+
+    dispatcher: Any
+    form: LaunchForm
+    shared_mem: int = 0
+    output_init: OutputInit = None
+    aliased: frozenset[int] = frozenset()
+
+    platforms = ("cuda",)
+
+    @property
+    def name(self) -> str:  # type: ignore[override]  # read-only here
+        """The kernel's name."""
+        return str(self.dispatcher.py_func.__name__)
+
+    @property
+    def takes_batches(self) -> bool:  # type: ignore[override]  # read-only here
+        """Whether a batch is one launch."""
+        return self.form.batch_axis is not None
+
+    @property
+    def _identity(self) -> tuple[Any, ...]:
+        return (id(self.dispatcher), self.form, self.shared_mem, self.output_init, self.aliased)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NumbaCudaKernel) and other._identity == self._identity
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+    def __repr__(self) -> str:
+        return f"Numba CUDA kernel {self.name}"
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of the kernel's parameters."""
+        code = self.dispatcher.py_func.__code__
+        return tuple(code.co_varnames[: code.co_argcount])
+
+    @property
+    def place(self) -> str:
+        """File and line of its definition."""
+        code = self.dispatcher.py_func.__code__
+        return f"{code.co_filename}:{code.co_firstlineno}"
+
+    def check(self, inputs: Sequence[Struct], outs: Sequence[Struct]) -> None:
+        """Raise what is wrong with a launch for these inputs and outputs of one slice, while it is traced."""
+        for source, structs in (("input", inputs), ("output", outs)):
+            for i, struct in enumerate(structs):
+                if not all(isinstance(extent, (int, np.integer)) for extent in struct.shape):
+                    raise ExportError(
+                        f"{self.name}: {source} {i} has the symbolic shape {struct.shape}. A recorded launch holds for "
+                        "one shape: export the program for each shape that it is to be called with. (A symbolic batch "
+                        "works, under jax.vmap and without batch_axis.)"
+                    )
+                array_type(struct.dtype.name, 0, f"{self.name}: {source} {i}", readonly=True)
+        self.form.geometry(inputs)
+        patterns(self.name, self.output_init, outs)
+
+    def _check_batch(self, extents: Sequence[Any]) -> None:
+        if not all(isinstance(extent, (int, np.integer)) for extent in extents):
+            raise ExportError(
+                f"{self.name}: the batch has the symbolic size {extents[0]}, and with batch_axis the recorded launch "
+                "has a block for each slice. Export the program for each size, or wrap the kernel without batch_axis."
+            )
+
+    def target(
+        self,
+        inputs: Sequence[Struct],
+        outs: Sequence[Struct],
+        static: _Static,
+        *,
+        ordered: bool = False,
+        debug: bool = False,
+        levels: int = 0,
+    ) -> Target:
+        """Say what a call launches, and have it recorded, unless that was done before."""
+        known = _targets.setdefault(self.dispatcher, {})
+        # What the user's functions say, and not they: each wrapper may bring its own.
+        geometry = self.form.geometry([Struct(s.shape[levels:], s.dtype) for s in inputs])
+        launch = (geometry, self.form.batch_axis, self.shared_mem, self.output_init, self.aliased)
+        structs = tuple((s.shape, s.dtype) for s in (*inputs, *outs))
+        frozen = tuple((name, value.dtype, value.tobytes()) for name, value in sorted(static.items()))
+        key = (launch, len(inputs), structs, frozen, ordered, debug, levels)
+        if key not in known:
+            described = self.launchable(inputs, outs, static, debug=debug, levels=levels)
+            known[key] = register(described, once=ordered, debug=debug)
+        return known[key]
+
+    def launchable(
+        self, inputs: Sequence[Struct], outs: Sequence[Struct], static: _Static, *, debug: bool = False, levels: int = 0
+    ) -> Launchable:
+        """Return what a call does; see `target`."""
+        slices = [Struct(s.shape[levels:], s.dtype) for s in inputs], [Struct(s.shape[levels:], s.dtype) for s in outs]
+        self.check(*slices)
+        if self.takes_batches:
+            self._check_batch([extent for struct in (*inputs, *outs) for extent in struct.shape[:levels]])
+        batch = max((math.prod(s.shape[:levels]) for s in (outs or inputs)), default=1)
+        geometry = self.form.batched(self.form.geometry(slices[0]), batch)
+        check_launch(self.name, geometry, self.shared_mem)
+        # Fresh code cannot be given more shared memory than usual where it reports its exceptions: see `KernelLaunch`.
+        checked = debug and self.shared_mem <= USUAL_SHARED_MEM
+        slots = self._slots(inputs, outs, static, levels=levels, batch=batch)
+        init = patterns(self.name, self.output_init, outs)
+        if geometry.is_empty:
+            init = tuple(
+                None if i in self.aliased else pattern or zero
+                for i, (pattern, zero) in enumerate(zip(init, zeros(outs), strict=True))
+            )
+        code = self._code(slots, debug=checked)
+        content = _content(code)
+        launch = KernelLaunch(
+            self.name,
+            self._own_dispatcher(content, debug=checked),
+            geometry,
+            self.shared_mem,
+            slots,
+            arrays_of(inputs, outs),
+            tuple((len(inputs) + i, pattern) for i, pattern in enumerate(init) if pattern is not None),
+            debug=checked,
+        )
+        return Launchable(
+            name=self._target_name(launch, content, debug=debug, levels=levels),
+            label=self.name,
+            place=self.place,
+            arrays=launch.arrays,
+            launch=launch,
+            shared_mem=self.shared_mem,
+            probe=launch.without_shared_mem if self.shared_mem > USUAL_SHARED_MEM else None,
+            recording=cuda.defer_cleanup,
+            aliased=self.aliased,
+            recipe=lambda: write_recipe(
+                COMPILER,
+                self.dispatcher,
+                content=code,
+                call=self._call(inputs, outs, static, debug=debug, levels=levels),
+            ),
+        )
+
+    def _call(
+        self, inputs: Sequence[Struct], outs: Sequence[Struct], static: _Static, *, debug: bool, levels: int
+    ) -> dict[str, Any]:
+        """Return what a call is, made of what JSON has; `_export.rebuild` reads it."""
+        geometry = self.form.geometry([Struct(s.shape[levels:], s.dtype) for s in inputs])
+        init = for_each(self.name, self.output_init, len(outs))
+        return {
+            "grid": geometry.grid,
+            "block": geometry.block,
+            "batch_axis": self.form.batch_axis,
+            "shared_mem": self.shared_mem,
+            "output_init": [None if given is None else (given[0].name, given[1].hex()) for given in init],
+            "aliased": sorted(self.aliased),
+            "inputs": [(list(map(int, s.shape)), s.dtype.name) for s in inputs],
+            "outs": [(list(map(int, s.shape)), s.dtype.name) for s in outs],
+            "static": {name: (value.dtype.name, value.tobytes().hex()) for name, value in static.items()},
+            "debug": debug,
+            "levels": levels,
+        }
+
+    def _slots(
+        self, inputs: Sequence[Struct], outs: Sequence[Struct], static: _Static, *, levels: int, batch: int
+    ) -> tuple[Slot, ...]:
+        """Say where each of the kernel's parameters comes from."""
+        buffers = []
+        for number, struct in enumerate((*inputs, *outs)):
+            is_input = number < len(inputs)
+            where = f"{self.name}: {'input' if is_input else 'output'} {number - len(inputs) * (not is_input)}"
+            shape = struct.shape[levels:]
+            own = math.prod(struct.shape[:levels])
+            shared = batch if self.takes_batches and own != batch else 0
+            full = (own, *shape) if self.takes_batches and not shared else shape
+            type_ = array_type(
+                struct.dtype.name, len(full) + bool(shared), where, readonly=is_input, shared=bool(shared)
+            )
+            buffers.append(Slot(type_, number, struct.dtype.name, tuple(map(int, full)), shared))
+        rest = iter(buffers)
+        return tuple(Slot.of_scalar(static[name]) if name in static else next(rest) for name in self.parameters)
+
+    def _code(self, slots: Sequence[Slot], *, debug: bool) -> str:
+        """Return the fingerprint of the kernel, of the time when it was compiled for these types if it has been."""
+        known, signature = _codes.setdefault(self.dispatcher, {}), tuple(slot.type for slot in slots)
+        code = known.get((signature, debug))
+        if code is None or signature not in self._own_dispatcher(_content(code), debug=debug).signatures:
+            code = known[signature, debug] = COMPILER.fingerprint(self.dispatcher)
+        return code
+
+    def _own_dispatcher(self, content: str, *, debug: bool) -> Any:
+        """Return a dispatcher of our own for the same function.
+
+        The user's may be limited to the signatures it was declared with, and may hold code compiled before a global
+        changed.
+        """
+        key = (content, self.place, debug)
+        if key not in _own:
+            # What no other process can name would be written by each one, and never read.
+            cached = self.dispatcher.stats.cache_path is not None and not COMPILER.unknown(self.dispatcher)
+            _own[key] = fresh_checked(self.dispatcher) if debug else fresh(self.dispatcher, content if cached else None)
+        return _own[key]
+
+    def _target_name(self, launch: KernelLaunch, content: str, *, debug: bool, levels: int) -> str:
+        function = self.dispatcher.py_func
+        types_ = ", ".join(map(str, launch.arrays))
+        static = [(slot.value.dtype.name, slot.value.tobytes()) for slot in launch.slots if slot.value is not None]
+        what = (
+            content,
+            # A function that others can import has one place, and a name that says nothing of it.
+            "" if is_importable(self.dispatcher) else self.place,
+            launch.geometry,
+            self.shared_mem,
+            [(str(slot.type), slot.number, slot.shape, slot.shared) for slot in launch.slots if slot.value is None],
+            static,
+            [slot.value is not None for slot in launch.slots],
+            launch.fills,
+            debug,
+            levels,
+        )
+        digest = hashlib.sha256(repr(what).encode()).hexdigest()[:32]
+        return f"xlakernel.cuda/{function.__module__}.{function.__qualname__}({types_}; {launch.geometry})#{digest}"
+
+
+def _content(code: str) -> str:
+    """Return the fingerprint of the machine code that *code* becomes here."""
+    return fingerprint(code, versions())

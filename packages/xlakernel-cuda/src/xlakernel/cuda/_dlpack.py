@@ -1,0 +1,76 @@
+"""An array on the device as a DLPack capsule, for libraries that take arrays that way.
+
+The structs are DLPack's own (dlpack.h, ABI 0.x, the one of capsules named ``dltensor``), which every consumer reads.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+#: DLPack's number of a CUDA device.
+CUDA = 2
+# NumPy's kind of a dtype → DLPack's code.
+_CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
+_BFLOAT = 4
+
+
+class _DLTensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class _DLManagedTensor(ctypes.Structure):
+    _fields_ = (("tensor", _DLTensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
+
+
+# Own prototypes: those of `ctypes.pythonapi` belong to everybody.
+_new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
+    ("PyCapsule_New", ctypes.pythonapi)
+)
+_allocate = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t)(("PyMem_RawMalloc", ctypes.pythonapi))
+# What frees the struct is given its address, and may be called anywhere: without the GIL, or while an exception is on
+# its way, where a function in Python would do harm.
+_free = ctypes.cast(ctypes.pythonapi.PyMem_RawFree, ctypes.c_void_p).value
+_NAME = b"dltensor"  # a capsule keeps this pointer
+
+
+def capsule(address: int, shape: Sequence[int], dtype: np.dtype[Any], device: int) -> Any:
+    """Return a capsule for the C-contiguous array at *address*.
+
+    It is there to be consumed: the few bytes of one that never is are not freed.
+
+    Raises:
+      BufferError: if DLPack has no such dtype.
+    """
+    code = _BFLOAT if dtype.name == "bfloat16" else _CODES.get(dtype.kind) if dtype.isbuiltin == 1 else None
+    if code is None:
+        raise BufferError(f"DLPack has no dtype {dtype.name}; use the pointer, ptr.")
+    ndim = len(shape)
+    strides = [1] * ndim
+    for axis in reversed(range(ndim - 1)):
+        strides[axis] = strides[axis + 1] * shape[axis + 1]
+    extents = (ctypes.c_int64 * (2 * ndim))(*shape, *strides)
+    begin = ctypes.sizeof(_DLManagedTensor)
+    at = _allocate(begin + ctypes.sizeof(extents))
+    if not at:
+        raise MemoryError
+    pointers = (at + begin, at + begin + ctypes.sizeof(extents) // 2)
+    tensor = _DLTensor(address, CUDA, device, ndim, code, dtype.itemsize * 8, 1, *pointers, 0)
+    managed = _DLManagedTensor(tensor, None, _free)
+    ctypes.memmove(at, ctypes.byref(managed), begin)
+    ctypes.memmove(at + begin, extents, ctypes.sizeof(extents))
+    return _new_capsule(at, _NAME, None)

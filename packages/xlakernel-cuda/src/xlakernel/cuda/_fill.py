@@ -1,0 +1,141 @@
+"""``output_init``: the values that outputs begin with, as bytes, and how a stream fills memory with them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import jax
+import numpy as np
+
+from xlakernel.core.errors import DeviceError, LaunchError
+from xlakernel.core.specs import Struct
+
+if TYPE_CHECKING:
+    from xlakernel.core.gpu.plan import Array
+
+#: A value as its dtype and bytes: 1, 1.0 and True are equal in Python, and a NaN is not even equal to itself.
+Frozen = tuple[np.dtype[Any], bytes]
+#: One value for all outputs, or one for each; None: arbitrary.
+OutputInit = Frozen | tuple[Frozen | None, ...] | None
+
+
+def freeze(kernel: str, output_init: Any) -> OutputInit:
+    """Return what the user gave as *output_init*, so that equal values are equal.
+
+    Raises:
+      LaunchError: if it is neither a number nor a pytree of numbers and None.
+    """
+    leaves, tree = jax.tree.flatten(output_init, is_leaf=lambda leaf: leaf is None)
+    if jax.tree_util.treedef_is_leaf(tree):
+        return _freeze_number(kernel, output_init)
+    return tuple(_freeze_number(kernel, leaf) for leaf in leaves)
+
+
+def check_structure(kernel: str, output_init: Any, outs: Any) -> None:
+    """Raise `LaunchError` unless each value that the user gave stands where an output does.
+
+    Args:
+      kernel: its name, for the message.
+      output_init: as the user gave it.
+      outs: the outputs' tree.
+    """
+    leaves, tree = jax.tree.flatten(output_init, is_leaf=lambda leaf: leaf is None)
+    # A number, or numbers in the order of the kernel's parameters; what has names may have another order than these.
+    plain = {jax.tree.structure(x) for x in (0, (0,) * len(leaves), [0] * len(leaves))}
+    if tree not in plain | {outs}:
+        raise LaunchError(
+            f"{kernel}: output_init is a {tree}, the outputs are a {outs}; give one number for all of them, a tuple "
+            "with a number or None for each in order, or the structure of outs."
+        )
+
+
+def is_for_all(output_init: OutputInit) -> bool:
+    """Whether it is one number for all outputs."""
+    return bool(output_init) and isinstance(output_init[0], np.dtype)  # type: ignore[index]  # not empty
+
+
+def _freeze_number(kernel: str, value: Any) -> Frozen | None:
+    if value is None:
+        return None
+    if not isinstance(value, (bool, int, float, complex, np.generic)) or np.asarray(value).dtype.hasobject:
+        raise LaunchError(
+            f"{kernel}: output_init has {value!r} of type {type(value).__name__}; expected a number for all outputs, "
+            "or a pytree with a number or None for each of them."
+        )
+    return np.asarray(value).dtype, np.asarray(value).tobytes()
+
+
+def for_each(kernel: str, output_init: OutputInit, count: int) -> tuple[Frozen | None, ...]:
+    """Return the value of each of *count* outputs.
+
+    Raises:
+      LaunchError: if there is a value too many or too few.
+    """
+    if output_init is None:
+        return (None,) * count
+    if is_for_all(output_init):
+        return (cast(Frozen, output_init),) * count
+    if len(output_init) != count:
+        raise LaunchError(
+            f"{kernel}: output_init has {len(output_init)} values for {count} outputs; give one number for all of "
+            "them, or a number or None for each."
+        )
+    return cast("tuple[Frozen | None, ...]", output_init)
+
+
+def patterns(kernel: str, output_init: OutputInit, outs: Sequence[Struct]) -> tuple[bytes | None, ...]:
+    """Return for each output the bytes that its elements begin with; None: arbitrary ones.
+
+    Raises:
+      LaunchError: if there is a value too many or too few, or one that its output's dtype does not have.
+    """
+    values = for_each(kernel, output_init, len(outs))
+    return tuple(
+        None if value is None else _pattern(kernel, i, np.frombuffer(value[1], value[0])[0], out.dtype)
+        for i, (value, out) in enumerate(zip(values, outs, strict=True))
+    )
+
+
+def _pattern(kernel: str, index: int, value: Any, dtype: Any) -> bytes:
+    number, kind = np.asarray(value), np.dtype(dtype)
+    real_only = not jax.dtypes.issubdtype(kind, np.complexfloating)
+    with np.errstate(all="ignore"):
+        cast = (number.real if real_only else number).astype(kind)
+    same = cast == number or (cast != cast and number != number)  # a NaN is not equal to itself
+    rounded = jax.dtypes.issubdtype(kind, np.inexact) and np.isfinite(cast) and not (real_only and number.imag)
+    if not (same or rounded):
+        raise LaunchError(
+            f"{kernel}: output_init is {value!r} for output {index}, whose dtype {np.dtype(dtype).name} does not have "
+            "that value."
+        )
+    return cast.tobytes()
+
+
+def zeros(outs: Sequence[Struct]) -> tuple[bytes, ...]:
+    """Return the patterns of zeros."""
+    return tuple(bytes(np.dtype(out.dtype).itemsize) for out in outs)
+
+
+def fill(array: Array, address: int, pattern: bytes, stream: int) -> None:
+    """Set every element of *array* at *address* to *pattern*, on *stream*."""
+    count = math.prod(array.shape)
+    if not count:
+        return
+    from cuda.bindings import driver
+
+    unit = next((n for n in (1, 2, 4) if pattern == pattern[:n] * (len(pattern) // n)), 0)
+    if unit:
+        value, length = int.from_bytes(pattern[:unit], "little"), count * len(pattern) // unit
+        function = {1: driver.cuMemsetD8Async, 2: driver.cuMemsetD16Async, 4: driver.cuMemsetD32Async}[unit]
+        _check(array, function(address, value, length, stream))
+        return
+    for offset in range(0, len(pattern), 4):  # one column of words after the other
+        word = int.from_bytes(pattern[offset : offset + 4], "little")
+        _check(array, driver.cuMemsetD2D32Async(address + offset, len(pattern), word, 1, count, stream))
+
+
+def _check(array: Array, result: tuple[Any, ...]) -> None:
+    if int(result[0]) != 0:
+        raise DeviceError(f"{array}: the driver does not fill it with output_init: {result[0]!r}.")

@@ -1,0 +1,241 @@
+"""From a function that launches work on the GPU and the types of a call to a registered target."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import jax.numpy as jnp
+import numpy as np
+
+from xlakernel.core.call import Kernel, Target
+from xlakernel.core.errors import DtypeError, ExportError, ResultError
+from xlakernel.core.ffi.fingerprint import examine, fingerprint
+from xlakernel.core.ffi.registry import Recipe
+from xlakernel.core.specs import Struct
+
+from . import _libraries
+from ._buffer import DeviceBuffer
+from ._identity import describe
+
+if TYPE_CHECKING:
+    from xlakernel.core.gpu.plan import Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Signature:
+    """The parameters of a function that launches work.
+
+    Attributes:
+      names: all of them, in order.
+      stream: the one that takes the stream.
+      others: the rest, and their defaults, as `kernel_function` wants them.
+    """
+
+    names: tuple[str, ...]
+    stream: str
+    others: Mapping[str, Any]
+
+    @staticmethod
+    def of(parameters: Sequence[inspect.Parameter]) -> Signature:
+        """Find the stream: the parameter of that name, or else the last one."""
+        names = tuple(parameter.name for parameter in parameters)
+        stream = "stream" if "stream" in names else names[-1]
+        return Signature(names, stream, {p.name: p.default for p in parameters if p.name != stream})
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CudaFunction(Kernel):
+    """A function that launches work, with what it is given; equal to another one of the same function."""
+
+    function: Any
+    signature: Signature
+    adapter: _libraries.Adapter
+    record: bool | Literal["auto"]
+    aliased: frozenset[int] = frozenset()  # the outputs that share an input's memory
+
+    platforms = ("cuda",)
+
+    @property
+    def name(self) -> str:  # type: ignore[override]  # read-only here
+        """The function's name."""
+        return str(getattr(self.function, "__name__", type(self.function).__name__))
+
+    @property
+    def arity_advice(self) -> str:  # type: ignore[override]  # read-only here
+        """What is most likely wrong with the number of parameters."""
+        stream = self.signature.stream
+        if stream == "stream":
+            return " The parameter 'stream' takes the stream and is not counted."
+        return (
+            f" The last parameter, {stream!r}, takes the stream and is not counted: was the parameter for the stream "
+            f"forgotten? Write def {self.name}({', '.join(self.signature.others)}, {stream}, stream)."
+        )
+
+    @property
+    def _key(self) -> tuple[Any, ...]:
+        choices = (self.adapter.arrays, self.adapter.stream)
+        return id(self.function), *(c if isinstance(c, str) else id(c) for c in choices), self.record, self.aliased
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CudaFunction) and other._key == self._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __repr__(self) -> str:
+        return f"CUDA function {self.name}"
+
+    def target(
+        self,
+        inputs: Sequence[Struct],
+        outs: Sequence[Struct],
+        static: Mapping[str, np.generic],
+        *,
+        ordered: bool = False,
+        debug: bool = False,
+        levels: int = 0,
+    ) -> Target:
+        """Record the function for these arrays and static scalars, unless that was done before."""
+        self._check(inputs, outs)
+        from xlakernel.core.gpu.plan import arrays_of
+
+        return self.register(arrays_of(inputs, outs), static, once=ordered, debug=debug)
+
+    def register(
+        self,
+        arrays: Sequence[Array],
+        static: Mapping[str, np.generic],
+        *,
+        once: bool = False,
+        debug: bool,
+        target: str | None = None,
+    ) -> Target:
+        """Register the function under *target*, or under the name that says all that it depends on."""
+        from xlakernel.core.gpu.launchable import Launchable
+        from xlakernel.core.gpu.target import register, register_again
+
+        from ._callable_export import write_recipe
+
+        content, unknown = examine(self._closed_over, describe)
+        launch = _Launch(self.function, self.signature, self.adapter, tuple(arrays), _plain(static))
+
+        def recipe() -> Recipe:
+            return write_recipe(self, arrays, static, debug=debug, content=content)
+
+        launchable = Launchable(
+            name=target or self._target_name(arrays, static, content, bool(unknown)),
+            label=self.name,
+            place=self.place,
+            arrays=tuple(arrays),
+            launch=launch,
+            prepare=launch.prepare,
+            record=self.record,
+            recording=_libraries.recording,
+            unused=_libraries.unused,
+            closed_over=self._closed_over,
+            aliased=self.aliased,
+            recipe=recipe,
+        )
+        if target is not None:
+            return register_again(launchable, target, debug=debug)
+        return register(launchable, once=once, debug=debug)
+
+    def content(self) -> str:
+        """Return the hash of the function as it is now, with what it refers to, and of what makes its arguments."""
+        return fingerprint(self._closed_over, describe=describe)
+
+    @property
+    def _closed_over(self) -> tuple[Any, ...]:
+        """All that may refer to something."""
+        return self.function, self.adapter.arrays, self.adapter.stream
+
+    def _target_name(
+        self, arrays: Sequence[Array], static: Mapping[str, np.generic], content: str, has_unknown: bool
+    ) -> str:
+        from xlakernel.core.gpu.closure import state
+
+        options = {
+            "record": self.record,
+            "aliased": sorted(self.aliased),
+            "static": [(name, value.dtype.name, value.tobytes()) for name, value in sorted(static.items())],
+            "place": self.place,  # equal code at two places is told apart in messages
+            "versions": [(name, _libraries.LIBRARIES[name].version) for name in self.adapter.libraries],
+            # An object is told by its identity, and what it holds may be another array by now, or another number.
+            "state": state(self._closed_over) if has_unknown else None,
+        }
+        shapes = ", ".join(f"{a.source[0]}{a.index} {a.dtype}[{','.join(map(str, a.shape))}]" for a in arrays)
+        module = getattr(self.function, "__module__", None) or type(self.function).__module__
+        qualname = getattr(self.function, "__qualname__", self.name)
+        digest = hashlib.sha256(f"{content} {fingerprint((), options)}".encode()).hexdigest()[:32]
+        return f"xlakernel.cuda/{module}.{qualname}({shapes})#{digest}"
+
+    @property
+    def place(self) -> str:
+        """File and line of the function."""
+        code = getattr(inspect.unwrap(self.function), "__code__", None)
+        return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else f"{self.function!r}"
+
+    def _check(self, inputs: Sequence[Struct], outs: Sequence[Struct]) -> None:
+        for source, structs in (("input", inputs), ("output", outs)):
+            for index, struct in enumerate(structs):
+                where = f"{self.name}: {source} {index}"
+                if not all(isinstance(extent, (int, np.integer)) for extent in struct.shape):
+                    raise ExportError(
+                        f"{where} has the shape {struct.shape}. A function that launches work is recorded for numbers: "
+                        "export it with a jax.ShapeDtypeStruct of fixed shape."
+                    )
+                # XLA packs several to a byte.
+                bits = re.search(r"\d+", struct.dtype.name)
+                if (bits and int(bits[0]) < 8) or not self.adapter.has_dtype(struct.dtype):
+                    raise DtypeError(
+                        f"{where} has the dtype {struct.dtype.name}, which arrays of {self.adapter.arrays!r} cannot "
+                        "have. Convert it with astype, or view it as an integer with jax.lax.bitcast_convert_type; a "
+                        "constructor, arrays=..., takes every dtype of whole bytes."
+                    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Launch:
+    """Calls the function with arrays at given addresses."""
+
+    function: Any
+    signature: Signature
+    adapter: _libraries.Adapter
+    arrays: tuple[Array, ...]
+    static: Mapping[str, Any]
+
+    def __call__(self, stream: int, addresses: Sequence[int]) -> None:
+        self.prepare(stream, addresses)()
+
+    def prepare(self, stream: int, addresses: Sequence[int]) -> Callable[[], None]:
+        """Make the arrays, and return what launches: a constructor may do what a stream capture does not allow."""
+        device = _libraries.current_device()
+        buffers = [
+            self.adapter.array(DeviceBuffer(address, array.shape, jnp.dtype(array.dtype), device), stream)
+            for array, address in zip(self.arrays, addresses, strict=True)
+        ]
+        return functools.partial(self._launch, stream, device, buffers)
+
+    def _launch(self, stream: int, device: int, buffers: Sequence[Any]) -> None:
+        with self.adapter.entered(stream, device) as its_stream:
+            rest = iter(buffers)
+            given = {**self.static, self.signature.stream: its_stream}
+            result = self.function(*(given[name] if name in given else next(rest) for name in self.signature.names))
+        if result is not None:
+            name = getattr(self.function, "__name__", repr(self.function))
+            raise ResultError(
+                f"{name}: returned {type(result).__name__}; a function returns nothing, and writes its results into "
+                "its output parameters, as out[...] = result does in CuPy."
+            )
+
+
+def _plain(static: Mapping[str, np.generic]) -> dict[str, Any]:
+    """Return static scalars as the user most likely gave them."""
+    wide = (np.bool_, np.int64, np.float64)
+    return {name: value.item() if value.dtype in wide else value for name, value in static.items()}

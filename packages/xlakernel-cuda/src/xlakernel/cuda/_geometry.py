@@ -1,0 +1,224 @@
+"""Launch geometry: how many blocks of how many threads, as users ask for it, checked before CUDA sees it."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from xlakernel.core.errors import ArityError, LaunchError
+from xlakernel.core.specs import Struct
+
+Dimensions = tuple[int, int, int]
+
+AXES = ("x", "y", "z")
+
+# What every CUDA device allows, whatever its generation (CUDA C++ Programming Guide, "Technical Specifications per
+# Compute Capability"). A device's own limits are asked for when a call is lowered.
+MAX_THREADS = 1024
+MAX_BLOCK: Dimensions = (1024, 1024, 64)
+MAX_GRID: Dimensions = (2**31 - 1, 65535, 65535)
+
+# Threads of a block for `launch_dims` of two and of three dimensions; of one, the user says.
+_BLOCKS = {2: (16, 16), 3: (8, 8, 4)}
+
+_Extents = int | Sequence[int] | Callable[..., Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Geometry:
+    """The launch of a kernel: its blocks, and the threads of each, along x, y and z."""
+
+    grid: Dimensions
+    block: Dimensions
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no thread."""
+        return 0 in (*self.grid, *self.block)
+
+    def __str__(self) -> str:
+        return f"grid {self.grid}, block {self.block}"
+
+
+@dataclasses.dataclass(frozen=True)
+class LaunchForm:
+    """What a user says about a launch: either *grid* and *block*, or *launch_dims*.
+
+    Attributes:
+      kernel: its name, for messages.
+      grid: blocks, an extent or up to three; or a function of the inputs' structs that returns these.
+      block: threads of a block, likewise.
+      launch_dims: threads altogether, likewise.
+      threads_per_block: of a launch of one dimension.
+      batch_axis: the axis of the grid that counts the slices of a batch, if the kernel does.
+    """
+
+    kernel: str
+    grid: _Extents | None = None
+    block: _Extents | None = None
+    launch_dims: _Extents | None = None
+    threads_per_block: int = 256
+    batch_axis: str | None = None
+
+    def checked(self) -> LaunchForm:
+        """Return the same with plain integers, once it is known to make sense as far as it is no function.
+
+        Raises:
+          LaunchError: if it does not.
+        """
+        given = {"grid": self.grid, "block": self.block, "launch_dims": self.launch_dims}
+        names = tuple(name for name, extents in given.items() if extents is not None)
+        if names not in (("grid", "block"), ("launch_dims",)):
+            raise LaunchError(
+                f"{self.kernel}: got {' and '.join(names) or 'neither'}; give grid= and block=, or launch_dims= (all "
+                "threads, from which both are computed), but not both."
+            )
+        if self.batch_axis is not None and self.batch_axis not in AXES:
+            raise LaunchError(f"{self.kernel}: batch_axis is {self.batch_axis!r}; allowed: None, 'x', 'y' or 'z'.")
+        (threads,) = _extents(self.kernel, "threads_per_block", self.threads_per_block, most=1)
+        if not 1 <= threads <= MAX_THREADS:
+            raise LaunchError(
+                f"{self.kernel}: threads_per_block is {threads}; allowed: 1 to {MAX_THREADS}, best a multiple of 32."
+            )
+        form = dataclasses.replace(
+            self,
+            grid=_plain(self.kernel, "grid", self.grid),
+            block=_plain(self.kernel, "block", self.block),
+            launch_dims=_plain(self.kernel, "launch_dims", self.launch_dims),
+            threads_per_block=threads,
+        )
+        if not form.functions:
+            form.geometry(())
+        elif isinstance(form.block, tuple):
+            form._check_block(_three(form.block))
+        return form
+
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        """What must be called to know the geometry."""
+        return tuple(f for f in (self.grid, self.block, self.launch_dims) if callable(f))
+
+    def geometry(self, inputs: Sequence[Struct]) -> Geometry:
+        """Return the grid and block for these inputs, of one slice of a batch.
+
+        Raises:
+          LaunchError: if CUDA has no such launch on any device, or a function returned no extents.
+        """
+        if self.launch_dims is None:
+            grid = _three(self._resolve("grid", self.grid, inputs))
+            block = _three(self._resolve("block", self.block, inputs))
+        else:
+            dims = self._resolve("launch_dims", self.launch_dims, inputs)
+            block = _three(_BLOCKS.get(len(dims), (self.threads_per_block,)))
+            grid = _three([-(-extent // threads) for extent, threads in zip(dims, block, strict=False)])
+            self._check_free(len(dims))
+        found = Geometry(grid, block)
+        self._check_block(found.block)
+        self._check_grid(found.grid)
+        return found
+
+    def _resolve(self, what: str, extents: Any, inputs: Sequence[Struct]) -> tuple[int, ...]:
+        if not callable(extents):
+            return tuple(extents)
+        try:
+            inspect.signature(extents).bind(*inputs)
+        except TypeError as error:
+            raise ArityError(
+                f"{self.kernel}: {what} is a function, called with the {len(inputs)} inputs' shape/dtype structs: "
+                f"{error}."
+            ) from error
+        except ValueError:  # a builtin without a signature
+            pass
+        return _extents(self.kernel, what, extents(*inputs), returned=True)
+
+    def _check_free(self, ndim: int) -> None:
+        if self.batch_axis is not None and AXES.index(self.batch_axis) < ndim:
+            raise LaunchError(
+                f"{self.kernel}: launch_dims of {ndim} dimensions uses the grid's {', '.join(AXES[:ndim])}, and "
+                f"batch_axis={self.batch_axis!r} must be free for the slices of a batch. "
+                + (f"Choose {AXES[ndim]!r}, or give" if ndim < 3 else "Give")
+                + " grid= and block=."
+            )
+
+    def _check_block(self, block: Dimensions) -> None:
+        for axis, extent, most in zip(AXES, block, MAX_BLOCK, strict=True):
+            if extent > most:
+                raise LaunchError(
+                    f"{self.kernel}: block {block} has {extent} threads along {axis}; CUDA allows {most}."
+                )
+        if math.prod(block) > MAX_THREADS:
+            raise LaunchError(
+                f"{self.kernel}: block {block} has {math.prod(block)} threads; CUDA allows {MAX_THREADS}. Make the "
+                "blocks smaller and the grid larger."
+            )
+
+    def _check_grid(self, grid: Dimensions) -> None:
+        for axis, extent, most in zip(AXES, grid, MAX_GRID, strict=True):
+            if extent > most:
+                raise LaunchError(
+                    f"{self.kernel}: grid {grid} has {extent} blocks along {axis}; CUDA allows {most}. "
+                    + ("Let each thread do more." if axis == "x" else "Put the longest extent along x.")
+                )
+            if axis == self.batch_axis and extent != 1:
+                raise LaunchError(
+                    f"{self.kernel}: grid {grid} has {extent} blocks along {axis}, and batch_axis={axis!r} says that "
+                    "this axis counts the slices of a batch: its extent must be 1, which jax.vmap multiplies."
+                )
+
+    def batched(self, geometry: Geometry, size: int) -> Geometry:
+        """Return the launch for a batch of *size* slices.
+
+        Raises:
+          LaunchError: if the grid cannot be that large along the batch's axis.
+        """
+        if self.batch_axis is None:
+            return geometry
+        index = AXES.index(self.batch_axis)
+        if size > MAX_GRID[index]:
+            raise LaunchError(
+                f"{self.kernel}: a batch of {size} slices along batch_axis={self.batch_axis!r}; CUDA allows "
+                f"{MAX_GRID[index]} blocks there. Map over smaller batches (jax.lax.map with batch_size=)"
+                + (", or let the kernel count the slices along x." if index else ".")
+            )
+        grid = [size if i == index else extent for i, extent in enumerate(geometry.grid)]
+        return dataclasses.replace(geometry, grid=_three(grid))
+
+
+def _plain(kernel: str, what: str, extents: Any) -> Any:
+    """Return *extents* as a tuple of integers, unless they are None or a function."""
+    return extents if extents is None or callable(extents) else _extents(kernel, what, extents)
+
+
+def check_shared_mem(kernel: str, shared_mem: Any) -> int:
+    """Return the bytes of dynamic shared memory of a block, or raise `LaunchError`."""
+    return _extents(kernel, "shared_mem", shared_mem, most=1)[0]
+
+
+def _extents(kernel: str, what: str, value: Any, *, most: int = 3, returned: bool = False) -> tuple[int, ...]:
+    said = f"{what} {'returned' if returned else 'is'} {value!r}"
+    allowed = "a non-negative integer" if most == 1 else f"a non-negative integer, or a tuple of 1 to {most}"
+    several = most > 1 and isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, (str, bytes))
+    items = list(value) if several else [value]
+    if not 1 <= len(items) <= most:
+        hint = "" if items else " That is the shape of a 0-d array: give 1 for it."
+        raise LaunchError(f"{kernel}: {said}, of {len(items)} dimensions; expected {allowed}.{hint}")
+    found = []
+    for item in items:
+        if isinstance(item, (bool, np.bool_)) or not isinstance(item, (int, np.integer)):
+            hint = " Write // in place of /." if isinstance(item, (float, np.floating)) else ""
+            raise LaunchError(f"{kernel}: {said}; expected {allowed}.{hint}")
+        if item < 0:
+            raise LaunchError(f"{kernel}: {said}; expected {allowed}.")
+        found.append(operator.index(item))
+    return tuple(found)
+
+
+def _three(extents: Sequence[int]) -> Dimensions:
+    x, y, z = (*extents, 1, 1)[:3]
+    return (x, y, z)

@@ -1,0 +1,233 @@
+"""`numba_cuda_kernel`: a Numba CUDA kernel as a function of JAX arrays."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from xlakernel.core.errors import AliasError, KernelTypeError
+from xlakernel.core.specs import Struct, flatten_outs
+from xlakernel.core.transforms.declaration import Transpose
+from xlakernel.core.wrapper import kernel_function
+
+from . import _fill
+from ._environment import numba_cuda
+from ._geometry import LaunchForm, check_shared_mem
+
+_Extents = int | Sequence[int] | Callable[..., Any]
+
+
+def numba_cuda_kernel(
+    kernel: Callable[..., None],
+    outs: Any,
+    *,
+    grid: _Extents | None = None,
+    block: _Extents | None = None,
+    launch_dims: _Extents | None = None,
+    threads_per_block: int = 256,
+    shared_mem: int = 0,
+    output_init: Any = None,
+    batch_axis: str | None = None,
+    vmap_method: str | None = "native",
+    input_output_aliases: Mapping[int, int] | None = None,
+    has_side_effect: bool = False,
+    reference: Callable[..., Any] | None = None,
+    jvp: Callable[..., Any] | None = None,
+    vjp: Callable[..., Any] | None = None,
+    transpose: Transpose | None = None,
+    sharding_rule: str | None = None,
+) -> Callable[..., Any]:
+    """Make a function of JAX arrays from a Numba CUDA kernel.
+
+    The kernel is compiled once for each combination of dtypes and ranks, its launch recorded once for each combination
+    of shapes, and replayed by machine code: no Python and no GIL while a program runs, and XLA may capture the launch
+    in its CUDA graphs. It takes its inputs first, then its outputs, all as C-contiguous device arrays over XLA's own
+    memory (0-d arrays for scalars: read ``x[()]``). Inputs are read-only. Outputs begin with arbitrary values unless
+    *output_init* says otherwise, so the kernel writes every element. As in C, indices are not checked.
+
+    Give either *grid* and *block*, or *launch_dims*. Each of the three may be a function of the inputs' shape/dtype
+    structs (not of static scalars), so that one wrapper serves every size; it must return the same each time. In a
+    program that is split over devices the kernel is launched on the parts, whose shapes such a function then gets. A
+    launch of no threads, where an extent is 0, is no launch: outputs are *output_init*, or zeros.
+
+    In debug mode (`xlakernel.core.debug_mode`, or ``XLAKERNEL_DEBUG=1`` in the environment) the kernel is compiled once
+    more, so that an exception which it raises becomes an error, with the thread that raised it; it is given copies of
+    its arrays, and an error names the first element of an output that it did not write, and of an input that it
+    changed; each launch is waited for, so that an illegal memory access is an error that names the kernel. Indices are
+    not checked: Numba CUDA has no ``boundscheck``. What is written right beside an array is noticed. Exceptions are not
+    reported by kernels with more than 48 KiB of dynamic shared memory, nor from device functions that were compiled
+    without ``debug=True``.
+
+    Args:
+      kernel: a function decorated with ``numba.cuda.jit``. Its options hold (``fastmath``, ``max_registers``, ``link``,
+        …), declared signatures do not matter: it is compiled anew for the types of each call. A kernel that
+        synchronises its grid (``cuda.cg.this_grid().sync()``) is launched cooperatively.
+      outs: the outputs' shapes and dtypes: a ``jax.ShapeDtypeStruct`` or a pytree of them; or a function that returns
+        that for the inputs' structs.
+      grid: blocks: an integer, or a tuple of up to three, along x, y and z.
+      block: threads of a block, likewise: 1024 at most altogether.
+      launch_dims: threads altogether: an integer, or a tuple of up to three along x, y and z. Blocks have
+        *threads_per_block* threads in one dimension, (16, 16) in two and (8, 8, 4) in three, and there are as many as
+        cover *launch_dims*: the threads beyond are the kernel's to leave alone.
+      threads_per_block: threads of a block for *launch_dims* of one dimension.
+      shared_mem: bytes of dynamic shared memory of a block (``cuda.shared.array(0, dtype)``), also above 48 KiB.
+      output_init: what outputs begin with: a number for all of them, or a tuple, or the structure of *outs*, with a
+        number or None for each.
+      batch_axis: ``"x"``, ``"y"`` or ``"z"``: a batch (``jax.vmap``, nested or not) is one launch, and this axis of the
+        grid counts its slices. Each of the kernel's arrays then has one more dimension, its first, to be indexed with
+        ``cuda.blockIdx.x`` (or ``.y``, ``.z``); of extent 1 where there is no batch. The launch as given must leave the
+        axis free. None: a launch for each slice, and the kernel knows nothing of batches.
+      vmap_method: what ``jax.vmap`` does. ``"native"`` (as ``"expand_dims"``): one call, with a launch for each slice
+        (see *batch_axis*); ``"broadcast_all"``: the same with every input copied to the batch's size; ``"sequential"``
+        and ``"sequential_unrolled"``: one call after the other; None: an error.
+      input_output_aliases: inputs whose memory becomes an output's, ``{input: output}``, for kernels that update in
+        place. Both parameters are then the same memory, and only the output may be written. JAX copies the input
+        first if anyone else still needs it.
+      has_side_effect: whether to keep each call as it stands. Without it JAX takes the kernel for a pure function,
+        whose equal calls may be merged and whose unused ones dropped; needed when it has no outputs.
+      reference: ``reference(*inputs, **static) -> results``, a plain JAX function that computes the same. Derivatives
+        of both modes and all orders are taken from it; the results still come from the kernel.
+      jvp: ``jvp(primals, tangents, **static) -> tangents of the results``, for forward mode. It may call other
+        kernels. Integer inputs have the tangent None.
+      vjp: ``vjp(primals, results, cotangents, **static) -> cotangents of the inputs``, for reverse mode; None for
+        integers and for zeros. With *jvp* or *reference* besides, both modes work; higher orders differentiate the
+        reference, or else what *jvp* and *vjp* do.
+      transpose: ``{input: function}`` for inputs that the kernel is linear in, the others held fixed, where
+        ``function(inputs, cotangents, **static)`` returns the input's cotangent; linear inputs are None there. A tuple
+        of inputs is linear together, and its function returns a tuple. All orders and both modes follow from it.
+      sharding_rule: how a call is split over devices under ``jax.jit``, einsum-like, such as ``"m k, k n -> m n"``.
+        What the outputs lack is summed over the devices; a factor in brackets, ``"i [j] -> i [j]"``, is kept whole, as
+        a mean, a maximum or a sum with a bias needs it. Without a rule a call gathers its inputs and runs on each
+        device; `jax.shard_map` works with or without it.
+
+    Returns:
+      A function of the inputs, and of static scalars by keyword. A static scalar fills the parameter of its name,
+      wherever that stands, and a parameter's default is used as in Python. The result has the structure of *outs*.
+
+    Raises:
+      KernelTypeError: if *kernel* is not what ``cuda.jit`` returns for a kernel.
+      LaunchError: if the launch is given twice, by halves or not at all, or is larger than any device takes, or if
+        *output_init* or *batch_axis* make no sense.
+      MissingDependencyError: if numba-cuda is missing, too old, or does not work with what is installed.
+      SettingError: if Numba is set to simulate a GPU.
+      OutputSpecError: if *outs* has leaves without shape and dtype.
+      AliasError: if *input_output_aliases* cannot hold, or shares an output that has an *output_init*.
+      VmapMethodError: if *vmap_method* is unknown.
+      ShardingRuleError: if *sharding_rule* is not a rule.
+
+    The function it returns raises `ArityError`, `InputError`, `DtypeError`, `StaticArgumentError` and, where functions
+    say what to launch, `LaunchError` when it is traced. When it is lowered it raises `DeviceError` if there is no GPU,
+    `LaunchError` if the GPU does not take the launch, and `CompileError` if Numba refuses the kernel, which is a
+    `ReadOnlyInputError` where the kernel writes to an input.
+
+    Example:
+      >>> from functools import partial
+      >>> import jax, jax.numpy as jnp
+      >>> from numba import cuda
+      >>> from xlakernel.cuda import numba_cuda_kernel
+      >>> @cuda.jit
+      ... def saxpy(x, y, out, alpha):
+      ...     i = cuda.grid(1)
+      ...     if i < out.size:
+      ...         out[i] = alpha * x[i] + y[i]
+      >>> f = numba_cuda_kernel(saxpy, outs=lambda x, y: x, launch_dims=lambda x, y: x.size)
+      >>> jax.eval_shape(partial(f, alpha=2.0), jnp.arange(3.0), jnp.ones(3))
+      ShapeDtypeStruct(shape=(3,), dtype=float32)
+    """
+    numba_cuda()
+    from ._compile import NumbaCudaKernel
+
+    _check_kernel(kernel)
+    name = kernel.__name__
+    parameters = _parameters(kernel)
+    form = LaunchForm(name, grid, block, launch_dims, threads_per_block, batch_axis).checked()
+    aliases = input_output_aliases if isinstance(input_output_aliases, Mapping) else {}  # else core complains
+    init = _fill.freeze(name, output_init)
+    _check_no_alias_is_initialised(name, init, aliases)
+    shared_mem = check_shared_mem(name, shared_mem)
+    described = NumbaCudaKernel(
+        kernel, form, shared_mem, init, frozenset(o for o in aliases.values() if isinstance(o, int))
+    )
+    return kernel_function(
+        described,
+        parameters,
+        _checked_outs(described, outs, output_init),
+        vmap_method=vmap_method,
+        input_output_aliases=input_output_aliases,
+        has_side_effect=has_side_effect,
+        reference=reference,
+        jvp=jvp,
+        vjp=vjp,
+        transpose=transpose,
+        sharding_rule=sharding_rule,
+    )
+
+
+def _checked_outs(kernel: Any, outs: Any, output_init: Any) -> Callable[..., Any]:
+    """Return *outs* as a function of the inputs' structs that also checks what may depend on them."""
+    given = outs if callable(outs) and not hasattr(outs, "dtype") else None
+    known = None if given else flatten_outs(outs, kernel.name)
+
+    def outs_of(*inputs: Struct) -> Any:
+        structs, tree = known or flatten_outs(outs(*inputs), kernel.name)
+        _fill.check_structure(kernel.name, output_init, tree)
+        kernel.check(inputs, structs)
+        return jax.tree.unflatten(tree, structs)
+
+    return functools.wraps(given)(outs_of) if given else outs_of
+
+
+def _check_no_alias_is_initialised(name: str, init: _fill.OutputInit, aliases: Mapping[int, int]) -> None:
+    if init is None:
+        return
+    for i, o in aliases.items():
+        if _fill.is_for_all(init) or (isinstance(o, int) and 0 <= o < len(init) and init[o] is not None):
+            raise AliasError(
+                f"{name}: output {o} begins with input {i} (input_output_aliases), and cannot begin with an "
+                "output_init too. Give None for it, and a value for each other output."
+            )
+
+
+def _check_kernel(kernel: Any) -> None:
+    from numba.cuda.dispatcher import CUDADispatcher
+
+    if not isinstance(kernel, CUDADispatcher) or kernel.targetoptions.get("device"):
+        raise KernelTypeError(_wrong_kernel(kernel, CUDADispatcher))
+
+
+def _parameters(kernel: Any) -> dict[str, Any]:
+    parameters = inspect.signature(kernel.py_func).parameters.values()
+    for parameter in parameters:
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise KernelTypeError(
+                f"numba_cuda_kernel: {kernel.__name__} has the parameter {parameter}; a kernel has one plain parameter "
+                "for each input, output and static scalar."
+            )
+    return {parameter.name: parameter.default for parameter in parameters}
+
+
+def _wrong_kernel(kernel: Any, dispatcher: type) -> str:
+    name = getattr(kernel, "__name__", repr(kernel))
+    message = (
+        f"numba_cuda_kernel: {name} is of type {type(kernel).__name__}; expected a kernel decorated with "
+        "numba.cuda.jit."
+    )
+    if isinstance(kernel, dispatcher):
+        return f"{message} This is a device function (device=True), which kernels call: decorate it without device."
+    if hasattr(kernel, "xlakernel"):
+        return f"{message} This one is wrapped already; wrap the cuda.jit function, under a name of its own."
+    if type(kernel).__module__.startswith("numba_cuda_mlir"):
+        return f"{message} This is one of numba-cuda-mlir, whose successor of numba.cuda is not supported yet."
+    if hasattr(kernel, "py_func"):
+        return f"{message} This one is compiled for the CPU, where numba_kernel of xlakernel-numba runs it."
+    if hasattr(kernel, "dispatcher"):
+        return f"{message} This one is configured already: pass the kernel itself, and grid= and block=."
+    if inspect.isfunction(kernel) and not hasattr(kernel, "__wrapped__"):
+        return f"{message} Write numba_cuda_kernel(cuda.jit({name}), ...)."
+    if callable(kernel):
+        return f"{message} Decorate the plain Python function with cuda.jit."
+    return message

@@ -1,0 +1,163 @@
+"""The launch of one kernel by Numba, on arrays at given addresses."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numba
+import numpy as np
+from numba import cuda
+
+from xlakernel.core.errors import LaunchError
+from xlakernel.core.gpu.plan import Array
+
+from ._arrays import array_at
+from ._errors import compile_error
+from ._fill import fill
+from ._geometry import Geometry
+
+# Numba warns of every launch of few blocks, and `warnings.catch_warnings` is of the whole process, and not safe where
+# other threads warn. Numba's setting is of the whole process too, but at worst silences another thread's warning.
+_silence = threading.Lock()
+
+
+@dataclasses.dataclass(frozen=True)
+class Slot:
+    """Where one of a kernel's parameters comes from.
+
+    Attributes:
+      type: its type, to Numba.
+      number: of the array that it is, among the inputs and then the outputs.
+      dtype: NumPy name of the array's dtype.
+      shape: the array's extents, without the batch where it is *shared*.
+      shared: how many slices of a batch see the same array; 0: each its own, or there is no batch.
+      value: of a static scalar; None: it is an array.
+    """
+
+    type: Any
+    number: int = -1
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    shared: int = 0
+    value: np.generic | None = None
+
+    @classmethod
+    def of_scalar(cls, value: np.generic) -> Slot:
+        """Return the slot of a static scalar."""
+        return cls(numba.typeof(_plain(value)), value=value)
+
+    def argument(self, addresses: Sequence[int]) -> Any:
+        """Return what Numba is given for the parameter."""
+        if self.value is not None:
+            return _plain(self.value)
+        return array_at(addresses[self.number], self.type, self.dtype, self.shape, shared=self.shared)
+
+
+@dataclasses.dataclass(frozen=True)
+class KernelLaunch:
+    """Launches a kernel as ``launch(stream, addresses)``.
+
+    Attributes:
+      kernel: its name, for messages.
+      dispatcher: Numba's, which nobody else uses.
+      geometry: its grid and blocks.
+      shared_mem: bytes of dynamic shared memory of a block.
+      slots: the kernel's parameters.
+      arrays: the inputs of a call, then its outputs.
+      fills: (array, pattern) that are set before the launch.
+      debug: whether the kernel reports the exceptions that it raises; it is launched synchronously then.
+    """
+
+    kernel: str
+    dispatcher: Any
+    geometry: Geometry
+    shared_mem: int
+    slots: tuple[Slot, ...]
+    arrays: tuple[Array, ...]
+    fills: tuple[tuple[int, bytes], ...]
+    debug: bool = False
+
+    def __call__(self, stream: int, addresses: Sequence[int]) -> None:
+        """Fill outputs and launch the kernel on *stream*."""
+        for number, pattern in self.fills:
+            fill(self.arrays[number], addresses[number], pattern, stream)
+        self._launch(stream, addresses, self.shared_mem)
+
+    def without_shared_mem(self, stream: int, addresses: Sequence[int]) -> None:
+        """Launch the kernel without dynamic shared memory: to be recorded, and never run."""
+        self._launch(stream, addresses, 0)
+
+    @property
+    def signature(self) -> tuple[Any, ...]:
+        """The types of the kernel's parameters."""
+        return tuple(slot.type for slot in self.slots)
+
+    def _launch(self, stream: int, addresses: Sequence[int], shared_mem: int) -> None:
+        if self.geometry.is_empty:
+            return
+        arguments = [slot.argument(addresses) for slot in self.slots]
+        if self.debug:
+            # Numba asks for the kernel's exception with a copy that waits for the default stream, and for no other.
+            cuda.external_stream(stream).synchronize()
+            on: Any = 0
+        else:
+            on = cuda.external_stream(stream)
+        try:
+            self._configured(on, shared_mem)(*arguments)
+        except Exception as error:
+            if self.signature not in self.dispatcher.signatures:
+                cause = error if numba.config.FULL_TRACEBACKS else None
+                raise compile_error(self.kernel, self.dispatcher, self.signature, error) from cause
+            self._check_resources()
+            if self.debug:  # it is the kernel's own, or the driver's, which debug mode explains
+                raise
+            raise LaunchError(
+                f"{self.kernel}: the launch ({self.geometry}, {shared_mem} bytes of dynamic shared memory) is refused: "
+                f"{error}."
+            ) from error
+        self._check_resources()
+
+    def _configured(self, stream: Any, shared_mem: int) -> Any:
+        launch = (self.geometry.grid, self.geometry.block, stream, shared_mem)
+        with _silence:
+            before = numba.config.CUDA_LOW_OCCUPANCY_WARNINGS
+            numba.config.CUDA_LOW_OCCUPANCY_WARNINGS = 0
+            try:
+                return self.dispatcher[launch]
+            finally:
+                numba.config.CUDA_LOW_OCCUPANCY_WARNINGS = before
+
+    def _check_resources(self) -> None:
+        """Raise `LaunchError` if the compiled kernel needs more than a block, or a cooperative grid, may have.
+
+        A launch that is recorded may get past the driver, which says so when it is replayed.
+        """
+        compiled = self.dispatcher.overloads[self.signature]
+        threads = math.prod(self.geometry.block)
+        if threads > compiled.max_threads_per_block:
+            raise LaunchError(
+                f"{self.kernel}: block {self.geometry.block} has {threads} threads; as it is compiled, with "
+                f"{compiled.regs_per_thread} registers a thread, {compiled.max_threads_per_block} fit. Make the block "
+                "smaller, or compile the kernel with cuda.jit(max_registers=...) or launch_bounds=..."
+            )
+        if not compiled.cooperative:
+            return
+        blocks, most = (
+            math.prod(self.geometry.grid),
+            compiled.max_cooperative_grid_blocks(self.geometry.block, self.shared_mem),
+        )
+        if blocks > most:
+            raise LaunchError(
+                f"{self.kernel}: synchronises its whole grid, so that all blocks must be on the device at once: grid "
+                f"{self.geometry.grid} has {blocks} blocks, and {most} of {threads} threads with {self.shared_mem} "
+                "bytes of dynamic shared memory fit. Launch fewer blocks, and let each thread do more."
+            )
+
+
+def _plain(value: np.generic) -> Any:
+    """Return a static scalar as the user most likely gave it, so that Numba types it as it does Python's."""
+    return value.item() if value.dtype in (np.bool_, np.int64, np.float64) else value

@@ -1,0 +1,355 @@
+"""The libraries whose arrays and streams a function can be given: one table, and what stands in it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import importlib
+import sys
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+
+from xlakernel.core.errors import ArgumentError, DeviceError, MissingDependencyError
+
+from ._buffer import DeviceBuffer, StreamHandle
+from ._environment import has_bfloat16_arrays, numba_cuda
+
+#: Makes what a function gets for an argument, of its memory and XLA's stream.
+MakeArray = Callable[[DeviceBuffer, int], Any]
+#: Makes what a function gets for a stream on a device, and makes it current where the library has such a thing.
+EnterStream = Callable[[int, int], AbstractContextManager[Any]]
+#: The name of a library, or a constructor.
+Choice = str | Callable[..., Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Library:
+    """How one library sees XLA's memory and streams.
+
+    Attributes:
+      modules: what it needs imported.
+      install: how to get it.
+      array: see `MakeArray`.
+      stream: see `EnterStream`.
+      has_dtype: whether its arrays can have a dtype.
+      recording: entered around recordings: keeps temporaries from its own pool of memory, and from being used again.
+      unused: see ``Launchable.unused``.
+      ask: raises what is wrong with it, where more is known than that it cannot be imported.
+    """
+
+    modules: tuple[str, ...]
+    install: str
+    array: MakeArray
+    stream: EnterStream
+    has_dtype: Callable[[np.dtype[Any]], bool]
+    recording: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext
+    unused: Callable[[Sequence[int], int], Collection[int]] = lambda sizes, position: ()
+    ask: Callable[[], object] = lambda: None
+
+    def require(self, asked_by: str) -> None:
+        """Import it, or raise `MissingDependencyError`."""
+        self.ask()
+        for module in self.modules:
+            try:
+                importlib.import_module(module)
+            except ImportError as error:
+                raise MissingDependencyError(
+                    f"{asked_by}: needs {module}, which cannot be imported: {error}. Install it with {self.install}."
+                ) from error
+
+    @property
+    def version(self) -> str:
+        """The version of what is imported."""
+        return str(getattr(sys.modules.get(self.modules[0]), "__version__", None))
+
+
+def _is_plain(dtype: np.dtype[Any]) -> bool:
+    """Whether NumPy has the dtype without ml_dtypes."""
+    return dtype.isbuiltin == 1
+
+
+# Numba
+
+
+def _numba_array(buffer: DeviceBuffer, stream: int) -> Any:
+    from numba import cuda
+
+    # With XLA's stream as its own, so that `out[:] = x` and `out.copy_to_device(x)` go there unless told otherwise.
+    # The interface's typestr cannot name bfloat16; Numba takes whatever numpy.dtype does.
+    interface = {
+        "shape": buffer.shape,
+        "typestr": buffer.dtype,
+        "data": (buffer.ptr, False),
+        "strides": None,
+        "stream": stream,
+        "version": 3,
+    }
+    return cuda.from_cuda_array_interface(interface, owner=None, sync=False)
+
+
+@contextlib.contextmanager
+def _numba_stream(handle: int, device: int) -> Iterator[Any]:
+    from numba import cuda
+
+    yield cuda.external_stream(handle)
+
+
+def _numba_has_dtype(dtype: np.dtype[Any]) -> bool:
+    return _is_plain(dtype) or (dtype.name == "bfloat16" and has_bfloat16_arrays())
+
+
+def _numba_recording() -> AbstractContextManager[Any]:
+    """Keep device arrays that die from being freed: their addresses would be given out again."""
+    from numba import cuda
+
+    context: AbstractContextManager[Any] = cuda.defer_cleanup()
+    return context
+
+
+# CuPy
+
+
+def _cupy_memory(pointer: int, nbytes: int, owner: Any, device: int) -> Any:
+    import cupy
+
+    return cupy.cuda.MemoryPointer(cupy.cuda.UnownedMemory(pointer, nbytes, owner, device), 0)
+
+
+def _cupy_array(buffer: DeviceBuffer, stream: int) -> Any:
+    import cupy
+
+    return cupy.ndarray(
+        buffer.shape, buffer.dtype, memptr=_cupy_memory(buffer.ptr, buffer.nbytes, buffer, buffer.device)
+    )
+
+
+def _cupy_stream(handle: int, device: int) -> AbstractContextManager[Any]:
+    import cupy
+
+    if hasattr(cupy.cuda.Stream, "from_external"):  # CuPy 14, which deprecates the other
+        stream = cupy.cuda.Stream.from_external(StreamHandle(handle))
+    else:
+        stream = cupy.cuda.ExternalStream(handle, device)
+    context: AbstractContextManager[Any] = stream  # current in this thread only
+    return context
+
+
+def _cupy_recording() -> AbstractContextManager[Any]:
+    """Let CuPy's arrays be made where a recording can see them: its pool hides them in larger blocks."""
+    import cupy
+
+    from xlakernel.core.gpu import addresses  # type: ignore[attr-defined,unused-ignore]
+
+    usual = cupy.cuda.get_allocator()
+
+    def allocate(nbytes: int) -> Any:
+        address = addresses.temporary(nbytes) if nbytes else None
+        return usual(nbytes) if address is None else _cupy_memory(address, nbytes, None, current_device())
+
+    context: AbstractContextManager[Any] = cupy.cuda.using_allocator(allocate)  # of this thread only
+    return context
+
+
+def _cupy_unused(sizes: Sequence[int], position: int) -> Collection[int]:
+    """Return the words of an indexer that its kernel sets itself, in the kernels that CuPy writes.
+
+    An indexer has a size, and for each dimension an extent and an index; an array has a pointer, a size, and for each
+    dimension an extent and a stride. (``CIndexer`` and ``CArray`` in cupy/_core/include/cupy/carray.cuh of
+    github.com/cupy/cupy.)
+    """
+    size = sizes[position]
+    is_indexer = size > 8 and size % 16 == 8 and any(other >= 16 and other % 16 == 0 for other in sizes)
+    return range(8 + (size - 8) // 2, size, 8) if is_indexer else ()
+
+
+# Warp
+
+# A device of Warp's has one current stream, whatever the thread.
+_warp_lock = threading.RLock()
+# Warp unloads a module when other kernels are defined in it, unless a graph of its own holds it. Plans live for ever.
+_warp_modules: set[Any] = set()
+
+
+def _warp_array(buffer: DeviceBuffer, stream: int) -> Any:
+    import warp
+
+    return warp.array(
+        ptr=buffer.ptr,
+        capacity=buffer.nbytes,
+        shape=buffer.shape or (1,),  # Warp's arrays have a dimension at least
+        dtype=warp.dtype_from_numpy(buffer.dtype),
+        device=warp.get_cuda_device(buffer.device),
+        copy=False,
+    )
+
+
+@contextlib.contextmanager
+def _warp_stream(handle: int, device: int) -> Iterator[Any]:
+    import warp
+
+    stream = warp.Stream(warp.get_cuda_device(device), cuda_stream=handle)
+    # Waiting for the stream that was current before would tie a recording to it.
+    with _warp_lock, warp.ScopedStream(stream, sync_enter=False), _warp_capture(stream):
+        yield stream
+
+
+@contextlib.contextmanager
+def _warp_capture(stream: Any) -> Iterator[None]:
+    """Tell Warp of a capture that it has not begun itself, so that it allocates and frees as one allows."""
+    import warp
+
+    if not stream.is_capturing:
+        yield
+        return
+    mode = {"capture_mode": warp.CaptureMode.RELAXED} if hasattr(warp, "CaptureMode") else {}  # from Warp 1.15 on
+    warp.capture_begin(stream=stream, force_module_load=False, external=True, **mode)
+    try:
+        yield
+    finally:
+        graph = warp.capture_end(stream=stream)
+        _warp_modules.update(getattr(graph, "module_execs", ()))
+
+
+def _warp_recording() -> AbstractContextManager[Any]:
+    """Have Warp set up the device, which it does on the default stream when it first allocates there."""
+    import warp
+
+    warp.empty(1, dtype=warp.uint8, device=warp.get_cuda_device(current_device()))
+    return contextlib.nullcontext()
+
+
+def _warp_has_dtype(dtype: np.dtype[Any]) -> bool:
+    import warp
+
+    try:
+        warp.dtype_from_numpy(dtype)
+    except TypeError:
+        return False
+    return True
+
+
+LIBRARIES: Mapping[str, Library] = {
+    "numba": Library(
+        modules=("numba_cuda", "numba.cuda"),
+        install='pip install "xlakernel-cuda[cuda13]" (or [cuda12])',
+        array=_numba_array,
+        stream=_numba_stream,
+        has_dtype=_numba_has_dtype,
+        recording=_numba_recording,
+        ask=numba_cuda,
+    ),
+    "cupy": Library(
+        modules=("cupy",),
+        install="pip install cupy-cuda13x (or cupy-cuda12x)",
+        array=_cupy_array,
+        stream=_cupy_stream,
+        has_dtype=lambda dtype: _is_plain(dtype) or dtype.name == "bfloat16",
+        recording=_cupy_recording,
+        unused=_cupy_unused,
+    ),
+    "warp": Library(
+        modules=("warp",),
+        install="pip install warp-lang",
+        array=_warp_array,
+        stream=_warp_stream,
+        has_dtype=_warp_has_dtype,
+        recording=_warp_recording,
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Adapter:
+    """What a function is given: arrays of one library, or of a constructor, and a stream of the same or another.
+
+    Attributes:
+      arrays: a name in `LIBRARIES`, or a function of a `DeviceBuffer`.
+      stream: the same for the stream, or a function of its handle; None: as the arrays, or a `StreamHandle`.
+    """
+
+    arrays: Choice
+    stream: Choice | None = None
+
+    def check(self, asked_by: str) -> None:
+        """Import what it needs.
+
+        Raises:
+          ArgumentError: if it names no library.
+          MissingDependencyError: if a library is not there.
+        """
+        for what, choice in (("arrays", self.arrays), ("stream", self.stream)):
+            if isinstance(choice, str) and choice in LIBRARIES:
+                LIBRARIES[choice].require(f"{asked_by}: {what}={choice!r}")
+            elif not callable(choice) and not (what == "stream" and choice is None):
+                gets = "a function of the buffer" if what == "arrays" else "a function of the stream's handle, None"
+                raise ArgumentError(
+                    f"{asked_by}: {what} is {choice!r}; allowed: {', '.join(map(repr, LIBRARIES))}, or {gets}."
+                )
+
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """The names of the libraries in it."""
+        return tuple(dict.fromkeys(c for c in (self.arrays, self.stream) if isinstance(c, str)))
+
+    def has_dtype(self, dtype: np.dtype[Any]) -> bool:
+        """Whether an argument can have this dtype."""
+        return LIBRARIES[self.arrays].has_dtype(dtype) if isinstance(self.arrays, str) else True
+
+    def array(self, buffer: DeviceBuffer, stream: int) -> Any:
+        """Return what the function is given for *buffer*."""
+        if isinstance(self.arrays, str):
+            return LIBRARIES[self.arrays].array(buffer, stream)
+        return self.arrays(buffer)
+
+    @contextlib.contextmanager
+    def entered(self, handle: int, device: int) -> Iterator[Any]:
+        """Make the stream current in the libraries, and return what the function is given for it."""
+        with contextlib.ExitStack() as stack:
+            streams = {name: stack.enter_context(LIBRARIES[name].stream(handle, device)) for name in self.libraries}
+            chosen = self.arrays if self.stream is None and isinstance(self.arrays, str) else self.stream
+            if isinstance(chosen, str):
+                yield streams[chosen]
+            else:
+                yield StreamHandle(handle) if chosen is None else chosen(handle)
+
+
+@contextlib.contextmanager
+def recording() -> Iterator[None]:
+    """Keep the temporaries of every library that is imported apart, while functions are recorded.
+
+    A function may use more libraries than the one that its arguments are of.
+    """
+    with contextlib.ExitStack() as stack:
+        for library in _imported():
+            stack.enter_context(library.recording())
+        yield
+
+
+def unused(sizes: Sequence[int], position: int) -> Collection[int]:
+    """Return what no kernel of the imported libraries reads; see ``Launchable.unused``."""
+    return frozenset(at for library in _imported() for at in library.unused(sizes, position))
+
+
+def _imported() -> Iterator[Library]:
+    for library in LIBRARIES.values():
+        if all(module in sys.modules for module in library.modules):
+            yield library
+
+
+def current_device() -> int:
+    """Return the ordinal of the device whose context is current in this thread."""
+    driver = _driver()
+    status, device = driver.cuCtxGetDevice()
+    if status != driver.CUresult.CUDA_SUCCESS:
+        raise DeviceError(f"cuCtxGetDevice: {status.name}: no device's context is current in this thread.")
+    return int(device)
+
+
+@functools.cache
+def _driver() -> Any:
+    return importlib.import_module("cuda.bindings.driver")

@@ -1,0 +1,64 @@
+"""Settings and stand-ins that several test files share."""
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import settings
+from numba import cuda
+
+from xlakernel.cuda import _device, numba_cuda_kernel
+
+settings.register_profile("xlakernel", deadline=None, database=None, max_examples=60)
+settings.load_profile("xlakernel")
+
+H200 = _device.Limits("H200 (GPU 0)", (1024, 1024, 64), 1024, (2**31 - 1, 65535, 65535), 232448)
+
+
+@cuda.jit
+def axpy(x, y, out, alpha=1.0):
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = alpha * x[i] + y[i]
+
+
+@pytest.fixture(autouse=True)
+def on_the_platform(request):
+    """Without a GPU, or beside one, the tests that need none run on the CPU."""
+    before = jax.config.jax_default_device
+    jax.config.update("jax_default_device", jax.devices("cuda" if request.node.get_closest_marker("gpu") else "cpu")[0])
+    yield
+    jax.config.update("jax_default_device", before)
+
+
+@pytest.fixture(scope="session")
+def enable_x64():
+    """Return the context manager that turns 64-bit types on; JAX 0.8 gave it a new name."""
+    if hasattr(jax, "enable_x64"):
+        return lambda: jax.enable_x64(True)
+    return jax.experimental.enable_x64
+
+
+@pytest.fixture
+def h200(monkeypatch):
+    """The limits of a GPU that is not here."""
+    monkeypatch.setattr(_device, "device_limits", lambda: (H200,))
+    return H200
+
+
+@pytest.fixture
+def launchable_of(h200):
+    """Return a function that says what a call would launch: ``launchable_of(wrapped, inputs, outs, **static)``."""
+
+    def describe(wrapped, inputs, outs, *, debug=False, levels=0, **static):
+        structs = [[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays] for arrays in (inputs, outs)]
+        scalars = {name: np.asarray(value)[()] for name, value in static.items()}
+        return wrapped.xlakernel.launchable(*structs, scalars, debug=debug, levels=levels)
+
+    return describe
+
+
+@pytest.fixture(scope="session")
+def make_axpy():
+    """Return a function that wraps ``out = alpha * x + y`` with other options."""
+    usual = {"outs": lambda x, *_: x, "launch_dims": lambda x, *_: x.size}
+    return lambda **options: numba_cuda_kernel(axpy, **{**usual, **options})

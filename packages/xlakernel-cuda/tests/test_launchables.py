@@ -1,0 +1,276 @@
+"""What a call is said to launch: arrays, types, scalars, batches, names."""
+
+import gc
+import json
+import subprocess
+import sys
+import weakref
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numba import cuda
+from numba.cuda import types
+
+from xlakernel.core.call import Target
+from xlakernel.core.errors import DtypeError, ExportError
+from xlakernel.core.specs import Struct
+from xlakernel.cuda import _compile, numba_cuda_kernel
+from xlakernel.cuda._arrays import array_type
+
+F32 = Struct((3, 2), jnp.float32)
+
+
+@cuda.jit
+def mixed(n, x, scale, y, out, flag=True):
+    i = cuda.grid(1)
+    if i < out.size and flag:
+        out[i] = scale * x[i] + y[i] + n
+
+
+def same(x, *_):
+    return x
+
+
+def types_of(launchable):
+    return [str(slot.type) for slot in launchable.launch.slots]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "element"),
+    [("bool", "bool"), ("float16", "float16"), ("bfloat16", "__nv_bfloat16"), ("complex128", "complex128")]
+    + [(f"{kind}{bits}", f"{kind}{bits}") for kind in ("int", "uint") for bits in (8, 16, 32, 64)],
+)
+@pytest.mark.parametrize("shape", [(), (4,), (2, 0, 3, 1)])
+def test_inputs_are_read_only_arrays_of_every_dtype_and_outputs_are_not(
+    make_axpy, launchable_of, dtype, element, shape
+):
+    x = Struct(shape, jnp.dtype(dtype))
+    found = types_of(launchable_of(make_axpy(launch_dims=1), [x, x], [x], alpha=2))
+    kind = f"array({element}, {len(shape)}d, C)"
+    assert found == [f"readonly {kind}", f"readonly {kind}", kind, "int64"]
+
+
+def test_other_dtypes_are_refused_with_those_that_are_allowed(make_axpy):
+    with pytest.raises(DtypeError, match=r"axpy: input 0 has dtype int4.*allowed: bool, .*bfloat16"):
+        jax.eval_shape(make_axpy(launch_dims=1), jnp.ones(3, jnp.int4), jnp.ones(3, jnp.int4))
+
+
+def test_numba_types_an_argument_as_we_say():
+    from xlakernel.cuda._arrays import Argument
+
+    kind = array_type("bfloat16", 2, "x", readonly=True, shared=True)
+    assert cuda.jit(lambda x: None).typeof_pyval(Argument(None, kind)) is kind
+    assert kind == types.Array(types.bfloat16, 2, "A", readonly=True)
+
+
+@pytest.mark.parametrize(
+    ("value", "type_"),
+    [(True, "bool"), (1, "int64"), (1.5, "float64"), (np.float32(1), "float32"), (np.uint8(1), "uint8")],
+)
+def test_static_scalars_stand_where_their_parameter_does_with_the_type_they_were_given_in(launchable_of, value, type_):
+    run = numba_cuda_kernel(mixed, same, launch_dims=1)
+    found = launchable_of(run, [F32, F32], [F32], n=value, scale=2.0, flag=False)
+    array = "array(float32, 2d, C)"
+    assert types_of(found) == [type_, f"readonly {array}", "float64", f"readonly {array}", array, "bool"]
+    assert [slot.number for slot in found.launch.slots if slot.value is None] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("input_batch", "output_batch", "shape", "strided"),
+    [
+        ((), (), (1, 3, 2), False),
+        ((5,), (5,), (5, 3, 2), False),
+        ((1,), (5,), (3, 2), True),
+        ((1, 1), (2, 3), (3, 2), True),
+        ((2, 3), (2, 3), (6, 3, 2), False),
+        ((1,), (1,), (1, 3, 2), False),
+    ],
+)
+def test_with_a_batch_axis_arrays_have_one_more_dimension(
+    make_axpy, launchable_of, input_batch, output_batch, shape, strided
+):
+    run = make_axpy(batch_axis="z", launch_dims=lambda x, y: x.shape)
+    x, out = Struct((*input_batch, 3, 2), jnp.float32), Struct((*output_batch, 3, 2), jnp.float32)
+    found = launchable_of(run, [x, out], [out], levels=len(output_batch), alpha=1.0)
+    size = int(np.prod(output_batch))
+    assert found.launch.geometry.grid == (1, 1, size)
+    slot = found.launch.slots[0]
+    assert (slot.shape, slot.shared) == (shape, size if strided else 0)
+    assert str(slot.type) == f"readonly array(float32, 3d, {'A' if strided else 'C'})"
+    assert [array.shape for array in found.arrays] == [x.shape, out.shape, out.shape]
+
+
+def test_a_launch_of_no_threads_fills_the_outputs_that_nothing_else_fills(launchable_of):
+    options = {"launch_dims": 0, "output_init": [None, 5, None], "input_output_aliases": {0: 2}}
+    run = numba_cuda_kernel(cuda.jit(lambda x, a, b, c: None), lambda x: [x, x, x], **options)
+    found = launchable_of(run, [F32], [F32, F32, F32])
+    assert found.launch.fills == ((1, bytes(4)), (2, np.float32(5).tobytes()))
+
+
+def test_more_shared_memory_than_usual_comes_with_a_launch_that_shows_the_kernel(make_axpy, launchable_of):
+    assert launchable_of(make_axpy(shared_mem=48 * 1024), [F32, F32], [F32], alpha=1.0).probe is None
+    assert launchable_of(make_axpy(shared_mem=48 * 1024 + 1), [F32, F32], [F32], alpha=1.0).probe is not None
+
+
+def test_a_symbolic_shape_is_refused_and_a_symbolic_batch_is_not(make_axpy):
+    from jax import export
+
+    n = export.symbolic_shape("n")[0]
+    run = make_axpy(launch_dims=7)
+    with pytest.raises(ExportError, match=r"symbolic shape \(n,\).*one shape"):
+        jax.eval_shape(run, Struct((n,), jnp.float32), Struct((n,), jnp.float32))
+    batched = jax.eval_shape(jax.vmap(run), Struct((n, 3), jnp.float32), Struct((n, 3), jnp.float32))
+    assert batched.shape == (n, 3)
+
+
+def test_a_symbolic_batch_has_no_launch_with_a_batch_axis(make_axpy, launchable_of):
+    from jax import export
+
+    n = export.symbolic_shape("n")[0]
+    batched = Struct((n, 3), jnp.float32)
+    with pytest.raises(ExportError, match=r"axpy: the batch has the symbolic size n, and with batch_axis"):
+        launchable_of(make_axpy(launch_dims=7, batch_axis="y"), [batched] * 2, [batched], levels=1, alpha=1.0)
+
+
+# Names
+
+
+def scaled_by(factor, **options):
+    def scaled(x, out):
+        i = cuda.grid(1)
+        if i < out.size:
+            out[i] = factor * x[i]
+
+    return cuda.jit(scaled, **options)
+
+
+def name_of(launchable_of, kernel=None, x=F32, debug=False, levels=0, static=None, **options):
+    run = numba_cuda_kernel(kernel or scaled_by(2), same, **{"launch_dims": 6, **options})
+    return launchable_of(run, [x], [x], debug=debug, levels=levels, **(static or {})).name
+
+
+def test_equal_kernels_have_equal_names(launchable_of):
+    assert name_of(launchable_of) == name_of(launchable_of, scaled_by(2))
+    assert "scaled" in name_of(launchable_of) and "float32[3,2]" in name_of(launchable_of)
+
+
+DIFFERENCES = {
+    "a closure value": lambda: {"kernel": scaled_by(3)},
+    "an option": lambda: {"kernel": scaled_by(2, fastmath=True)},
+    "registers": lambda: {"kernel": scaled_by(2, max_registers=32)},
+    "the shape": lambda: {"x": Struct((2, 3), jnp.float32)},
+    "the dtype": lambda: {"x": Struct((3, 2), jnp.int32)},
+    "the grid": lambda: {"launch_dims": 600},
+    "the block": lambda: {"threads_per_block": 32},
+    "shared memory": lambda: {"shared_mem": 4},
+    "what outputs begin with": lambda: {"output_init": 0},
+    "its number": lambda: {"output_init": 1},
+    "debug mode": lambda: {"debug": True},
+    "a batch axis": lambda: {"batch_axis": "y"},
+}
+
+
+@pytest.mark.parametrize("difference", DIFFERENCES)
+def test_names_differ_when_anything_does(launchable_of, difference):
+    assert name_of(launchable_of) != name_of(launchable_of, **DIFFERENCES[difference]())
+
+
+def test_static_scalars_are_part_of_the_name(make_axpy, launchable_of):
+    values = (1, 1.0, True, np.float32(1), 2, -0.0, 0.0)
+    names = {launchable_of(make_axpy(), [F32, F32], [F32], alpha=value).name for value in values}
+    assert len(names) == len(values)
+
+
+def test_a_file_that_is_linked_is_part_of_the_name(launchable_of, tmp_path):
+    file = tmp_path / "helper.cu"
+    names = set()
+    for text in ("one", "two"):
+        file.write_text(text)
+        names.add(name_of(launchable_of, scaled_by(2, link=[str(file)])))
+    assert len(names) == 2
+
+
+def test_equal_code_is_compiled_by_one_dispatcher_that_is_not_the_users(launchable_of):
+    one, other = (numba_cuda_kernel(scaled_by(4), same, launch_dims=n) for n in (6, 7))
+    first, second = (launchable_of(run, [F32], [F32]).launch.dispatcher for run in (one, other))
+    assert first is second and first is not one.xlakernel.dispatcher
+
+
+def test_a_kernel_that_nobody_has_any_more_is_forgotten(h200, monkeypatch):
+    names = set()
+    monkeypatch.setattr(_compile, "register", lambda launchable, **_: names.add(launchable.name) or Target("its name"))
+    kernels = [scaled_by(5) for _ in range(3)]
+    for kernel in kernels:
+        numba_cuda_kernel(kernel, same, launch_dims=6).xlakernel.target([F32], [F32], {})
+    references = [weakref.ref(kernel) for kernel in kernels]
+    del kernel, kernels
+    gc.collect()
+    assert len(names) == 1
+    assert [reference() for reference in references] == [None] * 3
+
+
+def test_wrapping_a_kernel_again_is_known_by_what_is_launched(h200, monkeypatch):
+    registered = []
+    monkeypatch.setattr(_compile, "register", lambda launchable, **_: registered.append(launchable) or Target("name"))
+    kernel = scaled_by(2)
+    for extra in (0, 1, 300):  # two of them fit one block
+        run = numba_cuda_kernel(kernel, same, launch_dims=lambda x, extra=extra: 6 + extra)
+        run.xlakernel.target([F32], [F32], {})
+    assert [launchable.launch.geometry.grid for launchable in registered] == [(1, 1, 1), (2, 1, 1)]
+
+
+def test_a_global_that_changed_makes_another_kernel(launchable_of, monkeypatch):
+    monkeypatch.setitem(globals(), "FACTOR", 2)
+    kernel = cuda.jit(uses_a_global)
+    before = name_of(launchable_of, kernel)
+    monkeypatch.setitem(globals(), "FACTOR", 3)
+    assert name_of(launchable_of, kernel) != before
+
+
+def test_a_kernel_is_frozen_for_all_shapes_when_it_is_compiled_and_for_no_other_types(launchable_of, monkeypatch):
+    monkeypatch.setitem(globals(), "FACTOR", 2)
+    run = numba_cuda_kernel(cuda.jit(uses_a_global), same, launch_dims=1)
+    row, rows, whole = (Struct(*x) for x in (((3,), jnp.float32), ((4,), jnp.float32), ((4,), jnp.int32)))
+    first = launchable_of(run, [row], [row]).launch
+    monkeypatch.setitem(globals(), "FACTOR", 3)
+    second = launchable_of(run, [row], [row]).launch
+    assert second.dispatcher is not first.dispatcher  # nothing is compiled yet
+    second.dispatcher.overloads[second.signature] = "compiled"
+    monkeypatch.setitem(globals(), "FACTOR", 4)
+    assert launchable_of(run, [rows], [rows]).launch.dispatcher is second.dispatcher
+    assert launchable_of(run, [whole], [whole]).launch.dispatcher is not second.dispatcher
+
+
+FACTOR = 1
+
+
+def uses_a_global(x, out):
+    out[0] = FACTOR * x[0]
+
+
+def test_names_are_equal_across_processes(launchable_of, tmp_path):
+    (tmp_path / "kernels_of_a_user.py").write_text(
+        "from numba import cuda\nimport math\nSCALE = 2.0\n\n"
+        "@cuda.jit(device=True)\ndef square(v):\n    return v * v\n\n"
+        "@cuda.jit\ndef kernel(x, out):\n    i = cuda.grid(1)\n    if i < out.size:\n"
+        "        out[i] = SCALE * square(math.sin(x[i]))\n"
+    )
+    code = f"""
+import sys; sys.path.insert(0, {str(tmp_path)!r})
+import json, jax, jax.numpy as jnp
+import kernels_of_a_user
+from xlakernel.cuda import _device, numba_cuda_kernel
+_device.device_limits = lambda: (_device.Limits("g", (1024, 1024, 64), 1024, (2**31 - 1, 65535, 65535), 232448),)
+run = numba_cuda_kernel(kernels_of_a_user.kernel, lambda x: x, launch_dims=6)
+x = jax.ShapeDtypeStruct((3, 2), jnp.float32)
+launchable = run.xlakernel.launchable([x], [x], {{}})
+print(json.dumps([launchable.name, launchable.recipe().data["checks"]]))
+"""
+    said = [
+        json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+        for _ in range(2)
+    ]
+    assert said[0] == said[1]
+    assert said[0][0].startswith("xlakernel.cuda/kernels_of_a_user.kernel(")

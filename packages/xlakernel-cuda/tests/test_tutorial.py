@@ -1,0 +1,140 @@
+"""The tutorial in docs: its cells on a GPU, and the outputs that are shown where there is none."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[3] / "docs"
+PAGE = DOCS / "tutorials" / "numba-cuda.md"
+
+pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="docs/ is in the repository, not in a source archive")
+
+TEXT = """# A page
+
+It is here. <!-- recorded on -->
+
+```{code-cell}
+x = 1
+print("one", x)
+```
+
+Some words.
+
+```{code-cell}
+x += 1
+```
+
+```python
+never = "run"
+```
+
+```{code-cell}
+print("two", x)
+```
+"""
+MACHINE = {
+    "gpu": {"name": "NVIDIA H200", "count": 1, "driver": "580.1", "cuda": "13.0"},
+    "versions": {"jax": "0.12.0", "numba-cuda": "0.30.4"},
+    "python": "3.12.1",
+    "date": "2026-01-02",
+}
+
+
+@pytest.fixture(scope="module")
+def outputs():
+    """Return the module that records outputs and shows them."""
+    spec = importlib.util.spec_from_file_location("record_outputs", DOCS / "record_outputs.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def recorded(outputs):
+    sources = outputs.cells_of(TEXT)
+    printed = outputs.run(sources, "page.md")
+    cells = [{"hash": outputs.digest(s), "output": p} for s, p in zip(sources, printed, strict=True)]
+    return {"machine": MACHINE, "cells": cells}
+
+
+@pytest.mark.gpu
+def test_every_cell_runs(outputs):
+    pytest.importorskip("cupy", reason="the page shows kernels of CuPy's")
+    sources = outputs.cells_of(PAGE.read_text("utf-8"))
+    assert len(sources) > 15
+    printed = outputs.run(sources, PAGE.name)
+    assert "".join(printed).count(": error ") > 30
+
+
+def test_every_cell_compiles(outputs):
+    for number, source in enumerate(outputs.cells_of(PAGE.read_text("utf-8")), 1):
+        compile(source, f"<cell {number}>", "exec")
+
+
+def test_cells_run_in_one_namespace_and_blocks_of_code_do_not(outputs):
+    namespace = {}
+    assert outputs.run(outputs.cells_of(TEXT), "page.md", namespace) == ["one 1\n", "", "two 2\n"]
+    assert "never" not in namespace
+
+
+def test_outputs_are_shown_below_their_cells(outputs, recorded):
+    shown = outputs.show(TEXT, recorded, "page.md")
+    assert "{code-cell}" not in shown
+    first, second = shown.index("one 1\n````"), shown.index("two 2\n````")
+    assert shown.index('print("one", x)') < first < shown.index("Some words.") < shown.index('print("two", x)') < second
+    assert shown.count("{code-block} none") == 2
+
+
+def test_the_machine_is_named(outputs, recorded):
+    shown = outputs.show(TEXT, recorded, "page.md")
+    assert "<!--" not in shown
+    for part in ("NVIDIA H200", "driver 580.1", "CUDA 13.0", "Python 3.12.1", "numba-cuda 0.30.4", "2026-01-02"):
+        assert part in shown
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("x += 1", "x += 2", r"cell 2 \('x \+= 2'\) has changed"),
+        ("Some words.", "```{code-cell}\nx = 2\n```", "it has 4 cells; 3 are recorded"),
+        ("<!-- recorded on -->", "", "0 times"),
+    ],
+)
+def test_outputs_of_other_cells_are_an_error(outputs, recorded, before, after, said):
+    assert before in TEXT
+    with pytest.raises(outputs.StaleOutputsError, match=said):
+        outputs.show(TEXT.replace(before, after), recorded, "page.md")
+
+
+def test_words_may_change(outputs, recorded):
+    assert "Other words." in outputs.show(TEXT.replace("Some words.", "Other words."), recorded, "page.md")
+
+
+def test_a_cell_that_fails_is_named(outputs):
+    with pytest.raises(outputs.CellError, match=r"<page.md, cell 2>: NameError: name 'y' is not defined") as caught:
+        outputs.run(["x = 1\n", 'print("so far")\ny\n'], "page.md")
+    assert "so far" in str(caught.value)
+
+
+def test_a_cell_that_warns_is_refused(outputs):
+    with pytest.raises(outputs.CellError, match=r"cell 1>: it wrote to stderr:\nbeware"):
+        outputs.run(["import sys\nprint('beware', file=sys.stderr)\n"], "page.md")
+
+
+def test_a_machine_without_a_gpu_records_nothing(outputs, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(TEXT, "utf-8")
+    done = subprocess.run(
+        [sys.executable, str(DOCS / "record_outputs.py"), str(page)],
+        env=os.environ | {"JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "recorded on a GPU" in done.stderr
+    assert not outputs.outputs_beside(page).exists()
