@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import datetime
 import importlib.metadata
@@ -9,31 +10,49 @@ import json
 import os
 import platform
 import re
+import shutil
 import statistics
+import subprocess
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
 RESULTS = Path(__file__).parent / "results"
 DISTRIBUTIONS = ("jax", "jaxlib", "numpy", "numba", "llvmlite", "brainevent", "xlakernel-core", "xlakernel-numba")
+GPU_DISTRIBUTIONS = (
+    *("jax-cuda12-plugin", "jax-cuda13-plugin", "nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12", "cuda-bindings"),
+    *("cuda-core", "numba-cuda", "warp-lang", "cupy-cuda12x", "cupy-cuda13x", "xlakernel-cuda"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class Mark:
-    """A ratio that must not exceed its limit."""
+    """A value that must not exceed its limit; None: it could not be measured, which does not hold either."""
 
     name: str
-    value: float
+    value: float | None
     limit: float
     unit: str = "x"
 
     @property
     def holds(self) -> bool:
         """Whether it does not."""
-        return self.value <= self.limit
+        return self.value is not None and self.value <= self.limit
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as it is written."""
+        return dataclasses.asdict(self) | {"holds": self.holds}
+
+
+class Part(NamedTuple):
+    """What was measured together: seconds per call of each case, round by round, and what must hold of them."""
+
+    title: str
+    seconds: dict[str, list[float]]
+    marks: list[Mark]
 
 
 def time_beside(
@@ -74,15 +93,45 @@ def summary(seconds: Mapping[str, list[float]]) -> dict[str, dict[str, float]]:
 
 def machine() -> dict[str, Any]:
     """Describe what was measured on."""
+    gpus = gpu_devices()
+    names = (*DISTRIBUTIONS, *GPU_DISTRIBUTIONS) if gpus else DISTRIBUTIONS
     return {
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
         "system": f"{platform.system()} {platform.machine()}",
         "devices": sorted({device.device_kind for device in jax.devices()}),
         "python": platform.python_version(),
-        "versions": {name: found for name in DISTRIBUTIONS if (found := _version(name))},
+        "versions": {name: found for name in names if (found := _version(name))},
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    } | ({"gpu": _gpu(gpus)} if gpus else {})
+
+
+def gpu_devices() -> list[jax.Device]:
+    """Return the CUDA devices that JAX has; none is no error."""
+    try:
+        return list(jax.devices("cuda"))
+    except RuntimeError:
+        return []
+
+
+def _gpu(devices: list[jax.Device]) -> dict[str, Any]:
+    """Describe the GPUs, their driver, and the newest CUDA that it knows."""
+    number = ctypes.c_int()
+    ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number))
+    return {
+        "name": devices[0].device_kind,
+        "count": len(devices),
+        "driver": _driver(),
+        "cuda": f"{number.value // 1000}.{number.value % 1000 // 10}",
     }
+
+
+def _driver() -> str:
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return "unknown"
+    query = [command, "--query-gpu=driver_version", "--format=csv,noheader"]
+    return subprocess.run(query, check=True, capture_output=True, text=True).stdout.split("\n")[0].strip()
 
 
 def _processor() -> str:
@@ -100,10 +149,18 @@ def _version(name: str) -> str | None:
 
 def slug(described: Mapping[str, Any]) -> str:
     """Return a file name for a machine."""
+    return _slug(f"{described['processor']}-{described['cores']}cores", described)
+
+
+def gpu_slug(described: Mapping[str, Any]) -> str:
+    """Return a file name for the GPUs of a machine."""
+    gpu = described["gpu"]
+    return _slug(gpu["name"] if gpu["count"] == 1 else f"{gpu['count']}-{gpu['name']}", described)
+
+
+def _slug(name: str, described: Mapping[str, Any]) -> str:
     python = ".".join(described["python"].split(".")[:2])
-    return re.sub(r"[^a-z0-9.]+", "-", f"{described['processor']}-{described['cores']}cores-py{python}".lower()).strip(
-        "-"
-    )
+    return re.sub(r"[^a-z0-9.]+", "-", f"{name}-py{python}".lower()).strip("-")
 
 
 def write_json(folder: Path, name: str, content: Mapping[str, Any]) -> Path:
@@ -128,16 +185,27 @@ def print_marks(marks: list[Mark]) -> bool:
     print("\nmust hold")
     for mark in marks:
         verdict = "holds" if mark.holds else "DOES NOT HOLD"
-        print(f"  {mark.name:70} {mark.value:9.3f} <= {mark.limit:7.3f} {mark.unit:3} {verdict}")
+        value = "not known" if mark.value is None else f"{mark.value:9.3f}"
+        print(f"  {mark.name:70} {value:>9} <= {mark.limit:7.3f} {mark.unit:3} {verdict}")
     return all(mark.holds for mark in marks)
 
 
 def save_chart(figure: Any, path: Path, described: Mapping[str, Any]) -> None:
     """Write *figure* with a line that says what was measured on."""
+    _sign(figure, path, described, f"{described['processor']}, {described['cores']} cores", "numba")
+
+
+def save_gpu_chart(figure: Any, path: Path, described: Mapping[str, Any]) -> None:
+    """Write *figure* with a line that says on what GPU it was measured."""
+    gpu = described["gpu"]
+    _sign(figure, path, described, f"{gpu['count']} × {gpu['name']}, driver {gpu['driver']}", "numba-cuda")
+
+
+def _sign(figure: Any, path: Path, described: Mapping[str, Any], hardware: str, compiler: str) -> None:
     versions = described["versions"]
     figure.suptitle(
-        f"{described['processor']}, {described['cores']} cores; Python {described['python']}, jax {versions['jax']}, "
-        f"numba {versions['numba']}; {described['date']}",
+        f"{hardware}; Python {described['python']}, jax {versions['jax']}, {compiler} {versions[compiler]}; "
+        f"{described['date']}",
         fontsize=9,
         color="#555555",
     )

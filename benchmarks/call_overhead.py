@@ -1,17 +1,17 @@
 """What one call of a kernel costs, beside its peers and a C++ handler made from JAX's own header.
 
-    python benchmarks/call_overhead.py [--size 16] [--rounds 15] [--out benchmarks/results]
+    python benchmarks/call_overhead.py [--only cpu|cuda] [--size 16] [--rounds 15] [--out benchmarks/results] [--quick]
 
-Every case adds two float32 vectors. "loop" is one iteration of a 1000-step ``fori_loop``, "call" a call of a jitted
-function, "eager" a call of the wrapper itself, warm. All cases are timed in turn, round by round; a ratio is the median
-of the rounds' ratios. The exit status is 1 if a mark does not hold.
+On the CPU every case adds two float32 vectors. "loop" is one iteration of a 1000-step ``fori_loop``, "call" a call of a
+jitted function, "eager" a call of the wrapper itself, warm. Where JAX has a CUDA device, `_cuda_calls.py` says what is
+measured on it. All cases are timed in turn, round by round; a ratio is the median of the rounds' ratios. The exit
+status is 1 if a mark does not hold.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
-import dataclasses
 import functools
 import shutil
 import statistics
@@ -31,6 +31,8 @@ import numpy as np
 from _harness import (
     RESULTS,
     Mark,
+    gpu_devices,
+    gpu_slug,
     machine,
     print_marks,
     print_table,
@@ -252,19 +254,11 @@ def plot(path: Path, results: dict[str, dict[str, dict[str, float]]], described:
     save_chart(figure, path, described)
 
 
-def main() -> int:
-    """Measure, print, write; return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--size", type=int, default=16, help="floats in a vector (16)")
-    parser.add_argument("--rounds", type=int, default=15, help="measurements of each case (15)")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for JSON and PNG")
-    options = parser.parse_args()
-    if options.size < 1 or options.rounds < 3:
-        parser.error(f"--size must be at least 1 and --rounds at least 3; got {options.size} and {options.rounds}")
-
+def measure_cpu(size: int, rounds: int) -> tuple[dict[str, Any], list[Mark]]:
+    """Measure on the CPU, and print what the calls cost; return what is to be written, and the marks."""
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
-        results, marks = measure_calls(options.size, options.rounds)
-        build = measure_build(options.rounds)
+        results, marks = measure_calls(size, rounds)
+        build = measure_build(rounds)
         concurrency = measure_concurrency()
     imports = measure_import(5)
     marks += [
@@ -273,22 +267,75 @@ def main() -> int:
         # With the GIL held the count would stand still; with two busy cores it is about 1.
         Mark("time another thread loses while a kernel runs", 1 - concurrency, 0.5, ""),
     ]
-    described = machine()
-    print_table(f"one iteration of a fori_loop, {options.size} floats, µs", results["loop"])
-    print_table(f"one call, {options.size} floats, µs", results["call"])
-    holds = print_marks(marks)
+    print_table(f"one iteration of a fori_loop, {size} floats, µs", results["loop"])
+    print_table(f"one call, {size} floats, µs", results["call"])
     content = {
-        "machine": described,
-        "size": options.size,
+        "size": size,
         "microseconds": results,
         "handler_build_ms": [value * 1e3 for value in build],
         "import_s": imports,
         "thread_speed_during_kernel": concurrency,
-        "marks": [dataclasses.asdict(mark) | {"holds": mark.holds} for mark in marks],
     }
-    path = write_json(options.out, f"call_overhead-{slug(described)}", content)
-    plot(path.with_suffix(".png"), results, described)
-    print(f"\nwritten: {path} and .png")
+    return content, marks
+
+
+def run_cpu(size: int, rounds: int, out: Path | None) -> bool:
+    """Measure and write what calls cost on the CPU; return whether the marks hold."""
+    content, marks = measure_cpu(size, rounds)
+    holds = print_marks(marks)
+    if out is not None:
+        described = machine()
+        content = {"machine": described, **content, "marks": [mark.as_dict() for mark in marks]}
+        path = write_json(out, f"call_overhead-{slug(described)}", content)
+        plot(path.with_suffix(".png"), content["microseconds"], described)
+        print(f"\nwritten: {path} and .png")
+    return holds
+
+
+def run_cuda(rounds: int, out: Path | None) -> bool:
+    """Measure and write what calls cost on the GPU; return whether the marks hold."""
+    import _cuda_calls
+
+    parts = _cuda_calls.measure_cuda_calls(rounds)
+    measured = [part for part in parts if part.seconds]
+    for part in measured:
+        print_table(f"{part.title}, µs", summary(part.seconds))
+    marks = [mark for part in parts for mark in part.marks]
+    holds = print_marks(marks)
+    if out is not None:
+        described = machine()
+        content = {
+            "machine": described,
+            "microseconds": {part.title: summary(part.seconds) for part in measured},
+            "marks": [mark.as_dict() for mark in marks],
+        }
+        path = write_json(out, f"call_overhead_cuda-{gpu_slug(described)}", content)
+        if measured:
+            _cuda_calls.plot(path.with_suffix(".png"), measured, described)
+        print(f"\nwritten: {path} and .png")
+    return holds
+
+
+def main() -> int:
+    """Measure, print, write; return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--only", choices=["cpu", "cuda"], help="where to measure (both, if there is a CUDA device)")
+    parser.add_argument("--size", type=int, default=16, help="floats in a vector on the CPU (16)")
+    parser.add_argument("--rounds", type=int, default=15, help="measurements of each case (15)")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for JSON and PNG")
+    parser.add_argument("--quick", action="store_true", help="try it: 3 rounds, and nothing is written")
+    options = parser.parse_args()
+    if options.size < 1 or options.rounds < 3:
+        parser.error(f"--size must be at least 1 and --rounds at least 3; got {options.size} and {options.rounds}")
+    rounds, out = (3, None) if options.quick else (options.rounds, options.out)
+
+    holds = True
+    if options.only != "cuda":
+        holds &= run_cpu(options.size, rounds, out)
+    if options.only != "cpu" and gpu_devices():
+        holds &= run_cuda(rounds, out)
+    elif options.only != "cpu":
+        print("\nJAX has no CUDA device: calls on a GPU are not measured.")
     return 0 if holds else 1
 
 
