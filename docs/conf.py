@@ -1,9 +1,21 @@
-"""How Sphinx builds the documentation: `nox -s docs`. Every tutorial runs while it is built."""
+"""How Sphinx builds the documentation: `nox -s docs`.
 
+Every tutorial runs while it is built, but for those that need a GPU: `record_outputs.py` recorded what they print.
+"""
+
+import json
 import os
+import sys
+from pathlib import Path
+
+from sphinx.errors import ExtensionError
 
 import xlakernel.core
+import xlakernel.cuda
 import xlakernel.numba
+
+sys.path.insert(0, str(Path(__file__).parent))
+import record_outputs
 
 project = "xlakernel"
 copyright = "xlakernel developers"
@@ -17,9 +29,11 @@ html_title = "xlakernel"
 
 # Each package has a version of its own, so there is no one version of this documentation.
 myst_enable_extensions = ["substitution"]
+myst_heading_anchors = 2
 myst_substitutions = {
     "core_version": xlakernel.core.__version__,
     "numba_version": xlakernel.numba.__version__,
+    "cuda_version": xlakernel.cuda.__version__,
 }
 
 # A page that fails, or writes a warning, fails the build. The examples are for the CPU, also where there is a GPU.
@@ -29,6 +43,26 @@ nb_execution_raise_on_error = True
 nb_execution_timeout = 120
 nb_output_stderr = "warn"
 nb_merge_streams = True
+
+RECORDED = {"tutorials/numba-cuda"}
+
+
+def show_recorded_outputs(app, docname, source):
+    """Put the recorded outputs into a page, or fail if they are not those of its cells."""
+    if docname not in RECORDED:
+        return
+    page = Path(app.srcdir, f"{docname}.md")
+    outputs = record_outputs.outputs_beside(page)
+    app.env.note_dependency(outputs)
+    try:
+        source[0] = record_outputs.show(source[0], json.loads(outputs.read_text("utf-8")), f"{docname}.md")
+    except (OSError, ValueError) as error:
+        raise ExtensionError(f"The outputs of {docname} cannot be shown: {error}") from error
+
+
+def setup(app):
+    app.connect("source-read", show_recorded_outputs)
+
 
 default_role = "py:obj"  # the docstrings write `name` for what can be linked
 napoleon_numpy_docstring = False
