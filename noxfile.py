@@ -97,6 +97,8 @@ def run_tests(session: nox.Session, package: str, device: str, *install: str) ->
     if device != "cpu" and not has_gpu():
         session.error(f"{device} needs an NVIDIA GPU, and nvidia-smi finds none")
     requirements = [*dependency_groups(PROJECTS[package], "test")]
+    if f"test-{device}" in PROJECTS[package].get("dependency-groups", {}):
+        requirements += dependency_groups(PROJECTS[package], f"test-{device}")
     local = [line for line in requirements if line.startswith(PREFIX)]
     wanted = f"{package}[{device}]" if device in extras(package) else package
     packages = editable(wanted, *(line.removeprefix(PREFIX) for line in local))
@@ -115,6 +117,13 @@ def run_tests(session: nox.Session, package: str, device: str, *install: str) ->
 def has_gpu() -> bool:
     command = shutil.which("nvidia-smi")
     return command is not None and subprocess.run([command, "-L"], check=False).returncode == 0
+
+
+def newest_cuda() -> str:
+    """Return the extra for the newest CUDA that the driver of the GPU knows."""
+    said = subprocess.run(["nvidia-smi"], check=True, capture_output=True, text=True).stdout
+    found = re.search(r"CUDA Version: (\d+)", said)
+    return DEVICES[-1] if found is None or int(found[1]) >= 13 else DEVICES[0]
 
 
 @nox.session(python=PYTHONS, tags=["cpu"])
@@ -235,14 +244,17 @@ def bench(session: nox.Session) -> None:
         scripts, arguments = [scripts[names.index(arguments[0])]], arguments[1:]
     if CURRENT == "3.11":
         session.warn("brainevent asks for Python 3.12: it is not measured on this Python")
-    session.install(*editable("core[export]", "numba", "sparse"), *group("bench"))
+    packages, peers = ["core[export]", "numba", "sparse"], group("bench")
+    if has_gpu():
+        packages, peers = [*packages, f"cuda[{newest_cuda()}]"], [*peers, *group("bench-gpu")]
+    session.install(*editable(*packages), *peers)
     for script in scripts:
         session.run("python", str(script), *arguments)
 
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Build the documentation, which runs every page; warnings are errors."""
+    """Build the documentation, which runs the pages that need no GPU; warnings are errors."""
     session.install(*editable("core[testing]", *PROJECTS), *group("docs"))
     paths = ["docs", "docs/_build/html", *session.posargs]
     env = {"JAX_PLATFORMS": "cpu"}
