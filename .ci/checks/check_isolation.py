@@ -57,8 +57,9 @@ def undeclared(folder: Path, root: Path, allowed: set[str], optional: set[str]) 
             if top == "xlakernel":
                 needed = {f"xlakernel-{rest[0]}"}
             else:
-                # What is not installed here must at least be declared under its own name.
-                needed = {normal(name) for name in owners.get(top, [top])}
+                # What is not installed here must at least be declared under its own name, or under that of its part
+                # of a namespace: cuda.bindings comes from cuda-bindings.
+                needed = {normal(name) for name in owners.get(top, [top, "-".join([top, *rest[:1]])])}
             if not needed & allowed:
                 where = f"{path.relative_to(root)}:{found.line}"
                 yield f"{where}: {found.target} comes from {sorted(needed)}, which is not declared"

@@ -83,6 +83,20 @@ def test_every_parameter_is_named_and_positional(func):
         raw(func)
 
 
+async def launches_later(x, out, stream):
+    pass
+
+
+def launches_when_asked(x, out, stream):
+    yield
+
+
+@pytest.mark.parametrize("func", [launches_later, launches_when_asked])
+def test_a_function_that_launches_when_it_is_called(func):
+    with refuses(errors.KernelTypeError, "launches nothing yet", "without async and yield"):
+        raw(func)
+
+
 def test_a_function_without_parameters():
     with refuses(errors.KernelTypeError, "has no parameters; write def"):
         raw(lambda: None)
@@ -102,6 +116,12 @@ def test_whatever_can_be_called_with_arrays_and_a_stream(func):
 
 
 # The options
+
+
+@pytest.mark.parametrize("flag", [None, 1, "no"])
+def test_has_side_effect(flag):
+    with refuses(errors.ArgumentError, f"has_side_effect is {flag!r}; allowed: True or False"):
+        raw(copy, has_side_effect=flag)
 
 
 @pytest.mark.parametrize("record", [None, 1, 0, "always", "Auto"])

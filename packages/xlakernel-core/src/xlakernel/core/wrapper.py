@@ -14,7 +14,7 @@ import numpy as np
 from ._compat import vary_alike
 from .call import VMAP_METHODS, Kernel, NativeCall, native_call
 from .config import is_debugging
-from .errors import AliasError, ArityError, ShardingRuleError, StaticArgumentError, VmapMethodError
+from .errors import AliasError, ArgumentError, ArityError, ShardingRuleError, StaticArgumentError, VmapMethodError
 from .sharding import ShardingRule
 from .specs import Struct, check_enabled, check_inputs, check_plain, flatten_outs
 from .transforms.declaration import Derivative, Transpose, declare
@@ -71,7 +71,7 @@ def kernel_function(
         outs if callable(outs) and not hasattr(outs, "dtype") else flatten_outs(outs, kernel.name),
         _check_vmap_method(kernel.name, vmap_method),
         _check_aliases(kernel.name, input_output_aliases),
-        bool(has_side_effect),
+        _check_flag(kernel.name, "has_side_effect", has_side_effect),
         declare(kernel.name, reference=reference, jvp=jvp, vjp=vjp, transpose=transpose),
         _check_rule(kernel.name, sharding_rule, has_side_effect),
     )
@@ -204,6 +204,12 @@ def _check_vmap_method(kernel: str, method: str | None) -> str | None:
     return method
 
 
+def _check_flag(kernel: str, name: str, value: bool) -> bool:
+    if not isinstance(value, bool):
+        raise ArgumentError(f"{kernel}: {name} is {value!r}; allowed: True or False.")
+    return value
+
+
 def _check_rule(kernel: str, rule: str | None, has_side_effect: bool) -> ShardingRule | None:
     if rule is None:
         return None
@@ -236,7 +242,8 @@ def _freeze_anew(kernel: str, name: str, value: Any) -> tuple[str, bytes]:
             return scalar.dtype.name, scalar.tobytes()
     raise StaticArgumentError(
         f"{kernel}: the static scalar {name!r} is {value!r} of type {type(value).__name__}; allowed: bool, int (below "
-        "2**63), float, or a NumPy scalar of these. Pass anything else by position, as an array."
+        f"2**63), float, or a NumPy scalar of the dtypes {', '.join(_SCALARS)}. Pass anything else by position, as an "
+        "array."
     )
 
 

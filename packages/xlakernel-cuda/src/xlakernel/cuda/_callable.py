@@ -252,6 +252,8 @@ def _wrong_function(func: Any) -> str | None:
         return "jax.jit returned it, and JAX runs it without a wrapper."
     if not callable(func) or isinstance(func, type):
         return "expected a function that launches work on a stream."
+    if inspect.iscoroutinefunction(func) or inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
+        return "calling it launches nothing yet. Expected a plain function, without async and yield."
     return None
 
 
