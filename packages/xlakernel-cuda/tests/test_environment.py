@@ -90,8 +90,9 @@ def test_a_driver_without_a_gpu_is_told_apart(monkeypatch, make_axpy):
     from cuda.bindings import driver
 
     monkeypatch.setattr(driver, "cuInit", lambda _: (driver.CUresult.CUDA_ERROR_NO_DEVICE,))
+    monkeypatch.setattr(driver, "cuGetErrorString", lambda _: (driver.CUresult.CUDA_SUCCESS, b"no device"))
     _device.device_limits.cache_clear()
-    with pytest.raises(DeviceError, match="CUDA_ERROR_NO_DEVICE"):
+    with pytest.raises(DeviceError, match=r"CUDA_ERROR_NO_DEVICE \(100: no device\).*nvidia-smi"):
         lower(make_axpy(), jnp.ones(3), jnp.ones(3))
 
 

@@ -77,15 +77,26 @@ def test_ranges_for_small_arrays_are_used_again(ranges):
     assert len(calls) == made and again.size(2) == 16
 
 
-def test_ranges_for_large_arrays_are_backed_and_freed(ranges):
+def test_ranges_for_large_arrays_are_backed_and_freed_when_nothing_can_be_using_them(ranges, monkeypatch):
     new, calls = ranges
+    now = [100.0]
+    monkeypatch.setattr(addresses.time, "monotonic", lambda: now[0])
     large = new()
     start = large.reserve(3 * GRANULE, shift=256)
     begin = start - GRANULE - 256
     assert large.find(start + 3 * GRANULE + 8) == (0, 3 * GRANULE + 8)
     mapped = [call[1] for call in calls if call[0] == "cuMemMap"]
     assert mapped == [begin + k * GRANULE for k in range(1, 5)]
+    made = len(calls)
     large.free()
+    now[0] += addresses._REST - 1
+    small = new()
+    small.reserve(8)
+    small.free()
+    assert not {name for name, *_ in calls[made:]} & {"cuMemUnmap", "cuMemAddressFree"}
+    now[0] += 1
+    small.reserve(8)
+    small.free()
     assert calls[-2:] == [
         ("cuMemUnmap", begin + GRANULE, 4 * GRANULE),
         ("cuMemAddressFree", begin, 6 * GRANULE),

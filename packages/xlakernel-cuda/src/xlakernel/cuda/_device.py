@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any
 
 from xlakernel.core.errors import DeviceError, LaunchError
 
@@ -63,11 +62,13 @@ def device_limits() -> tuple[Limits, ...]:
     """
     from cuda.bindings import driver
 
+    from xlakernel.core.gpu.driver import check
+
     try:
-        _check(driver.cuInit(0), "cuInit")
-        count = _check(driver.cuDeviceGetCount(), "cuDeviceGetCount")
-    except DeviceError:
-        raise
+        check(driver.cuInit(0))
+        count = check(driver.cuDeviceGetCount())
+    except DeviceError as error:
+        raise DeviceError(f"{error} Check that nvidia-smi lists a GPU.") from error
     except Exception as error:  # cuda-bindings has several kinds for a missing driver, none of them public
         first = str(error).strip().partition("\n")[0].rstrip(".")
         raise DeviceError(
@@ -76,16 +77,20 @@ def device_limits() -> tuple[Limits, ...]:
         ) from error
     if not count:
         raise DeviceError("the NVIDIA driver sees no GPU. Check nvidia-smi and CUDA_VISIBLE_DEVICES.")
-    return tuple(_limits(driver, ordinal) for ordinal in range(count))
+    return tuple(_limits(ordinal) for ordinal in range(count))
 
 
-def _limits(driver: Any, ordinal: int) -> Limits:
-    device = _check(driver.cuDeviceGet(ordinal), "cuDeviceGet")
-    name = _check(driver.cuDeviceGetName(128, device), "cuDeviceGetName").split(b"\0")[0].decode()
+def _limits(ordinal: int) -> Limits:
+    from cuda.bindings import driver
+
+    from xlakernel.core.gpu.driver import check
+
+    device = check(driver.cuDeviceGet(ordinal))
+    name = check(driver.cuDeviceGetName(128, device)).split(b"\0")[0].decode()
 
     def ask(attribute: str) -> int:
         kind = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{attribute}")
-        return int(_check(driver.cuDeviceGetAttribute(kind, device), "cuDeviceGetAttribute"))
+        return int(check(driver.cuDeviceGetAttribute(kind, device)))
 
     x, y, z = (ask(f"MAX_BLOCK_DIM_{axis.upper()}") for axis in AXES)
     grid_x, grid_y, grid_z = (ask(f"MAX_GRID_DIM_{axis.upper()}") for axis in AXES)
@@ -96,9 +101,3 @@ def _limits(driver: Any, ordinal: int) -> Limits:
         (grid_x, grid_y, grid_z),
         ask("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
     )
-
-
-def _check(result: tuple[Any, ...], what: str) -> Any:
-    if int(result[0]) != 0:
-        raise DeviceError(f"the NVIDIA driver refuses {what}: {result[0]!r}. Check that nvidia-smi lists a GPU.")
-    return result[1] if len(result) > 1 else None

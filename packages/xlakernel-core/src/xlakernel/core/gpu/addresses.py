@@ -8,10 +8,12 @@ function launches beside the capture by mistake, and so really runs, harms nothi
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import functools
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +23,7 @@ from .driver import check
 
 _BACKED = 1 << 30  # bytes of an array; mapping more takes milliseconds
 _KEPT = 64  # ranges of a device for arrays of the least size, which the next recording need not make again
+_REST = 10.0  # seconds before a larger range goes: what a function launched beside the capture may still be using it
 
 _state = threading.local()
 
@@ -74,7 +77,7 @@ class Ranges:
             _state.ranges = before
 
     def free(self) -> None:
-        """Give the addresses back; nothing may use them any more."""
+        """Give the addresses back, for other recordings to use."""
         while self._ranges:
             self._backing.give_back(self._ranges.pop())
 
@@ -87,6 +90,7 @@ class _Backing:
     memory: Any  # of one granule
     access: Any
     kept: list[_Range] = dataclasses.field(default_factory=list)
+    resting: collections.deque[tuple[float, _Range]] = dataclasses.field(default_factory=collections.deque)
 
     def take(self, nbytes: int) -> _Range:
         """Return a range for an array of this size, one that was kept if it is large enough."""
@@ -109,11 +113,14 @@ class _Backing:
         return _Range(begin, begin + size, begin, nbytes, backed)
 
     def give_back(self, found: _Range) -> None:
-        """Keep a range of the least size for others, and free any other."""
+        """Keep a range of the least size for others, and free any other when it has rested."""
+        now = time.monotonic()
         if found.end - found.begin == 3 * self.granule and len(self.kept) < _KEPT:
             self.kept.append(found)
         else:
-            self._release(found)
+            self.resting.append((now + _REST, found))
+        while self.resting and self.resting[0][0] <= now:
+            self._release(self.resting.popleft()[1])
 
     def _release(self, found: _Range) -> None:
         if found.backed:

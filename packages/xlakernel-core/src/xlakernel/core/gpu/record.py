@@ -77,12 +77,7 @@ def record(launchable: Launchable, device: int) -> tuple[Plan, Any]:
       LaunchError: if the driver refuses a launch.
     """
     with context_of(device), launchable.recording(), contextlib.ExitStack() as stack:
-        try:
-            return _record(launchable, device, stack)
-        except RecordingError:
-            # What it launches on a stream that is not captured runs, on addresses that are about to go away.
-            cuda.cuCtxSynchronize()
-            raise
+        return _record(launchable, device, stack)
 
 
 def _record(launchable: Launchable, device: int, stack: contextlib.ExitStack) -> tuple[Plan, Any]:
