@@ -19,7 +19,7 @@ from numba.core import types
 from xlakernel.core import XLACustomKernel
 from xlakernel.core.errors import KernelCheckError
 from xlakernel.core.ffi.registry import ensure_registered
-from xlakernel.core.native import Argument, array_type, build_handler, numba_dtype
+from xlakernel.core.native import Argument, NumbaFunction, array_type, build_handler, numba_dtype
 from xlakernel.core.testing import check_kernel
 from xlakernel.core.testing._table import CHECKS
 
@@ -143,7 +143,8 @@ def compile_handler():
         compiled = dispatcher.overloads[signature.args]
         place = f"{kernel.__code__.co_filename}:{kernel.__code__.co_firstlineno}"
         mode = {"debug": debug, "ordered": ordered}
-        return build_handler(compiled, arguments, kernel=kernel.__name__, place=place, lock=lock, **mode)
+        callee = NumbaFunction(compiled, arguments, kernel.__name__, place)
+        return build_handler(callee, arguments, kernel=kernel.__name__, place=place, lock=lock, **mode)
 
     return compile_
 

@@ -32,7 +32,7 @@ def described():
             expressions[f"{struct.name}_STRUCT_SIZE"] = struct.nbytes
     expressions |= {f"XLA_FFI_DataType_{xla_name(dtype)}": value for dtype, value in abi.DATA_TYPES.items()}
     expressions |= {f"XLA_FFI_Error_Code_{name}": value for name, value in abi.ERROR_CODES.items()}
-    expressions["XLA_FFI_AttrType_SCALAR"] = abi.ATTR_TYPE_SCALAR
+    expressions |= {f"XLA_FFI_AttrType_{name.upper()}": code for name, code in abi.ATTR_TYPES.items()}
     expressions["XLA_FFI_API_MAJOR"] = abi.API_MAJOR
     return expressions
 
@@ -67,7 +67,7 @@ def test_the_comparison_covers_every_entry():
     listed = [struct for struct in vars(abi).values() if isinstance(struct, abi.Struct)]
     assert {struct.name for struct in listed} == {struct.name for struct in abi.STRUCTS}
     fields = sum(len(struct.fields) + (struct.nbytes is not None) for struct in listed)
-    assert len(described()) == fields + len(abi.DATA_TYPES) + len(abi.ERROR_CODES) + 2
+    assert len(described()) == fields + len(abi.DATA_TYPES) + len(abi.ERROR_CODES) + len(abi.ATTR_TYPES) + 1
 
 
 def test_the_oldest_minor_version_is_not_newer_than_the_runtime(evaluate):

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from xlakernel.core.ffi.fingerprint import fingerprint, unknown_objects
+from xlakernel.core.ffi.kinds import describe
 from xlakernel.cuda import cuda_callable
-from xlakernel.cuda._identity import describe
 
 cuda = pytest.importorskip("numba.cuda", reason="numba-cuda is not installed")
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
@@ -251,7 +251,7 @@ def test_another_process_gives_the_same_name(tmp_path):
             """
             from numba import cuda
             from xlakernel.core.ffi.fingerprint import fingerprint
-            from xlakernel.cuda._identity import describe
+            from xlakernel.core.ffi.kinds import describe
 
             @cuda.jit
             def kernel(x, out):

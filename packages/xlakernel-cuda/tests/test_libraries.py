@@ -10,8 +10,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from xlakernel.core.errors import RecordingError
 from xlakernel.core.ffi.fingerprint import unknown_objects
+from xlakernel.core.ffi.kinds import describe
 from xlakernel.cuda import cuda_callable
-from xlakernel.cuda._identity import describe
 
 pytestmark = [
     pytest.mark.gpu,

@@ -36,12 +36,12 @@ class Target:
 
     Attributes:
       name: the target's.
-      attributes: the static scalars that it is passed.
+      attributes: what it is passed by name: static scalars, arrays of one dimension.
       scratch: bytes of each block of temporary memory that it wants behind its results.
     """
 
     name: str
-    attributes: Mapping[str, np.generic] = dataclasses.field(default_factory=dict)
+    attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     scratch: tuple[int, ...] = ()
 
 
@@ -56,6 +56,10 @@ class Kernel(abc.ABC):
     takes_batches: bool = False
     #: What to add to the message of a call with a wrong number of arguments.
     arity_advice: str = ""
+
+    def on(self, platform: str) -> Kernel:
+        """Return the kernel to run on one of its platforms, where it is not the same on all."""
+        return self
 
     @abc.abstractmethod
     def target(
@@ -164,12 +168,13 @@ def _lower(context: Any, *operands: Any, call: NativeCall, platform: str) -> Any
             f"{platform}. Move its inputs with jax.device_put(x, jax.devices({call.kernel.platforms[0]!r})[0]), or "
             "give an XLACustomKernel one kernel for each platform."
         )
-    levels = len(call.batch) if call.kernel.takes_batches else 0
+    kernel = call.kernel.on(platform)
+    levels = len(call.batch) if kernel.takes_batches else 0
     skipped = len(call.batch) - levels
     inputs, outs = (
         [Struct(aval.shape[skipped:], aval.dtype) for aval in avals] for avals in (context.avals_in, context.avals_out)
     )
-    target = call.kernel.target(
+    target = kernel.target(
         inputs, outs, call.static_values(), ordered=call.has_side_effect, debug=call.debug, levels=levels
     )
     rule = jax.ffi.ffi_lowering(

@@ -12,11 +12,11 @@ import numpy as np
 from xlakernel.core.errors import ExportError
 from xlakernel.core.ffi.comparison import PYTHON, check_same
 from xlakernel.core.ffi.fingerprint import fingerprint, unknown_objects
+from xlakernel.core.ffi.kinds import describe
 from xlakernel.core.ffi.registry import Recipe
 from xlakernel.core.ffi.source import SourceError, definition
 
 from ._function import CudaFunction
-from ._identity import describe
 from ._libraries import Adapter
 
 if TYPE_CHECKING:

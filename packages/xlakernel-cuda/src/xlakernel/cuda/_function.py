@@ -16,12 +16,12 @@ import numpy as np
 from xlakernel.core.call import Kernel, Target
 from xlakernel.core.errors import DtypeError, ExportError, ResultError
 from xlakernel.core.ffi.fingerprint import examine, fingerprint
+from xlakernel.core.ffi.kinds import describe
 from xlakernel.core.ffi.registry import Recipe
 from xlakernel.core.specs import Struct
 
 from . import _libraries
 from ._buffer import DeviceBuffer
-from ._identity import describe
 
 if TYPE_CHECKING:
     from xlakernel.core.gpu.plan import Array

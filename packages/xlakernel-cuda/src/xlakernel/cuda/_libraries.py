@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import importlib
 import sys
-import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -169,57 +168,29 @@ def _cupy_unused(sizes: Sequence[int], position: int) -> Collection[int]:
 
 # Warp
 
-# A device of Warp's has one current stream, whatever the thread.
-_warp_lock = threading.RLock()
-# Warp unloads a module when other kernels are defined in it, unless a graph of its own holds it. Plans live for ever.
-_warp_modules: set[Any] = set()
-
 
 def _warp_array(buffer: DeviceBuffer, stream: int) -> Any:
     import warp
 
-    return warp.array(
-        ptr=buffer.ptr,
-        capacity=buffer.nbytes,
-        shape=buffer.shape or (1,),  # Warp's arrays have a dimension at least
-        dtype=warp.dtype_from_numpy(buffer.dtype),
-        device=warp.get_cuda_device(buffer.device),
-        copy=False,
+    from xlakernel.core.gpu.warp import device_array  # type: ignore[attr-defined,unused-ignore]
+
+    # Warp's arrays have a dimension at least.
+    return device_array(
+        buffer.ptr, buffer.nbytes, buffer.shape or (1,), warp.dtype_from_numpy(buffer.dtype), buffer.device
     )
 
 
-@contextlib.contextmanager
-def _warp_stream(handle: int, device: int) -> Iterator[Any]:
-    import warp
+def _warp_stream(handle: int, device: int) -> AbstractContextManager[Any]:
+    from xlakernel.core.gpu.warp import entered  # type: ignore[attr-defined,unused-ignore]
 
-    stream = warp.Stream(warp.get_cuda_device(device), cuda_stream=handle)
-    # Waiting for the stream that was current before would tie a recording to it.
-    with _warp_lock, warp.ScopedStream(stream, sync_enter=False), _warp_capture(stream):
-        yield stream
-
-
-@contextlib.contextmanager
-def _warp_capture(stream: Any) -> Iterator[None]:
-    """Tell Warp of a capture that it has not begun itself, so that it allocates and frees as one allows."""
-    import warp
-
-    if not stream.is_capturing:
-        yield
-        return
-    mode = {"capture_mode": warp.CaptureMode.RELAXED} if hasattr(warp, "CaptureMode") else {}  # from Warp 1.15 on
-    warp.capture_begin(stream=stream, force_module_load=False, external=True, **mode)
-    try:
-        yield
-    finally:
-        graph = warp.capture_end(stream=stream)
-        _warp_modules.update(getattr(graph, "module_execs", ()))
+    context: AbstractContextManager[Any] = entered(handle, device)
+    return context
 
 
 def _warp_recording() -> AbstractContextManager[Any]:
-    """Have Warp set up the device, which it does on the default stream when it first allocates there."""
-    import warp
+    from xlakernel.core.gpu.warp import set_up  # type: ignore[attr-defined,unused-ignore]
 
-    warp.empty(1, dtype=warp.uint8, device=warp.get_cuda_device(current_device()))
+    set_up(current_device())
     return contextlib.nullcontext()
 
 

@@ -25,6 +25,7 @@ from xlakernel.core.ffi.registry import Handler, ensure_registered
 from xlakernel.core.native import (
     HANDLER_VERSION,
     Argument,
+    NumbaFunction,
     array_type,
     build_handler,
     is_importable,
@@ -165,12 +166,11 @@ class NumbaKernel(Kernel):
         if helpers_are_parallel and _threading_layer() == "workqueue":
             lock = process_lock()
         handler: Handler = build_handler(
-            compiled,
+            NumbaFunction(compiled, arguments, self.name, self._location, record),
             arguments,
             kernel=self.name,
             place=self._location,
             lock=lock,
-            record=record,
             concurrent=not helpers_are_parallel,  # threads that start threads of their own would be too many
             **mode,
         )

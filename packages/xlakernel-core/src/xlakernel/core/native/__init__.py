@@ -11,6 +11,8 @@ except ImportError as error:
     ) from error
 
 from .arguments import Argument as Argument
+from .callee import Callee as Callee
+from .callee import NumbaFunction as NumbaFunction
 from .dtypes import array_type as array_type
 from .dtypes import numba_dtype as numba_dtype
 from .handler import HANDLER_VERSION as HANDLER_VERSION

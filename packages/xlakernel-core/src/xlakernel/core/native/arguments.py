@@ -22,14 +22,15 @@ class Argument:
       index: which one; attributes are counted in the order of their names, as XLA passes them.
       dtype: NumPy name of the element's dtype.
       ndim: rank of the array without batch dimensions.
-      type: the Numba type that the kernel was compiled for: an array, or the element itself when passed by value.
+      type: the Numba type that the kernel was compiled for: an array, or the element itself when passed by value; None
+        where it is no kernel of Numba's.
     """
 
     source: Literal["input", "output", "attribute"]
     index: int
     dtype: str
     ndim: int
-    type: types.Type
+    type: Any = None
 
     @property
     def is_buffer(self) -> bool:
@@ -71,9 +72,13 @@ class Slices:
         builder.store(builder.add(builder.load(self.offset), step), self.offset)
         builder.store(builder.mul(stride, own), self.stride)
 
+    def data(self, builder: ir.IRBuilder) -> Any:
+        """Return the address of the current slice."""
+        return builder.gep(self.buffer.data, [builder.load(self.offset)])
+
     def value(self, context: Any, builder: ir.IRBuilder) -> Any:
-        """Return the current slice as the kernel's argument."""
-        data = builder.gep(self.buffer.data, [builder.load(self.offset)])
+        """Return the current slice as the argument of a Numba function."""
+        data = self.data(builder)
         kind = self.argument.type
         if not isinstance(kind, types.Array):
             return load_element(context, builder, kind, data)

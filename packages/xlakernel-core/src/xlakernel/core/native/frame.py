@@ -86,9 +86,18 @@ class Frame:
         """Return attribute *index* in the order of the names: its kind, its dtype and a pointer to its value."""
         attrs = field(self.builder, self.pointer, abi.CALL_FRAME, "attrs")
         kind = element(self.builder, load(self.builder, attrs, abi.ATTRS, "types"), index, I32)
-        scalar = element(self.builder, load(self.builder, attrs, abi.ATTRS, "attrs"), index)
+        scalar = self._attribute(index)
         dtype = load(self.builder, scalar, abi.SCALAR, "dtype", I32)
         return kind, dtype, load(self.builder, scalar, abi.SCALAR, "value")
+
+    def array_attribute(self, index: int) -> tuple[Any, Any]:
+        """Return the number of elements of attribute *index*, which is known to be an array, and a pointer to them."""
+        array = self._attribute(index)
+        return load(self.builder, array, abi.ARRAY, "size", I64), load(self.builder, array, abi.ARRAY, "data")
+
+    def _attribute(self, index: int) -> Any:
+        attrs = field(self.builder, self.pointer, abi.CALL_FRAME, "attrs")
+        return element(self.builder, load(self.builder, attrs, abi.ATTRS, "attrs"), index)
 
 
 def call_api(

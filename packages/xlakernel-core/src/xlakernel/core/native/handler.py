@@ -1,19 +1,17 @@
-"""Build the XLA FFI handler of a compiled Numba function, as LLVM IR.
+"""Build the XLA FFI handler of a kernel, as LLVM IR.
 
 The handler is emitted directly: no type inference, no C compiler, 30 to 60 ms. It decodes the call frame, checks it
-against the types that the kernel was compiled for, wraps the buffers as arrays, and calls the kernel by its address,
-once for each slice of a batch. The interpreter is not involved, unless the kernel raises (`status`).
+against the types that the kernel was compiled for, and calls the kernel (`callee`) once for each slice of a batch. The
+interpreter is not involved, unless the kernel raises (`status`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import llvmlite.binding as llvm
 from llvmlite import ir
 from numba.core import cgutils
 from numba.core.compiler_lock import global_compiler_lock
@@ -21,12 +19,11 @@ from numba.core.compiler_lock import global_compiler_lock
 from ..ffi import abi
 from ..ffi.registry import Handler
 from . import parallel
-from .arguments import Argument, Slices, load_element
+from .arguments import Argument, Slices
+from .callee import Callee
 from .debug import HandlerObserver
 from .frame import I32, I64, POINTER, Buffer, Frame, answer_handshake, create_error, i64, load
 from .lock import held
-from .prange import counter
-from .status import emit_error, emit_recorded_error
 
 #: Part of every name: raise it when the emitted code changes.
 HANDLER_VERSION = 2
@@ -34,27 +31,25 @@ HANDLER_VERSION = 2
 
 @global_compiler_lock
 def build_handler(
-    compiled: Any,
+    callee: Callee,
     arguments: Sequence[Argument],
     *,
     kernel: str,
     place: str,
     lock: int | None = None,
-    record: str | None = None,
     debug: bool = False,
     ordered: bool = False,
     concurrent: bool = True,
 ) -> Handler:
-    """Build the handler that calls *compiled*.
+    """Build the handler that calls *callee*.
 
     Args:
-      compiled: Numba's compile result for the kernel.
-      arguments: where the kernel's parameters come from, in the kernel's order.
+      callee: the kernel's code.
+      arguments: where the kernel's parameters come from.
       kernel: the kernel's name, for messages.
       place: file and line of its definition, for messages.
-      lock: address of a lock (`native.lock`) to hold during a call, for code that must not run twice at once.
-      record: key under which the kernel's loops report their exceptions (`native.prange`). It takes a lock too: only
-        then is a failure known to be this call's.
+      lock: address of a lock (`native.lock`) to hold during a call, for code that must not run twice at once, or whose
+        loops report their exceptions (`native.prange`): only then is a failure known to be this call's.
       debug: whether to check what the kernel does to its arrays (`native.debug`).
       ordered: whether the slices of a batch must run once each and in order.
       concurrent: whether they may run at the same time, on XLA's thread pool (`native.parallel`), where they need no
@@ -65,7 +60,7 @@ def build_handler(
     """
     observer = HandlerObserver(arguments, kernel, place, once=ordered) if debug else None
     pooled = concurrent and not ordered and lock is None and parallel.SUPPORTED
-    return _HandlerBuilder(compiled, arguments, kernel, place, lock, record, observer, pooled).build()
+    return _HandlerBuilder(callee, arguments, kernel, lock, observer, pooled).build()
 
 
 _numbers = itertools.count()
@@ -76,24 +71,20 @@ class _HandlerBuilder:
 
     def __init__(
         self,
-        compiled: Any,
+        callee: Callee,
         arguments: Sequence[Argument],
         kernel: str,
-        place: str,
         lock: int | None,
-        record: str | None,
         observer: HandlerObserver | None,
         pooled: bool,
     ) -> None:
-        self.compiled = compiled
+        self.callee = callee
         self.arguments = arguments
         self.kernel = kernel
-        self.place = place
         self.lock = lock
-        self.record = record
         self.observer = observer
         self.pooled = pooled
-        self.context = compiled.target_context
+        self.context = callee.context
         self.symbol = f"xlakernel_handler_{next(_numbers)}"
         self.module = self.context.create_module(self.symbol)
         self.buffers = [argument for argument in arguments if argument.is_buffer]
@@ -104,7 +95,7 @@ class _HandlerBuilder:
         self._emit_handler(self._emit_run())
         library.add_ir_module(self.module)
         library.finalize()
-        return Handler(library.get_pointer_to_function(self.symbol), (library, self.compiled, self.observer))
+        return Handler(library.get_pointer_to_function(self.symbol), (library, self.callee.keep_alive, self.observer))
 
     def _function(self, name: str, parameters: Sequence[Any]) -> tuple[ir.Function, ir.IRBuilder]:
         function = ir.Function(self.module, ir.FunctionType(POINTER, parameters), name)
@@ -129,6 +120,8 @@ class _HandlerBuilder:
         batch_rank = builder.sub(buffers[0].rank, i64(self.buffers[0].ndim)) if buffers else i64(0)
         self._emit_type_checks(builder, frame, buffers, batch_rank)
         total = self._emit_batch_size(builder, frame, buffers, batch_rank)
+        if (tasks := self.callee.tasks(builder, frame)) is not None:
+            total = builder.mul(total, tasks)
         if self.observer is not None:
             builder.ret(self.observer.emit_call(builder, self._emit_run_all(run), pointer, total))
         else:
@@ -170,8 +163,10 @@ class _HandlerBuilder:
         self._reject(builder, frame, _any(builder, wrong), text.format(*expected))
         for attribute in self.attributes:
             kind, dtype, _ = frame.attribute(attribute.index)
-            other_kind = builder.icmp_signed("!=", kind, ir.Constant(I32, abi.ATTR_TYPE_SCALAR))
-            self._reject(builder, frame, other_kind, f"attribute {attribute.index} is not a scalar")
+            expected_kind = abi.ATTR_TYPES["array" if attribute.ndim else "scalar"]
+            other_kind = builder.icmp_signed("!=", kind, ir.Constant(I32, expected_kind))
+            what = "an array" if attribute.ndim else "a scalar"
+            self._reject(builder, frame, other_kind, f"attribute {attribute.index} is not {what}")
             other_dtype = builder.icmp_signed("!=", dtype, ir.Constant(I32, abi.DATA_TYPES[attribute.dtype]))
             self._reject(builder, frame, other_dtype, f"attribute {attribute.index} is not {attribute.dtype}")
 
@@ -211,7 +206,7 @@ class _HandlerBuilder:
             extent = builder.select(builder.icmp_signed("==", own, i64(1)), extent, own)
         return extent
 
-    # run(frame, first, last): the kernel on slices first … last - 1 of the flattened batch.
+    # run(frame, first, last): the kernel on slices first … last - 1 of the flattened batch, or on its tasks.
 
     def _emit_run(self) -> ir.Function:
         function, builder = self._function(f"{self.symbol}_run", [POINTER, I64, I64])
@@ -226,48 +221,13 @@ class _HandlerBuilder:
             Slices(builder, argument, buffer, batch_rank)
             for argument, buffer in zip(self.buffers, buffers, strict=True)
         ]
-        scalars = {argument: self._attribute_value(builder, frame, argument) for argument in self.attributes}
-        callee = self._declare_kernel()
-        with cgutils.for_range_slice(builder, first, last, i64(1), intp=I64) as (index, _):
+        prepared = self.callee.prepare(builder, frame, dict(zip(self.buffers, arrays, strict=True)), self.attributes)
+        tasks = self.callee.tasks(builder, frame)
+        with _ranges(builder, first, last, tasks) as (index, begin, end):
             self._emit_offsets(builder, buffers, arrays, batch_rank, index)
-            before = self._failures(builder) if self.record is not None else None
-            values = dict(scalars)
-            values.update((array.argument, array.value(self.context, builder)) for array in arrays)
-            status, _ = self.context.call_conv.call_function(
-                builder,
-                callee,
-                self.compiled.fndesc.restype,
-                self.compiled.fndesc.argtypes,
-                [values[argument] for argument in self.arguments],
-            )
-            with builder.if_then(status.is_error, likely=False):
-                builder.ret(emit_error(self.context, builder, status, frame.api, self.kernel, self.place))
-            if self.record is not None:
-                with builder.if_then(builder.icmp_signed("!=", self._failures(builder), before), likely=False):
-                    builder.ret(
-                        emit_recorded_error(self.context, builder, frame.api, self.record, self.kernel, self.place)
-                    )
+            self.callee.call(builder, frame, prepared, begin, end)
         builder.ret(ir.Constant(POINTER, None))
         return function
-
-    def _failures(self, builder: ir.IRBuilder) -> Any:
-        """Load the count of exceptions that the kernel's loops have recorded."""
-        assert self.record is not None
-        address = i64(ctypes.addressof(counter(self.record)))
-        return builder.load_atomic(builder.inttoptr(address, I64.as_pointer()), "acquire", 8)
-
-    def _declare_kernel(self) -> ir.Function:
-        """Declare the kernel under a name of its address: linking its code instead takes seven times as long."""
-        description = self.compiled.fndesc
-        address = self.compiled.library.get_pointer_to_function(description.llvm_func_name)
-        name = f"xlakernel_kernel_{address:x}"
-        llvm.add_symbol(name, address)
-        kind = self.context.call_conv.get_function_type(description.restype, description.argtypes)
-        return ir.Function(self.module, kind, name)
-
-    def _attribute_value(self, builder: ir.IRBuilder, frame: Frame, argument: Argument) -> Any:
-        _, _, pointer = frame.attribute(argument.index)
-        return load_element(self.context, builder, argument.type, pointer)
 
     def _emit_offsets(
         self, builder: ir.IRBuilder, buffers: list[Buffer], arrays: list[Slices], batch_rank: Any, index: Any
@@ -286,6 +246,25 @@ class _HandlerBuilder:
             builder.store(quotient, remaining)
             for array in arrays:
                 array.advance(builder, axis, coordinate)
+
+
+@contextlib.contextmanager
+def _ranges(builder: ir.IRBuilder, first: Any, last: Any, tasks: Any) -> Iterator[tuple[Any, Any, Any]]:
+    """Loop over the slices that *first* … *last* - 1 lie in; give a slice's number, and its first and last task.
+
+    Without tasks the numbers are those of slices; with them there are as many for each slice.
+    """
+    if tasks is None:
+        with cgutils.for_range_slice(builder, first, last, i64(1), intp=I64) as (index, _):
+            yield index, i64(0), i64(1)
+        return
+    behind = builder.udiv(builder.add(last, builder.sub(tasks, i64(1))), tasks)
+    with cgutils.for_range_slice(builder, builder.udiv(first, tasks), behind, i64(1), intp=I64) as (index, _):
+        before = builder.mul(index, tasks)
+        begin, end = builder.sub(first, before), builder.sub(last, before)
+        begin = builder.select(builder.icmp_signed("<", begin, i64(0)), i64(0), begin)
+        end = builder.select(builder.icmp_signed(">", end, tasks), tasks, end)
+        yield index, begin, end
 
 
 def _any(builder: ir.IRBuilder, conditions: Sequence[Any]) -> Any:

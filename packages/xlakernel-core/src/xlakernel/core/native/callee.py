@@ -1,0 +1,121 @@
+"""What a handler calls: for Numba a compiled function, and whatever other entry a backend has."""
+
+from __future__ import annotations
+
+import abc
+import ctypes
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from llvmlite import binding as llvm
+from llvmlite import ir
+from numba.core.registry import cpu_target
+
+from .arguments import Argument, Slices, load_element
+from .frame import I64, Frame, i64
+from .prange import counter
+from .status import emit_error, emit_recorded_error
+
+
+class Callee(abc.ABC):
+    """The code of a kernel, and how machine code calls it."""
+
+    #: What must live as long as the handler.
+    keep_alive: Any = None
+
+    @property
+    def context(self) -> Any:
+        """Numba's context, which the handler is compiled in."""
+        return cpu_target.target_context
+
+    @abc.abstractmethod
+    def prepare(
+        self, builder: ir.IRBuilder, frame: Frame, arrays: Mapping[Argument, Slices], attributes: Sequence[Argument]
+    ) -> Any:
+        """Emit what all slices of a batch share; what it returns is handed to `call`."""
+
+    @abc.abstractmethod
+    def call(self, builder: ir.IRBuilder, frame: Frame, prepared: Any, first: Any, last: Any) -> None:
+        """Emit the call for the slice that the arrays are at.
+
+        Args:
+          builder: where to emit; it returns an ``XLA_FFI_Error`` where the kernel fails.
+          frame: the call's.
+          prepared: what `prepare` returned.
+          first: with `tasks`, the first of them to run; 0 without.
+          last: the one behind the last.
+        """
+
+    def tasks(self, builder: ir.IRBuilder, frame: Frame) -> Any:
+        """Return how many tasks a slice has that may run on their own, in any order; None: it is one."""
+        return None
+
+
+class NumbaFunction(Callee):
+    """A function that Numba compiled.
+
+    Args:
+      compiled: Numba's compile result.
+      arguments: where its parameters come from, in its order.
+      kernel: its name, for messages.
+      place: file and line of its definition, for messages.
+      record: key under which its loops report their exceptions (`native.prange`).
+    """
+
+    def __init__(
+        self, compiled: Any, arguments: Sequence[Argument], kernel: str, place: str, record: str | None = None
+    ) -> None:
+        self.compiled = self.keep_alive = compiled
+        self.arguments = arguments
+        self.kernel = kernel
+        self.place = place
+        self.record = record
+
+    @property
+    def context(self) -> Any:
+        """The one that compiled it."""
+        return self.compiled.target_context
+
+    def prepare(
+        self, builder: ir.IRBuilder, frame: Frame, arrays: Mapping[Argument, Slices], attributes: Sequence[Argument]
+    ) -> Any:
+        """Load the static scalars."""
+        scalars = {argument: self._attribute_value(builder, frame, argument) for argument in attributes}
+        return self._declare(builder.module), arrays, scalars
+
+    def call(self, builder: ir.IRBuilder, frame: Frame, prepared: Any, first: Any, last: Any) -> None:
+        """Call it by its address, in Numba's own convention."""
+        function, arrays, scalars = prepared
+        before = self._failures(builder) if self.record is not None else None
+        values = {**scalars, **{argument: array.value(self.context, builder) for argument, array in arrays.items()}}
+        status, _ = self.context.call_conv.call_function(
+            builder,
+            function,
+            self.compiled.fndesc.restype,
+            self.compiled.fndesc.argtypes,
+            [values[argument] for argument in self.arguments],
+        )
+        with builder.if_then(status.is_error, likely=False):
+            builder.ret(emit_error(self.context, builder, status, frame.api, self.kernel, self.place))
+        if self.record is not None:
+            with builder.if_then(builder.icmp_signed("!=", self._failures(builder), before), likely=False):
+                builder.ret(emit_recorded_error(self.context, builder, frame.api, self.record, self.kernel, self.place))
+
+    def _declare(self, module: ir.Module) -> ir.Function:
+        """Declare it under a name of its address: linking its code instead takes seven times as long."""
+        description = self.compiled.fndesc
+        address = self.compiled.library.get_pointer_to_function(description.llvm_func_name)
+        name = f"xlakernel_kernel_{address:x}"
+        llvm.add_symbol(name, address)
+        kind = self.context.call_conv.get_function_type(description.restype, description.argtypes)
+        return ir.Function(module, kind, name)
+
+    def _attribute_value(self, builder: ir.IRBuilder, frame: Frame, argument: Argument) -> Any:
+        _, _, pointer = frame.attribute(argument.index)
+        return load_element(self.context, builder, argument.type, pointer)
+
+    def _failures(self, builder: ir.IRBuilder) -> Any:
+        """Load the count of exceptions that its loops have recorded."""
+        assert self.record is not None
+        address = i64(ctypes.addressof(counter(self.record)))
+        return builder.load_atomic(builder.inttoptr(address, I64.as_pointer()), "acquire", 8)
