@@ -14,17 +14,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numba import cuda
 
+from xlakernel.core import output_init
 from xlakernel.core.errors import AliasError, LaunchError
+from xlakernel.core.gpu.fill import fill
 from xlakernel.core.gpu.plan import Array
 from xlakernel.core.specs import Struct
-from xlakernel.cuda import _fill, numba_cuda_kernel
+from xlakernel.cuda import numba_cuda_kernel
 
 DTYPES = ("bool", "int8", "uint16", "int32", "uint64", "float16", "bfloat16", "float32", "float64", "complex64")
 DTYPES += ("complex128",)
 
 
 def pattern(value, dtype):
-    return _fill.patterns("k", _fill.freeze("k", value), [Struct((), jnp.dtype(dtype))])[0]
+    return output_init.patterns("k", output_init.freeze("k", value), [Struct((), jnp.dtype(dtype))])[0]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -70,8 +72,8 @@ def test_only_numbers_are_values(make_axpy, wrong):
 
 def test_each_output_may_have_its_own(make_axpy):
     outs = [Struct((2,), jnp.float32), Struct((), jnp.int8)]
-    assert _fill.patterns("k", _fill.freeze("k", {"a": None, "b": 3}), outs) == (None, b"\x03")
-    assert _fill.patterns("k", _fill.freeze("k", None), outs) == (None, None)
+    assert output_init.patterns("k", output_init.freeze("k", {"a": None, "b": 3}), outs) == (None, b"\x03")
+    assert output_init.patterns("k", output_init.freeze("k", None), outs) == (None, None)
     with pytest.raises(LaunchError, match="3 values for 1 outputs"):
         jax.eval_shape(make_axpy(output_init=[1, 2, 3]), jnp.ones(3), jnp.ones(3))
 
@@ -138,7 +140,7 @@ def host(monkeypatch):
 def filled(dtype, shape, bits):
     array = Array("output", 0, dtype, shape)
     memory = np.full(array.nbytes + 32, 0xA5, np.uint8)
-    _fill.fill(array, memory.ctypes.data + 16, bits, 7)
+    fill(array, memory.ctypes.data + 16, bits, 7)
     assert (memory[:16] == 0xA5).all() and (memory[-16:] == 0xA5).all()
     return memory[16:-16].tobytes()
 

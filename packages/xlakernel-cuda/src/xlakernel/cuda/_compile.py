@@ -19,12 +19,12 @@ from xlakernel.core.gpu.launchable import Launchable
 from xlakernel.core.gpu.plan import arrays_of
 from xlakernel.core.gpu.target import register
 from xlakernel.core.native import is_importable, write_recipe
+from xlakernel.core.output_init import OutputInit, for_each, or_zeros, patterns
 from xlakernel.core.specs import Struct
 
 from ._arrays import array_type
 from ._device import check_launch
 from ._environment import versions
-from ._fill import OutputInit, for_each, patterns, zeros
 from ._geometry import LaunchForm
 from ._launch import KernelLaunch, Slot
 from ._recipe import COMPILER, fresh, fresh_checked
@@ -160,10 +160,7 @@ class NumbaCudaKernel(Kernel):
         slots = self._slots(inputs, outs, static, levels=levels, batch=batch)
         init = patterns(self.name, self.output_init, outs)
         if geometry.is_empty:
-            init = tuple(
-                None if i in self.aliased else pattern or zero
-                for i, (pattern, zero) in enumerate(zip(init, zeros(outs), strict=True))
-            )
+            init = or_zeros(init, outs, self.aliased)
         code = self._code(slots, debug=checked)
         content = _content(code)
         launch = KernelLaunch(

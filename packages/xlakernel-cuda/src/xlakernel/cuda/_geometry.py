@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import math
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
-from xlakernel.core.errors import ArityError, LaunchError
+from xlakernel.core.errors import LaunchError
+from xlakernel.core.extents import extents, resolve
 from xlakernel.core.specs import Struct
 
 Dimensions = tuple[int, int, int]
@@ -81,7 +78,7 @@ class LaunchForm:
             )
         if self.batch_axis is not None and self.batch_axis not in AXES:
             raise LaunchError(f"{self.kernel}: batch_axis is {self.batch_axis!r}; allowed: None, 'x', 'y' or 'z'.")
-        (threads,) = _extents(self.kernel, "threads_per_block", self.threads_per_block, most=1)
+        (threads,) = extents(self.kernel, "threads_per_block", self.threads_per_block, most=1)
         if not 1 <= threads <= MAX_THREADS:
             raise LaunchError(
                 f"{self.kernel}: threads_per_block is {threads}; allowed: 1 to {MAX_THREADS}, best a multiple of 32."
@@ -123,19 +120,8 @@ class LaunchForm:
         self._check_grid(found.grid)
         return found
 
-    def _resolve(self, what: str, extents: Any, inputs: Sequence[Struct]) -> tuple[int, ...]:
-        if not callable(extents):
-            return tuple(extents)
-        try:
-            inspect.signature(extents).bind(*inputs)
-        except TypeError as error:
-            raise ArityError(
-                f"{self.kernel}: {what} is a function, called with the {len(inputs)} inputs' shape/dtype structs: "
-                f"{error}."
-            ) from error
-        except ValueError:  # a builtin without a signature
-            pass
-        return _extents(self.kernel, what, extents(*inputs), returned=True)
+    def _resolve(self, what: str, given: Any, inputs: Sequence[Struct]) -> tuple[int, ...]:
+        return resolve(self.kernel, what, given, inputs) if callable(given) else tuple(given)
 
     def _check_free(self, ndim: int) -> None:
         if self.batch_axis is not None and AXES.index(self.batch_axis) < ndim:
@@ -190,33 +176,14 @@ class LaunchForm:
         return dataclasses.replace(geometry, grid=_three(grid))
 
 
-def _plain(kernel: str, what: str, extents: Any) -> Any:
-    """Return *extents* as a tuple of integers, unless they are None or a function."""
-    return extents if extents is None or callable(extents) else _extents(kernel, what, extents)
+def _plain(kernel: str, what: str, given: Any) -> Any:
+    """Return extents as a tuple of integers, unless they are None or a function."""
+    return given if given is None or callable(given) else extents(kernel, what, given)
 
 
 def check_shared_mem(kernel: str, shared_mem: Any) -> int:
     """Return the bytes of dynamic shared memory of a block, or raise `LaunchError`."""
-    return _extents(kernel, "shared_mem", shared_mem, most=1)[0]
-
-
-def _extents(kernel: str, what: str, value: Any, *, most: int = 3, returned: bool = False) -> tuple[int, ...]:
-    said = f"{what} {'returned' if returned else 'is'} {value!r}"
-    allowed = "a non-negative integer" if most == 1 else f"a non-negative integer, or a tuple of 1 to {most}"
-    several = most > 1 and isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, (str, bytes))
-    items = list(value) if several else [value]
-    if not 1 <= len(items) <= most:
-        hint = "" if items else " That is the shape of a 0-d array: give 1 for it."
-        raise LaunchError(f"{kernel}: {said}, of {len(items)} dimensions; expected {allowed}.{hint}")
-    found = []
-    for item in items:
-        if isinstance(item, (bool, np.bool_)) or not isinstance(item, (int, np.integer)):
-            hint = " Write // in place of /." if isinstance(item, (float, np.floating)) else ""
-            raise LaunchError(f"{kernel}: {said}; expected {allowed}.{hint}")
-        if item < 0:
-            raise LaunchError(f"{kernel}: {said}; expected {allowed}.")
-        found.append(operator.index(item))
-    return tuple(found)
+    return extents(kernel, "shared_mem", shared_mem, most=1)[0]
 
 
 def _three(extents: Sequence[int]) -> Dimensions:

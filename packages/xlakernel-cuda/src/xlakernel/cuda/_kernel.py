@@ -9,12 +9,12 @@ from typing import Any
 
 import jax
 
-from xlakernel.core.errors import AliasError, KernelTypeError
+from xlakernel.core import output_init as begin
+from xlakernel.core.errors import KernelTypeError
 from xlakernel.core.specs import Struct, flatten_outs
 from xlakernel.core.transforms.declaration import Transpose
 from xlakernel.core.wrapper import kernel_function
 
-from . import _fill
 from ._environment import numba_cuda
 from ._geometry import LaunchForm, check_shared_mem
 
@@ -146,8 +146,8 @@ def numba_cuda_kernel(
     parameters = _parameters(kernel)
     form = LaunchForm(name, grid, block, launch_dims, threads_per_block, batch_axis).checked()
     aliases = input_output_aliases if isinstance(input_output_aliases, Mapping) else {}  # else core complains
-    init = _fill.freeze(name, output_init)
-    _check_no_alias_is_initialised(name, init, aliases)
+    init = begin.freeze(name, output_init)
+    begin.check_aliases(name, init, aliases)
     shared_mem = check_shared_mem(name, shared_mem)
     described = NumbaCudaKernel(
         kernel, form, shared_mem, init, frozenset(o for o in aliases.values() if isinstance(o, int))
@@ -174,22 +174,11 @@ def _checked_outs(kernel: Any, outs: Any, output_init: Any) -> Callable[..., Any
 
     def outs_of(*inputs: Struct) -> Any:
         structs, tree = known or flatten_outs(outs(*inputs), kernel.name)
-        _fill.check_structure(kernel.name, output_init, tree)
+        begin.check_structure(kernel.name, output_init, tree)
         kernel.check(inputs, structs)
         return jax.tree.unflatten(tree, structs)
 
     return functools.wraps(given)(outs_of) if given else outs_of
-
-
-def _check_no_alias_is_initialised(name: str, init: _fill.OutputInit, aliases: Mapping[int, int]) -> None:
-    if init is None:
-        return
-    for i, o in aliases.items():
-        if _fill.is_for_all(init) or (isinstance(o, int) and 0 <= o < len(init) and init[o] is not None):
-            raise AliasError(
-                f"{name}: output {o} begins with input {i} (input_output_aliases), and cannot begin with an "
-                "output_init too. Give None for it, and a value for each other output."
-            )
 
 
 def _check_kernel(kernel: Any) -> None:

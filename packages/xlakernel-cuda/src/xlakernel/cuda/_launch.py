@@ -13,11 +13,11 @@ import numpy as np
 from numba import cuda
 
 from xlakernel.core.errors import LaunchError
+from xlakernel.core.gpu.fill import fill
 from xlakernel.core.gpu.plan import Array
 
 from ._arrays import array_at
 from ._errors import compile_error
-from ._fill import fill
 from ._geometry import Geometry
 
 # Numba warns of every launch of few blocks, and `warnings.catch_warnings` is of the whole process, and not safe where

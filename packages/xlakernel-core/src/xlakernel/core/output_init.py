@@ -1,19 +1,15 @@
-"""``output_init``: the values that outputs begin with, as bytes, and how a stream fills memory with them."""
+"""``output_init``: the values that outputs begin with, as bytes."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, cast
 
 import jax
 import numpy as np
 
-from xlakernel.core.errors import DeviceError, LaunchError
-from xlakernel.core.specs import Struct
-
-if TYPE_CHECKING:
-    from xlakernel.core.gpu.plan import Array
+from .errors import AliasError, LaunchError
+from .specs import Struct
 
 #: A value as its dtype and bytes: 1, 1.0 and True are equal in Python, and a NaN is not even equal to itself.
 Frozen = tuple[np.dtype[Any], bytes]
@@ -49,6 +45,19 @@ def check_structure(kernel: str, output_init: Any, outs: Any) -> None:
             f"{kernel}: output_init is a {tree}, the outputs are a {outs}; give one number for all of them, a tuple "
             "with a number or None for each in order, or the structure of outs."
         )
+
+
+def check_aliases(kernel: str, output_init: OutputInit, aliases: Mapping[int, int]) -> None:
+    """Raise `AliasError` if an output that begins with an input is given a value to begin with too."""
+    if output_init is None:
+        return
+    for i, o in aliases.items():
+        named = isinstance(o, int) and 0 <= o < len(output_init) and output_init[o] is not None
+        if is_for_all(output_init) or named:
+            raise AliasError(
+                f"{kernel}: output {o} begins with input {i} (input_output_aliases), and cannot begin with an "
+                "output_init too. Give None for it, and a value for each other output."
+            )
 
 
 def is_for_all(output_init: OutputInit) -> bool:
@@ -113,29 +122,11 @@ def _pattern(kernel: str, index: int, value: Any, dtype: Any) -> bytes:
     return cast.tobytes()
 
 
-def zeros(outs: Sequence[Struct]) -> tuple[bytes, ...]:
-    """Return the patterns of zeros."""
-    return tuple(bytes(np.dtype(out.dtype).itemsize) for out in outs)
-
-
-def fill(array: Array, address: int, pattern: bytes, stream: int) -> None:
-    """Set every element of *array* at *address* to *pattern*, on *stream*."""
-    count = math.prod(array.shape)
-    if not count:
-        return
-    from cuda.bindings import driver
-
-    unit = next((n for n in (1, 2, 4) if pattern == pattern[:n] * (len(pattern) // n)), 0)
-    if unit:
-        value, length = int.from_bytes(pattern[:unit], "little"), count * len(pattern) // unit
-        function = {1: driver.cuMemsetD8Async, 2: driver.cuMemsetD16Async, 4: driver.cuMemsetD32Async}[unit]
-        _check(array, function(address, value, length, stream))
-        return
-    for offset in range(0, len(pattern), 4):  # one column of words after the other
-        word = int.from_bytes(pattern[offset : offset + 4], "little")
-        _check(array, driver.cuMemsetD2D32Async(address + offset, len(pattern), word, 1, count, stream))
-
-
-def _check(array: Array, result: tuple[Any, ...]) -> None:
-    if int(result[0]) != 0:
-        raise DeviceError(f"{array}: the driver does not fill it with output_init: {result[0]!r}.")
+def or_zeros(
+    begin: Sequence[bytes | None], outs: Sequence[Struct], aliased: Collection[int]
+) -> tuple[bytes | None, ...]:
+    """Return the patterns of a launch of no threads: *begin*, or else zeros, except where an input's memory is."""
+    return tuple(
+        None if i in aliased else pattern or bytes(np.dtype(out.dtype).itemsize)
+        for i, (pattern, out) in enumerate(zip(begin, outs, strict=True))
+    )

@@ -1,0 +1,64 @@
+"""Extents of a launch as users give them: an integer, several, or a function of the inputs that returns these."""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from .errors import ArityError, LaunchError
+from .specs import Struct
+
+
+def resolve(
+    kernel: str, what: str, given: Callable[..., Any], inputs: Sequence[Struct], *, most: int = 3
+) -> tuple[int, ...]:
+    """Return what a function that the user gave for *what* says for these inputs.
+
+    Raises:
+      ArityError: if it takes another number of inputs.
+      LaunchError: if it returns no extents.
+    """
+    try:
+        inspect.signature(given).bind(*inputs)
+    except TypeError as error:
+        raise ArityError(
+            f"{kernel}: {what} is a function, called with the {len(inputs)} inputs' shape/dtype structs: {error}."
+        ) from error
+    except ValueError:  # a builtin without a signature
+        pass
+    return extents(kernel, what, given(*inputs), most=most, returned=True)
+
+
+def extents(kernel: str, what: str, value: Any, *, most: int = 3, returned: bool = False) -> tuple[int, ...]:
+    """Return what a user gave for *what* as a tuple of integers.
+
+    Args:
+      kernel: its name, for messages.
+      what: the argument's name, for messages.
+      value: an integer, or up to *most* of them.
+      most: how many there may be.
+      returned: whether a function of the user's returned it.
+
+    Raises:
+      LaunchError: if it is something else, or negative.
+    """
+    said = f"{what} {'returned' if returned else 'is'} {value!r}"
+    allowed = "a non-negative integer" if most == 1 else f"a non-negative integer, or a tuple of 1 to {most}"
+    several = most > 1 and isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, (str, bytes))
+    items = list(value) if several else [value]
+    if not 1 <= len(items) <= most:
+        hint = "" if items else " That is the shape of a 0-d array: give 1 for it."
+        raise LaunchError(f"{kernel}: {said}, of {len(items)} dimensions; expected {allowed}.{hint}")
+    found = []
+    for item in items:
+        if isinstance(item, (bool, np.bool_)) or not isinstance(item, (int, np.integer)):
+            hint = " Write // in place of /." if isinstance(item, (float, np.floating)) else ""
+            raise LaunchError(f"{kernel}: {said}; expected {allowed}.{hint}")
+        if item < 0:
+            raise LaunchError(f"{kernel}: {said}; expected {allowed}.")
+        found.append(operator.index(item))
+    return tuple(found)
