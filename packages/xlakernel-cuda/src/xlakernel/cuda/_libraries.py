@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import importlib
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -13,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from xlakernel.core.errors import ArgumentError, DeviceError, MissingDependencyError
+from xlakernel.core.errors import ArgumentError, MissingDependencyError
 
 from ._buffer import DeviceBuffer, StreamHandle
 from ._environment import has_bfloat16_arrays, numba_cuda
@@ -314,13 +313,6 @@ def _imported() -> Iterator[Library]:
 
 def current_device() -> int:
     """Return the ordinal of the device whose context is current in this thread."""
-    driver = _driver()
-    status, device = driver.cuCtxGetDevice()
-    if status != driver.CUresult.CUDA_SUCCESS:
-        raise DeviceError(f"cuCtxGetDevice: {status.name}: no device's context is current in this thread.")
-    return int(device)
+    from xlakernel.core.gpu import driver  # which needs cuda-bindings
 
-
-@functools.cache
-def _driver() -> Any:
-    return importlib.import_module("cuda.bindings.driver")
+    return int(driver.current_device())

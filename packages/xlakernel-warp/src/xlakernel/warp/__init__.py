@@ -1,3 +1,8 @@
-"""NVIDIA Warp kernels, on CPU and GPU, inside JAX."""
+"""NVIDIA Warp kernels, on CPU and GPU, as native JAX operations."""
 
 from .__about__ import __version__ as __version__
+from ._types import jaxinfo_to_warpinfo as jaxinfo_to_warpinfo
+from ._types import jaxtype_to_warptype as jaxtype_to_warptype
+from ._types import warpinfo_to_jaxinfo as warpinfo_to_jaxinfo
+from ._types import warptype_to_jaxtype as warptype_to_jaxtype
+from ._warp_kernel import warp_kernel as warp_kernel

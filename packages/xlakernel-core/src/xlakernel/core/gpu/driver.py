@@ -102,6 +102,18 @@ def _primary_context(device: int, handle: Any) -> Any:
     return check(cuda.cuDevicePrimaryCtxRetain(handle))
 
 
+def current_device() -> int:
+    """Return the ordinal of the device whose context is current in this thread.
+
+    Raises:
+      DeviceError: if none is.
+    """
+    status, device = cuda.cuCtxGetDevice()
+    if int(status):
+        raise DeviceError(f"{describe(int(status))}: no device's context is current in this thread.")
+    return int(device)
+
+
 def allocation_of(address: int) -> tuple[int, int, int] | None:
     """Return begin, size and number of the allocation in GPU memory that *address* lies in; None if in none.
 

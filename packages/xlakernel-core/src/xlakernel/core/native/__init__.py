@@ -11,6 +11,7 @@ except ImportError as error:
     ) from error
 
 from .arguments import Argument as Argument
+from .arguments import Slices as Slices
 from .callee import Callee as Callee
 from .callee import NumbaFunction as NumbaFunction
 from .dtypes import array_type as array_type

@@ -24,6 +24,7 @@ class Argument:
       ndim: rank of the array without batch dimensions.
       type: the Numba type that the kernel was compiled for: an array, or the element itself when passed by value; None
         where it is no kernel of Numba's.
+      size: elements of an attribute that is an array.
     """
 
     source: Literal["input", "output", "attribute"]
@@ -31,6 +32,7 @@ class Argument:
     dtype: str
     ndim: int
     type: Any = None
+    size: int | None = None
 
     @property
     def is_buffer(self) -> bool:

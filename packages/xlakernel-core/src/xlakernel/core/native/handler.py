@@ -169,6 +169,10 @@ class _HandlerBuilder:
             self._reject(builder, frame, other_kind, f"attribute {attribute.index} is not {what}")
             other_dtype = builder.icmp_signed("!=", dtype, ir.Constant(I32, abi.DATA_TYPES[attribute.dtype]))
             self._reject(builder, frame, other_dtype, f"attribute {attribute.index} is not {attribute.dtype}")
+            if attribute.size is not None:
+                size, _ = frame.array_attribute(attribute.index)
+                other_size = builder.icmp_signed("!=", size, i64(attribute.size))
+                self._reject(builder, frame, other_size, f"attribute {attribute.index} is not of size {attribute.size}")
 
     def _emit_type_checks(self, builder: ir.IRBuilder, frame: Frame, buffers: list[Buffer], batch_rank: Any) -> None:
         wrong = [builder.icmp_signed("<", batch_rank, i64(0))]

@@ -1,0 +1,94 @@
+"""The native entry of a Warp kernel, called by a handler of core."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from llvmlite import ir
+from numba.core import cgutils
+
+from xlakernel.core.native import Argument, Callee, Slices
+from xlakernel.core.native.frame import I8, I64, POINTER, Frame, i64
+
+from ._recorded import Layout
+
+_VOID = ir.VoidType()
+
+
+class WarpEntry(Callee):
+    """Code of Warp's that takes its structs by address.
+
+    The structs come with each call, as bytes in its attribute. They are copied to the stack, where each thread sets the
+    pointers of the slice that it is at.
+
+    Args:
+      entry: address of the code; None: there is nothing to call.
+      layout: of the structs.
+      fills: (number of an array, bytes of an element) for those that begin with a value.
+      threads: where in the structs the number of the launch's threads is, for an entry that takes a range of them.
+      keep_alive: what owns the code.
+    """
+
+    def __init__(
+        self,
+        entry: int | None,
+        layout: Layout | None,
+        fills: Sequence[tuple[int, bytes]],
+        *,
+        threads: int | None = None,
+        keep_alive: Any = None,
+    ) -> None:
+        self.entry = entry
+        self.layout = layout
+        self.fills = fills
+        self.threads = threads
+        self.keep_alive = keep_alive
+
+    def tasks(self, builder: ir.IRBuilder, frame: Frame) -> Any:
+        """Return the number of the launch's threads, if the entry takes a range of them."""
+        if self.threads is None:
+            return None
+        _, data = frame.array_attribute(0)
+        return builder.load(builder.bitcast(builder.gep(data, [i64(self.threads)]), I64.as_pointer()))
+
+    def prepare(
+        self, builder: ir.IRBuilder, frame: Frame, arrays: Mapping[Argument, Slices], attributes: Sequence[Argument]
+    ) -> Any:
+        """Copy the structs."""
+        listed = list(arrays.values())
+        if self.entry is None or self.layout is None:
+            return listed, None
+        _, data = frame.array_attribute(0)
+        copy = builder.bitcast(cgutils.alloca_once(builder, ir.ArrayType(I64, self.layout.nbytes // 8)), POINTER)
+        cgutils.raw_memcpy(builder, copy, data, i64(self.layout.nbytes), 1)
+        return listed, copy
+
+    def call(self, builder: ir.IRBuilder, frame: Frame, prepared: Any, first: Any, last: Any) -> None:
+        """Fill what begins with a value, set the pointers, and call the entry."""
+        arrays, structs = prepared
+        for number, pattern in self.fills:
+            _fill(builder, arrays[number], pattern)
+        if self.entry is None or self.layout is None:
+            return
+        for where, number in self.layout.pointers:
+            place = builder.bitcast(builder.gep(structs, [i64(where)]), POINTER.as_pointer())
+            builder.store(arrays[number].data(builder), place)
+        arguments = [builder.gep(structs, [i64(start)]) for start in self.layout.structs]
+        if self.threads is not None:
+            arguments += [first, last]
+        kind = ir.FunctionType(_VOID, [argument.type for argument in arguments])
+        builder.call(builder.inttoptr(i64(self.entry), kind.as_pointer()), arguments)
+
+
+def _fill(builder: ir.IRBuilder, array: Slices, pattern: bytes) -> None:
+    """Set every element of a slice."""
+    data, zero = array.data(builder), ir.Constant(I8, 0)
+    if not any(pattern):
+        cgutils.memset(builder, data, array.nbytes, zero)
+        return
+    kind = ir.IntType(8 * len(pattern))
+    value = ir.Constant(kind, int.from_bytes(pattern, "little"))
+    typed = builder.bitcast(data, kind.as_pointer())
+    with cgutils.for_range(builder, builder.udiv(array.nbytes, i64(len(pattern))), intp=I64) as loop:
+        builder.store(value, builder.gep(typed, [loop.index]), align=1)

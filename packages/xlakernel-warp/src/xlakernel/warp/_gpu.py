@@ -1,0 +1,108 @@
+"""A Warp kernel on GPUs: its launch by Warp, recorded and replayed by core."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import warp
+
+from xlakernel.core.call import Kernel, Target
+from xlakernel.core.errors import DeviceError
+from xlakernel.core.gpu.launchable import Launchable
+from xlakernel.core.specs import Struct
+
+from . import _inside
+from ._kernel import Static, WarpKernel
+from ._launch import WarpLaunch
+from ._names import target_name
+
+_targets: weakref.WeakKeyDictionary[Any, dict[Any, Target]] = weakref.WeakKeyDictionary()
+
+#: Threads of a block, unless one says otherwise.
+_USUAL_BLOCK = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class KernelOnGpu(Kernel):
+    """A Warp kernel on GPUs."""
+
+    described: WarpKernel
+
+    platforms = ("cuda",)
+
+    @property
+    def name(self) -> str:  # type: ignore[override]  # read-only here
+        """The kernel's name."""
+        return self.described.name
+
+    def target(
+        self,
+        inputs: Sequence[Struct],
+        outs: Sequence[Struct],
+        static: Static,
+        *,
+        ordered: bool = False,
+        debug: bool = False,
+        levels: int = 0,
+    ) -> Target:
+        """Record the launch, unless that was done before."""
+        from xlakernel.core.gpu.target import register
+
+        launch = self.described.launch(inputs, outs, static)
+        known = _targets.setdefault(self.described.kernel, {})
+        structs = tuple((s.shape, s.dtype) for s in (*inputs, *outs))
+        scalars = tuple((name, value.dtype, value.tobytes()) for name, value in sorted(static.items()))
+        key = (type(self.described), self.described.identity, launch.dims, structs, scalars, ordered, debug)
+        if key not in known:
+            check_device(self.name)
+            known[key] = register(self.launchable(launch), once=ordered, debug=debug)
+        return known[key]
+
+    def launchable(self, launch: WarpLaunch) -> Launchable:
+        """Return what a call does, for core to record."""
+        try:
+            code = _inside.content(launch.kernel, launch.block_dim or _USUAL_BLOCK)
+        except _inside.Unrecognised:
+            code = f"object {id(launch.kernel)}"
+        slots = [
+            (repr(s.dtype), s.number, s.shape, s.adjoint, s.value is not None and (s.value.dtype, s.value.tobytes()))
+            for s in launch.slots
+        ]
+        what = (code, launch.dims, launch.block_dim, slots, launch.fills, launch.adjoint)
+        arrays = ", ".join(map(str, launch.arrays))
+        return Launchable(
+            name=target_name(self.described, f"{arrays}; dim {launch.dims}", what),
+            label=self.name,
+            place=self.described.place,
+            arrays=launch.arrays,
+            launch=launch.run_on_a_gpu,
+            prepare=launch.prepare,
+            recording=_device_set_up,
+            closed_over=(launch.kernel,),
+            aliased=self.described.aliased,
+        )
+
+
+def check_device(name: str) -> None:
+    """Raise `DeviceError` if Warp does not run on a GPU here."""
+    from xlakernel.core.gpu.driver import devices
+
+    devices()
+    if not warp.is_cuda_available():
+        raise DeviceError(
+            f"{name}: this build of Warp does not include CUDA support, or finds no driver. Install a wheel from PyPI, "
+            "pip install warp-lang, and look at what warp.init() prints."
+        )
+
+
+@contextlib.contextmanager
+def _device_set_up() -> Iterator[None]:
+    from xlakernel.core.gpu.driver import current_device
+    from xlakernel.core.gpu.warp import set_up
+
+    set_up(current_device())
+    yield

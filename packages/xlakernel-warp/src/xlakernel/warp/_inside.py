@@ -1,0 +1,98 @@
+"""What is read of Warp's objects beyond its documented interface: in this one file, with what is made of it.
+
+Warp documents how a kernel is launched and how a launch is recorded (``warp.launch(record_cmd=True)``), not what the
+recorded launch holds. A Warp in which that is not found is not guessed at: see `Unrecognised`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import warp
+
+
+class Unrecognised(Exception):
+    """An object of Warp's is not what it was in the versions that are known."""
+
+
+def parameters(kernel: Any) -> list[tuple[str, Any]]:
+    """Return name and annotation of each parameter, with Python's own types as Warp's."""
+    return [(argument.label, argument.type) for argument in kernel.adj.args]
+
+
+def content(kernel: Any, block_dim: int) -> str:
+    """Return Warp's own hash of a kernel's code, of all that it refers to, and of the options it is built with.
+
+    Warp decides by it whether a binary in its cache is this kernel's.
+    """
+    module = kernel.module
+    try:
+        module.get_module_hash(block_dim)
+        own = kernel.hash.hex()
+    except (AttributeError, TypeError) as error:
+        raise Unrecognised(f"the kernel's hash: {error}") from error
+    options = {**module.options, **kernel.options}
+    return f"{own} {sorted((key, repr(value)) for key, value in options.items())}"
+
+
+def native_entry(launch: Any) -> int:
+    """Return the address of the code that a launch recorded on the CPU calls.
+
+    Its signature is ``void(bounds*, arguments*)``, with ``adjoint_arguments*`` behind for an adjoint launch.
+    """
+    try:
+        function = launch.hooks.backward if launch.adjoint else launch.hooks.forward
+        address = ctypes.cast(function, ctypes.c_void_p).value
+    except (AttributeError, ctypes.ArgumentError, TypeError) as error:
+        raise Unrecognised(f"the native entry: {error}") from error
+    if not address:
+        raise Unrecognised("there is no native entry")
+    return address
+
+
+def structs(launch: Any) -> list[bytes]:
+    """Return the structs that a recorded launch passes by address: its bounds, its arguments and their adjoints."""
+    try:
+        bounds, *values = launch.params
+        count = len(launch.kernel.adj.args)
+        groups = [values[:count], values[count:]] if launch.adjoint else [values]
+        if any(len(group) != count for group in groups):
+            raise Unrecognised(f"a launch has {len(values)} values for {count} parameters")
+        return [bytes(bounds), *map(_struct_of, groups)]
+    except (AttributeError, TypeError, ValueError) as error:
+        raise Unrecognised(f"a recorded launch: {error}") from error
+
+
+def _struct_of(values: list[Any]) -> bytes:
+    """Return ctypes values in one struct, as C lays them out and Warp's own ``invoke`` does."""
+    fields = [(f"_{number}", type(value)) for number, value in enumerate(values)]
+    struct = type("_Arguments", (ctypes.Structure,), {"_fields_": fields})()
+    for (name, _), value in zip(fields, values, strict=True):
+        setattr(struct, name, value)
+    return bytes(struct)
+
+
+def threads_at(launch: Any) -> int:
+    """Return where in its bounds a recorded launch has the number of its threads, 8 bytes."""
+    field = getattr(type(launch.bounds), "size", None)
+    if getattr(field, "size", None) != 8:
+        raise Unrecognised("the bounds of a launch have no size")
+    return int(field.offset)  # type: ignore[union-attr]
+
+
+def block_dim(launch: Any) -> int:
+    """Return the threads of a block of a launch recorded on the CPU: 1, unless Warp's blocks are enabled there."""
+    return int(launch.block_dim)
+
+
+def must_run_alone(launch: Any) -> bool:
+    """Whether two calls of the kernel at once would use the same memory.
+
+    A module has one static block of shared memory, which its tiles lie in, and which its checks use in debug mode.
+    """
+    meta = launch.module_exec.meta
+    if not isinstance(meta, dict) or any(value for name, value in meta.items() if name.endswith("smem_bytes")):
+        return True
+    mode = launch.kernel.options.get("mode") or launch.kernel.module.options.get("mode") or warp.config.mode
+    return bool(mode == "debug")

@@ -1,0 +1,177 @@
+"""A Warp kernel and how it is launched, as core sees it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from xlakernel.core.call import Kernel, Target
+from xlakernel.core.errors import ExportError, LaunchError
+from xlakernel.core.extents import resolve
+from xlakernel.core.gpu.plan import arrays_of
+from xlakernel.core.output_init import OutputInit, or_zeros, patterns
+from xlakernel.core.specs import Struct
+
+from ._launch import Slot, WarpLaunch
+from ._parameters import Parameter, concrete, name_of
+
+#: Threads along each dimension; a function of the inputs' structs that returns them; None: as the first array has.
+Dims = tuple[int, ...] | Callable[..., Any] | None
+Static = Mapping[str, np.generic]
+
+MAX_DIMS = 4
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class WarpKernel(Kernel):
+    """A Warp kernel and how it is launched; equal to another one of the same kernel and launch.
+
+    Attributes:
+      kernel: what ``warp.kernel`` returned.
+      parameters: its parameters.
+      dims: threads along each dimension.
+      block_dim: threads of a block; None: what Warp takes.
+      output_init: what its outputs begin with.
+      in_out: the parameters that are an input and an output.
+      aliased: the outputs that share an input's memory.
+      parallel: whether one launch is split over the threads of the CPU.
+    """
+
+    kernel: Any
+    parameters: tuple[Parameter, ...]
+    dims: Dims = None
+    block_dim: int | None = None
+    output_init: OutputInit = None
+    in_out: tuple[str, ...] = ()
+    aliased: frozenset[int] = frozenset()
+    parallel: bool = False
+
+    platforms = ("cpu", "cuda")
+
+    @property
+    def name(self) -> str:  # type: ignore[override]  # read-only here
+        """The kernel's name."""
+        return name_of(self.kernel)
+
+    @property
+    def place(self) -> str:
+        """File and line of its definition."""
+        code = self.kernel.func.__code__
+        return f"{code.co_filename}:{code.co_firstlineno}"
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """What tells it apart from others of the same class."""
+        dims = id(self.dims) if callable(self.dims) else self.dims
+        return id(self.kernel), dims, self.block_dim, self.output_init, self.in_out, self.aliased, self.parallel
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and other.identity == self.identity  # type: ignore[attr-defined]
+
+    def __hash__(self) -> int:
+        return hash(self.identity)
+
+    def __repr__(self) -> str:
+        return f"Warp kernel {self.name}"
+
+    def on(self, platform: str) -> Kernel:
+        """Return what runs it there."""
+        from ._cpu import KernelOnCpu  # which import this module
+        from ._gpu import KernelOnGpu
+
+        return KernelOnCpu(self) if platform == "cpu" else KernelOnGpu(self)
+
+    def target(
+        self,
+        inputs: Sequence[Struct],
+        outs: Sequence[Struct],
+        static: Static,
+        *,
+        ordered: bool = False,
+        debug: bool = False,
+        levels: int = 0,
+    ) -> Target:
+        """Not called: `on` a platform it is another one's."""
+        raise NotImplementedError
+
+    def check(self, inputs: Sequence[Struct], outs: Sequence[Struct]) -> None:
+        """Raise what is wrong with a launch for these inputs and outputs of one slice, while it is traced."""
+        for (parameter, _), struct, where in self._given(inputs, outs):
+            if not all(isinstance(extent, (int, np.integer)) for extent in struct.shape):
+                raise ExportError(
+                    f"{self.name}: {where} has the symbolic shape {struct.shape}. A recorded launch holds for one "
+                    "shape: export the program for each shape that it is to be called with. (A symbolic batch works, "
+                    "under jax.vmap.)"
+                )
+            parameter.check(struct, self.name, where)
+        self.threads(inputs)
+        patterns(self.name, self.output_init, outs)
+
+    def threads(self, inputs: Sequence[Struct]) -> tuple[int, ...]:
+        """Return the threads along each dimension.
+
+        Raises:
+          LaunchError: if nothing says how many there are.
+        """
+        if callable(self.dims):
+            return resolve(self.name, "launch_dims", self.dims, inputs, most=MAX_DIMS)
+        if self.dims is not None:
+            return self.dims
+        first = next((parameter for parameter in self.parameters if parameter.is_array), None)
+        if first is None or not inputs:
+            raise LaunchError(
+                f"{self.name}: Failed to determine launch dimensions, which are those of the first input unless "
+                "launch_dims= says otherwise; there is no input. Give launch_dims=, an integer or up to four."
+            )
+        return first.outer(inputs[0].shape) or (1,)
+
+    def launch(self, inputs: Sequence[Struct], outs: Sequence[Struct], static: Static) -> WarpLaunch:
+        """Return what a call does."""
+        self.check(inputs, outs)
+        dims = self.threads(inputs)
+        begin = patterns(self.name, self.output_init, outs)
+        if not math.prod(dims):
+            begin = or_zeros(begin, outs, self.aliased)
+        given = self._arguments(inputs, outs, static)
+        slots = tuple(self._slot(*pair, number) for pair, number in given)
+        fills = tuple((len(inputs) + i, pattern) for i, pattern in enumerate(begin) if pattern is not None)
+        kernel = concrete(self.kernel, [pair for pair, _ in given])
+        return WarpLaunch(self.name, kernel, dims, self.block_dim, slots, arrays_of(inputs, outs), fills)
+
+    def _arguments(
+        self, inputs: Sequence[Struct], outs: Sequence[Struct], static: Static
+    ) -> list[tuple[tuple[Parameter, Any], int]]:
+        """Return each parameter with the struct of its array and that array's number, or with its scalar and -1."""
+        arrays = {parameter.name: (struct, number) for (parameter, number), struct, _ in self._given(inputs, outs)}
+        return [
+            ((parameter, arrays[parameter.name][0]), arrays[parameter.name][1])
+            if parameter.is_array
+            else ((parameter, static[parameter.name]), -1)
+            for parameter in self.parameters
+        ]
+
+    def _slot(self, parameter: Parameter, given: Any, number: int) -> Slot:
+        if not parameter.is_array:
+            return Slot(parameter.type_for(given), value=given)
+        shape = parameter.outer(given.shape) or (1,)  # Warp's arrays have a dimension at least
+        return Slot(parameter.type_for(given), number, tuple(map(int, shape)))
+
+    def _given(
+        self, inputs: Sequence[Struct], outs: Sequence[Struct]
+    ) -> Iterator[tuple[tuple[Parameter, int], Struct, str]]:
+        """Yield the parameters that are arrays, with the array's number and struct, and what to call it."""
+        arrays = [parameter for parameter in self.parameters if parameter.is_array]
+        shared = len(inputs)  # what is an input and an output is the output, which begins with the input
+        for index, (parameter, struct) in enumerate(zip(arrays, inputs, strict=False)):
+            if parameter.name in self.in_out:
+                yield (parameter, shared), struct, f"input {index}"
+                shared += 1
+            else:
+                yield (parameter, index), struct, f"input {index}"
+        fresh = outs[len(self.in_out) :]
+        for index, (parameter, struct) in enumerate(zip(arrays[len(inputs) :], fresh, strict=False), len(self.in_out)):
+            yield (parameter, len(inputs) + index), struct, f"output {index}"

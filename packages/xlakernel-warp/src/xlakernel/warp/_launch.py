@@ -1,0 +1,170 @@
+"""One launch of a Warp kernel by Warp's own public function, on arrays at given addresses."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import warp
+
+from xlakernel.core.errors import CompileError, DeviceError, LaunchError
+from xlakernel.core.gpu.plan import Array
+
+#: ``make(slot, address)``: a Warp array.
+_MakeArray = Callable[["Slot", int], Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Slot:
+    """Where one of a kernel's parameters comes from.
+
+    Attributes:
+      dtype: Warp's type of it, or of the array's elements.
+      number: of the array that it is, among the inputs and then the outputs.
+      shape: the array's extents, without those of a vector or matrix.
+      value: of a static scalar; None: it is an array.
+      adjoint: number of the array with its derivatives, in an adjoint launch; None: there is none.
+    """
+
+    dtype: Any
+    number: int = -1
+    shape: tuple[int, ...] = ()
+    value: np.generic | None = None
+    adjoint: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class WarpLaunch:
+    """What a call does: fills, then the launch.
+
+    Attributes:
+      name: the kernel's name, for messages.
+      kernel: the kernel, and no generic one.
+      dims: threads along each dimension.
+      block_dim: threads of a block; None: what Warp takes.
+      slots: the kernel's parameters.
+      arrays: the inputs, then the outputs.
+      fills: (array, bytes of an element) for those that begin with a value.
+      adjoint: whether Warp's adjoint of the kernel is launched.
+    """
+
+    name: str
+    kernel: Any
+    dims: tuple[int, ...]
+    block_dim: int | None
+    slots: tuple[Slot, ...]
+    arrays: tuple[Array, ...]
+    fills: tuple[tuple[int, bytes], ...] = ()
+    adjoint: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no thread."""
+        return 0 in self.dims
+
+    def load(self, device: str) -> None:
+        """Have Warp compile and load the kernel.
+
+        Raises:
+          CompileError: if it does not.
+        """
+        options = {} if self.block_dim is None else {"block_dim": self.block_dim}
+        try:
+            warp.load_module(self.kernel.module, device=device, **options)
+        except Exception as error:  # Warp lets errors of all kinds escape
+            raise CompileError(
+                f"{self.name}: Warp {warp.__version__} does not compile the kernel for {device}. Warp says: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+    # On the CPU
+
+    def recorded(self, addresses: Sequence[int]) -> Any:
+        """Return the ``warp.Launch`` on arrays at these addresses, which nothing reads."""
+        if not warp.is_cpu_available():
+            raise DeviceError(
+                f"{self.name}: this build of Warp does not include CPU support. Install a wheel from PyPI, "
+                "pip install warp-lang, or run the program on a GPU."
+            )
+        self.load("cpu")
+        launch = self._launch(self._on_the_cpu, addresses, device="cpu", record_cmd=True)
+        if launch is None:
+            raise CompileError(
+                f"{self.name}: Failed to load Warp module {self.kernel.module.name!r} on the CPU, which failed to "
+                "build before. Warp printed why when it did."
+            )
+        return launch
+
+    def run_on_the_cpu(self, stream: int, addresses: Sequence[int]) -> None:
+        """Do all of it now, on arrays at these addresses."""
+        for number, pattern in self.fills:
+            memory = np.ctypeslib.as_array(_bytes_at(addresses[number], self.arrays[number].nbytes))
+            memory.reshape(-1, len(pattern))[:] = np.frombuffer(pattern, np.uint8)
+        if not self.is_empty:
+            self._launch(self._on_the_cpu, addresses, device="cpu")
+
+    def _on_the_cpu(self, slot: Slot, address: int) -> Any:
+        return warp.array(ptr=address, shape=slot.shape, dtype=slot.dtype, device="cpu", copy=False)
+
+    # On a GPU
+
+    def prepare(self, stream: int, addresses: Sequence[int]) -> Callable[[], None]:
+        """Return what does all of it on a stream; it makes no arrays, which a capture may not allow."""
+        from xlakernel.core.gpu.driver import current_device
+        from xlakernel.core.gpu.warp import device_array
+
+        device = current_device()
+
+        def array(slot: Slot, address: int) -> Any:
+            return device_array(address, self.arrays[slot.number].nbytes, slot.shape, slot.dtype, device)
+
+        given = self._arguments(array, addresses)
+        return functools.partial(self._run_on_a_gpu, stream, device, addresses, given)
+
+    def run_on_a_gpu(self, stream: int, addresses: Sequence[int]) -> None:
+        """Do all of it on a stream."""
+        self.prepare(stream, addresses)()
+
+    def _run_on_a_gpu(self, stream: int, device: int, addresses: Sequence[int], given: dict[str, Any]) -> None:
+        from xlakernel.core.gpu.fill import fill
+        from xlakernel.core.gpu.warp import entered
+
+        for number, pattern in self.fills:
+            fill(self.arrays[number], addresses[number], pattern, stream)
+        if not self.is_empty:
+            with entered(stream, device) as its_stream:
+                self._call(given, stream=its_stream)
+
+    # Both
+
+    def _launch(self, array: _MakeArray, addresses: Sequence[int], **options: Any) -> Any:
+        return self._call(self._arguments(array, addresses), **options)
+
+    def _arguments(self, array: _MakeArray, addresses: Sequence[int]) -> dict[str, Any]:
+        given = [
+            array(slot, addresses[slot.number]) if slot.value is None else slot.value.item() for slot in self.slots
+        ]
+        if not self.adjoint:
+            return {"inputs": given}
+        adjoints = [
+            (None if slot.adjoint is None else array(slot, addresses[slot.adjoint])) if slot.value is None else value
+            for slot, value in zip(self.slots, given, strict=True)
+        ]
+        return {"inputs": given, "adj_inputs": adjoints}
+
+    def _call(self, given: dict[str, Any], **options: Any) -> Any:
+        if self.block_dim is not None:
+            options["block_dim"] = self.block_dim
+        try:
+            return warp.launch(self.kernel, dim=self.dims, **given, adjoint=self.adjoint, record_tape=False, **options)
+        except (ValueError, RuntimeError, TypeError, OverflowError) as error:
+            raise LaunchError(f"{self.name}: Warp does not launch the kernel with dim={self.dims}: {error}") from error
+
+
+def _bytes_at(address: int, nbytes: int) -> Any:
+    import ctypes
+
+    return (ctypes.c_uint8 * nbytes).from_address(address)

@@ -1,0 +1,36 @@
+"""Names of targets, which say all that the code behind them depends on."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from typing import Any
+
+import warp
+
+from ._kernel import WarpKernel
+
+
+def target_name(described: WarpKernel, arguments: str, what: Any) -> str:
+    """Return the name of a target.
+
+    Args:
+      described: the kernel.
+      arguments: its arrays, for people.
+      what: all that tells it apart from other targets of kernels with this name; its ``repr`` is hashed.
+    """
+    function = described.kernel.func
+    place = "" if is_importable(described.kernel) else described.place  # so that errors point to the right line
+    digest = hashlib.sha256(repr((warp.__version__, place, what)).encode()).hexdigest()[:32]
+    return f"xlakernel.warp/{function.__module__}.{function.__qualname__}({arguments})#{digest}"
+
+
+def is_importable(kernel: Any) -> bool:
+    """Whether the kernel is what its module has under its name."""
+    function = kernel.func
+    if function.__module__ == "__main__":
+        return False
+    found: Any = sys.modules.get(function.__module__)
+    for part in function.__qualname__.split("."):
+        found = getattr(found, part, None)
+    return found is kernel

@@ -1,0 +1,153 @@
+"""The parameters of a Warp kernel, and what JAX's arrays are to them."""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import warp
+
+from xlakernel.core.errors import DtypeError, InputError, KernelTypeError
+from xlakernel.core.specs import Struct
+
+from . import _inside
+from ._types import PYTHON_SCALARS, jaxtype_to_warptype, split_warptype, warptype_to_jaxtype
+
+
+@dataclasses.dataclass(frozen=True)
+class Parameter:
+    """A parameter: an array, or a scalar that is passed by value.
+
+    Attributes:
+      name: its name.
+      dtype: Warp's type of it, or of the array's elements; None: any scalar type, as its argument has.
+      ndim: extents of the array, without those of a vector or matrix; None: it is a scalar.
+      inner: extents of the vector or matrix that an element is.
+    """
+
+    name: str
+    dtype: Any
+    ndim: int | None = None
+    inner: tuple[int, ...] = ()
+
+    @property
+    def is_array(self) -> bool:
+        """Whether it is an array."""
+        return self.ndim is not None
+
+    @property
+    def rank(self) -> int:
+        """The rank of the JAX array that it takes."""
+        return (self.ndim or 0) + len(self.inner)
+
+    @property
+    def jax_dtype(self) -> np.dtype[Any] | None:
+        """The dtype of the JAX array that it takes; None: any."""
+        return None if self.dtype is None else warptype_to_jaxtype(self.dtype)
+
+    def outer(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Return the extents of the array in Warp's sense, given the JAX array's."""
+        return tuple(shape[: len(shape) - len(self.inner)])
+
+    def check(self, struct: Struct, kernel: str, where: str) -> None:
+        """Raise what is wrong with an argument.
+
+        Raises:
+          DtypeError: if its dtype is another one.
+          InputError: if its rank is, or the extents of its vectors or matrices.
+        """
+        wanted = self.jax_dtype
+        if wanted is None:
+            jaxtype_to_warptype(struct.dtype)
+        elif struct.dtype != wanted:
+            raise DtypeError(
+                f"{kernel}: Invalid data type for array argument {self.name!r} ({where}), expected {wanted.name}, got "
+                f"{struct.dtype.name}. Convert it with astype({wanted.name!r}), or annotate the parameter otherwise."
+            )
+        if len(struct.shape) != self.rank:
+            vectors = f" ({self.ndim} of the array and {len(self.inner)} of its elements)" if self.inner else ""
+            raise InputError(
+                f"{kernel}: Invalid dimensionality for array argument {self.name!r} ({where}), expected {self.rank} "
+                f"dimensions{vectors}, got {len(struct.shape)}: {struct.shape}."
+            )
+        if self.inner and tuple(struct.shape[-len(self.inner) :]) != self.inner:
+            raise InputError(
+                f"{kernel}: Invalid inner dimensions for array argument {self.name!r} ({where}), expected {self.inner},"
+                f" got {tuple(struct.shape[-len(self.inner) :])}: an element is a {self.dtype.__name__}."
+            )
+
+    def type_for(self, argument: Any) -> Any:
+        """Return Warp's type of a scalar, or of an element of the array with this struct."""
+        if self.dtype is not None:
+            return self.dtype
+        if self.is_array or argument.dtype.itemsize < 8:
+            return jaxtype_to_warptype(argument.dtype)
+        return PYTHON_SCALARS[type(argument.item())]  # of 32 bits, as Warp takes Python's numbers
+
+
+def parameters_of(kernel: Any, asked_by: str) -> tuple[Parameter, ...]:
+    """Return the parameters of a Warp kernel.
+
+    Raises:
+      KernelTypeError: if one is neither an array of scalars, vectors or matrices, nor a scalar.
+    """
+    return tuple(parameter(name, kind, f"{asked_by}: {name_of(kernel)}") for name, kind in _inside.parameters(kernel))
+
+
+def parameter(name: str, kind: Any, where: str) -> Parameter:
+    """Return a parameter with the annotation *kind*; see `parameters_of`."""
+    dtype, ndim = getattr(kind, "dtype", None), getattr(kind, "ndim", None)
+    if dtype is not None and isinstance(ndim, int):
+        if dtype is Any:
+            return Parameter(name, None, ndim)
+        try:
+            return Parameter(name, dtype, ndim, split_warptype(dtype)[1])
+        except DtypeError as error:
+            raise KernelTypeError(
+                f"{where} has the parameter {name}: Invalid data type for array argument {name!r}, expected scalar, "
+                f"vector, or matrix, got {dtype!r}. Vectors and matrices of any type want a kernel of their own: "
+                "warp.overload(kernel, [types])."
+            ) from error
+    if kind is Any:
+        return Parameter(name, None)
+    try:
+        if not split_warptype(kind)[1]:
+            return Parameter(name, kind)
+    except DtypeError:
+        pass
+    raise KernelTypeError(
+        f"{where} has the parameter {name}: Invalid type for argument {name!r}, expected array or scalar, got {kind!r}."
+        " Pass the parts of a struct, vector or matrix as scalars, or in an array."
+    )
+
+
+def name_of(kernel: Any) -> str:
+    """Return a kernel's name, for messages."""
+    return str(kernel.func.__name__)
+
+
+# Overloading a kernel again has Warp load its module again.
+_overloads: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
+
+
+def concrete(kernel: Any, given: Sequence[tuple[Parameter, Any]]) -> Any:
+    """Return the kernel for these arguments: an overload, if it is generic.
+
+    Args:
+      kernel: the user's.
+      given: each parameter with the struct of its array, or its scalar.
+    """
+    if not kernel.is_generic:
+        return kernel
+    types = tuple(parameter.type_for(argument) for parameter, argument in given)
+    known = _overloads.setdefault(kernel, {})
+    if types not in known:
+        annotations = [
+            warp.array(dtype=kind, ndim=parameter.ndim) if parameter.is_array else kind
+            for (parameter, _), kind in zip(given, types, strict=True)
+        ]
+        known[types] = warp.overload(kernel, annotations)
+    return known[types]

@@ -1,0 +1,248 @@
+"""Dtypes and array types, from JAX to Warp and back.
+
+Nothing here initialises Warp or looks for a GPU: types are only named.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+import warp as wp
+from jax import export as jax_export
+
+from xlakernel.core.errors import ArgumentError, DtypeError, InputError
+
+# Every number that Warp has, and JAX also.
+SCALARS = (
+    wp.bool,
+    wp.int8,
+    wp.int16,
+    wp.int32,
+    wp.int64,
+    wp.uint8,
+    wp.uint16,
+    wp.uint32,
+    wp.uint64,
+    wp.float16,
+    wp.bfloat16,
+    wp.float32,
+    wp.float64,
+)
+# What Python's own types mean in a Warp annotation.
+PYTHON_SCALARS = {bool: wp.bool, int: wp.int32, float: wp.float32}
+
+MAX_NDIM = 4  # of Warp's arrays
+
+_DTYPES: dict[Any, np.dtype[Any]] = {scalar: np.dtype(wp.dtype_to_jax(scalar)) for scalar in SCALARS}
+_SCALAR_OF = {dtype: scalar for scalar, dtype in _DTYPES.items()}
+_ALLOWED = ", ".join(dtype.name for dtype in _SCALAR_OF)
+
+
+def jaxtype_to_warptype(dtype: Any) -> Any:
+    """Return Warp's scalar type of a dtype.
+
+    Args:
+      dtype: what JAX and NumPy take for one: ``jnp.float32``, ``np.dtype("int8")``, ``"bfloat16"``. Python's ``bool``,
+        ``int`` and ``float`` mean what they mean to JAX, such as in ``jnp.zeros(3, float)``: 32 bits, or 64 where
+        ``jax_enable_x64`` is on. A dtype that names its width keeps it, whatever that switch says. Warp's own scalar
+        types are returned as they are.
+
+    Returns:
+      One of ``wp.bool``, ``wp.int8`` to ``wp.int64``, ``wp.uint8`` to ``wp.uint64``, ``wp.float16``, ``wp.bfloat16``,
+      ``wp.float32`` and ``wp.float64``.
+
+    Raises:
+      DtypeError: for every other dtype (complex numbers, int4, float8, strings, random keys), and for what is none.
+
+    Example:
+      >>> import jax.numpy as jnp, warp as wp
+      >>> jaxtype_to_warptype(jnp.float32) is wp.float32
+      True
+    """
+    if _is_scalar(dtype):
+        return dtype
+    try:
+        found = _SCALAR_OF.get(_numpy_dtype(dtype))
+    except TypeError as error:
+        raise DtypeError(f"{_name(dtype)} is no dtype that Warp has: {error}. {_advice(dtype)}") from error
+    if found is None:
+        raise DtypeError(f"Warp has no numbers of dtype {_name(dtype)}. {_advice(dtype)}")
+    return found
+
+
+def warptype_to_jaxtype(dtype: Any) -> np.dtype[Any]:
+    """Return the dtype of the JAX arrays that hold numbers of a Warp type.
+
+    Args:
+      dtype: a scalar type of Warp; a vector, matrix, quaternion or transformation, whose scalars have the dtype (their
+        dimensions are an array's last ones: see `warpinfo_to_jaxinfo`); or Python's ``bool``, ``int`` or ``float``,
+        which mean what they mean in a Warp annotation: ``wp.bool``, ``wp.int32``, ``wp.float32``.
+
+    Returns:
+      The dtype, with its width whatever ``jax_enable_x64`` says.
+
+    Raises:
+      DtypeError: if it is none of these, such as a struct, a generic type (``Any``, ``wp.Float``) or an array type.
+
+    Example:
+      >>> import warp as wp
+      >>> warptype_to_jaxtype(wp.vec3)
+      dtype('float32')
+    """
+    scalar, _ = split_warptype(dtype)
+    return _DTYPES[scalar]
+
+
+def jaxinfo_to_warpinfo(info: Any, *, dtype: Any = None) -> Any:
+    """Return the annotation of a Warp kernel's array parameter that takes such an array.
+
+    Args:
+      info: anything with a shape and a dtype: a ``jax.ShapeDtypeStruct``, an array of JAX or NumPy, a traced one.
+      dtype: Warp's type of one element, if that is a vector, a matrix, a quaternion or a transformation: the last one
+        or two dimensions of the shape are its own. Unless given, the elements are numbers.
+
+    Returns:
+      ``wp.array(dtype=…, ndim=…)``, whose ``.dtype`` may be used in the kernel, as in ``annotation.dtype(0.0)``.
+
+    Raises:
+      InputError: if *info* has no shape or no dtype.
+      DtypeError: if Warp has no such numbers, or *dtype* is made of others.
+      ArgumentError: if Warp has no array of that many dimensions: it has 1 to 4, so that a 0-d array is given as one of
+        shape ``(1,)``, or as a number by value; or if the shape does not end in the dimensions of *dtype*.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, warp as wp
+      >>> jaxinfo_to_warpinfo(jax.ShapeDtypeStruct((8, 4), jnp.int32))
+      array(ndim=2, dtype=int32)
+      >>> jaxinfo_to_warpinfo(jax.ShapeDtypeStruct((8, 3), jnp.float32), dtype=wp.vec3)
+      array(ndim=1, dtype=vec3f)
+    """
+    try:
+        shape, scalar = tuple(info.shape), info.dtype
+    except (AttributeError, TypeError) as error:
+        raise InputError(
+            f"{info!r} has no shape and dtype; give an array, or a jax.ShapeDtypeStruct((n,), jnp.float32)."
+        ) from error
+    scalar = jaxtype_to_warptype(scalar)
+    element, inner = (scalar, ()) if dtype is None else split_warptype(dtype)
+    if element is not scalar:
+        raise DtypeError(
+            f"an array of {_DTYPES[scalar]} holds no {_name(dtype)}, which is made of {_DTYPES[element]}; cast the "
+            f"array, or choose a type made of {_DTYPES[scalar]}."
+        )
+    ndim = len(shape) - len(inner)
+    if ndim < 0 or shape[ndim:] != inner:
+        raise ArgumentError(
+            f"an array of shape {shape} holds no {_name(dtype)}; its shape must end in {inner}, the type's own."
+        )
+    _check_ndim(ndim, f"an array of shape {shape}" + (f" with elements {_name(dtype)}" if inner else ""))
+    return wp.array(dtype=scalar if dtype is None else dtype, ndim=ndim)
+
+
+def warpinfo_to_jaxinfo(info: Any, shape: Any = None) -> jax.ShapeDtypeStruct:
+    """Return the shape and dtype of the JAX array that fits a Warp array, or an annotation of one.
+
+    Args:
+      info: a ``wp.array``; or an annotation, such as ``wp.array(dtype=wp.float32, ndim=2)`` or ``wp.array2d[float]``.
+      shape: the extents in Warp's sense, without the dimensions of a vector or matrix; one may be given as an integer.
+        A ``wp.array`` has its own, and an annotation has none.
+
+    Returns:
+      The struct: *shape* followed by the dimensions of the element's type, and the dtype of its numbers.
+
+    Raises:
+      InputError: if *info* is no Warp array and no annotation of one.
+      DtypeError: if the elements are no numbers, vectors or matrices.
+      ArgumentError: if the shape is missing, or has another number of dimensions.
+
+    Example:
+      >>> import warp as wp
+      >>> warpinfo_to_jaxinfo(wp.array(dtype=wp.mat22, ndim=1), 5)
+      ShapeDtypeStruct(shape=(5, 2, 2), dtype=float32)
+    """
+    try:
+        ndim, dtype = info.ndim, info.dtype
+    except AttributeError as error:
+        raise InputError(
+            f"{info!r} is no Warp array and no annotation of one; give wp.array(dtype=wp.float32, ndim=1) or the like."
+        ) from error
+    scalar, inner = split_warptype(dtype)
+    extents = _extents(info, shape)
+    if len(extents) != ndim:
+        raise ArgumentError(
+            f"{_name(info)} has {ndim} dimension{'s' * (ndim != 1)}, and the shape given is {extents}"
+            + (f"; give it without the {inner} of its elements." if inner else ".")
+        )
+    return jax.ShapeDtypeStruct((*extents, *inner), _DTYPES[scalar])
+
+
+def split_warptype(dtype: Any) -> tuple[Any, tuple[int, ...]]:
+    """Return the scalar type of an element's type, and its own dimensions: none, one or two.
+
+    Raises:
+      DtypeError: if it is no number, and not made of numbers that JAX has.
+    """
+    # Warp says publicly that a type is a vector or the like, and only by these attributes of which numbers and shape.
+    composite = wp.types.type_is_composite(dtype)
+    scalar, inner = (dtype._wp_scalar_type_, tuple(dtype._shape_)) if composite else (dtype, ())
+    if isinstance(scalar, type):
+        scalar = PYTHON_SCALARS.get(scalar, scalar)
+    if not _is_scalar(scalar):
+        raise DtypeError(
+            f"{_name(dtype)} is no type whose numbers JAX has; allowed: wp.{_ALLOWED.replace(', ', ', wp.')}, Python's "
+            "bool, int and float, and vectors, matrices, quaternions and transformations. Give the fields of a struct "
+            "as arrays of their own, and name the overload of a generic kernel."
+        )
+    return scalar, inner
+
+
+def _is_scalar(dtype: Any) -> bool:
+    # Not by ==, to which np.dtype("float32") and wp.float32 are the same, with NumPy 2.4 and Warp 1.19.
+    return any(dtype is scalar for scalar in SCALARS)
+
+
+def _numpy_dtype(dtype: Any) -> Any:
+    if dtype is None:
+        raise TypeError("None would be NumPy's default, float64, which is not JAX's")
+    if dtype is bool or dtype is int or dtype is float:  # to ==, np.dtype("float64") is float
+        return jax.dtypes.canonicalize_dtype(dtype)
+    return np.dtype(dtype)
+
+
+def _extents(info: Any, shape: Any) -> tuple[Any, ...]:
+    if shape is None:
+        if getattr(info, "device", None) is None:  # an annotation, whose shape is made up
+            raise ArgumentError(f"{_name(info)} is an annotation, which has no extents; give shape=.")
+        return tuple(info.shape)
+    extents = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
+    for extent in extents:
+        if not (isinstance(extent, (int, np.integer)) or jax_export.is_symbolic_dim(extent)) or not extent >= 0:
+            raise ArgumentError(f"the shape given is {shape!r}; expected a non-negative integer, or a tuple of these.")
+    return extents
+
+
+def _check_ndim(ndim: int, what: str) -> None:
+    if ndim == 0:
+        raise ArgumentError(
+            f"{what} has no dimension in Warp, whose arrays have 1 to {MAX_NDIM}; reshape it to have a first dimension "
+            "of 1, or give the kernel its value, as a static scalar."
+        )
+    if ndim > MAX_NDIM:
+        raise ArgumentError(f"{what} has {ndim} dimensions in Warp, whose arrays have 1 to {MAX_NDIM}; reshape it.")
+
+
+def _advice(dtype: Any) -> str:
+    name = str(dtype)
+    if "complex" in name:
+        advice = "pass the real and the imaginary parts, as two arrays or as vectors of two numbers"
+    elif "key<" in name:
+        advice = "pass jax.random.key_data(key)"
+    else:
+        advice = "cast the array to one of them first"
+    return f"Allowed: {_ALLOWED}; {advice}."
+
+
+def _name(dtype: Any) -> str:
+    return getattr(dtype, "__name__", None) or repr(dtype)
