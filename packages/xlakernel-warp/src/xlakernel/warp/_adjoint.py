@@ -1,0 +1,64 @@
+"""Warp's adjoint of a kernel, as a kernel: for ``jax_kernel(enable_backward=True)``."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+
+from xlakernel.core.gpu.plan import arrays_of
+from xlakernel.core.specs import Struct
+
+from ._kernel import Static, WarpKernel
+from ._launch import WarpLaunch
+from ._parameters import concrete
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class AdjointKernel(WarpKernel):
+    """Computes the cotangents of a kernel's inputs.
+
+    Its inputs are those of the kernel, then the kernel's results, then the cotangents of those results that are of a
+    floating-point dtype; its results are the cotangents of such inputs. They begin as zeros, which Warp adds to.
+
+    Attributes:
+      count: arrays that the kernel takes as inputs.
+    """
+
+    count: int = 0
+
+    def check(self, inputs: Sequence[Struct], outs: Sequence[Struct]) -> None:
+        """Nothing is to be checked: the kernel has run on the same arrays."""
+
+    def launch(self, inputs: Sequence[Struct], outs: Sequence[Struct], static: Static) -> WarpLaunch:
+        """Return what a call does."""
+        arrays = [parameter for parameter in self.parameters if parameter.is_array]
+        numbers = {parameter.name: number for number, parameter in enumerate(arrays)}
+        results = iter(range(len(inputs), len(inputs) + len(outs)))
+        cotangents = iter(range(len(arrays), len(inputs)))
+        adjoints = {
+            parameter.name: (next(results if number < self.count else cotangents) if is_floating(struct) else None)
+            for number, (parameter, struct) in enumerate(zip(arrays, inputs, strict=False))
+        }
+        given = [(p, inputs[numbers[p.name]] if p.is_array else static[p.name]) for p in self.parameters]
+        slots = []
+        for parameter, argument in given:
+            slot = self._slot(parameter, argument, numbers.get(parameter.name, -1))
+            slots.append(dataclasses.replace(slot, adjoint=adjoints.get(parameter.name)))
+        zeros = tuple((len(inputs) + i, bytes(out.dtype.itemsize)) for i, out in enumerate(outs))
+        return WarpLaunch(
+            f"the adjoint of {self.name}",
+            concrete(self.kernel, given),
+            self.threads(inputs[: self.count]),
+            self.block_dim,
+            tuple(slots),
+            arrays_of(inputs, outs),
+            zeros,
+            adjoint=True,
+        )
+
+
+def is_floating(struct: Struct) -> bool:
+    """Whether an array has cotangents of its own dtype."""
+    return bool(jnp.issubdtype(struct.dtype, jnp.floating))
