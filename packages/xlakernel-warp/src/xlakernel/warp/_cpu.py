@@ -106,9 +106,10 @@ class KernelOnCpu(Kernel):
                 entry, threads = range_entry(owner), _inside.threads_at(owner)
             callee = WarpEntry(entry, recorded.layout, launch.fills, threads=threads, keep_alive=owner)
             lock = lock_of(f"warp module {id(owner.module_exec)}") if alone else None
-        return build_handler(
+        handler: Handler = build_handler(
             callee, arguments, kernel=self.name, place=self.described.place, lock=lock, ordered=ordered, debug=debug
         )
+        return handler
 
     def _through_python(self, launch: WarpLaunch) -> str:
         launchable = Launchable(

@@ -55,8 +55,8 @@ def jax_kernel(
       vmap_method: what ``jax.vmap`` does: see `warp_kernel`.
       launch_dims: threads along each dimension: an integer, or up to four. None: the shape of the first input, without
         the dimensions of vectors or matrices.
-      output_dims: extents of all outputs, or of each in a dict by its name, with or without the dimensions of vectors or
-        matrices. None: as *launch_dims*.
+      output_dims: extents of all outputs, or of each in a dict by its name, with or without the dimensions of vectors
+        or matrices. None: as *launch_dims*.
       in_out_argnames: names of inputs that are outputs as well: the kernel gets one array, which begins with the input.
         They stand before the other outputs, among the kernel's parameters and in the result.
       module_preload_mode: when Warp would load modules; nothing here depends on it.
@@ -65,9 +65,9 @@ def jax_kernel(
       block_dim: threads of a block; see `warp_kernel`.
 
     Returns:
-      A function of the kernel's inputs by position, scalars among them, which must be numbers while JAX traces. It takes
-      *launch_dims*, *output_dims* and *vmap_method* by keyword, in place of those given here, unless *enable_backward*
-      is set. It returns a list of the outputs. The same arguments give the same object.
+      A function of the kernel's inputs by position, scalars among them, which must be numbers while JAX traces. It
+      takes *launch_dims*, *output_dims* and *vmap_method* by keyword, in place of those given here, unless
+      *enable_backward* is set. It returns a list of the outputs. The same arguments give the same object.
 
     Raises:
       KernelTypeError: if *kernel* is not what ``warp.kernel`` returned, or has parameters that are neither arrays nor

@@ -84,7 +84,7 @@ def _join(structs: Sequence[bytes]) -> tuple[tuple[int, ...], bytearray]:
     return tuple(starts), joined
 
 
-def _pointers(one: bytes, other: bytes, moves: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+def _pointers(one: bytearray, other: bytearray, moves: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     numbers = {move: number for number, move in enumerate(moves)}
     found = []
     for where in range(0, len(one), _WORD):

@@ -103,8 +103,8 @@ class SplitParameters:
         dtype = parameter.jax_dtype or generic
         if dtype is None:
             raise OutputSpecError(
-                f"{self.name}: the output {parameter.name!r} is of any dtype, and no input says which. Give an overload: "
-                "warp.overload(kernel, [types])."
+                f"{self.name}: the output {parameter.name!r} is of any dtype, and no input says which. Give an "
+                "overload: warp.overload(kernel, [types])."
             )
         if parameter.inner and len(dims) == parameter.ndim:
             dims = (*dims, *parameter.inner)
