@@ -1,6 +1,7 @@
 """NVIDIA Warp kernels, on CPU and GPU, as native JAX operations."""
 
 from .__about__ import __version__ as __version__
+from ._jax_callable import jax_callable as jax_callable
 from ._jax_kernel import jax_kernel as jax_kernel
 from ._types import jaxinfo_to_warpinfo as jaxinfo_to_warpinfo
 from ._types import jaxtype_to_warptype as jaxtype_to_warptype

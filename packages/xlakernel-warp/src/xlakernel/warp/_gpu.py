@@ -81,7 +81,7 @@ class KernelOnGpu(Kernel):
             arrays=launch.arrays,
             launch=launch.run_on_a_gpu,
             prepare=launch.prepare,
-            recording=_device_set_up,
+            recording=device_set_up,
             closed_over=(launch.kernel,),
             aliased=self.described.aliased,
         )
@@ -100,7 +100,8 @@ def check_device(name: str) -> None:
 
 
 @contextlib.contextmanager
-def _device_set_up() -> Iterator[None]:
+def device_set_up() -> Iterator[None]:
+    """Have Warp set up the device before something is recorded there."""
     from xlakernel.core.gpu.driver import current_device
     from xlakernel.core.gpu.warp import set_up
 

@@ -49,8 +49,8 @@ def jax_kernel(
     their first dimension; so kernels whose rows depend on each other come out right, with any *launch_dims*.
 
     Args:
-      kernel: a function decorated with ``warp.kernel``, or an overload of a generic one. A generic kernel is compiled for
-        the dtypes of each call; its generic outputs have the dtype of its first generic input.
+      kernel: a function decorated with ``warp.kernel``, or an overload of a generic one. A generic kernel is compiled
+        for the dtypes of each call; its generic outputs have the dtype of its first generic input.
       num_outputs: how many outputs the kernel has, those in *in_out_argnames* among them.
       vmap_method: what ``jax.vmap`` does: see `warp_kernel`.
       launch_dims: threads along each dimension: an integer, or up to four. None: the shape of the first input, without

@@ -79,6 +79,24 @@ class SplitParameters:
         pairs = list(zip(wanted, arguments, strict=True))
         return [x for p, x in pairs if p.is_array], {p.name: x for p, x in pairs if not p.is_array}
 
+    def numbers(self, count: int) -> dict[str, int]:
+        """Return the number of each array, among *count* inputs and then the outputs; of one that is both, the latter."""
+        numbers = {parameter.name: number for number, parameter in enumerate(self.inputs)}
+        names = [*self.in_out, *(parameter.name for parameter in self.outputs)]
+        return numbers | {name: count + number for number, name in enumerate(names)}
+
+    def first_shape(self, inputs: Sequence[Struct]) -> tuple[int, ...]:
+        """Return the extents of the first input, without those of a vector or matrix.
+
+        Raises:
+          OutputSpecError: if there is none.
+        """
+        if not inputs:
+            raise OutputSpecError(
+                f"{self.name}: Unable to determine output dimensions, without an input: give output_dims=."
+            )
+        return self.inputs[0].outer(inputs[0].shape)
+
     def outs(self, inputs: Sequence[Struct], dims: FrozenDims | Mapping[str, Any]) -> list[Struct]:
         """Return the structs of the outputs, those that are inputs as well first.
 

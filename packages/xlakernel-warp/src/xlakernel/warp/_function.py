@@ -1,0 +1,259 @@
+"""A Python function that launches Warp kernels, as core sees it: recorded on GPUs, called by Python on the CPU."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import warp
+
+from xlakernel.core.call import Kernel, Target
+from xlakernel.core.errors import DeviceError, PlatformError, ResultError
+from xlakernel.core.ffi.fingerprint import examine, fingerprint
+from xlakernel.core.ffi.kinds import describe
+from xlakernel.core.ffi.registry import ensure_registered
+from xlakernel.core.gpu.closure import state
+from xlakernel.core.gpu.launchable import Launchable
+from xlakernel.core.gpu.plan import Array, arrays_of
+from xlakernel.core.gpu.python_call import build_python_handler
+from xlakernel.core.specs import Struct
+
+from ._gpu import check_device, device_set_up
+from ._kernel import Static
+from ._split import SplitParameters
+
+#: Of Warp's devices one is the current one, in the whole process.
+_lock = threading.RLock()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class WarpFunction(Kernel):
+    """A function that launches Warp kernels; equal to another one of the same function.
+
+    Attributes:
+      function: the function.
+      split: its parameters.
+      graph_mode: Warp's, for messages.
+    """
+
+    function: Callable[..., None]
+    split: SplitParameters
+    graph_mode: Any
+
+    platforms = ("cpu", "cuda")
+
+    @property
+    def name(self) -> str:  # type: ignore[override]  # read-only here
+        """The function's name."""
+        return self.split.name
+
+    @property
+    def place(self) -> str:
+        """File and line of the function."""
+        code = getattr(self.function, "__code__", None)
+        return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else repr(self.function)
+
+    def __eq__(self, other: object) -> bool:
+        same = isinstance(other, WarpFunction) and other.function is self.function
+        return same and other.split == self.split and other.graph_mode == self.graph_mode  # type: ignore[union-attr]
+
+    def __hash__(self) -> int:
+        return hash((id(self.function), self.split))
+
+    def on(self, platform: str) -> Kernel:
+        """Return what runs it there."""
+        return _OnCpu(self) if platform == "cpu" else _OnGpu(self)
+
+    def target(
+        self,
+        inputs: Sequence[Struct],
+        outs: Sequence[Struct],
+        static: Static,
+        *,
+        ordered: bool = False,
+        debug: bool = False,
+        levels: int = 0,
+    ) -> Target:
+        """Not called: `on` a platform it is another one's."""
+        raise NotImplementedError
+
+    def launchable(self, inputs: Sequence[Struct], outs: Sequence[Struct], static: Static) -> Launchable:
+        """Return what a call does on a GPU."""
+        arrays = arrays_of(inputs, outs)
+        launch = FunctionLaunch(
+            self.function, self.split, arrays, len(inputs), {k: v.item() for k, v in static.items()}
+        )
+        return Launchable(
+            name=self._target_name(arrays, static),
+            label=self.name,
+            place=self.place,
+            arrays=arrays,
+            launch=launch.run_on_a_gpu,
+            prepare=launch.prepare,
+            record="auto",
+            recording=device_set_up,
+            closed_over=(self.function,),
+            aliased=frozenset(range(len(self.split.in_out))),
+        )
+
+    def _target_name(self, arrays: Sequence[Array], static: Static) -> str:
+        content, unknown = examine(self.function, describe)
+        options = {
+            "place": self.place,  # equal code at two places is told apart in messages
+            "warp": warp.__version__,
+            "static": [(name, value.dtype.name, value.tobytes()) for name, value in sorted(static.items())],
+            "in_out": self.split.in_out,
+            # An object is told by its identity, and what it holds may be another array by now, or another number.
+            "state": state((self.function,)) if unknown else None,
+        }
+        digest = hashlib.sha256(f"{content} {fingerprint((), options)}".encode()).hexdigest()[:32]
+        listed = ", ".join(map(str, arrays))
+        return f"xlakernel.warp/{self.function.__module__}.{self.function.__qualname__}({listed})#{digest}"
+
+
+@dataclasses.dataclass(frozen=True)
+class _OnCpu(Kernel):
+    described: WarpFunction
+
+    platforms = ("cpu",)
+
+    @property
+    def name(self) -> str:  # type: ignore[override]  # read-only here
+        """The function's name."""
+        return self.described.name
+
+    def target(
+        self,
+        inputs: Sequence[Struct],
+        outs: Sequence[Struct],
+        static: Static,
+        *,
+        ordered: bool = False,
+        debug: bool = False,
+        levels: int = 0,
+    ) -> Target:
+        """Register a handler that calls the function."""
+        described, mode = self.described, self.described.graph_mode
+        if mode.name not in ("NONE", "JAX"):
+            raise PlatformError(
+                f"{self.name}: JaxCallableGraphMode.{mode.name} is not supported for JAX CPU calls: a graph of Warp's "
+                "needs a GPU. Take JaxCallableGraphMode.JAX, which runs everywhere."
+            )
+        if not warp.is_cpu_available():
+            raise DeviceError(
+                f"{self.name}: this build of Warp does not include CPU support. Install a wheel from PyPI, "
+                "pip install warp-lang, or run the program on a GPU."
+            )
+        on_gpu = described.launchable(inputs, outs, static)
+        launch = FunctionLaunch(
+            described.function,
+            described.split,
+            on_gpu.arrays,
+            len(inputs),
+            {name: value.item() for name, value in static.items()},
+        )
+        launchable = dataclasses.replace(on_gpu, launch=launch.run_on_the_cpu, prepare=None)
+        handler = functools.partial(build_python_handler, launchable, stream=0)
+        return Target(ensure_registered(launchable.name, "cpu", handler))
+
+
+@dataclasses.dataclass(frozen=True)
+class _OnGpu(Kernel):
+    described: WarpFunction
+
+    platforms = ("cuda",)
+
+    @property
+    def name(self) -> str:  # type: ignore[override]  # read-only here
+        """The function's name."""
+        return self.described.name
+
+    def target(
+        self,
+        inputs: Sequence[Struct],
+        outs: Sequence[Struct],
+        static: Static,
+        *,
+        ordered: bool = False,
+        debug: bool = False,
+        levels: int = 0,
+    ) -> Target:
+        """Record what the function launches, unless that was done before."""
+        from xlakernel.core.gpu.target import register
+
+        check_device(self.name)
+        return register(self.described.launchable(inputs, outs, static), once=ordered, debug=debug)
+
+
+@dataclasses.dataclass(frozen=True)
+class FunctionLaunch:
+    """Calls the function with Warp arrays at given addresses.
+
+    Attributes:
+      function: the function.
+      split: its parameters.
+      arrays: the inputs, then the outputs.
+      count: how many inputs there are.
+      scalars: static scalars by name.
+    """
+
+    function: Callable[..., Any]
+    split: SplitParameters
+    arrays: tuple[Array, ...]
+    count: int
+    scalars: dict[str, Any]
+
+    def prepare(self, stream: int, addresses: Sequence[int]) -> Callable[[], None]:
+        """Return what does it on a stream; it makes no arrays, which a capture may not allow."""
+        from xlakernel.core.gpu.driver import current_device
+        from xlakernel.core.gpu.warp import device_array, entered
+
+        device = current_device()
+
+        def array(number: int, shape: tuple[int, ...], dtype: Any) -> Any:
+            return device_array(addresses[number], self.arrays[number].nbytes, shape, dtype, device)
+
+        given = list(self._arguments(array))
+
+        def run() -> None:
+            with entered(stream, device):
+                self._call(given)
+
+        return run
+
+    def run_on_a_gpu(self, stream: int, addresses: Sequence[int]) -> None:
+        """Do it on a stream."""
+        self.prepare(stream, addresses)()
+
+    def run_on_the_cpu(self, stream: int, addresses: Sequence[int]) -> None:
+        """Do it now, on arrays at these addresses."""
+
+        def array(number: int, shape: tuple[int, ...], dtype: Any) -> Any:
+            return warp.array(ptr=addresses[number], shape=shape, dtype=dtype, device="cpu", copy=False)
+
+        with _lock, warp.ScopedDevice("cpu"):
+            self._call(list(self._arguments(array)))
+
+    def _arguments(self, array: Callable[[int, tuple[int, ...], Any], Any]) -> Iterator[Any]:
+        numbers = self.split.numbers(self.count)
+        for parameter in self.split.parameters:
+            if not parameter.is_array:
+                yield self.scalars[parameter.name]
+                continue
+            number = numbers[parameter.name]
+            found = self.arrays[number]
+            shape = parameter.outer(found.shape) or (1,)  # Warp's arrays have a dimension at least
+            yield array(number, shape, parameter.type_for(Struct(found.shape, np.dtype(found.dtype))))
+
+    def _call(self, given: list[Any]) -> None:
+        result = self.function(*given)
+        if result is not None:
+            raise ResultError(
+                f"{self.split.name}: Function must not return a value, and returned {type(result).__name__}; it writes its "
+                "results into its output parameters."
+            )
