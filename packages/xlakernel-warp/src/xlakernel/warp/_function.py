@@ -59,11 +59,14 @@ class WarpFunction(Kernel):
         return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else repr(self.function)
 
     def __eq__(self, other: object) -> bool:
-        same = isinstance(other, WarpFunction) and other.function is self.function
-        return same and other.split == self.split and other.graph_mode == self.graph_mode  # type: ignore[union-attr]
+        return isinstance(other, WarpFunction) and other._identity == self._identity
 
     def __hash__(self) -> int:
-        return hash((id(self.function), self.split))
+        return hash(self._identity)
+
+    @property
+    def _identity(self) -> tuple[Any, ...]:
+        return id(self.function), self.split, self.graph_mode
 
     def on(self, platform: str) -> Kernel:
         """Return what runs it there."""
@@ -82,19 +85,20 @@ class WarpFunction(Kernel):
         """Not called: `on` a platform it is another one's."""
         raise NotImplementedError
 
-    def launchable(self, inputs: Sequence[Struct], outs: Sequence[Struct], static: Static) -> Launchable:
-        """Return what a call does on a GPU."""
+    def launchable(
+        self, inputs: Sequence[Struct], outs: Sequence[Struct], static: Static, *, on_a_gpu: bool
+    ) -> Launchable:
+        """Return what a call does."""
         arrays = arrays_of(inputs, outs)
-        launch = FunctionLaunch(
-            self.function, self.split, arrays, len(inputs), {k: v.item() for k, v in static.items()}
-        )
+        scalars = {name: value.item() for name, value in static.items()}
+        launch = FunctionLaunch(self.function, self.split, arrays, len(inputs), scalars)
         return Launchable(
             name=self._target_name(arrays, static),
             label=self.name,
             place=self.place,
             arrays=arrays,
-            launch=launch.run_on_a_gpu,
-            prepare=launch.prepare,
+            launch=launch.run_on_a_gpu if on_a_gpu else launch.run_on_the_cpu,
+            prepare=launch.prepare if on_a_gpu else None,
             record="auto",
             recording=device_set_up,
             closed_over=(self.function,),
@@ -149,15 +153,7 @@ class _OnCpu(Kernel):
                 f"{self.name}: this build of Warp does not include CPU support. Install a wheel from PyPI, "
                 "pip install warp-lang, or run the program on a GPU."
             )
-        on_gpu = described.launchable(inputs, outs, static)
-        launch = FunctionLaunch(
-            described.function,
-            described.split,
-            on_gpu.arrays,
-            len(inputs),
-            {name: value.item() for name, value in static.items()},
-        )
-        launchable = dataclasses.replace(on_gpu, launch=launch.run_on_the_cpu, prepare=None)
+        launchable = described.launchable(inputs, outs, static, on_a_gpu=False)
         handler = functools.partial(build_python_handler, launchable, stream=0)
         return Target(ensure_registered(launchable.name, "cpu", handler))
 
@@ -187,7 +183,8 @@ class _OnGpu(Kernel):
         from xlakernel.core.gpu.target import register
 
         check_device(self.name)
-        return register(self.described.launchable(inputs, outs, static), once=ordered, debug=debug)
+        launchable = self.described.launchable(inputs, outs, static, on_a_gpu=True)
+        return register(launchable, once=ordered, debug=debug)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -254,6 +251,6 @@ class FunctionLaunch:
         result = self.function(*given)
         if result is not None:
             raise ResultError(
-                f"{self.split.name}: Function must not return a value, and returned {type(result).__name__}; it writes its "
-                "results into its output parameters."
+                f"{self.split.name}: Function must not return a value, and returned {type(result).__name__}; it writes "
+                "its results into its output parameters."
             )

@@ -45,14 +45,14 @@ def jax_callable(
     change nothing, except that the modes which capture graphs of Warp's are refused on the CPU, as Warp does.
 
     Args:
-      func: a function with the annotations of a Warp kernel, inputs before outputs. It launches kernels on Warp's current
-        device and stream, as ``warp.launch`` does unless told otherwise, and returns nothing. Under ``jax.vmap`` it runs
-        for each slice.
+      func: a function with the annotations of a Warp kernel, inputs before outputs. It launches kernels on Warp's
+        current device and stream, as ``warp.launch`` does unless told otherwise, and returns nothing. Under
+        ``jax.vmap`` it runs for each slice.
       num_outputs: how many outputs it has, those in *in_out_argnames* among them.
       graph_mode: a ``warp.JaxCallableGraphMode``; None: ``JAX``.
       vmap_method: what ``jax.vmap`` does: see `warp_kernel`.
-      output_dims: extents of all outputs, or of each in a dict by its name, with or without the dimensions of vectors or
-        matrices. None: the shape of the first input, without these.
+      output_dims: extents of all outputs, or of each in a dict by its name, with or without the dimensions of vectors
+        or matrices. None: the shape of the first input, without these.
       in_out_argnames: names of inputs that are outputs as well; they stand before the other outputs.
       stage_in_argnames: see above.
       stage_out_argnames: see above.
@@ -185,7 +185,8 @@ def _annotated(func: Any) -> list[Parameter]:
     if not callable(func) or isinstance(func, (type, warp.Kernel)):
         what = " This is a kernel, which jax_kernel takes." if isinstance(func, warp.Kernel) else ""
         raise KernelTypeError(
-            f"jax_callable: {name} is of type {type(func).__name__}; expected a function that launches Warp kernels.{what}"
+            f"jax_callable: {name} is of type {type(func).__name__}; expected a function that launches Warp "
+            f"kernels.{what}"
         )
     signature = inspect.signature(func, eval_str=True)
     if signature.return_annotation not in (None, inspect.Signature.empty):
