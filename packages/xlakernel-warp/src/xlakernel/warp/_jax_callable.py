@@ -195,8 +195,8 @@ def _annotated(func: Any) -> list[Parameter]:
     for own in signature.parameters.values():
         if own.annotation is inspect.Parameter.empty or own.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
             raise KernelTypeError(
-                f"jax_callable: Incomplete argument annotations on function {name}: {own}. Annotate each parameter as a "
-                "kernel's: x: wp.array(dtype=float), s: float."
+                f"jax_callable: Incomplete argument annotations on function {name}: {own}. Annotate each parameter "
+                "as a kernel's: x: wp.array(dtype=float), s: float."
             )
         found.append(parameter(own.name, own.annotation, f"jax_callable: {name}"))
     return found

@@ -80,7 +80,7 @@ class SplitParameters:
         return [x for p, x in pairs if p.is_array], {p.name: x for p, x in pairs if not p.is_array}
 
     def numbers(self, count: int) -> dict[str, int]:
-        """Return the number of each array, among *count* inputs and then the outputs; of one that is both, the latter."""
+        """Return the number of each array, among *count* inputs and then the outputs; of one that is both, the last."""
         numbers = {parameter.name: number for number, parameter in enumerate(self.inputs)}
         names = [*self.in_out, *(parameter.name for parameter in self.outputs)]
         return numbers | {name: count + number for number, name in enumerate(names)}
