@@ -56,6 +56,12 @@ class KernelOnCpu(Kernel):
         levels: int = 0,
     ) -> Target:
         """Record the launch and build its handler, unless that was done before."""
+        with _inside.lock:
+            return self._target(inputs, outs, static, ordered=ordered, debug=debug)
+
+    def _target(
+        self, inputs: Sequence[Struct], outs: Sequence[Struct], static: Static, *, ordered: bool, debug: bool
+    ) -> Target:
         launch = self.described.launch(inputs, outs, static)
         known = _targets.setdefault(self.described.kernel, {})
         structs = tuple((s.shape, s.dtype) for s in (*inputs, *outs))

@@ -17,13 +17,10 @@ from xlakernel.core.specs import Struct
 
 from . import _inside
 from ._kernel import Static, WarpKernel
-from ._launch import WarpLaunch
+from ._launch import USUAL_BLOCK, WarpLaunch
 from ._names import target_name
 
 _targets: weakref.WeakKeyDictionary[Any, dict[Any, Target]] = weakref.WeakKeyDictionary()
-
-#: Threads of a block, unless one says otherwise.
-_USUAL_BLOCK = 256
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +47,12 @@ class KernelOnGpu(Kernel):
         levels: int = 0,
     ) -> Target:
         """Record the launch, unless that was done before."""
+        with _inside.lock:
+            return self._target(inputs, outs, static, ordered=ordered, debug=debug)
+
+    def _target(
+        self, inputs: Sequence[Struct], outs: Sequence[Struct], static: Static, *, ordered: bool, debug: bool
+    ) -> Target:
         from xlakernel.core.gpu.target import register
 
         launch = self.described.launch(inputs, outs, static)
@@ -65,7 +68,7 @@ class KernelOnGpu(Kernel):
     def launchable(self, launch: WarpLaunch) -> Launchable:
         """Return what a call does, for core to record."""
         try:
-            code = _inside.content(launch.kernel, launch.block_dim or _USUAL_BLOCK)
+            code = _inside.content(launch.kernel, launch.block_dim or USUAL_BLOCK)
         except _inside.Unrecognised:
             code = f"object {id(launch.kernel)}"
         slots = [

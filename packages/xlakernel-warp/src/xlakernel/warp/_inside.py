@@ -7,9 +7,13 @@ recorded launch holds. A Warp in which that is not found is not guessed at: see 
 from __future__ import annotations
 
 import ctypes
+import threading
 from typing import Any
 
 import warp
+
+#: Held while Warp compiles and records: it does not expect that from several threads.
+lock = threading.RLock()
 
 
 class Unrecognised(Exception):

@@ -13,6 +13,8 @@ import warp
 from xlakernel.core.errors import CompileError, DeviceError, LaunchError
 from xlakernel.core.gpu.plan import Array
 
+#: Threads of a block on a GPU, unless one says otherwise.
+USUAL_BLOCK = 256
 #: ``make(slot, address)``: a Warp array.
 _MakeArray = Callable[["Slot", int], Any]
 
@@ -71,9 +73,11 @@ class WarpLaunch:
         Raises:
           CompileError: if it does not.
         """
-        options = {} if self.block_dim is None else {"block_dim": self.block_dim}
+        # Warp 1.14 compiles a module anew for a launch on the CPU unless it is told that blocks have one thread there.
+        blocks = device != "cpu" or getattr(warp.config, "enable_cpu_blocks", False)
+        block_dim = self.block_dim or (USUAL_BLOCK if device != "cpu" else 1)
         try:
-            warp.load_module(self.kernel.module, device=device, **options)
+            warp.load_module(self.kernel.module, device=device, block_dim=block_dim if blocks else 1)
         except Exception as error:  # Warp lets errors of all kinds escape
             raise CompileError(
                 f"{self.name}: Warp {warp.__version__} does not compile the kernel for {device}. Warp says: "
@@ -117,6 +121,7 @@ class WarpLaunch:
         from xlakernel.core.gpu.warp import device_array
 
         device = current_device()
+        self.load(f"cuda:{device}")
 
         def array(slot: Slot, address: int) -> Any:
             return device_array(address, self.arrays[slot.number].nbytes, slot.shape, slot.dtype, device)
