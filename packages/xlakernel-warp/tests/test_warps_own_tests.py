@@ -87,7 +87,7 @@ class Case(NamedTuple):
     extra: tuple[tuple[str, object], ...]
 
     def __str__(self):
-        words = [self.name, "gpu" if self.on_gpu else "cpu", *(str(value) for _, value in self.extra)]
+        words = [self.name, "gpu" if self.on_gpu else "cpu", *(value for _, value in self.extra if value is not True)]
         return "-".join(words + ["blocks"] * self.cpu_blocks)
 
 
