@@ -1,23 +1,42 @@
 """What calls of Numba CUDA kernels cost on a GPU, beside XLA's own operations, brainevent and Warp.
 
-`call_overhead.py` runs it where JAX has a CUDA device. A case that fails is reported and left out, and the marks that
-need it do not hold.
+`call_overhead.py` runs it where JAX has a CUDA device.
 """
 
 from __future__ import annotations
 
 import functools
-import statistics
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 import jax
 import jax.numpy as jnp
 import numba
 import numpy as np
-from _harness import Mark, Part, gpu_devices, ratio, save_gpu_chart, time_beside
+from _harness import OURS, Mark, Part, gpu_devices
+from _programs import (
+    BRAINEVENT,
+    EAGER,
+    IN_PLACE,
+    LOOP,
+    SIZE,
+    UNROLLED,
+    WARP,
+    XLA,
+    Binary,
+    Makers,
+    Measurements,
+    looped,
+    measure_recording,
+    measure_six_kernels,
+    one,
+    over,
+    prepare,
+    single,
+    struct,
+    timed,
+    unrolled,
+    xla_pair,
+)
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from numba import cuda
 
@@ -25,16 +44,8 @@ from xlakernel.cuda import numba_cuda_callable, numba_cuda_kernel
 
 numba.config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # the grids are small on purpose, and each warning would be timed
 
-SIZE, BLOCK = 4096, 256
-UNROLLED, LOOP, STEPS = 200, 1000, 2000
-OURS, XLA, BRAINEVENT, WARP = "xlakernel", "jax.numpy", "brainevent", "warp.jax_kernel"
+BLOCK = 256
 CALLABLE, ONE_BY_ONE = f"{OURS}, callable", f"{OURS}, kernel by kernel"
-# A loop's value that an odd number of calls replaces is copied in each iteration, if no call works in its memory.
-IN_PLACE = ", in place"
-
-Binary = Callable[[Any, Any], Any]
-#: name → what makes a function of two arrays; it may fail, as where a peer is not installed.
-Makers = Mapping[str, Callable[[], Binary]]
 
 
 @cuda.jit
@@ -71,37 +82,17 @@ def our_add(aliases: Mapping[int, int] | None = None) -> Binary:
 def brainevent_add() -> Binary:
     import brainevent
 
-    return _one(brainevent.numba_cuda_kernel(add_kernel, outs=_struct(SIZE), launch_dims=SIZE))
+    return one(brainevent.numba_cuda_kernel(add_kernel, outs=struct(SIZE), launch_dims=SIZE))
 
 
 def warp_add() -> Binary:
     import warp
+    from _warp_kernels import add_kernel
 
-    warp.config.quiet = True
-
-    def add(x, y, out):
-        i = warp.tid()
-        out[i] = x[i] + y[i]
-
-    add.__annotations__ = dict.fromkeys(("x", "y", "out"), warp.array(dtype=warp.float32))  # in this file: strings
-    return _one(warp.jax_kernel(warp.kernel(add)))
+    return one(warp.jax_kernel(add_kernel))
 
 
 ADDERS: Makers = {OURS: our_add, XLA: lambda: jnp.add, BRAINEVENT: brainevent_add, WARP: warp_add}
-
-
-def _one(function: Callable[..., Any]) -> Binary:
-    """Return *function* with its result instead of a sequence of one."""
-
-    def call(x: Any, y: Any) -> Any:
-        result = function(x, y)
-        return result[0] if isinstance(result, (tuple, list)) else result
-
-    return call
-
-
-def _struct(size: int) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct((size,), jnp.float32)
 
 
 # Two kernels
@@ -122,82 +113,14 @@ def our_callable(aliases: Mapping[int, int] | None = None) -> Binary:
 def brainevent_callable() -> Binary:
     import brainevent
 
-    return _one(brainevent.numba_cuda_callable(both_kernels, outs=_struct(SIZE)))
+    return one(brainevent.numba_cuda_callable(both_kernels, outs=struct(SIZE)))
 
 
-def xla_kernels() -> Binary:
-    return lambda x, y: jax.lax.optimization_barrier(x + y) - 1  # two kernels: nothing is fused over a barrier
-
-
-PAIRS: Makers = {CALLABLE: our_callable, ONE_BY_ONE: our_kernels, XLA: xla_kernels, BRAINEVENT: brainevent_callable}
+PAIRS: Makers = {CALLABLE: our_callable, ONE_BY_ONE: our_kernels, XLA: xla_pair, BRAINEVENT: brainevent_callable}
 PAIRS_IN_PLACE: Makers = {
     CALLABLE + IN_PLACE: lambda: our_callable({0: 0}),
     ONE_BY_ONE + IN_PLACE: lambda: our_kernels({0: 0}),
 }
-
-
-def thrice(pair: Binary) -> Binary:
-    """Return a step of six kernels."""
-
-    def step(x: Any, y: Any) -> Any:
-        for _ in range(3):
-            x = jax.lax.optimization_barrier(pair(x, y))
-        return x
-
-    return step
-
-
-# Programs
-
-
-def unrolled(step: Binary) -> Binary:
-    """Return a program of `UNROLLED` steps, one behind the other."""
-
-    def program(x: Any, y: Any) -> Any:
-        for _ in range(UNROLLED):
-            x = jax.lax.optimization_barrier(step(x, y))
-        return x
-
-    return program
-
-
-def looped(step: Binary, steps: int = LOOP) -> Binary:
-    """Return a program that repeats a step in a ``fori_loop``."""
-    return lambda x, y: jax.lax.fori_loop(0, steps, lambda _, value: step(value, y), x)
-
-
-def prepare(title: str, makers: Makers, program: Callable[[Binary], Binary]) -> dict[str, functools.partial[Any]]:
-    """Return the programs of the cases that work and give what XLA's gives; say of the others why not."""
-    x, y = jnp.arange(SIZE, dtype=jnp.float32), jnp.full(SIZE, 2, jnp.float32)
-    expected = jax.jit(program(makers[XLA]()))(x, y)
-    cases: dict[str, functools.partial[Any]] = {}
-    for name, make in makers.items():
-        try:
-            case = functools.partial(jax.jit(program(make())), x, y)
-            np.testing.assert_allclose(case(), expected, rtol=1e-6)
-        except Exception as error:  # noqa: BLE001  # whatever ails one, the others are measured
-            said = f"{type(error).__name__}: {error}".strip().splitlines()[0]
-            print(f"{title}: {name} is not measured: {said}")
-        else:
-            cases[name] = case
-    return cases
-
-
-def timed(cases: Mapping[str, Callable[[], Any]], per: int, calls: int, rounds: int) -> dict[str, list[float]]:
-    """Time programs of *per* steps, those of brainevent by fewer calls; return seconds per step."""
-    counts = {name: max(1, calls // 20) if name == BRAINEVENT else calls for name in cases}
-    seconds = time_beside(cases, calls=counts, rounds=rounds)
-    return {name: [value / per for value in values] for name, values in seconds.items()}
-
-
-def over(seconds: Mapping[str, list[float]], name: str, peer: str) -> float | None:
-    """Return how long *name* takes in terms of *peer*; None if one of both was not measured."""
-    return ratio(seconds, name, peer) if {name, peer} <= seconds.keys() else None
-
-
-def microseconds(seconds: Mapping[str, list[float]], name: str) -> float | None:
-    """Return the median of *name*; None if it was not measured."""
-    return statistics.median(seconds[name]) * 1e6 if name in seconds else None
 
 
 # What is measured
@@ -218,21 +141,12 @@ def measure_one_kernel(rounds: int) -> Iterator[Part]:
     makers = {**ADDERS, OURS + IN_PLACE: lambda: our_add({0: 0})}
     cases = prepare(f"{title}, in a loop", makers, looped)
     yield Part(f"{title}, an iteration of a loop", timed(cases, LOOP, 3, rounds), [])
-    cases = prepare(f"{title}, a jitted call", ADDERS, lambda step: step)
+    cases = prepare(f"{title}, a jitted call", ADDERS, single)
     if OURS in cases:
-        cases[f"{OURS}, eager"] = functools.partial(our_add(), *cases[OURS].args)
+        cases[OURS + EAGER] = functools.partial(our_add(), *cases[OURS].args)
     seconds = timed(cases, 1, 1000, rounds)
     mark = Mark(f"{title}, a jitted call, over a jitted jnp.add", over(seconds, OURS, XLA), 1.15)
     yield Part(f"{title}, a call", seconds, [mark])
-
-
-def measure_six_kernels(rounds: int) -> Iterator[Part]:
-    """Time a step of six kernels in a loop, as a simulation has it."""
-    title = f"six kernels a step, {STEPS} steps"
-    makers = {OURS: our_kernels, XLA: xla_kernels}
-    cases = prepare(title, makers, lambda pair: looped(thrice(pair), STEPS))
-    seconds = timed(cases, STEPS, 1, rounds)
-    yield Part(title, seconds, [Mark(f"{title}: a step", microseconds(seconds, OURS), 10, "µs")])
 
 
 def measure_callable(rounds: int) -> Iterator[Part]:
@@ -250,25 +164,6 @@ def measure_callable(rounds: int) -> Iterator[Part]:
         Mark(f"{title}: the same in place", in_place, 1.2),
         Mark(f"{title}: the callable, over {BRAINEVENT}'s", over(seconds, CALLABLE, BRAINEVENT), 1 / 20),
     ]
-    yield Part(title, seconds, marks)
-
-
-def measure_recording(rounds: int) -> Iterator[Part]:
-    """Time how long a new shape takes to lower, its kernels being compiled already, beside an addition of XLA's."""
-    title = "lowering for a new shape"
-    makers: Makers = {f"{OURS}, kernel": our_add, CALLABLE: our_callable, XLA: lambda: lambda x, y: x + y}
-    seconds: dict[str, list[float]] = {name: [] for name in makers}
-    for counted in range(rounds + 1):  # as in `time_beside`: the first compiles the kernels and is not counted
-        for name, make in makers.items():
-            struct = _struct(10_007 + counted)
-            start = time.perf_counter()
-            jax.jit(make()).lower(struct, struct)
-            if counted:
-                seconds[name].append(time.perf_counter() - start)
-    marks = []
-    for name in (f"{OURS}, kernel", CALLABLE):
-        beyond = statistics.median(ours - theirs for ours, theirs in zip(seconds[name], seconds[XLA], strict=True))
-        marks.append(Mark(f"recording of {name}, beyond lowering jnp.add", beyond * 1e3, 5, "ms"))
     yield Part(title, seconds, marks)
 
 
@@ -302,40 +197,10 @@ def _sharded(program: Binary, devices: list[jax.Device], size: int) -> tuple[Bin
     return program, x, y
 
 
-PARTS: dict[str, Callable[[int], Iterator[Part]]] = {
+MEASUREMENTS: Measurements = {
     "one kernel": measure_one_kernel,
-    "six kernels": measure_six_kernels,
+    "six kernels": functools.partial(measure_six_kernels, {OURS: our_kernels, XLA: xla_pair}),
     "callable": measure_callable,
-    "recording": measure_recording,
+    "recording": functools.partial(measure_recording, {f"{OURS}, kernel": our_add, CALLABLE: our_callable}),
     "several GPUs": measure_sharded,
 }
-
-
-def measure_cuda_calls(rounds: int, only: Collection[str] = tuple(PARTS)) -> list[Part]:
-    """Measure on the GPU; a part that fails is one mark that does not hold."""
-    found: list[Part] = []
-    with jax.default_device(gpu_devices()[0]):
-        for name in only:
-            try:
-                found.extend(PARTS[name](rounds))
-            except Exception as error:  # noqa: BLE001  # the other parts are measured all the same
-                print(f"{name}: it failed: {type(error).__name__}: {error}")
-                found.append(Part(name, {}, [Mark(f"{name}: it failed", None, 0, "")]))
-    return found
-
-
-def plot(path: Path, parts: list[Part], described: Mapping[str, Any]) -> None:
-    """Draw what the cases took, a chart for each part."""
-    from matplotlib.figure import Figure
-
-    heights = [len(part.seconds) for part in parts]
-    figure = Figure(figsize=(9, 0.6 * len(parts) + 0.36 * sum(heights)), layout="constrained")
-    charts = figure.subplots(len(parts), 1, height_ratios=heights, squeeze=False)[:, 0]
-    for chart, part in zip(charts, parts, strict=True):
-        values = {name: statistics.median(found) * 1e6 for name, found in reversed(part.seconds.items())}
-        colors = ["#1f5fa8" if name.startswith(OURS) else "#b8c0cc" for name in values]
-        bars = chart.barh(list(values), list(values.values()), color=colors)
-        chart.bar_label(bars, [f" {value:.4g} µs" for value in values.values()])
-        chart.set(xscale="log", title=f"{part.title}, µs", xlim=(min(values.values()) / 2, max(values.values()) * 4))
-        chart.spines[["top", "right"]].set_visible(False)
-    save_gpu_chart(figure, path, described)

@@ -21,11 +21,15 @@ from typing import Any, NamedTuple
 import jax
 
 RESULTS = Path(__file__).parent / "results"
-DISTRIBUTIONS = ("jax", "jaxlib", "numpy", "numba", "llvmlite", "brainevent", "xlakernel-core", "xlakernel-numba")
+DISTRIBUTIONS = (
+    *("jax", "jaxlib", "numpy", "numba", "llvmlite", "warp-lang", "brainevent"),
+    *("xlakernel-core", "xlakernel-numba", "xlakernel-warp"),
+)
 GPU_DISTRIBUTIONS = (
     *("jax-cuda12-plugin", "jax-cuda13-plugin", "nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12", "cuda-bindings"),
-    *("cuda-core", "numba-cuda", "warp-lang", "cupy-cuda12x", "cupy-cuda13x", "xlakernel-cuda"),
+    *("cuda-core", "numba-cuda", "cupy-cuda12x", "cupy-cuda13x", "xlakernel-cuda"),
 )
+OURS = "xlakernel"  #: what the names of our cases begin with
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,18 +151,12 @@ def _version(name: str) -> str | None:
         return None
 
 
-def slug(described: Mapping[str, Any]) -> str:
-    """Return a file name for a machine."""
-    return _slug(f"{described['processor']}-{described['cores']}cores", described)
-
-
-def gpu_slug(described: Mapping[str, Any]) -> str:
-    """Return a file name for the GPUs of a machine."""
-    gpu = described["gpu"]
-    return _slug(gpu["name"] if gpu["count"] == 1 else f"{gpu['count']}-{gpu['name']}", described)
-
-
-def _slug(name: str, described: Mapping[str, Any]) -> str:
+def slug(described: Mapping[str, Any], platform: str = "cpu") -> str:
+    """Return a file name for a machine, or for its GPUs."""
+    name = f"{described['processor']}-{described['cores']}cores"
+    if platform == "cuda":
+        gpu = described["gpu"]
+        name = gpu["name"] if gpu["count"] == 1 else f"{gpu['count']}-{gpu['name']}"
     python = ".".join(described["python"].split(".")[:2])
     return re.sub(r"[^a-z0-9.]+", "-", f"{name}-py{python}".lower()).strip("-")
 
@@ -175,33 +173,54 @@ def print_table(title: str, rows: Mapping[str, Mapping[str, float]]) -> None:
     """Print a table of numbers, a row for each name."""
     print(f"\n{title}")
     columns = list(next(iter(rows.values())))
-    print(f"  {'':28}" + "".join(f"{column:>12}" for column in columns))
+    width = max(28, *map(len, rows))
+    print(f"  {'':{width}}" + "".join(f"{column:>12}" for column in columns))
     for name, row in rows.items():
-        print(f"  {name:28}" + "".join(f"{row[column]:12.3f}" for column in columns))
+        print(f"  {name:{width}}" + "".join(f"{row[column]:12.3f}" for column in columns))
 
 
 def print_marks(marks: list[Mark]) -> bool:
     """Print what must hold; return whether all of it does."""
     print("\nmust hold")
+    width = max(70, *(len(mark.name) for mark in marks))
     for mark in marks:
         verdict = "holds" if mark.holds else "DOES NOT HOLD"
         value = "not known" if mark.value is None else f"{mark.value:9.3f}"
-        print(f"  {mark.name:70} {value:>9} <= {mark.limit:7.3f} {mark.unit:3} {verdict}")
+        print(f"  {mark.name:{width}} {value:>9} <= {mark.limit:7.3f} {mark.unit:3} {verdict}")
     return all(mark.holds for mark in marks)
 
 
-def save_chart(figure: Any, path: Path, described: Mapping[str, Any]) -> None:
-    """Write *figure* with a line that says what was measured on."""
-    _sign(figure, path, described, f"{described['processor']}, {described['cores']} cores", "numba")
+def plot(
+    path: Path,
+    charts: Mapping[str, Mapping[str, Mapping[str, float]]],
+    described: Mapping[str, Any],
+    platform: str = "cpu",
+    compiler: str = "numba",
+) -> None:
+    """Draw what cases took: for each title a chart of the medians in a `summary`."""
+    from matplotlib.figure import Figure
+
+    heights = [len(rows) for rows in charts.values()]
+    figure = Figure(figsize=(9, 0.6 * len(charts) + 0.36 * sum(heights)), layout="constrained")
+    axes = figure.subplots(len(charts), 1, height_ratios=heights, squeeze=False)[:, 0]
+    for axis, (title, rows) in zip(axes, charts.items(), strict=True):
+        values = {name: row["median"] for name, row in reversed(rows.items())}
+        colors = ["#1f5fa8" if name.startswith(OURS) else "#b8c0cc" for name in values]
+        bars = axis.barh(list(values), list(values.values()), color=colors)
+        axis.bar_label(bars, [f" {value:.4g} µs" for value in values.values()])
+        axis.set(xscale="log", title=f"{title}, µs", xlim=(min(values.values()) / 2, max(values.values()) * 4))
+        axis.spines[["top", "right"]].set_visible(False)
+    save_chart(figure, path, described, platform, compiler)
 
 
-def save_gpu_chart(figure: Any, path: Path, described: Mapping[str, Any]) -> None:
-    """Write *figure* with a line that says on what GPU it was measured."""
-    gpu = described["gpu"]
-    _sign(figure, path, described, f"{gpu['count']} × {gpu['name']}, driver {gpu['driver']}", "numba-cuda")
-
-
-def _sign(figure: Any, path: Path, described: Mapping[str, Any], hardware: str, compiler: str) -> None:
+def save_chart(
+    figure: Any, path: Path, described: Mapping[str, Any], platform: str = "cpu", compiler: str = "numba"
+) -> None:
+    """Write *figure* with a line that says on what it was measured, and with which compiler of kernels."""
+    hardware = f"{described['processor']}, {described['cores']} cores"
+    if platform == "cuda":
+        gpu = described["gpu"]
+        hardware = f"{gpu['count']} × {gpu['name']}, driver {gpu['driver']}"
     versions = described["versions"]
     figure.suptitle(
         f"{hardware}; Python {described['python']}, jax {versions['jax']}, {compiler} {versions[compiler]}; "

@@ -29,34 +29,27 @@ import jax.numpy as jnp
 import numba
 import numpy as np
 from _harness import (
+    OURS,
     RESULTS,
     Mark,
+    Part,
     gpu_devices,
-    gpu_slug,
     machine,
+    plot,
     print_marks,
     print_table,
     ratio,
-    save_chart,
     slug,
     summary,
     time_beside,
     write_json,
 )
+from _kernels import add_kernel
+from _programs import BRAINEVENT, EAGER, LOOP, XLA, Binary, collect, looped, one
 
 from xlakernel.numba import _compile, numba_kernel
 
-LOOP = 1000
-OURS, CPP, XLA = "xlakernel", "C++ handler", "jax.numpy"
-BRAINEVENT, CALLBACK = "brainevent", "jax.pure_callback"
-
-Binary = Callable[[Any, Any], Any]
-
-
-@numba.njit
-def add_kernel(x, y, out):
-    for i in range(out.size):
-        out[i] = x[i] + y[i]
+CPP, CALLBACK = "C++ handler", "jax.pure_callback"
 
 
 def add_constant_kernel(constant: int) -> Any:
@@ -109,13 +102,7 @@ def brainevent_add(size: int) -> Binary | None:
     except ImportError:
         print("brainevent is not installed (it needs Python 3.12): not measured, and its mark cannot hold.")
         return None
-    wrapped = brainevent.numba_kernel(add_kernel, outs=jax.ShapeDtypeStruct((size,), jnp.float32))
-
-    def add(x: Any, y: Any) -> Any:
-        result = wrapped(x, y)
-        return result[0] if isinstance(result, (tuple, list)) else result
-
-    return add
+    return one(brainevent.numba_kernel(add_kernel, outs=jax.ShapeDtypeStruct((size,), jnp.float32)))
 
 
 def cases(size: int) -> dict[str, Binary]:
@@ -140,22 +127,17 @@ def measure_calls(size: int, rounds: int) -> tuple[dict[str, dict[str, dict[str,
     for name, add in jitted.items():
         np.testing.assert_array_equal(add(x, y), x + y, err_msg=name)
 
-    loops = {
-        name: functools.partial(
-            jax.jit(lambda x, y, add=add: jax.lax.fori_loop(0, LOOP, lambda _, v: add(v, y), x)), x, y
-        )
-        for name, add in adders.items()
-    }
+    loops = {name: functools.partial(jax.jit(looped(add)), x, y) for name, add in adders.items()}
     loop = time_beside(loops, calls={name: 1 if name in slow else 20 for name in loops}, rounds=rounds)
     loop = {name: [value / LOOP for value in values] for name, values in loop.items()}
 
     calls = {name: functools.partial(add, x, y) for name, add in jitted.items()}
-    calls[f"{OURS}, eager"] = functools.partial(adders[OURS], x, y)
+    calls[OURS + EAGER] = functools.partial(adders[OURS], x, y)
     call = time_beside(calls, calls={name: 200 if name in slow else 5000 for name in calls}, rounds=rounds)
 
     marks = [
         Mark(f"a jitted call of {OURS}, over a jitted jnp.add", ratio(call, OURS, XLA), 1.15),
-        Mark(f"a warm eager call of {OURS}, over a jitted jnp.add", ratio(call, f"{OURS}, eager", XLA), 1.15),
+        Mark(f"a warm eager call of {OURS}, over a jitted jnp.add", ratio(call, OURS + EAGER, XLA), 1.15),
     ]
     if CPP in loop:
         marks.append(Mark(f"an iteration of {OURS}, over the C++ handler", ratio(loop, OURS, CPP), 1.2))
@@ -237,23 +219,6 @@ def measure_concurrency(seconds: float = 0.4) -> float:
     return count_during(lambda: jax.block_until_ready(step(work))) / alone
 
 
-def plot(path: Path, results: dict[str, dict[str, dict[str, float]]], described: dict[str, Any]) -> None:
-    """Draw what the calls cost."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 5.2), layout="constrained")
-    axes = figure.subplots(2, 1, height_ratios=[5, 6])
-    for axis, key, title in zip(axes, ("loop", "call"), ("one iteration of a loop", "one call"), strict=True):
-        rows = dict(reversed(results[key].items()))
-        colors = ["#1f5fa8" if name.startswith(OURS) else "#b8c0cc" for name in rows]
-        values = [row["median"] for row in rows.values()]
-        bars = axis.barh(list(rows), values, color=colors)
-        axis.bar_label(bars, [f" {value:.3g} µs" for value in values])
-        axis.set(xscale="log", title=f"{title}, µs", xlim=(min(values) / 2, max(values) * 4))
-        axis.spines[["top", "right"]].set_visible(False)
-    save_chart(figure, path, described)
-
-
 def measure_cpu(size: int, rounds: int) -> tuple[dict[str, Any], list[Mark]]:
     """Measure on the CPU, and print what the calls cost; return what is to be written, and the marks."""
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
@@ -279,7 +244,7 @@ def measure_cpu(size: int, rounds: int) -> tuple[dict[str, Any], list[Mark]]:
     return content, marks
 
 
-def run_cpu(size: int, rounds: int, out: Path | None) -> bool:
+def run_numba_cpu(size: int, rounds: int, out: Path | None) -> bool:
     """Measure and write what calls cost on the CPU; return whether the marks hold."""
     content, marks = measure_cpu(size, rounds)
     holds = print_marks(marks)
@@ -287,31 +252,34 @@ def run_cpu(size: int, rounds: int, out: Path | None) -> bool:
         described = machine()
         content = {"machine": described, **content, "marks": [mark.as_dict() for mark in marks]}
         path = write_json(out, f"call_overhead-{slug(described)}", content)
-        plot(path.with_suffix(".png"), content["microseconds"], described)
+        results = content["microseconds"]
+        charts = {"one iteration of a loop": results["loop"], "one call": results["call"]}
+        plot(path.with_suffix(".png"), charts, described)
         print(f"\nwritten: {path} and .png")
     return holds
 
 
-def run_cuda(rounds: int, out: Path | None) -> bool:
-    """Measure and write what calls cost on the GPU; return whether the marks hold."""
+def run_numba_cuda(rounds: int, out: Path | None) -> bool:
+    """Measure and write what calls of Numba CUDA kernels cost on the GPU; return whether the marks hold."""
     import _cuda_calls
 
-    parts = _cuda_calls.measure_cuda_calls(rounds)
-    measured = [part for part in parts if part.seconds]
-    for part in measured:
-        print_table(f"{part.title}, µs", summary(part.seconds))
+    parts = collect(_cuda_calls.MEASUREMENTS, gpu_devices()[0], rounds)
+    return report(parts, "call_overhead_cuda", "cuda", "numba-cuda", out)
+
+
+def report(parts: list[Part], name: str, platform: str, compiler: str, out: Path | None) -> bool:
+    """Print the parts, and write them as *name* with the machine's; return whether the marks hold."""
+    results = {part.title: summary(part.seconds) for part in parts if part.seconds}
+    for title, rows in results.items():
+        print_table(f"{title}, µs", rows)
     marks = [mark for part in parts for mark in part.marks]
     holds = print_marks(marks)
     if out is not None:
         described = machine()
-        content = {
-            "machine": described,
-            "microseconds": {part.title: summary(part.seconds) for part in measured},
-            "marks": [mark.as_dict() for mark in marks],
-        }
-        path = write_json(out, f"call_overhead_cuda-{gpu_slug(described)}", content)
-        if measured:
-            _cuda_calls.plot(path.with_suffix(".png"), measured, described)
+        content = {"machine": described, "microseconds": results, "marks": [mark.as_dict() for mark in marks]}
+        path = write_json(out, f"{name}-{slug(described, platform)}", content)
+        if results:
+            plot(path.with_suffix(".png"), results, described, platform, compiler)
         print(f"\nwritten: {path} and .png")
     return holds
 
@@ -331,9 +299,9 @@ def main() -> int:
 
     holds = True
     if options.only != "cuda":
-        holds &= run_cpu(options.size, rounds, out)
+        holds &= run_numba_cpu(options.size, rounds, out)
     if options.only != "cpu" and gpu_devices():
-        holds &= run_cuda(rounds, out)
+        holds &= run_numba_cuda(rounds, out)
     elif options.only != "cpu":
         print("\nJAX has no CUDA device: calls on a GPU are not measured.")
     return 0 if holds else 1
