@@ -244,10 +244,10 @@ def bench(session: nox.Session) -> None:
         scripts, arguments = [scripts[names.index(arguments[0])]], arguments[1:]
     if CURRENT == "3.11":
         session.warn("brainevent asks for Python 3.12: it is not measured on this Python")
-    packages, peers = ["core[export]", "numba", "sparse"], group("bench")
+    packages = ["core[export]", "numba", "sparse", "warp"]
     if has_gpu():
-        packages, peers = [*packages, f"cuda[{newest_cuda()}]"], [*peers, *group("bench-gpu")]
-    session.install(*editable(*packages), *peers)
+        packages += [f"{name}[{newest_cuda()}]" for name in ("cuda", "warp")]
+    session.install(*editable(*packages), *group("bench"))
     for script in scripts:
         session.run("python", str(script), *arguments)
 

@@ -1,11 +1,12 @@
 """What one call of a kernel costs, beside its peers and a C++ handler made from JAX's own header.
 
-    python benchmarks/call_overhead.py [--only cpu|cuda] [--size 16] [--rounds 15] [--out benchmarks/results] [--quick]
+    python benchmarks/call_overhead.py [--kernels numba|warp] [--only cpu|cuda] [--size 16] [--rounds 15]
+                                       [--out benchmarks/results] [--quick]
 
 On the CPU every case adds two float32 vectors. "loop" is one iteration of a 1000-step ``fori_loop``, "call" a call of a
 jitted function, "eager" a call of the wrapper itself, warm. Where JAX has a CUDA device, `_cuda_calls.py` says what is
-measured on it. All cases are timed in turn, round by round; a ratio is the median of the rounds' ratios. The exit
-status is 1 if a mark does not hold.
+measured on it, and `_warp_calls.py` says it of Warp's kernels. All cases are timed in turn, round by round; a ratio is
+the median of the rounds' ratios. The exit status is 1 if a mark does not hold.
 """
 
 from __future__ import annotations
@@ -267,6 +268,22 @@ def run_numba_cuda(rounds: int, out: Path | None) -> bool:
     return report(parts, "call_overhead_cuda", "cuda", "numba-cuda", out)
 
 
+def run_warp_cpu(size: int, rounds: int, out: Path | None) -> bool:
+    """Measure and write what calls of Warp kernels cost on the CPU; return whether the marks hold."""
+    import _warp_calls
+
+    parts = collect(_warp_calls.on_cpu(size), jax.local_devices(backend="cpu")[0], rounds)
+    return report(parts, "call_overhead_warp", "cpu", "warp-lang", out)
+
+
+def run_warp_cuda(rounds: int, out: Path | None) -> bool:
+    """Measure and write what calls of Warp kernels cost on the GPU; return whether the marks hold."""
+    import _warp_calls
+
+    parts = collect(_warp_calls.ON_GPU, gpu_devices()[0], rounds)
+    return report(parts, "call_overhead_warp", "cuda", "warp-lang", out)
+
+
 def report(parts: list[Part], name: str, platform: str, compiler: str, out: Path | None) -> bool:
     """Print the parts, and write them as *name* with the machine's; return whether the marks hold."""
     results = {part.title: summary(part.seconds) for part in parts if part.seconds}
@@ -287,6 +304,7 @@ def report(parts: list[Part], name: str, platform: str, compiler: str, out: Path
 def main() -> int:
     """Measure, print, write; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--kernels", choices=["numba", "warp"], help="whose kernels to measure (both)")
     parser.add_argument("--only", choices=["cpu", "cuda"], help="where to measure (both, if there is a CUDA device)")
     parser.add_argument("--size", type=int, default=16, help="floats in a vector on the CPU (16)")
     parser.add_argument("--rounds", type=int, default=15, help="measurements of each case (15)")
@@ -297,13 +315,19 @@ def main() -> int:
         parser.error(f"--size must be at least 1 and --rounds at least 3; got {options.size} and {options.rounds}")
     rounds, out = (3, None) if options.quick else (options.rounds, options.out)
 
-    holds = True
+    size, holds = options.size, True
     if options.only != "cuda":
-        holds &= run_numba_cpu(options.size, rounds, out)
-    if options.only != "cpu" and gpu_devices():
-        holds &= run_numba_cuda(rounds, out)
-    elif options.only != "cpu":
+        if options.kernels != "warp":
+            holds &= run_numba_cpu(size, rounds, out)
+        if options.kernels != "numba":
+            holds &= run_warp_cpu(size, rounds, out)
+    if options.only != "cpu" and not gpu_devices():
         print("\nJAX has no CUDA device: calls on a GPU are not measured.")
+    elif options.only != "cpu":
+        if options.kernels != "warp":
+            holds &= run_numba_cuda(rounds, out)
+        if options.kernels != "numba":
+            holds &= run_warp_cuda(rounds, out)
     return 0 if holds else 1
 
 
