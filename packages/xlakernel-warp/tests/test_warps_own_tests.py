@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import unittest
+import weakref
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ import pytest
 import warp
 
 import xlakernel.warp
+from xlakernel.warp import _cpu
 
 # Several devices without several machines. It must be said before JAX starts.
 if jax.config.jax_num_cpu_devices != 4:
@@ -150,6 +152,12 @@ def replaced(monkeypatch):
 
 
 @pytest.fixture
+def nothing_recorded(monkeypatch):
+    """Forget what other tests recorded: it would not be compiled again, with whatever goes wrong then."""
+    monkeypatch.setattr(_cpu, "_targets", weakref.WeakKeyDictionary())
+
+
+@pytest.fixture
 def enable_x64():
     before = jax.config.jax_enable_x64
     jax.config.update("jax_enable_x64", True)
@@ -157,7 +165,7 @@ def enable_x64():
     jax.config.update("jax_enable_x64", before)
 
 
-@pytest.mark.usefixtures("enable_x64")
+@pytest.mark.usefixtures("enable_x64", "nothing_recorded")
 @pytest.mark.parametrize("case", CASES)
 def test_through_ours(case, warps, replaced, monkeypatch):
     if hasattr(warp.config, "enable_cpu_blocks"):
