@@ -228,7 +228,7 @@ def test_dtypes_that_warp_lacks(dtype, message):
         (3, "3"),
         ([wp.float32], "float32"),
     ],
-    ids=repr,
+    ids=["struct", "Any", "generic", "array", "name", "NumPy", "dtype", "complex", "number", "list"],
 )
 def test_types_whose_numbers_jax_lacks(dtype, name):
     for given_as in (warptype_to_jaxtype, lambda t: jaxinfo_to_warpinfo(struct((3,)), dtype=t)):

@@ -13,7 +13,7 @@ import numpy as np
 import warp
 
 from xlakernel.core.call import Kernel, Target
-from xlakernel.core.errors import DeviceError, PlatformError, ResultError
+from xlakernel.core.errors import CompileError, DeviceError, PlatformError, ResultError
 from xlakernel.core.ffi.fingerprint import examine, fingerprint
 from xlakernel.core.ffi.kinds import describe
 from xlakernel.core.ffi.registry import ensure_registered
@@ -234,6 +234,13 @@ class FunctionLaunch:
             return warp.array(ptr=addresses[number], shape=shape, dtype=dtype, device="cpu", copy=False)
 
         with _lock, warp.ScopedDevice("cpu"):
+            # A launch of a kernel whose module failed to build before does nothing, and says nothing.
+            module = warp.get_module(self.function.__module__)
+            if module.load(warp.get_device("cpu"), 1) is None:
+                raise CompileError(
+                    f"{self.split.name}: Failed to load Warp module {module.name!r} on the CPU, which failed to build "
+                    "before. Warp printed why when it did."
+                )
             self._call(list(self._arguments(array)))
 
     def _arguments(self, array: Callable[[int, tuple[int, ...], Any], Any]) -> Iterator[Any]:

@@ -90,6 +90,11 @@ def block_dim(launch: Any) -> int:
     return int(launch.block_dim)
 
 
+def cpu_blocks() -> bool:
+    """Whether blocks have several threads on the CPU, a setting from Warp 1.19 on."""
+    return bool(getattr(warp.config, "enable_cpu_blocks", False))
+
+
 def must_run_alone(launch: Any) -> bool:
     """Whether two calls of the kernel at once would use the same memory.
 

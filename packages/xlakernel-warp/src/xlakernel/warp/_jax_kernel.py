@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from xlakernel.core.errors import ArityError, DifferentiationError
 from xlakernel.core.specs import Struct
 from xlakernel.core.wrapper import kernel_function
 
+from . import _inside
 from ._adjoint import AdjointKernel, is_floating
 from ._kernel import WarpKernel
 from ._parameters import name_of, parameters_of
@@ -155,7 +157,8 @@ class JaxKernel:
     ) -> list[jax.Array]:
         """Run the kernel; see `jax_kernel`."""
         arrays, scalars = self.split.divide(args)
-        if output_dims is None and launch_dims is None and vmap_method is None:
+        blocks = _inside.cpu_blocks()
+        if output_dims is None and launch_dims is None and vmap_method is None and not blocks:
             return self._usual(*arrays, **scalars)  # type: ignore[no-any-return]
         dims = freeze_launch_dims(self.split.name, launch_dims)
         chosen = freeze_output_dims(self.split.name, output_dims)
@@ -163,6 +166,7 @@ class JaxKernel:
             self.launch_dims if dims is None else dims,
             self.output_dims if chosen is None else chosen,
             vmap_method or self.vmap_method,
+            blocks,
         )
         return function(*arrays, **scalars)  # type: ignore[no-any-return]
 
@@ -175,13 +179,17 @@ class JaxKernel:
         )
 
     def _make_function(
-        self, launch_dims: tuple[int, ...] | None, output_dims: FrozenDims | None, vmap_method: str | None
+        self,
+        launch_dims: tuple[int, ...] | None,
+        output_dims: FrozenDims | None,
+        vmap_method: str | None,
+        blocks: bool = False,
     ) -> Callable[..., Any]:
-        described = self.described(launch_dims)
+        described = dataclasses.replace(self.described(launch_dims), cpu_blocks=blocks)
 
         def outs(*inputs: Struct) -> list[Struct]:
             described.check(inputs, [])
-            found = output_dims if output_dims is not None else described.threads(inputs)
+            found = output_dims if output_dims is not None else self._usual_extents(described, inputs)
             return self.split.outs(inputs, found)
 
         return kernel_function(
@@ -193,6 +201,9 @@ class JaxKernel:
             has_side_effect=self.has_side_effect,
             **self._derivative(launch_dims),
         )
+
+    def _usual_extents(self, described: WarpKernel, inputs: Sequence[Struct]) -> tuple[int, ...]:
+        return described.threads(inputs)
 
     def _derivative(self, launch_dims: tuple[int, ...] | None) -> dict[str, Any]:
         return {}
@@ -209,6 +220,9 @@ class DifferentiableJaxKernel(JaxKernel):
                 f"{self.split.name}: {name} {why} when enable_backward=True. Call jax_kernel() again for another one."
             )
         return super().__call__(*args)
+
+    def _usual_extents(self, described: WarpKernel, inputs: Sequence[Struct]) -> tuple[int, ...]:
+        return dataclasses.replace(described, dims=None).threads(inputs)  # as Warp, whatever the launch
 
     def _derivative(self, launch_dims: tuple[int, ...] | None) -> dict[str, Any]:
         adjoint = AdjointKernel(

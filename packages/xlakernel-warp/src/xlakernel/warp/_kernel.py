@@ -24,6 +24,7 @@ Dims = tuple[int, ...] | Callable[..., Any] | None
 Static = Mapping[str, np.generic]
 
 MAX_DIMS = 4
+MAX_EXTENT = 2**31 - 1  # of Warp's arrays
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -39,6 +40,7 @@ class WarpKernel(Kernel):
       in_out: the parameters that are an input and an output.
       aliased: the outputs that share an input's memory.
       parallel: whether one launch is split over the threads of the CPU.
+      cpu_blocks: whether a block has several threads on the CPU too.
     """
 
     kernel: Any
@@ -49,6 +51,7 @@ class WarpKernel(Kernel):
     in_out: tuple[str, ...] = ()
     aliased: frozenset[int] = frozenset()
     parallel: bool = False
+    cpu_blocks: bool = False
 
     platforms = ("cpu", "cuda")
 
@@ -67,7 +70,8 @@ class WarpKernel(Kernel):
     def identity(self) -> tuple[Any, ...]:
         """What tells it apart from others of the same class."""
         dims = id(self.dims) if callable(self.dims) else self.dims
-        return id(self.kernel), dims, self.block_dim, self.output_init, self.in_out, self.aliased, self.parallel
+        blocks = self.block_dim, self.parallel, self.cpu_blocks
+        return id(self.kernel), dims, self.output_init, self.in_out, self.aliased, blocks
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and other.identity == self.identity  # type: ignore[attr-defined]
@@ -140,7 +144,10 @@ class WarpKernel(Kernel):
         slots = tuple(self._slot(*pair, number) for pair, number in given)
         fills = tuple((len(inputs) + i, pattern) for i, pattern in enumerate(begin) if pattern is not None)
         kernel = concrete(self.kernel, [pair for pair, _ in given])
-        return WarpLaunch(self.name, kernel, dims, self.block_dim, slots, arrays_of(inputs, outs), fills)
+        launch = WarpLaunch(self.name, kernel, dims, self.block_dim, slots, arrays_of(inputs, outs), fills)
+        if any(extent > MAX_EXTENT for slot in slots for extent in slot.shape):
+            _refuse(launch)
+        return launch
 
     def _arguments(
         self, inputs: Sequence[Struct], outs: Sequence[Struct], static: Static
@@ -175,3 +182,17 @@ class WarpKernel(Kernel):
         fresh = outs[len(self.in_out) :]
         for index, (parameter, struct) in enumerate(zip(arrays[len(inputs) :], fresh, strict=False), len(self.in_out)):
             yield (parameter, len(inputs) + index), struct, f"output {index}"
+
+
+def _refuse(launch: WarpLaunch) -> None:
+    """Raise what is wrong with a launch that has an array too long for Warp.
+
+    The launch is mostly as large, and what Warp says of that helps more.
+    """
+    shapes = [tuple(min(extent, MAX_EXTENT) for extent in slot.shape) for slot in launch.slots]
+    slots = tuple(dataclasses.replace(slot, shape=shape) for slot, shape in zip(launch.slots, shapes, strict=True))
+    dataclasses.replace(launch, slots=slots).recorded(range(1 << 44, (len(launch.arrays) + 1) << 44, 1 << 44))
+    raise LaunchError(
+        f"{launch.name}: an array has an extent beyond {MAX_EXTENT}, the largest that Warp's arrays have. Give the kernel "
+        "one of more dimensions."
+    )

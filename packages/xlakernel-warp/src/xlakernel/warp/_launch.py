@@ -13,6 +13,8 @@ import warp
 from xlakernel.core.errors import CompileError, DeviceError, LaunchError
 from xlakernel.core.gpu.plan import Array
 
+from . import _inside
+
 #: Threads of a block on a GPU, unless one says otherwise.
 USUAL_BLOCK = 256
 #: ``make(slot, address)``: a Warp array.
@@ -74,7 +76,7 @@ class WarpLaunch:
           CompileError: if it does not.
         """
         # Warp 1.14 compiles a module anew for a launch on the CPU unless it is told that blocks have one thread there.
-        blocks = device != "cpu" or getattr(warp.config, "enable_cpu_blocks", False)
+        blocks = device != "cpu" or _inside.cpu_blocks()
         block_dim = self.block_dim or (USUAL_BLOCK if device != "cpu" else 1)
         try:
             warp.load_module(self.kernel.module, device=device, block_dim=block_dim if blocks else 1)

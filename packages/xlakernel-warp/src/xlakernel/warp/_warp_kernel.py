@@ -17,6 +17,7 @@ from xlakernel.core.specs import Struct, flatten_outs
 from xlakernel.core.transforms.declaration import Transpose
 from xlakernel.core.wrapper import kernel_function
 
+from . import _inside
 from ._kernel import MAX_DIMS, WarpKernel
 from ._parameters import name_of, parameters_of
 
@@ -138,6 +139,7 @@ def warp_kernel(
         init,
         aliased=frozenset(o for o in aliases.values() if isinstance(o, int)),
         parallel=check_parallel(name, parallel, init),
+        cpu_blocks=_inside.cpu_blocks(),
     )
     return kernel_function(
         described,
