@@ -193,6 +193,6 @@ def _refuse(launch: WarpLaunch) -> None:
     slots = tuple(dataclasses.replace(slot, shape=shape) for slot, shape in zip(launch.slots, shapes, strict=True))
     dataclasses.replace(launch, slots=slots).recorded(range(1 << 44, (len(launch.arrays) + 1) << 44, 1 << 44))
     raise LaunchError(
-        f"{launch.name}: an array has an extent beyond {MAX_EXTENT}, the largest that Warp's arrays have. Give the kernel "
-        "one of more dimensions."
+        f"{launch.name}: an array has an extent beyond {MAX_EXTENT}, the largest that Warp's arrays have. Give the "
+        "kernel one of more dimensions."
     )
