@@ -67,7 +67,8 @@ class Parameter:
                 f"{kernel}: Invalid data type for array argument {self.name!r} ({where}), expected {wanted.name}, got "
                 f"{struct.dtype.name}. Convert it with astype({wanted.name!r}), or annotate the parameter otherwise."
             )
-        if len(struct.shape) != self.rank:
+        alone = self.ndim == 1 and len(struct.shape) == len(self.inner)  # a 0-d array is one of shape (1,) to Warp
+        if len(struct.shape) != self.rank and not alone:
             vectors = f" ({self.ndim} of the array and {len(self.inner)} of its elements)" if self.inner else ""
             raise InputError(
                 f"{kernel}: Invalid dimensionality for array argument {self.name!r} ({where}), expected {self.rank} "
