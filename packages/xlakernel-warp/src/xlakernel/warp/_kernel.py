@@ -163,6 +163,7 @@ class WarpKernel(Kernel):
 
     def _slot(self, parameter: Parameter, given: Any, number: int) -> Slot:
         if not parameter.is_array:
+            parameter.check_value(given, self.name)
             return Slot(parameter.type_for(given), value=given)
         shape = parameter.outer(given.shape) or (1,)  # Warp's arrays have a dimension at least
         return Slot(parameter.type_for(given), number, tuple(map(int, shape)))

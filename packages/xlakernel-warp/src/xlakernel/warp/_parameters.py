@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import warp
 
-from xlakernel.core.errors import DtypeError, InputError, KernelTypeError
+from xlakernel.core.errors import DtypeError, InputError, KernelTypeError, StaticArgumentError
 from xlakernel.core.specs import Struct
 
 from . import _inside
@@ -78,6 +79,26 @@ class Parameter:
             raise InputError(
                 f"{kernel}: Invalid inner dimensions for array argument {self.name!r} ({where}), expected {self.inner},"
                 f" got {tuple(struct.shape[-len(self.inner) :])}: an element is a {self.dtype.__name__}."
+            )
+
+    def check_value(self, value: np.generic, kernel: str) -> None:
+        """Raise `StaticArgumentError` for a scalar that its type does not have: to Warp, 2**32 is 0 in 32 bits."""
+        wanted, number = warptype_to_jaxtype(self.type_for(value)), value.item()
+        if wanted.kind in "iu":
+            limits = np.iinfo(wanted)
+            fits = isinstance(number, int) and limits.min <= number <= limits.max
+            allowed = f"an integer from {limits.min} to {limits.max}"
+        elif wanted.kind == "b":
+            fits, allowed = isinstance(number, int) and number in (0, 1), "True or False"
+        else:
+            with np.errstate(over="ignore"):
+                fits = bool(np.isfinite(np.asarray(number).astype(wanted))) or not math.isfinite(number)
+            allowed = f"a number that {wanted.name} has"
+        if not fits:
+            why = ", as one of any type does for such a number" if self.dtype is None else ""
+            raise StaticArgumentError(
+                f"{kernel}: the static scalar {self.name!r} is {number!r}; its parameter takes {wanted.name}{why}: "
+                f"expected {allowed}. Convert it, or annotate the parameter with another type of Warp's."
             )
 
     def type_for(self, argument: Any) -> Any:

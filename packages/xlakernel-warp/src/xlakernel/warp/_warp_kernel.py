@@ -112,7 +112,8 @@ def warp_kernel(
 
     The function it returns raises `ArityError`, `InputError`, `DtypeError`, `StaticArgumentError` and `LaunchError`
     when it is traced. When it is lowered it raises `CompileError` if Warp refuses the kernel, `LaunchError` if Warp
-    refuses the launch, or if a kernel cannot be split, and `DeviceError` if there is no GPU, or no Warp for it.
+    refuses the launch, or if a kernel cannot be split, `StaticArgumentError` for a static scalar that the parameter's
+    type does not have, and `DeviceError` if there is no GPU, or no Warp for it.
 
     Example:
       >>> import jax, jax.numpy as jnp, warp as wp
