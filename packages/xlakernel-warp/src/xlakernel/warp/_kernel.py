@@ -25,6 +25,7 @@ Static = Mapping[str, np.generic]
 
 MAX_DIMS = 4
 MAX_EXTENT = 2**31 - 1  # of Warp's arrays
+_MOST_ALONG, _MOST = 2**32 - 1, 2**63 - 1  # threads along a dimension and in all: beyond, Warp counts from 0 again
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -119,8 +120,17 @@ class WarpKernel(Kernel):
         """Return the threads along each dimension.
 
         Raises:
-          LaunchError: if nothing says how many there are.
+          LaunchError: if nothing says how many there are, or they are more than Warp counts.
         """
+        dims = self._dims(inputs)
+        if max(dims) > _MOST_ALONG or math.prod(dims) > _MOST:
+            raise LaunchError(
+                f"{self.name}: the launch has {dims} threads; Warp counts up to {_MOST_ALONG} along a dimension, and "
+                f"{_MOST} in all. Give fewer launch_dims=, with a loop in the kernel."
+            )
+        return dims
+
+    def _dims(self, inputs: Sequence[Struct]) -> tuple[int, ...]:
         if callable(self.dims):
             return resolve(self.name, "launch_dims", self.dims, inputs, most=MAX_DIMS)
         if self.dims is not None:

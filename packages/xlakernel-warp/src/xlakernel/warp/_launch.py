@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -151,22 +152,29 @@ class WarpLaunch:
         return self._call(self._arguments(array, addresses), **options)
 
     def _arguments(self, array: _MakeArray, addresses: Sequence[int]) -> dict[str, Any]:
-        given = [
-            array(slot, addresses[slot.number]) if slot.value is None else slot.value.item() for slot in self.slots
-        ]
-        if not self.adjoint:
-            return {"inputs": given}
-        adjoints = [
-            (None if slot.adjoint is None else array(slot, addresses[slot.adjoint])) if slot.value is None else value
-            for slot, value in zip(self.slots, given, strict=True)
-        ]
-        return {"inputs": given, "adj_inputs": adjoints}
+        def made(slot: Slot, number: int | None) -> Any:
+            return None if number is None else array(slot, addresses[number])
+
+        with self._refusals():
+            given = [made(slot, slot.number) if slot.value is None else slot.value.item() for slot in self.slots]
+            if not self.adjoint:
+                return {"inputs": given}
+            adjoints = [
+                made(slot, slot.adjoint) if slot.value is None else value
+                for slot, value in zip(self.slots, given, strict=True)
+            ]
+            return {"inputs": given, "adj_inputs": adjoints}
 
     def _call(self, given: dict[str, Any], **options: Any) -> Any:
         if self.block_dim is not None:
             options["block_dim"] = self.block_dim
-        try:
+        with self._refusals():
             return warp.launch(self.kernel, dim=self.dims, **given, adjoint=self.adjoint, record_tape=False, **options)
+
+    @contextlib.contextmanager
+    def _refusals(self) -> Iterator[None]:
+        try:
+            yield
         except (ValueError, RuntimeError, TypeError, OverflowError) as error:
             raise LaunchError(f"{self.name}: Warp does not launch the kernel with dim={self.dims}: {error}") from error
 
