@@ -25,6 +25,11 @@ def parameters(kernel: Any) -> list[tuple[str, Any]]:
     return [(argument.label, argument.type) for argument in kernel.adj.args]
 
 
+def is_array(kind: Any) -> bool:
+    """Whether an annotation is a ``wp.array``, in whichever spelling, and none that is indexed or of fabric."""
+    return warp.types.is_array(kind) and issubclass(getattr(kind, "_concrete_cls", type(kind)), warp.array)
+
+
 def content(kernel: Any, block_dim: int) -> str:
     """Return Warp's own hash of a kernel's code, of all that it refers to, and of the options it is built with.
 

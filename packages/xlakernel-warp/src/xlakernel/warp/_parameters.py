@@ -121,18 +121,10 @@ def parameters_of(kernel: Any, asked_by: str) -> tuple[Parameter, ...]:
 
 def parameter(name: str, kind: Any, where: str) -> Parameter:
     """Return a parameter with the annotation *kind*; see `parameters_of`."""
-    dtype, ndim = getattr(kind, "dtype", None), getattr(kind, "ndim", None)
-    if dtype is not None and isinstance(ndim, int):
-        if dtype is Any:
-            return Parameter(name, None, ndim)
-        try:
-            return Parameter(name, dtype, ndim, split_warptype(dtype)[1])
-        except DtypeError as error:
-            raise KernelTypeError(
-                f"{where} has the parameter {name}: Invalid data type for array argument {name!r}, expected scalar, "
-                f"vector, or matrix, got {dtype!r}. Vectors and matrices of any type want a kernel of their own: "
-                "warp.overload(kernel, [types])."
-            ) from error
+    if _inside.is_array(kind):
+        if kind.dtype is Any:
+            return Parameter(name, None, kind.ndim)
+        return Parameter(name, kind.dtype, kind.ndim, _inner(name, kind.dtype, where))
     if kind is Any:
         return Parameter(name, None)
     try:
@@ -142,8 +134,25 @@ def parameter(name: str, kind: Any, where: str) -> Parameter:
         pass
     raise KernelTypeError(
         f"{where} has the parameter {name}: Invalid type for argument {name!r}, expected array or scalar, got {kind!r}."
-        " Pass the parts of a struct, vector or matrix as scalars, or in an array."
+        " Pass the parts of a struct, vector or matrix as scalars, or in an array; and an indexed array as the array and "
+        "its indices."
     )
+
+
+def _inner(name: str, dtype: Any, where: str) -> tuple[int, ...]:
+    """Return the extents of an array's elements."""
+    try:
+        inner = split_warptype(dtype)[1]
+        if all(inner):
+            return inner
+        wrong: Exception | None = None  # one of any length has the length 0
+    except DtypeError as error:
+        wrong = error
+    raise KernelTypeError(
+        f"{where} has the parameter {name}: Invalid data type for array argument {name!r}, expected scalar, vector, or "
+        f"matrix, got {dtype!r}. Vectors and matrices of any type want a kernel of their own: "
+        "warp.overload(kernel, [types])."
+    ) from wrong
 
 
 def name_of(kernel: Any) -> str:
