@@ -20,7 +20,8 @@ class AdjointKernel(WarpKernel):
     """Computes the cotangents of a kernel's inputs.
 
     Its inputs are those of the kernel, then the kernel's results, then the cotangents of those results that are of a
-    floating-point dtype; its results are the cotangents of such inputs. They begin as zeros, which Warp adds to.
+    floating-point dtype. Its results are the cotangents of such inputs, which begin as zeros that Warp adds to; then
+    those of the results once more, in the same memory: Warp adds to them, too, where a kernel reads what it wrote.
 
     Attributes:
       count: arrays that the kernel takes as inputs.
@@ -36,7 +37,9 @@ class AdjointKernel(WarpKernel):
         arrays = [parameter for parameter in self.parameters if parameter.is_array]
         numbers = {parameter.name: number for number, parameter in enumerate(arrays)}
         results = iter(range(len(inputs), len(inputs) + len(outs)))
-        cotangents = iter(range(len(arrays), len(inputs)))
+        given_back = len(inputs) - len(arrays)
+        fresh = len(outs) - given_back
+        cotangents = iter(range(len(inputs) + fresh, len(inputs) + len(outs)))
         adjoints = {
             parameter.name: (next(results if number < self.count else cotangents) if is_floating(struct) else None)
             for number, (parameter, struct) in enumerate(zip(arrays, inputs, strict=False))
@@ -46,7 +49,7 @@ class AdjointKernel(WarpKernel):
         for parameter, argument in given:
             slot = self._slot(parameter, argument, numbers.get(parameter.name, -1))
             slots.append(dataclasses.replace(slot, adjoint=adjoints.get(parameter.name)))
-        zeros = tuple((len(inputs) + i, bytes(out.dtype.itemsize)) for i, out in enumerate(outs))
+        zeros = tuple((len(inputs) + i, bytes(out.dtype.itemsize)) for i, out in enumerate(outs[:fresh]))
         return WarpLaunch(
             f"the adjoint of {self.name}",
             concrete(self.kernel, given),

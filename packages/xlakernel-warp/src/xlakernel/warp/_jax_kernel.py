@@ -231,16 +231,18 @@ class DifferentiableJaxKernel(JaxKernel):
         scalars = [parameter.name for parameter in self.split.parameters if not parameter.is_array]
 
         def vjp(primals: Any, results: Any, cotangents: Any, **static: Any) -> list[Any]:
-            given = [*primals, *results]
-            given += [c for r, c in zip(results, cotangents, strict=True) if is_floating(r)]
-            outs = [Struct(x.shape, x.dtype) for x in primals if is_floating(x)]
+            added_to = [c for r, c in zip(results, cotangents, strict=True) if is_floating(r)]
+            given = [*primals, *results, *added_to]
+            fresh = [x for x in primals if is_floating(x)]
+            outs = [Struct(x.shape, x.dtype) for x in (*fresh, *added_to)]
+            shared = {len(given) - i: len(outs) - i for i in range(1, 1 + len(added_to))}
             filled = [*scalars, *(f"array {i}" for i in range(len(given) + len(outs)))]
             run = kernel_function(
-                adjoint,
+                dataclasses.replace(adjoint, aliased=frozenset(shared.values())),
                 dict.fromkeys(filled, inspect.Parameter.empty),
                 outs,
                 vmap_method=self.vmap_method,
-                input_output_aliases=None,
+                input_output_aliases=shared,
                 has_side_effect=False,
             )
             found = iter(run(*given, **static))
