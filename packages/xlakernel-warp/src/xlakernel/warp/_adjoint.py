@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import jax.numpy as jnp
 
+from xlakernel.core.errors import DifferentiationError
 from xlakernel.core.gpu.plan import arrays_of
 from xlakernel.core.specs import Struct
 
+from . import _inside
 from ._kernel import Static, WarpKernel
 from ._launch import WarpLaunch
 from ._parameters import concrete
@@ -59,6 +62,15 @@ class AdjointKernel(WarpKernel):
             arrays_of(inputs, outs),
             zeros,
             adjoint=True,
+        )
+
+
+def check_has_adjoint(name: str, kernel: Any) -> None:
+    """Raise `DifferentiationError` if Warp was told to make no adjoint of a kernel."""
+    if not _inside.option(kernel, "enable_backward"):
+        raise DifferentiationError(
+            f"{name}: Warp has no adjoint of this kernel, because enable_backward is False for it, for its module or in "
+            "warp.config. Take warp.kernel(enable_backward=True), or warp.set_module_options({'enable_backward': True})."
         )
 
 

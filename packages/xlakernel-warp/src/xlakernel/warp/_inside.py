@@ -45,6 +45,11 @@ def content(kernel: Any, block_dim: int) -> str:
     return f"{own} {sorted((key, repr(value)) for key, value in options.items())}"
 
 
+def option(kernel: Any, name: str) -> Any:
+    """Return an option that a kernel is built with: its own, or else its module's."""
+    return {**kernel.module.options, **kernel.options}.get(name, getattr(warp.config, name, None))
+
+
 def native_entry(launch: Any) -> int:
     """Return the address of the code that a launch recorded on the CPU calls.
 

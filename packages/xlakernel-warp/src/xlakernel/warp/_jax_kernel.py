@@ -15,7 +15,7 @@ from xlakernel.core.specs import Struct
 from xlakernel.core.wrapper import kernel_function
 
 from . import _inside
-from ._adjoint import AdjointKernel, is_floating
+from ._adjoint import AdjointKernel, check_has_adjoint, is_floating
 from ._kernel import WarpKernel
 from ._parameters import name_of, parameters_of
 from ._split import (
@@ -80,7 +80,8 @@ def jax_kernel(
       DifferentiationError: for *enable_backward* with *output_dims* or *in_out_argnames*, which Warp does not have.
 
     The function it returns raises `ArgumentError`, `DtypeError`, `InputError`, `StaticArgumentError`, `OutputSpecError`
-    and `LaunchError` when it is traced, and what that of `warp_kernel` does when it is lowered.
+    and `LaunchError` when it is traced, `DifferentiationError` when it is differentiated and Warp makes no adjoint of
+    the kernel, and what that of `warp_kernel` does when it is lowered.
 
     Example:
       >>> import jax, jax.numpy as jnp, warp as wp
@@ -230,7 +231,9 @@ class DifferentiableJaxKernel(JaxKernel):
         )
         scalars = [parameter.name for parameter in self.split.parameters if not parameter.is_array]
 
-        def vjp(primals: Any, results: Any, cotangents: Any, **static: Any) -> list[Any]:
+        # By position only: a kernel's scalar may have one of these names.
+        def vjp(primals: Any, results: Any, cotangents: Any, /, **static: Any) -> list[Any]:
+            check_has_adjoint(self.split.name, self.kernel)
             added_to = [c for r, c in zip(results, cotangents, strict=True) if is_floating(r)]
             given = [*primals, *results, *added_to]
             fresh = [x for x in primals if is_floating(x)]
