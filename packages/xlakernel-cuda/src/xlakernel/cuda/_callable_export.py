@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +11,7 @@ from xlakernel.core.errors import ExportError
 from xlakernel.core.ffi.comparison import PYTHON, check_same
 from xlakernel.core.ffi.fingerprint import fingerprint, unknown_objects
 from xlakernel.core.ffi.kinds import describe
+from xlakernel.core.ffi.reference import Reference
 from xlakernel.core.ffi.registry import Recipe
 from xlakernel.core.ffi.source import SourceError, definition
 
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from xlakernel.core.gpu.plan import Array
 
 _FORMAT = 1
+_INSIDE = "function"  # of what the wrapper has as `xlakernel`
 
 
 def write_recipe(
@@ -103,43 +103,21 @@ def _reference(name: str, what: str, part: Any) -> Any:
     """Return how *part* is found: a library's name or None as it is, a function by its module and name."""
     if part is None or isinstance(part, str):
         return part
-    module, qualname = getattr(part, "__module__", None), getattr(part, "__qualname__", None)
-    if module == "__main__" or qualname is None or _attribute(sys.modules.get(module or ""), qualname) is not part:
+    reference = Reference(getattr(part, "__module__", None) or "", getattr(part, "__qualname__", ""), _INSIDE)
+    if not reference.leads_to(part):
         which = f"the function {name}" if what == "function" else f"{what}={part!r} of the function {name}"
         raise ExportError(
             f"export: {which} cannot be imported by its name, and what launches work on the GPU cannot be stored in "
             "the program. Define it at the top level of a module that can be imported where the program is loaded."
         )
-    return {"module": module, "qualname": qualname}
-
-
-def _attribute(module: Any, path: str) -> Any:
-    found = module
-    for part in path.split("."):
-        found = getattr(found, part, None)
-    # Where the wrapper was applied as a decorator, the name is that of the wrapped function.
-    return getattr(getattr(found, "xlakernel", None), "function", found)
+    return reference.data
 
 
 def _find(name: str, reference: Any) -> Any:
     if not isinstance(reference, Mapping):
         return reference
-    module, qualname = reference["module"], reference["qualname"]
-    try:
-        found = _attribute(importlib.import_module(module), qualname)
-    except ModuleNotFoundError as error:
-        raise ExportError(
-            f"deserialize: the program calls the function {name}, and the module {module} cannot be imported: {error}. "
-            "Install it, or put its folder on sys.path."
-        ) from error
-    if not callable(found):
-        there = "nothing" if found is None else f"a {type(found).__name__}"
-        file = getattr(sys.modules[module], "__file__", None) or "no file"
-        raise ExportError(
-            f"deserialize: the program calls the function {name}, but {module} ({file}) has {there} under the name "
-            f"{qualname}. Bring back the source that was exported, or export the program again."
-        )
-    return found
+    found = Reference(reference["module"], reference["qualname"], _INSIDE)
+    return found.find(f"the function {name}", callable, reference["qualname"])
 
 
 def _checks(kernel: CudaFunction) -> dict[str, Any]:

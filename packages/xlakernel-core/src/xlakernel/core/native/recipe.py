@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import importlib
 import itertools
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
@@ -16,6 +14,7 @@ from numba.core import serialize
 from ..errors import ExportError
 from ..ffi.comparison import PYTHON, check_same
 from ..ffi.fingerprint import Definition, Implementations, fingerprint, unknown_objects
+from ..ffi.reference import Reference
 from ..ffi.registry import Recipe
 from ..ffi.source import SourceError, definition
 
@@ -69,19 +68,11 @@ class Compiler:
 
 def is_importable(dispatcher: Any) -> bool:
     """Whether the kernel, or its Python function, is what its module has under its name."""
-    function = dispatcher.py_func
-    if function.__module__ == "__main__":
-        return False
-    found = _attribute(sys.modules.get(function.__module__), function.__qualname__)
-    return found is dispatcher or found is function
+    return _reference(dispatcher).leads_to(dispatcher, dispatcher.py_func)
 
 
-def _attribute(module: Any, path: str) -> Any:
-    found = module
-    for part in path.split("."):
-        found = getattr(found, part, None)
-    # Where numba_kernel was applied as a decorator, the name is that of the wrapper.
-    return getattr(getattr(found, "xlakernel", None), "dispatcher", found)
+def _reference(dispatcher: Any) -> Reference:
+    return Reference(dispatcher.py_func.__module__, dispatcher.py_func.__qualname__, "dispatcher")
 
 
 def write_recipe(compiler: Compiler, dispatcher: Any, *, content: str, call: Mapping[str, Any]) -> Recipe:
@@ -111,7 +102,8 @@ def write_recipe(compiler: Compiler, dispatcher: Any, *, content: str, call: Map
             "bytecode": compiler.fingerprint(same),
             "source": compiler.source_fingerprint(same),
         }
-    kernel = _reference(dispatcher) or _pickle(compiler, dispatcher, name)
+    reference = _reference(dispatcher)
+    kernel = reference.data if reference.leads_to(dispatcher) else _pickle(compiler, dispatcher, name)
     data = {"format": _FORMAT, "name": name, "kernel": kernel, "checks": checks, **call}
     return Recipe(compiler.module, data)
 
@@ -129,20 +121,13 @@ def read_kernel(compiler: Compiler, target: str, data: Mapping[str, Any]) -> Any
         )
     name, kernel, checks = data["name"], data["kernel"], data["checks"]
     if "module" in kernel:
-        dispatcher = _import(compiler, name, **kernel)
+        reference = Reference(kernel["module"], kernel["qualname"], "dispatcher")
+        dispatcher = reference.find(f"the kernel {name}", lambda found: isinstance(found, compiler.kind))
     else:
         dispatcher = _unpickle(compiler, name, kernel["pickle"], checks["python"])
     with compiler.lock:
         _check_same(compiler, name, dispatcher, checks)
     return dispatcher
-
-
-def _reference(dispatcher: Any) -> dict[str, str] | None:
-    function = dispatcher.py_func
-    found = _attribute(sys.modules.get(function.__module__), function.__qualname__)
-    if found is dispatcher and is_importable(dispatcher):
-        return {"module": function.__module__, "qualname": function.__qualname__}
-    return None
 
 
 def _pickle(compiler: Compiler, dispatcher: Any, name: str) -> dict[str, str]:
@@ -154,23 +139,6 @@ def _pickle(compiler: Compiler, dispatcher: Any, name: str) -> dict[str, str]:
             "the top level of a module."
         ) from error
     return {"pickle": base64.b64encode(pickled).decode()}
-
-
-def _import(compiler: Compiler, name: str, module: str, qualname: str) -> Any:
-    try:
-        found = _attribute(importlib.import_module(module), qualname)
-    except ModuleNotFoundError as error:
-        raise ExportError(
-            f"deserialize: the program calls the kernel {name}, and the module {module} cannot be imported: {error}. "
-            "Install it, or put its folder on sys.path."
-        ) from error
-    if not isinstance(found, compiler.kind):
-        there = "nothing" if found is None else f"a {type(found).__name__}"
-        raise ExportError(
-            f"deserialize: the program calls the kernel {name}, but {module} ({_file(sys.modules[module])}) has "
-            f"{there} under that name. Bring back the source that was exported, or export the program again."
-        )
-    return found
 
 
 def _unpickle(compiler: Compiler, name: str, pickled: str, python: str) -> Any:
@@ -211,10 +179,6 @@ def _describe_unknown(value: Any) -> str:
         f"refers to {value!r} of type {type(value).__name__}, which cannot be compared with one of another "
         "process. Pass it as an array or a static scalar, or make it a number, a string, a tuple or a NumPy array."
     )
-
-
-def _file(module: Any) -> str:
-    return str(getattr(module, "__file__", None) or "no file")
 
 
 def implementations_in(context: Any) -> Implementations:
