@@ -21,7 +21,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-_CELL = re.compile(r"^```\{code-cell\}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# A cell, and the options that may stand above its source.
+_CELL = re.compile(r"^```\{code-cell\}\n(?:(?::[^\n]*\n)+\n?)?(.*?)^```$", re.MULTILINE | re.DOTALL)
 #: Where in a page the machine is to be named.
 _PLACE = "<!-- recorded on -->"
 
@@ -69,7 +70,8 @@ def run(sources: Sequence[str], page: str, namespace: dict[str, Any] | None = No
         out, err = io.StringIO(), io.StringIO()
         try:
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-                exec(compile(source, name, "exec"), namespace)  # noqa: S102  # that is what a page is for
+                # Annotations are not strings there, as they are here: Warp reads them.
+                exec(compile(source, name, "exec", dont_inherit=True), namespace)  # noqa: S102  # what a page is for
         except Exception as error:
             raise CellError(f"{name}: {type(error).__name__}: {error}\nIt had printed:\n{out.getvalue()}") from error
         if err.getvalue():

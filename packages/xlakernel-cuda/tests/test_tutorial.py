@@ -81,6 +81,14 @@ def test_cells_run_in_one_namespace_and_blocks_of_code_do_not(outputs):
     assert "never" not in namespace
 
 
+def test_a_cell_is_code_without_its_options_and_without_the_flags_of_who_runs_it(outputs):
+    (source,) = outputs.cells_of("```{code-cell}\n:tags: [remove-stderr]\n\ndef f(x: 1 + 1): ...\n```\n")
+    assert source == "def f(x: 1 + 1): ...\n"
+    namespace = {}
+    outputs.run([source], "page.md", namespace)
+    assert namespace["f"].__annotations__ == {"x": 2}
+
+
 def test_outputs_are_shown_below_their_cells(outputs, recorded):
     shown = outputs.show(TEXT, recorded, "page.md")
     assert "{code-cell}" not in shown
