@@ -217,7 +217,7 @@ def test_dtypes_that_warp_lacks(dtype, message):
 @pytest.mark.parametrize(
     ("dtype", "name"),
     [
-        (Particle, "Particle"),
+        pytest.param(Particle, "Particle", id="a struct"),  # its repr has an address
         (Any, "Any"),
         (wp.Float, "Float"),
         (wp.array[float], "wp.array"),

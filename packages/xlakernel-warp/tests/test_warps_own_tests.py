@@ -24,10 +24,6 @@ import warp
 import xlakernel.warp
 from xlakernel.warp import _cpu
 
-# Several devices without several machines. It must be said before JAX starts.
-if jax.config.jax_num_cpu_devices != 4:
-    jax.config.update("jax_num_cpu_devices", 4)
-
 WARP = Path(warp.__file__).parent
 TWO_DEVICES = "--xla_force_host_platform_device_count=2"
 VERSION = tuple(map(int, warp.__version__.split(".")[:2]))
