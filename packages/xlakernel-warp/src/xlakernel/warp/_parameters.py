@@ -134,8 +134,8 @@ def parameter(name: str, kind: Any, where: str) -> Parameter:
         pass
     raise KernelTypeError(
         f"{where} has the parameter {name}: Invalid type for argument {name!r}, expected array or scalar, got {kind!r}."
-        " Pass the parts of a struct, vector or matrix as scalars, or in an array; and an indexed array as the array and "
-        "its indices."
+        " Pass the parts of a struct, vector or matrix as scalars, or in an array; and an indexed array as the array "
+        "and its indices."
     )
 
 
