@@ -69,7 +69,7 @@ def check_has_adjoint(name: str, kernel: Any) -> None:
     """Raise `DifferentiationError` if Warp was told to make no adjoint of a kernel."""
     if not _inside.option(kernel, "enable_backward"):
         raise DifferentiationError(
-            f"{name}: Warp has no adjoint of this kernel: enable_backward is False for it, its module or in warp.config. "
+            f"{name}: Warp has no adjoint of it, as enable_backward is False for it, its module or in warp.config. "
             "Take warp.kernel(enable_backward=True), or warp.set_module_options({'enable_backward': True})."
         )
 
