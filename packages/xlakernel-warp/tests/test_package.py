@@ -8,8 +8,6 @@ from importlib.resources import files
 
 import xlakernel.warp
 
-HEAVY = {"jax", "warp"}
-
 
 def test_version_is_the_one_installed():
     assert xlakernel.warp.__version__ == version("xlakernel-warp")
@@ -23,13 +21,12 @@ def test_xlakernel_is_a_namespace_that_siblings_can_share():
     assert getattr(xlakernel, "__file__", None) is None
 
 
-def test_import_needs_no_gpu_and_loads_nothing_heavy():
-    code = f"import sys, xlakernel.warp; print(sorted({HEAVY!r} & sys.modules.keys()))"
+def test_import_needs_no_gpu_and_says_nothing():
     child = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", "import xlakernel.warp"],
         env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert (child.returncode, child.stdout.strip()) == (0, "[]"), child.stderr
+    assert (child.returncode, child.stdout, child.stderr) == (0, "", "")

@@ -123,7 +123,7 @@ def warp_kernel(
       ...     i = wp.tid()
       ...     out[i] = alpha * x[i] + y[i]
       >>> f = warp_kernel(saxpy, outs=lambda x, y: x)
-      >>> jax.eval_shape(f, jnp.arange(3.0), jnp.ones(3))
+      >>> jax.eval_shape(lambda x, y: f(x, y, alpha=2.0), jnp.arange(3.0), jnp.ones(3))
       ShapeDtypeStruct(shape=(3,), dtype=float32)
     """
     check_kernel(kernel, "warp_kernel")
