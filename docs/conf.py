@@ -13,6 +13,7 @@ from sphinx.errors import ExtensionError
 import xlakernel.core
 import xlakernel.cuda
 import xlakernel.numba
+import xlakernel.warp
 
 sys.path.insert(0, str(Path(__file__).parent))
 import record_outputs
@@ -34,6 +35,7 @@ myst_substitutions = {
     "core_version": xlakernel.core.__version__,
     "numba_version": xlakernel.numba.__version__,
     "cuda_version": xlakernel.cuda.__version__,
+    "warp_version": xlakernel.warp.__version__,
 }
 
 # A page that fails, or writes a warning, fails the build. The examples are for the CPU, also where there is a GPU.
