@@ -50,6 +50,20 @@ def option(kernel: Any, name: str) -> Any:
     return {**kernel.module.options, **kernel.options}.get(name, getattr(warp.config, name, None))
 
 
+def is_left_out(kernel: Any) -> bool:
+    """Whether Warp gave up on a kernel: Warp 1.14 then compiles it without its body, where later ones fail again."""
+    return bool(getattr(kernel.adj, "skip_build", False))
+
+
+def leave_out(kernel: Any) -> None:
+    """Have Warp hash a module anew in which it gave up on a kernel.
+
+    Warp 1.14 would else keep what it compiles without the kernel's body in its cache, under the hash of all kernels.
+    """
+    if hasattr(kernel.adj, "skip_build"):
+        kernel.module.mark_modified()
+
+
 def native_entry(launch: Any) -> int:
     """Return the address of the code that a launch recorded on the CPU calls.
 

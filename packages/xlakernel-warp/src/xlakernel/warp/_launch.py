@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -15,6 +16,9 @@ from xlakernel.core.errors import CompileError, DeviceError, LaunchError
 from xlakernel.core.gpu.plan import Array
 
 from . import _inside
+
+# What kernels failed to compile with.
+_failures: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
 #: Threads of a block on a GPU, unless one says otherwise.
 USUAL_BLOCK = 256
@@ -76,16 +80,21 @@ class WarpLaunch:
         Raises:
           CompileError: if it does not.
         """
+        if _inside.is_left_out(self.kernel):
+            again = f"{self.name}: Warp {warp.__version__} gave up on the kernel before, and said why. Define it anew."
+            raise CompileError(_failures.get(self.kernel, again))
         # Warp 1.14 compiles a module anew for a launch on the CPU unless it is told that blocks have one thread there.
         blocks = device != "cpu" or _inside.cpu_blocks()
         block_dim = self.block_dim or (USUAL_BLOCK if device != "cpu" else 1)
         try:
             warp.load_module(self.kernel.module, device=device, block_dim=block_dim if blocks else 1)
         except Exception as error:  # Warp lets errors of all kinds escape
-            raise CompileError(
+            _failures[self.kernel] = (
                 f"{self.name}: Warp {warp.__version__} does not compile the kernel for {device}. Warp says: "
                 f"{type(error).__name__}: {error}"
-            ) from error
+            )
+            _inside.leave_out(self.kernel)
+            raise CompileError(_failures[self.kernel]) from error
 
     # On the CPU
 
