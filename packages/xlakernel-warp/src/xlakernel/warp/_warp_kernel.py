@@ -11,9 +11,9 @@ import jax
 import warp
 
 from xlakernel.core import output_init as begin
-from xlakernel.core.errors import KernelTypeError, LaunchError
+from xlakernel.core.errors import ArityError, KernelTypeError, LaunchError
 from xlakernel.core.extents import extents
-from xlakernel.core.specs import Struct, flatten_outs
+from xlakernel.core.specs import Struct, counted, flatten_outs
 from xlakernel.core.transforms.declaration import Transpose
 from xlakernel.core.wrapper import kernel_function
 
@@ -164,11 +164,24 @@ def _checked_outs(kernel: WarpKernel, outs: Any, output_init: Any) -> Callable[.
 
     def outs_of(*inputs: Struct) -> Any:
         structs, tree = known or flatten_outs(outs(*inputs), kernel.name)
+        _check_counts(kernel, len(inputs), len(structs))
         begin.check_structure(kernel.name, output_init, tree)
         kernel.check(inputs, structs)
         return jax.tree.unflatten(tree, structs)
 
     return functools.wraps(given)(outs_of) if given else outs_of
+
+
+def _check_counts(kernel: WarpKernel, inputs: int, outs: int) -> None:
+    """Raise `ArityError` unless the call gives as many arrays as the kernel takes; the scalars core counts."""
+    arrays, scalars = ([p.name for p in kernel.parameters if p.is_array == which] for which in (True, False))
+    if inputs + outs != len(arrays):
+        by_keyword = f"; by keyword it is given the scalars ({', '.join(scalars)})" if scalars else ""
+        raise ArityError(
+            f"{kernel.name}: the kernel takes {counted(len(arrays), 'array')} ({', '.join(arrays)}); the call gives "
+            f"{counted(inputs, 'input')} and {counted(outs, 'output')}. A kernel takes its inputs first, then its "
+            f"outputs, which the call does not give but outs describes{by_keyword}."
+        )
 
 
 def check_kernel(kernel: Any, asked_by: str) -> None:
