@@ -9,6 +9,7 @@ from llvmlite import ir
 from numba.core import cgutils
 
 from xlakernel.core.native import Argument, Callee, Slices
+from xlakernel.core.native.debug import UNCHECKED_THREADS
 from xlakernel.core.native.frame import I8, I64, POINTER, Frame, i64
 
 from ._recorded import Layout
@@ -29,6 +30,8 @@ class WarpEntry(Callee):
       threads: where in the structs the number of the launch's threads is, for an entry that takes a range of them.
       keep_alive: what owns the code.
     """
+
+    out_of_bounds = UNCHECKED_THREADS
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ from cuda.bindings import driver as cuda
 from ..errors import DeviceError
 from ..ffi.registry import Handler
 from ..native.call_frame import ArrayView
-from ..native.debug import Observer
+from ..native.debug import UNCHECKED_THREADS, Observer
 from ..native.memory import Memory
 from ..native.status import CallError
 from .driver import check
@@ -46,10 +46,7 @@ def build_debug_handler(launchable: Launchable, *, once: bool, stream: int | Non
 
 
 class _DeviceObserver(Observer):
-    out_of_bounds = (
-        "at an index that is not checked. Threads that have no element must not write: compare their index with the "
-        "array's extents."
-    )
+    out_of_bounds = UNCHECKED_THREADS
 
     def __call__(self, stream: int, inputs: Sequence[ArrayView], outputs: Sequence[ArrayView], run: Run) -> None:
         """Observe the call *run*."""

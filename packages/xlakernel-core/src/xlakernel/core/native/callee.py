@@ -22,6 +22,8 @@ class Callee(abc.ABC):
 
     #: What must live as long as the handler.
     keep_alive: Any = None
+    #: What debug mode says of a write out of bounds.
+    out_of_bounds = "at an index that is not checked."
 
     @property
     def context(self) -> Any:
@@ -61,6 +63,10 @@ class NumbaFunction(Callee):
       place: file and line of its definition, for messages.
       record: key under which its loops report their exceptions (`native.prange`).
     """
+
+    out_of_bounds = (
+        "at an index that is not checked, as in a helper with a declared signature, in a ufunc or through a pointer."
+    )
 
     def __init__(
         self, compiled: Any, arguments: Sequence[Argument], kernel: str, place: str, record: str | None = None

@@ -27,6 +27,12 @@ from .frame import I64, POINTER
 from .memory import HostMemory, Memory
 from .status import CallError, describe, new_error
 
+#: What to say of a write out of bounds by one of many threads.
+UNCHECKED_THREADS = (
+    "at an index that is not checked. Threads that have no element must not write: compare their index with the "
+    "array's extents."
+)
+
 
 class Observer:
     """Checks the calls of one handler.
@@ -124,15 +130,15 @@ class HandlerObserver(Observer):
       kernel: see `Observer`.
       place: see `Observer`.
       once: see `Observer`.
+      out_of_bounds: what to say of a write out of bounds.
     """
 
-    out_of_bounds = (
-        "at an index that is not checked, as in a helper with a declared signature, in a ufunc or through a pointer."
-    )
-
-    def __init__(self, arguments: Sequence[Argument], kernel: str, place: str, *, once: bool) -> None:
+    def __init__(
+        self, arguments: Sequence[Argument], kernel: str, place: str, *, once: bool, out_of_bounds: str
+    ) -> None:
         super().__init__(kernel, place, once=once)
         self.arguments = arguments
+        self.out_of_bounds = out_of_bounds
         # Machine code calls it: the handler keeps this object as long as it lives.
         self._callback = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)(self._call)
 

@@ -58,7 +58,9 @@ def build_handler(
     Returns:
       The handler; its machine code and the kernel's live as long as it does.
     """
-    observer = HandlerObserver(arguments, kernel, place, once=ordered) if debug else None
+    observer = None
+    if debug:
+        observer = HandlerObserver(arguments, kernel, place, once=ordered, out_of_bounds=callee.out_of_bounds)
     pooled = concurrent and not ordered and lock is None and parallel.SUPPORTED
     return _HandlerBuilder(callee, arguments, kernel, lock, observer, pooled).build()
 
