@@ -103,7 +103,7 @@ def _struct_of(values: list[Any]) -> bytes:
 
 def threads_at(launch: Any) -> int:
     """Return where in its bounds a recorded launch has the number of its threads, 8 bytes."""
-    field = getattr(type(launch.bounds), "size", None)
+    field = getattr(type(getattr(launch, "bounds", None)), "size", None)
     if getattr(field, "size", None) != 8:
         raise Unrecognised("the bounds of a launch have no size")
     return int(field.offset)  # type: ignore[union-attr]
@@ -111,7 +111,10 @@ def threads_at(launch: Any) -> int:
 
 def block_dim(launch: Any) -> int:
     """Return the threads of a block of a launch recorded on the CPU: 1, unless Warp's blocks are enabled there."""
-    return int(launch.block_dim)
+    try:
+        return int(launch.block_dim)
+    except (AttributeError, TypeError) as error:
+        raise Unrecognised(f"the threads of a block: {error}") from error
 
 
 def cpu_blocks() -> bool:
@@ -124,8 +127,11 @@ def must_run_alone(launch: Any) -> bool:
 
     A module has one static block of shared memory, which its tiles lie in, and which its checks use in debug mode.
     """
-    meta = launch.module_exec.meta
-    if not isinstance(meta, dict) or any(value for name, value in meta.items() if name.endswith("smem_bytes")):
-        return True
-    mode = launch.kernel.options.get("mode") or launch.kernel.module.options.get("mode") or warp.config.mode
+    try:
+        meta = launch.module_exec.meta
+        if any(value for name, value in meta.items() if name.endswith("smem_bytes")):
+            return True
+        mode = launch.kernel.options.get("mode") or launch.kernel.module.options.get("mode") or warp.config.mode
+    except AttributeError as error:
+        raise Unrecognised(f"the memory that a module shares: {error}") from error
     return bool(mode == "debug")
