@@ -120,7 +120,8 @@ class WarpLaunch:
             memory = np.ctypeslib.as_array(_bytes_at(addresses[number], self.arrays[number].nbytes))
             memory.reshape(-1, len(pattern))[:] = np.frombuffer(pattern, np.uint8)
         if not self.is_empty:
-            self._launch(self._on_the_cpu, addresses, device="cpu")
+            with _inside.lock:  # Warp releases the GIL, and kernels with tiles share memory
+                self._launch(self._on_the_cpu, addresses, device="cpu")
 
     def _on_the_cpu(self, slot: Slot, address: int) -> Any:
         return warp.array(ptr=address, shape=slot.shape, dtype=slot.dtype, device="cpu", copy=False)
