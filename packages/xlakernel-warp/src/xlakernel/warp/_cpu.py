@@ -69,7 +69,7 @@ class KernelOnCpu(Kernel):
         known = _targets.setdefault(self.described.kernel, {})
         structs = tuple((s.shape, s.dtype) for s in (*inputs, *outs))
         scalars = tuple((name, value.dtype, value.tobytes()) for name, value in sorted(static.items()))
-        settings = (_inside.cpu_blocks(), ordered, debug)
+        settings = (_inside.options(launch.kernel), _inside.cpu_blocks(), ordered, debug)
         key = (type(self.described), self.described.identity, launch.dims, structs, scalars, settings)
         if key not in known:
             known[key] = self._register(launch, ordered=ordered, debug=debug)

@@ -59,7 +59,8 @@ class KernelOnGpu(Kernel):
         known = _targets.setdefault(self.described.kernel, {})
         structs = tuple((s.shape, s.dtype) for s in (*inputs, *outs))
         scalars = tuple((name, value.dtype, value.tobytes()) for name, value in sorted(static.items()))
-        key = (type(self.described), self.described.identity, launch.dims, structs, scalars, ordered, debug)
+        settings = (_inside.options(launch.kernel), ordered, debug)
+        key = (type(self.described), self.described.identity, launch.dims, structs, scalars, settings)
         if key not in known:
             check_device(self.name)
             known[key] = register(self.launchable(launch), once=ordered, debug=debug)

@@ -35,19 +35,25 @@ def content(kernel: Any, block_dim: int) -> str:
 
     Warp decides by it whether a binary in its cache is this kernel's.
     """
-    module = kernel.module
     try:
-        module.get_module_hash(block_dim)
-        own = kernel.hash.hex()
+        kernel.module.get_module_hash(block_dim)
+        return f"{kernel.hash.hex()} {options(kernel)}"
     except (AttributeError, TypeError) as error:
         raise Unrecognised(f"the kernel's hash: {error}") from error
-    options = {**module.options, **kernel.options}
-    return f"{own} {sorted((key, repr(value)) for key, value in options.items())}"
+
+
+def options(kernel: Any) -> str:
+    """Return the options that a kernel is built with, as they are now."""
+    return str(sorted((name, repr(value)) for name, value in _options(kernel).items()))
 
 
 def option(kernel: Any, name: str) -> Any:
     """Return an option that a kernel is built with: its own, or else its module's."""
-    return {**kernel.module.options, **kernel.options}.get(name, getattr(warp.config, name, None))
+    return _options(kernel).get(name, getattr(warp.config, name, None))
+
+
+def _options(kernel: Any) -> dict[str, Any]:
+    return {**getattr(kernel.module, "options", {}), **getattr(kernel, "options", {})}
 
 
 def is_left_out(kernel: Any) -> bool:
