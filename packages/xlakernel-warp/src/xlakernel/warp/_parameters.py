@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import numpy as np
 import warp
 
@@ -80,6 +81,23 @@ class Parameter:
                 f"{kernel}: Invalid inner dimensions for array argument {self.name!r} ({where}), expected {self.inner},"
                 f" got {tuple(struct.shape[-len(self.inner) :])}: an element is a {self.dtype.__name__}."
             )
+
+    def number(self, given: Any, kernel: str) -> Any:
+        """Return a scalar that a call gives as core takes it: one of Python's, or of NumPy's that XLA has too.
+
+        Raises:
+          StaticArgumentError: if it is traced.
+        """
+        if isinstance(given, jax.core.Tracer):
+            raise StaticArgumentError(
+                f"{kernel}: Argument {self.name!r} must be a static value, and is traced ({given}). Name it in "
+                "static_argnames of the jax.jit that it comes from; or annotate the parameter as an array, give it one "
+                f"of one element, and read {self.name}[0]."
+            )
+        if isinstance(given, (jax.Array, np.ndarray)) and not given.shape:
+            given = np.asarray(given)[()]
+        half = isinstance(given, np.generic) and given.dtype.itemsize == 2 and self.dtype is not None
+        return given.item() if half else given
 
     def check_value(self, value: np.generic, kernel: str) -> None:
         """Raise `StaticArgumentError` for a scalar that its type does not have: to Warp, 2**32 is 0 in 32 bits."""

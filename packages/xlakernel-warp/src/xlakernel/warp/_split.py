@@ -68,6 +68,7 @@ class SplitParameters:
 
         Raises:
           ArgumentError: if there are more or fewer than parameters to give.
+          StaticArgumentError: if a scalar is no number, or none that its parameter can be.
         """
         wanted = self.parameters[: self.given]
         if len(arguments) != len(wanted):
@@ -77,7 +78,7 @@ class SplitParameters:
                 f"{len(arguments)}. The outputs are not given, but those in in_out_argnames are."
             )
         pairs = list(zip(wanted, arguments, strict=True))
-        return [x for p, x in pairs if p.is_array], {p.name: x for p, x in pairs if not p.is_array}
+        return [x for p, x in pairs if p.is_array], {p.name: p.number(x, self.name) for p, x in pairs if not p.is_array}
 
     def numbers(self, count: int) -> dict[str, int]:
         """Return the number of each array, among *count* inputs and then the outputs; of one that is both, the last."""
@@ -108,7 +109,7 @@ class SplitParameters:
           OutputSpecError: if the extents of one are missing, or cannot be its.
         """
         found = [Struct(inputs[i].shape, inputs[i].dtype) for i in self.aliases]
-        by_name = dict(dims) if dims and isinstance(dims[0], tuple) else None  # type: ignore[arg-type,index]
+        by_name = None if dims and isinstance(dims[0], int) else dict(dims)  # type: ignore[arg-type,index]
         generic = next((x.dtype for p, x in zip(self.inputs, inputs, strict=False) if p.dtype is None), None)
         for parameter in self.outputs:
             if by_name is not None and parameter.name not in by_name:
