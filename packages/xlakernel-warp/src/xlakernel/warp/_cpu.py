@@ -17,11 +17,7 @@ from xlakernel.core.errors import RecordingWarning
 from xlakernel.core.ffi.registry import Handler, ensure_registered
 from xlakernel.core.gpu.launchable import Launchable
 from xlakernel.core.gpu.plan import Array
-from xlakernel.core.gpu.python_call import Run, build_python_handler
 from xlakernel.core.native import HANDLER_VERSION, Argument, build_handler, lock_of
-from xlakernel.core.native.call_frame import ArrayView
-from xlakernel.core.native.debug import UNCHECKED_THREADS, Observer
-from xlakernel.core.native.memory import HostMemory
 from xlakernel.core.specs import Struct
 
 from . import _inside
@@ -29,6 +25,7 @@ from ._entry import WarpEntry
 from ._kernel import Static, WarpKernel
 from ._launch import WarpLaunch
 from ._names import target_name
+from ._python import python_target
 from ._range import range_entry
 from ._recorded import Recorded, record
 
@@ -85,7 +82,7 @@ class KernelOnCpu(Kernel):
                 return Target(name, {"launch": np.frombuffer(recorded.data, np.uint8)})
         except _inside.Unrecognised as error:
             _say_once(str(error))
-        return Target(self._through_python(launch, ordered=ordered, debug=debug))
+        return self._through_python(launch, ordered=ordered, debug=debug)
 
     def _native(self, launch: WarpLaunch, recorded: Recorded | None, *, ordered: bool, debug: bool) -> str:
         alone = recorded is not None and _inside.must_run_alone(recorded.launch)
@@ -120,28 +117,20 @@ class KernelOnCpu(Kernel):
         )
         return handler
 
-    def _through_python(self, launch: WarpLaunch, *, ordered: bool, debug: bool) -> str:
+    def _through_python(self, launch: WarpLaunch, *, ordered: bool, debug: bool) -> Target:
+        key = (_identity(launch), launch.dims, launch.slots, launch.fills, launch.adjoint, launch.block_dim)
         launchable = Launchable(
-            name="",
+            name=target_name(self.described, f"{_shapes(launch.arrays)}; Python", key),
             label=self.name,
             place=self.described.place,
             arrays=launch.arrays,
             launch=launch.run_on_the_cpu,
         )
-        observer = _HostObserver(self.name, self.described.place, once=ordered) if debug else None
-        what = (id(launch.kernel), launch.dims, launch.slots, launch.fills, launch.adjoint, launch.block_dim)
-        name = target_name(self.described, f"{_shapes(launch.arrays)}; Python", (*what, debug, debug and ordered))
-        return ensure_registered(name, "cpu", lambda: build_python_handler(launchable, observer=observer, stream=0))
+        return python_target(launchable, once=ordered, debug=debug)
 
 
-class _HostObserver(Observer):
-    """Debug mode of what runs through Python."""
-
-    out_of_bounds = UNCHECKED_THREADS
-
-    def __call__(self, stream: int, inputs: Sequence[ArrayView], outputs: Sequence[ArrayView], run: Run) -> None:
-        """Observe the call *run*."""
-        self.observe(inputs, outputs, run, HostMemory())
+def _identity(launch: WarpLaunch) -> str:
+    return f"{id(launch.kernel)}"
 
 
 def _shapes(arrays: Sequence[Array]) -> str:

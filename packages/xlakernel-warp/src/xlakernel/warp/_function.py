@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -16,15 +15,14 @@ from xlakernel.core.call import Kernel, Target
 from xlakernel.core.errors import CompileError, DeviceError, PlatformError, ResultError
 from xlakernel.core.ffi.fingerprint import examine, fingerprint
 from xlakernel.core.ffi.kinds import describe
-from xlakernel.core.ffi.registry import ensure_registered
 from xlakernel.core.gpu.closure import state
 from xlakernel.core.gpu.launchable import Launchable
 from xlakernel.core.gpu.plan import Array, arrays_of
-from xlakernel.core.gpu.python_call import build_python_handler
 from xlakernel.core.specs import Struct
 
 from ._gpu import check_device, device_set_up
 from ._kernel import Static
+from ._python import python_target
 from ._split import SplitParameters
 
 #: Of Warp's devices one is the current one, in the whole process.
@@ -90,6 +88,9 @@ class WarpFunction(Kernel):
     ) -> Launchable:
         """Return what a call does."""
         arrays = arrays_of(inputs, outs)
+        for parameter in self.split.parameters:
+            if not parameter.is_array:
+                parameter.check_number(static[parameter.name], self.name)
         scalars = {name: value.item() for name, value in static.items()}
         launch = FunctionLaunch(self.function, self.split, arrays, len(inputs), scalars)
         return Launchable(
@@ -117,7 +118,8 @@ class WarpFunction(Kernel):
         }
         digest = hashlib.sha256(f"{content} {fingerprint((), options)}".encode()).hexdigest()[:32]
         listed = ", ".join(map(str, arrays))
-        return f"xlakernel.warp/{self.function.__module__}.{self.function.__qualname__}({listed})#{digest}"
+        name = getattr(self.function, "__qualname__", type(self.function).__qualname__)
+        return f"xlakernel.warp/{self.function.__module__}.{name}({listed})#{digest}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,8 +156,7 @@ class _OnCpu(Kernel):
                 "pip install warp-lang, or run the program on a GPU."
             )
         launchable = described.launchable(inputs, outs, static, on_a_gpu=False)
-        handler = functools.partial(build_python_handler, launchable, stream=0)
-        return Target(ensure_registered(launchable.name, "cpu", handler))
+        return python_target(launchable, once=ordered, debug=debug)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -42,7 +42,8 @@ def jax_callable(
     results on the host or does something else each time, runs through Python, and says so once (`RecordingWarning`). On
     the CPU the function is called by Python each time. Warp's own graphs and staging buffers are not needed for that:
     *graph_mode*, *stage_in_argnames*, *stage_out_argnames* and *graph_cache_max* are taken and kept as attributes, and
-    change nothing, except that the modes which capture graphs of Warp's are refused on the CPU, as Warp does.
+    change nothing, except that the modes which capture graphs of Warp's are refused on the CPU, as Warp does. In debug
+    mode the function is given copies of its arrays, which are checked as a kernel's are (see `warp_kernel`).
 
     Args:
       func: a function with the annotations of a Warp kernel, inputs before outputs. It launches kernels on Warp's

@@ -1,0 +1,36 @@
+"""Calls on the CPU that go through Python, and in debug mode are watched there."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+from xlakernel.core.call import Target
+from xlakernel.core.ffi.registry import ensure_registered
+from xlakernel.core.gpu.launchable import Launchable
+from xlakernel.core.gpu.python_call import Run, build_python_handler
+from xlakernel.core.native.call_frame import ArrayView
+from xlakernel.core.native.debug import UNCHECKED_THREADS, Observer
+from xlakernel.core.native.memory import HostMemory
+
+
+def python_target(launchable: Launchable, *, once: bool, debug: bool) -> Target:
+    """Return the target that runs a launchable on the CPU.
+
+    Args:
+      launchable: what to run, under its name.
+      once: whether a call must run it only once.
+      debug: whether to check what it does to its arrays.
+    """
+    observer = _Watch(launchable.label, launchable.place, once=once) if debug else None
+    name = launchable.name + (f" debug{' once' * once}" if debug else "")
+    handler = functools.partial(build_python_handler, launchable, observer=observer, stream=0)
+    return Target(ensure_registered(name, "cpu", handler))
+
+
+class _Watch(Observer):
+    out_of_bounds = UNCHECKED_THREADS
+
+    def __call__(self, stream: int, inputs: Sequence[ArrayView], outputs: Sequence[ArrayView], run: Run) -> None:
+        """Observe the call *run*."""
+        self.observe(inputs, outputs, run, HostMemory())  # type: ignore[arg-type]  # which returns no error, but raises
