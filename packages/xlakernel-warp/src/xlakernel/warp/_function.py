@@ -90,7 +90,7 @@ class WarpFunction(Kernel):
         arrays = arrays_of(inputs, outs)
         for parameter in self.split.parameters:
             if not parameter.is_array:
-                parameter.check_number(static[parameter.name], self.name)
+                parameter.check_value(static[parameter.name], self.name)
         scalars = {name: value.item() for name, value in static.items()}
         launch = FunctionLaunch(self.function, self.split, arrays, len(inputs), scalars)
         return Launchable(
