@@ -16,7 +16,6 @@ from xlakernel.core.call import Kernel, Target
 from xlakernel.core.errors import RecordingWarning
 from xlakernel.core.ffi.registry import Handler, ensure_registered
 from xlakernel.core.gpu.launchable import Launchable
-from xlakernel.core.gpu.plan import Array
 from xlakernel.core.native import HANDLER_VERSION, Argument, build_handler, lock_of
 from xlakernel.core.specs import Struct
 
@@ -27,6 +26,7 @@ from ._launch import WarpLaunch
 from ._names import target_name
 from ._python import python_target
 from ._range import range_entry
+from ._recipe import Origin
 from ._recorded import Recorded, record
 
 _targets: weakref.WeakKeyDictionary[Any, dict[Any, Target]] = weakref.WeakKeyDictionary()
@@ -69,33 +69,46 @@ class KernelOnCpu(Kernel):
         settings = (_inside.options(launch.kernel), _inside.cpu_blocks(), ordered, debug)
         key = (type(self.described), self.described.identity, launch.dims, structs, scalars, settings)
         if key not in known:
-            known[key] = self._register(launch, ordered=ordered, debug=debug)
+            known[key] = self._register(
+                Origin.of(self.described, launch, inputs, outs, static, "cpu", ordered=ordered, debug=debug)
+            )
         return known[key]
 
-    def _register(self, launch: WarpLaunch, *, ordered: bool, debug: bool) -> Target:
-        if launch.is_empty:
-            return Target(self._native(launch, None, ordered=ordered, debug=debug))
+    def _register(self, origin: Origin) -> Target:
+        if origin.launch.is_empty:
+            return Target(self.register_native(origin, None))
         try:
-            recorded = record(launch)
+            recorded = record(origin.launch)
             if _inside.block_dim(recorded.launch) == 1:
-                name = self._native(launch, recorded, ordered=ordered, debug=debug)
+                name = self.register_native(origin, recorded)
                 return Target(name, {"launch": np.frombuffer(recorded.data, np.uint8)})
         except _inside.Unrecognised as error:
             _say_once(str(error))
-        return self._through_python(launch, ordered=ordered, debug=debug)
+        return self.register_through_python(origin)
 
-    def _native(self, launch: WarpLaunch, recorded: Recorded | None, *, ordered: bool, debug: bool) -> str:
+    def register_native(self, origin: Origin, recorded: Recorded | None, target: str | None = None) -> str:
+        """Register a handler that calls what was recorded, for calls with any extents.
+
+        Args:
+          origin: one of these calls.
+          recorded: its launch; None: there is none.
+          target: the name; None: the one that says all that the handler depends on.
+        """
+        launch, ordered, debug = origin.launch, origin.ordered, origin.debug
         alone = recorded is not None and _inside.must_run_alone(recorded.launch)
-        code = None if recorded is None else _inside.content(launch.kernel, 1)
-        what = (
-            *(code, recorded and recorded.layout, launch.fills, alone, launch.adjoint),
-            *(self.described.parallel, ordered, debug, HANDLER_VERSION),
-        )
-        types_ = ", ".join(f"{a.source[0]}{a.index} {a.dtype}[{a.ndim}d]" for a in launch.arrays)
+        if target is None:
+            code = None if recorded is None else _inside.content(launch.kernel, 1)
+            what = (
+                *(code, recorded and recorded.layout, launch.fills, alone, launch.adjoint),
+                *(self.described.parallel, ordered, debug, HANDLER_VERSION),
+            )
+            types_ = ", ".join(f"{a.source[0]}{a.index} {a.dtype}[{a.ndim}d]" for a in launch.arrays)
+            target = target_name(self.described, types_, what)
         return ensure_registered(
-            target_name(self.described, types_, what),
+            target,
             "cpu",
             lambda: self._build(launch, recorded, alone=alone, ordered=ordered, debug=debug),
+            lambda: origin.recipe(native=recorded.form if recorded else {}),
         )
 
     def _build(
@@ -117,24 +130,31 @@ class KernelOnCpu(Kernel):
         )
         return handler
 
-    def _through_python(self, launch: WarpLaunch, *, ordered: bool, debug: bool) -> Target:
+    def register_through_python(self, origin: Origin, target: str | None = None) -> Target:
+        """Register a handler that has Warp launch the kernel each time.
+
+        Args:
+          origin: the call.
+          target: the name; None: the one that says all that the handler depends on.
+        """
+        launch = origin.launch
         key = (_identity(launch), launch.dims, launch.slots, launch.fills, launch.adjoint, launch.block_dim)
         launchable = Launchable(
-            name=target_name(self.described, f"{_shapes(launch.arrays)}; Python", key),
+            name=target_name(self.described, f"{', '.join(map(str, launch.arrays))}; Python", key),
             label=self.name,
             place=self.described.place,
             arrays=launch.arrays,
             launch=launch.run_on_the_cpu,
+            recipe=lambda: origin.recipe(native=None),
         )
-        return python_target(launchable, once=ordered, debug=debug)
+        return python_target(launchable, once=origin.ordered, debug=origin.debug, target=target)
 
 
 def _identity(launch: WarpLaunch) -> str:
-    return f"{id(launch.kernel)}"
-
-
-def _shapes(arrays: Sequence[Array]) -> str:
-    return ", ".join(map(str, arrays))
+    try:
+        return _inside.content(launch.kernel, launch.block_on("cpu"))
+    except _inside.Unrecognised:
+        return f"object {id(launch.kernel)}"
 
 
 @functools.cache

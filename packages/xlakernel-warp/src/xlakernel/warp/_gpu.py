@@ -5,20 +5,22 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import warp
 
 from xlakernel.core.call import Kernel, Target
 from xlakernel.core.errors import DeviceError
+from xlakernel.core.ffi.registry import Recipe
 from xlakernel.core.gpu.launchable import Launchable
 from xlakernel.core.specs import Struct
 
 from . import _inside
 from ._kernel import Static, WarpKernel
-from ._launch import USUAL_BLOCK, WarpLaunch
+from ._launch import WarpLaunch
 from ._names import target_name
+from ._recipe import Origin
 
 _targets: weakref.WeakKeyDictionary[Any, dict[Any, Target]] = weakref.WeakKeyDictionary()
 
@@ -63,13 +65,14 @@ class KernelOnGpu(Kernel):
         key = (type(self.described), self.described.identity, launch.dims, structs, scalars, settings)
         if key not in known:
             check_device(self.name)
-            known[key] = register(self.launchable(launch), once=ordered, debug=debug)
+            origin = Origin.of(self.described, launch, inputs, outs, static, "cuda", debug=debug)
+            known[key] = register(self.launchable(launch, origin.recipe), once=ordered, debug=debug)
         return known[key]
 
-    def launchable(self, launch: WarpLaunch) -> Launchable:
-        """Return what a call does, for core to record."""
+    def launchable(self, launch: WarpLaunch, recipe: Callable[[], Recipe]) -> Launchable:
+        """Return what a call does, for core to record, and how to make its target in another process."""
         try:
-            code = _inside.content(launch.kernel, launch.block_dim or USUAL_BLOCK)
+            code = _inside.content(launch.kernel, launch.block_on("cuda"))
         except _inside.Unrecognised:
             code = f"object {id(launch.kernel)}"
         slots = [
@@ -88,6 +91,7 @@ class KernelOnGpu(Kernel):
             recording=device_set_up,
             closed_over=(launch.kernel,),
             aliased=self.described.aliased,
+            recipe=recipe,
         )
 
 

@@ -30,21 +30,31 @@ def is_array(kind: Any) -> bool:
     return warp.types.is_array(kind) and issubclass(getattr(kind, "_concrete_cls", type(kind)), warp.array)
 
 
+def generic(kernel: Any) -> Any:
+    """Return the generic kernel that a kernel is an overload of; None: it is no overload."""
+    return getattr(kernel, "generic_parent", None)
+
+
 def content(kernel: Any, block_dim: int) -> str:
-    """Return Warp's own hash of a kernel's code, of all that it refers to, and of the options it is built with.
+    """Return what tells a kernel's binary apart: Warp's hash of its code, and the options it is built with."""
+    return f"{code_hash(kernel, block_dim)} {options(kernel)} {block_dim}"
+
+
+def code_hash(kernel: Any, block_dim: int) -> str:
+    """Return Warp's own hash of a kernel's source and of all that it refers to.
 
     Warp decides by it whether a binary in its cache is this kernel's.
     """
     try:
         kernel.module.get_module_hash(block_dim)
-        return f"{kernel.hash.hex()} {options(kernel)}"
+        return str(kernel.hash.hex())
     except (AttributeError, TypeError) as error:
         raise Unrecognised(f"the kernel's hash: {error}") from error
 
 
-def options(kernel: Any) -> str:
-    """Return the options that a kernel is built with, as they are now."""
-    return str(sorted((name, repr(value)) for name, value in _options(kernel).items()))
+def options(kernel: Any) -> tuple[tuple[str, str], ...]:
+    """Return the options that a kernel is built with, but for its blocks': where that is kept, Warp changes it."""
+    return tuple(sorted((name, repr(value)) for name, value in _options(kernel).items() if name != "block_dim"))
 
 
 def option(kernel: Any, name: str) -> Any:

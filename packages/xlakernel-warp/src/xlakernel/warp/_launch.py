@@ -74,6 +74,12 @@ class WarpLaunch:
         """Whether it has no thread."""
         return 0 in self.dims
 
+    def block_on(self, platform: str) -> int:
+        """The threads of a block that the kernel is compiled for on ``"cpu"`` or ``"cuda"``."""
+        if platform == "cpu":
+            return self.block_dim or 1 if _inside.cpu_blocks() else 1
+        return self.block_dim or USUAL_BLOCK
+
     def load(self, device: str) -> None:
         """Have Warp compile and load the kernel.
 
@@ -84,10 +90,9 @@ class WarpLaunch:
             again = f"{self.name}: Warp {warp.__version__} gave up on the kernel before, and said why. Define it anew."
             raise CompileError(_failures.get(self.kernel, again))
         # Warp 1.14 compiles a module anew for a launch on the CPU unless it is told that blocks have one thread there.
-        blocks = device != "cpu" or _inside.cpu_blocks()
-        block_dim = self.block_dim or (USUAL_BLOCK if device != "cpu" else 1)
+        block_dim = self.block_on("cpu" if device == "cpu" else "cuda")
         try:
-            warp.load_module(self.kernel.module, device=device, block_dim=block_dim if blocks else 1)
+            warp.load_module(self.kernel.module, device=device, block_dim=block_dim)
         except Exception as error:  # Warp lets errors of all kinds escape
             _failures[self.kernel] = (
                 f"{self.name}: Warp {warp.__version__} does not compile the kernel for {device}. Warp says: "

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import sys
 from typing import Any
 
 import warp
 
+from xlakernel.core.ffi.reference import Reference
+
+from . import _inside
 from ._kernel import WarpKernel
 
 
@@ -26,11 +28,10 @@ def target_name(described: WarpKernel, arguments: str, what: Any) -> str:
 
 
 def is_importable(kernel: Any) -> bool:
-    """Whether the kernel is what its module has under its name."""
-    function = kernel.func
-    if function.__module__ == "__main__":
-        return False
-    found: Any = sys.modules.get(function.__module__)
-    for part in function.__qualname__.split("."):
-        found = getattr(found, part, None)
-    return found is kernel
+    """Whether the kernel, or the generic one that it is an overload of, is what its module has under its name."""
+    return reference_of(kernel).leads_to(kernel, _inside.generic(kernel))
+
+
+def reference_of(kernel: Any) -> Reference:
+    """Return the module and the name that a kernel was defined under."""
+    return Reference(kernel.func.__module__, kernel.func.__qualname__, "kernel")

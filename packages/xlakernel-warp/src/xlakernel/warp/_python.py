@@ -14,18 +14,19 @@ from xlakernel.core.native.debug import UNCHECKED_THREADS, Observer
 from xlakernel.core.native.memory import HostMemory
 
 
-def python_target(launchable: Launchable, *, once: bool, debug: bool) -> Target:
+def python_target(launchable: Launchable, *, once: bool, debug: bool, target: str | None = None) -> Target:
     """Return the target that runs a launchable on the CPU.
 
     Args:
       launchable: what to run, under its name.
       once: whether a call must run it only once.
       debug: whether to check what it does to its arrays.
+      target: the target's name; None: the launchable's, with what tells these apart.
     """
     observer = _Watch(launchable.label, launchable.place, once=once) if debug else None
-    name = launchable.name + (f" debug{' once' * once}" if debug else "")
+    name = target or launchable.name + (f" debug{' once' * once}" if debug else "")
     handler = functools.partial(build_python_handler, launchable, observer=observer, stream=0)
-    return Target(ensure_registered(name, "cpu", handler))
+    return Target(ensure_registered(name, "cpu", handler, launchable.recipe))
 
 
 class _Watch(Observer):

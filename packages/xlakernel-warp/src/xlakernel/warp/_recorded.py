@@ -49,6 +49,12 @@ class Recorded:
     layout: Layout
     data: bytes
 
+    @property
+    def form(self) -> dict[str, Any]:
+        """What two launches of the same arrays have in common if they are recorded alike, made of what JSON has."""
+        pointers = [list(pointer) for pointer in self.layout.pointers]
+        return {"structs": list(self.layout.structs), "pointers": pointers, "data": self.data.hex()}
+
 
 def record(launch: WarpLaunch) -> Recorded:
     """Have Warp record a launch.

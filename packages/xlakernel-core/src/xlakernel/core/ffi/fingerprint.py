@@ -270,6 +270,8 @@ class _Walk:
             yield from self.value({member.name: member.value for member in value})
         elif issubclass(value, tuple):
             yield repr(getattr(value, "_fields", None)).encode()
+        elif (description := self.describe(value)) is not None:
+            yield from self.value(description)
         else:
             yield self._number(value)
 

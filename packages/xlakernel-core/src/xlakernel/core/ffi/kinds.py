@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from . import warp_kinds
+
 # Package and name of a type → the attributes, all public, that say what its objects are.
 _ATTRIBUTES: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("cupy", "RawKernel"): ("code", "file_path", "name", "options", "backend", "enable_cooperative_groups"),
@@ -23,21 +25,18 @@ _ATTRIBUTES: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("cupy", "ufunc"): ("name", "types"),
     ("functools", "_lru_cache_wrapper"): ("__wrapped__",),
     ("functools", "partial"): ("func", "args", "keywords"),
-    ("warp", "Kernel"): ("key", "func", "options", "module", "sig"),
-    ("warp", "Function"): ("key", "func", "native_snippet", "user_overloads"),
-    # Its kernels are listed where they are used.
-    ("warp", "Module"): ("options",),
 }
 
 
 def describe(value: Any) -> Any:
     """Return what *value* is, in what `fingerprint` understands; None: it is nothing that this knows."""
-    kind = type(value)
-    names = _ATTRIBUTES.get((kind.__module__.partition(".")[0], kind.__qualname__))
+    kind = value if isinstance(value, type) else type(value)
+    package = kind.__module__.partition(".")[0]
+    if package == "warp":
+        return warp_kinds.describe(value)
+    names = _ATTRIBUTES.get((package, type(value).__qualname__))
     if names is None or not all(hasattr(value, name) for name in names):
         return None
     if getattr(value, "file_path", None) is not None:  # the file may change
         return None
-    if len(getattr(value, "user_overloads", ())) > 1:  # functions of other types under one name
-        return None
-    return [(name, getattr(value, name)) for name in names if name != "user_overloads"]
+    return [(name, getattr(value, name)) for name in names]

@@ -38,7 +38,7 @@ class Reference:
     def leads_to(self, *things: Any) -> bool:
         """Whether another process finds one of *things* under the name, which ``__main__`` never is."""
         found = self.here()
-        return self.module != "__main__" and any(found is thing for thing in things)
+        return self.module != "__main__" and found is not None and any(found is thing for thing in things)
 
     def find(self, what: str, is_right: Callable[[Any], bool], name: str | None = None) -> Any:
         """Import the module, and return what the name leads to.

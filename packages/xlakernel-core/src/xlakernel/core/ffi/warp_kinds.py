@@ -1,0 +1,84 @@
+"""What tells objects of NVIDIA Warp's apart: kernels, and what these may refer to; a part of `kinds`.
+
+Warp is imported where one of its objects is at hand: core does not need it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+# What a user-defined function may have besides its Python code, each of them None in most.
+_PARTS_OF_A_FUNCTION = (
+    *("native_snippet", "adj_native_snippet", "replay_snippet"),
+    *("custom_grad_func", "custom_replay_func", "inline_hint"),
+)
+
+
+def describe(value: Any) -> Any:
+    """Return what an object of Warp's is, or a class of its; None: it is nothing that this knows."""
+    names, described = _KINDS.get(type(value).__qualname__, ((), _describe_value))
+    return described(value) if all(hasattr(value, name) for name in names) else None
+
+
+def code_of(value: Any) -> list[Any]:
+    """Return what the code of a kernel or function depends on: Python's, and what Python's bytecode does not hold."""
+    adjoint = getattr(value, "adj", None)
+    types = {name: _type(kind) for name, kind in getattr(adjoint, "arg_types", {}).items()}
+    # The values of `warp.static`, which may be those of any Python expression.
+    return [value.func, types, dict(getattr(adjoint, "resolved_static_expressions", {}))]
+
+
+def _kernel(value: Any) -> Any:
+    return [value.key, code_of(value), value.options, value.module, value.sig]
+
+
+def _module(value: Any) -> Any:
+    # Its kernels are listed where they are used. Loading it for other blocks changes that option, in some versions.
+    return {name: option for name, option in value.options.items() if name != "block_dim"}
+
+
+def _function(value: Any) -> Any:
+    if value.func is None:  # one of Warp's own
+        return value.key
+    declared = {**value.user_overloads, **getattr(value, "user_templates", {})}
+    # What a generic one was compiled for comes and goes with the kernels that were.
+    own = {s: f for s, f in sorted(declared.items()) if getattr(f, "generic_parent", None) is None}
+    return [value.key, [_overload(one) for one in own.values() or (value,)]]
+
+
+def _overload(value: Any) -> Any:
+    return [code_of(value), [getattr(value, name, None) for name in _PARTS_OF_A_FUNCTION]]
+
+
+def _struct(value: Any) -> Any:
+    return [value.key, {name: _type(field.type) for name, field in value.vars.items()}]
+
+
+# Name of a class → attributes, none with an underscore, that all of its objects must have, and what puts them together.
+_KINDS: Mapping[str, tuple[tuple[str, ...], Callable[[Any], Any]]] = {
+    "Kernel": (("key", "func", "options", "module", "sig"), _kernel),
+    "Module": (("options",), _module),
+    "Function": (("key", "func"), _function),
+    "Struct": (("key", "vars"), _struct),
+}
+
+
+def _describe_value(value: Any) -> Any:
+    """Return what a type or annotation is, or the value of a number, vector or matrix."""
+    import warp
+
+    kind = type(value)
+    if isinstance(value, type) or warp.types.is_array(value):
+        # An array is itself only: it may hold other numbers by now.
+        return None if getattr(value, "device", None) is not None else _type(value)
+    if warp.types.type_is_composite(kind):
+        return [_type(kind), bytes(value)]
+    return [_type(kind), value.value] if warp.types.type_is_value(kind) else None
+
+
+def _type(kind: Any) -> Any:
+    import warp
+
+    element = getattr(kind, "dtype", kind)
+    return [warp.types.type_repr(kind), element if type(element).__qualname__ == "Struct" else None]

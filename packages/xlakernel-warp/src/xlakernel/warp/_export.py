@@ -1,0 +1,92 @@
+"""What `xlakernel.core.deserialize` calls to make the kernels of an exported program again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import warp
+
+from xlakernel.core.errors import ExportError
+from xlakernel.core.specs import Struct
+
+from . import _inside
+from ._adjoint import AdjointKernel
+from ._cpu import KernelOnCpu
+from ._gpu import KernelOnGpu, check_device
+from ._kernel import WarpKernel
+from ._launch import WarpLaunch
+from ._parameters import parameters_of
+from ._recipe import Origin, check_kernel, read_kernel
+from ._recorded import Recorded, record
+
+
+def rebuild(target: str, data: Mapping[str, Any]) -> None:
+    """Make the target that *data* describes, and register it as *target*.
+
+    The name is the program's, also where this version of Warp would give another one.
+
+    Raises:
+      ExportError: if the kernel is not the one that was exported, or this Warp does not launch it as that one did.
+    """
+    kernel = read_kernel(target, data)
+    origin = _origin(kernel, data["launch"])
+    check_kernel(data["name"], origin.launch, kernel, data)
+    if origin.platform == "cpu":
+        _register_on_the_cpu(origin, target, data)
+    else:
+        from xlakernel.core.gpu.target import register_again
+
+        check_device(origin.described.name)
+        launchable = KernelOnGpu(origin.described).launchable(origin.launch, origin.recipe)
+        register_again(launchable, target, debug=origin.debug)
+
+
+def _origin(kernel: Any, call: Mapping[str, Any]) -> Origin:
+    """Return what `Origin.recipe` wrote."""
+    given = (kernel, parameters_of(kernel, "deserialize"), tuple(call["dims"]), call["block_dim"])
+    init = tuple(None if value is None else _frozen(*value) for value in call["output_init"])
+    rest = (init or None, tuple(call["in_out"]), frozenset(call["aliased"]), call["parallel"])
+    count = call["adjoint_of"]
+    described = WarpKernel(*given, *rest) if count is None else AdjointKernel(*given, *rest, count=count)
+    inputs, outs = _structs(call["inputs"]), _structs(call["outs"])
+    static = {name: np.frombuffer(*_frozen(*value)[::-1])[0] for name, value in call["static"].items()}
+    launch = described.launch(inputs, outs, static)
+    settings = {"ordered": call["ordered"], "debug": call["debug"]}
+    return Origin.of(described, launch, inputs, outs, static, call["platform"], **settings)
+
+
+def _structs(written: Sequence[Any]) -> list[Struct]:
+    return [Struct(tuple(shape), jnp.dtype(dtype)) for shape, dtype in written]
+
+
+def _frozen(dtype: str, value: str) -> tuple[np.dtype[Any], bytes]:
+    return jnp.dtype(dtype), bytes.fromhex(value)
+
+
+def _register_on_the_cpu(origin: Origin, target: str, data: Mapping[str, Any]) -> None:
+    kernel = KernelOnCpu(origin.described)
+    if data["native"] is None:
+        kernel.register_through_python(origin, target)
+        return
+    recorded = None if origin.launch.is_empty else _record_alike(origin.launch, data)
+    kernel.register_native(origin, recorded, target)
+
+
+def _record_alike(launch: WarpLaunch, data: Mapping[str, Any]) -> Recorded:
+    """Have Warp record a launch, whose structs must be those that the program has."""
+    try:
+        recorded = record(launch)
+    except _inside.Unrecognised as error:
+        reason = f"does not launch kernels in a way that is known: {error}"
+    else:
+        if recorded.form == data["native"] and _inside.block_dim(recorded.launch) == 1:
+            return recorded
+        reason = "passes it something else"
+    raise ExportError(
+        f"deserialize: the program has what Warp {data['checks']['warp']} passes to the kernel {data['name']} on the "
+        f"CPU, and this is Warp {warp.__version__}, which {reason}. Load the program with the version that exported "
+        "it, or export it again with this one."
+    )
