@@ -1,7 +1,31 @@
-"""Settings that several test files share."""
+"""Settings and fixtures that several test files share."""
 
 import jax
+import pytest
 
 # Several devices without several machines. It must be said before JAX starts, which some files do when collected.
 if jax.config.jax_num_cpu_devices != 4:
     jax.config.update("jax_num_cpu_devices", 4)
+
+
+@pytest.fixture(autouse=True)
+def on_the_platform(request):
+    """Without a GPU, or beside one, the tests that need none run on the CPU."""
+    before = jax.config.jax_default_device
+    jax.config.update("jax_default_device", jax.devices("cuda" if request.node.get_closest_marker("gpu") else "cpu")[0])
+    yield
+    jax.config.update("jax_default_device", before)
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def platform(request):
+    """For tests that hold on both platforms: on which one this is."""
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def enable_x64():
+    """Return the context manager that turns 64-bit types on; JAX 0.8 gave it a new name."""
+    if hasattr(jax, "enable_x64"):
+        return lambda: jax.enable_x64(True)
+    return jax.experimental.enable_x64

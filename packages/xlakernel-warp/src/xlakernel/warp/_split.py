@@ -96,7 +96,7 @@ class SplitParameters:
             raise OutputSpecError(
                 f"{self.name}: Unable to determine output dimensions, without an input: give output_dims=."
             )
-        return self.inputs[0].outer(inputs[0].shape)
+        return self.inputs[0].outer(inputs[0].shape) or (1,)  # a 0-d array is one of shape (1,) to Warp
 
     def outs(self, inputs: Sequence[Struct], dims: FrozenDims | Mapping[str, Any]) -> list[Struct]:
         """Return the structs of the outputs, those that are inputs as well first.
