@@ -144,13 +144,13 @@ def measure_one_kernel(rounds: int) -> Iterator[Part]:
 
 def measure_callable(rounds: int) -> Iterator[Part]:
     """Time a function that launches two kernels, beside its two kernels."""
-    for what, program, steps, calls, most in (
-        ("unrolled", unrolled, UNROLLED, 10, 1),
-        ("an iteration of a loop", looped, LOOP, 3, 1 / 3),
+    for what, program, steps, calls, limits in (
+        ("unrolled", unrolled, UNROLLED, 10, {}),
+        ("an iteration of a loop", looped, LOOP, 3, {CALLABLE: 1 / 3}),
     ):
         title = f"two kernels, {what}"
         seconds = timed(prepare(title, PAIRS, program), steps, calls, rounds)
-        yield Part(title, seconds, marks_over(title, seconds, WARP_CALLABLE, {CALLABLE: most}))
+        yield Part(title, seconds, marks_over(title, seconds, WARP_CALLABLE, limits))
 
 
 SIXES: Makers = {

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -89,7 +90,7 @@ def check_kernel(
     inputs = as_arrays(args)
     further = samples_of(samples, inputs, "samples")
     empty = samples_of(zero_size, inputs, "zero_size")
-    with Child() as child:
+    with _full_precision(), Child() as child:
         subject = Subject(
             name,
             flat(fn),
@@ -104,3 +105,14 @@ def check_kernel(
     if report.failed:
         raise KernelCheckError(report.explain(), report)
     return report
+
+
+@contextlib.contextmanager
+def _full_precision() -> Iterator[None]:
+    """Have products of float32 matrices computed in float32, in every thread: GPUs round them to fewer bits."""
+    before = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
+    jax.config.update("jax_default_matmul_precision", "highest")
+    try:
+        yield
+    finally:
+        jax.config.update("jax_default_matmul_precision", before)
