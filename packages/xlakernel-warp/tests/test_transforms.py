@@ -1,0 +1,409 @@
+"""Warp kernels under JAX's transformations other than vmap, and as backends of an operator."""
+
+import functools
+import gc
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import warp as wp
+from jax.test_util import check_grads
+from numpy.testing import assert_allclose, assert_array_equal
+
+from xlakernel.core import XLACustomKernel, use_backend
+from xlakernel.core.errors import BackendNotFoundError, DifferentiationError, DtypeError
+from xlakernel.warp import jax_kernel, jaxinfo_to_warpinfo, warp_kernel
+
+wp.set_module_options({"enable_backward": False})
+pytestmark = pytest.mark.usefixtures("platform")
+
+X = np.arange(5, dtype=np.float32)
+
+
+@wp.kernel
+def cumsum(x: wp.array(dtype=float), out: wp.array(dtype=float)):
+    """By one thread, with elements that depend on all before them, so that a mixed-up slice shows."""
+    total = float(0)  # one that changes, to Warp
+    for i in range(x.shape[0]):
+        total += x[i]
+        out[i] = total
+
+
+@wp.kernel
+def square_plus(x: wp.array(dtype=float), out: wp.array(dtype=float)):
+    i = wp.tid()
+    out[i] = x[i] * x[i] + x[i]
+
+
+@wp.kernel
+def axpy(alpha: float, x: wp.array(dtype=float), y: wp.array(dtype=float), out: wp.array(dtype=float)):
+    i = wp.tid()
+    out[i] = alpha * x[i] + y[i]
+
+
+@wp.kernel
+def add_into(acc: wp.array(dtype=float), x: wp.array(dtype=float), out: wp.array(dtype=float)):
+    """For an alias of acc and out."""
+    i = wp.tid()
+    out[i] = out[i] + x[i]
+
+
+@wp.kernel
+def double_of_64_bits(x: wp.array(dtype=wp.float64), n: wp.array(dtype=wp.int64), out: wp.array(dtype=wp.float64)):
+    i = wp.tid()
+    out[i] = wp.float64(2.0) * x[i] + wp.float64(n[i])
+
+
+def same(x, *_):
+    return x
+
+
+run_cumsum = warp_kernel(cumsum, same, launch_dims=1)
+run_square_plus = warp_kernel(square_plus, same)
+run_axpy = warp_kernel(axpy, same)
+run_add_into = warp_kernel(add_into, same, input_output_aliases={0: 0})
+
+
+def jax_square_plus(x):
+    return jax_kernel(square_plus)(x)[0]
+
+
+BOTH = pytest.mark.parametrize("run", [run_square_plus, jax_square_plus], ids=["warp_kernel", "jax_kernel"])
+
+
+def test_jit_and_eager_agree_and_trace_once():
+    traced = []
+
+    def outs(x):
+        traced.append(x.shape)
+        return x
+
+    run = warp_kernel(cumsum, outs, launch_dims=1)
+    for _ in range(3):
+        assert_array_equal(run(X), np.cumsum(X))
+    assert traced == [(5,)]
+    jitted = jax.jit(run)
+    for _ in range(3):
+        assert_array_equal(jitted(X), np.cumsum(X))
+    assert traced[1:] in ([], [(5,)])  # JAX may or may not reuse the eager call's trace
+    assert_array_equal(run(X[:3]), np.cumsum(X[:3]))
+    assert traced[-1] == (3,)
+
+
+@BOTH
+def test_without_jit(run):
+    with jax.disable_jit():
+        assert_array_equal(run(X), X * X + X)
+        assert_array_equal(jax.vmap(run)(np.stack([X, 2 * X])), np.stack([X * X + X, 4 * X * X + 2 * X]))
+        looped = jax.lax.fori_loop(0, 3, lambda _, x: run(x), X[:2])
+        assert_array_equal(looped, [0, 42])
+
+
+@BOTH
+def test_shapes_programs_and_ahead_of_time(run):
+    struct = jax.ShapeDtypeStruct((5,), jnp.float32)
+    assert jax.eval_shape(run, struct) == struct
+    jaxpr = jax.make_jaxpr(run)(X)
+    assert "square_plus" in str(jaxpr)
+    (out,) = jax.core.eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, X)
+    assert_array_equal(out, X * X + X)
+    compiled = jax.jit(run).lower(struct).compile()
+    assert_array_equal(compiled(X), X * X + X)
+
+
+def test_arrays_of_numpy_and_of_another_layout():
+    assert_array_equal(run_square_plus(np.arange(5.0)), X * X + X)  # of 64 bits, which JAX makes 32
+    assert_array_equal(run_square_plus(np.stack([X, X], axis=1)[:, 1]), X * X + X)
+    assert_array_equal(jax.jit(run_cumsum)(np.arange(10, dtype=np.float32)[::-2]), np.cumsum([9, 7, 5, 3, 1]))
+
+
+# Control flow
+
+
+def test_scan_with_a_carry_and_stacked_outputs():
+    def step(carry, x):
+        new = run_axpy(carry, x, alpha=0.5)
+        return new, new
+
+    xs = np.random.default_rng(0).normal(size=(7, 5)).astype(np.float32)
+    last, every = jax.jit(lambda: jax.lax.scan(step, jnp.zeros(5), xs))()
+    carry = np.zeros(5, np.float32)
+    for x, found in zip(xs, every, strict=True):
+        carry = np.float32(0.5) * carry + x
+        assert_allclose(found, carry, rtol=1e-6)
+    assert_array_equal(last, every[-1])
+
+
+def test_loops():
+    ones = jnp.ones(4)
+    assert_array_equal(jax.lax.fori_loop(0, 10, lambda _, x: run_axpy(x, ones, alpha=1), jnp.zeros(4)), [10] * 4)
+
+    def count(x, limit):
+        return jax.lax.while_loop(lambda x: x[0] < limit, lambda x: run_axpy(x, ones, alpha=1), x)
+
+    assert_array_equal(jax.jit(count)(jnp.zeros(4), 6), [6] * 4)
+    assert_array_equal(jax.vmap(count)(jnp.zeros((2, 4)), jnp.array([3, 5])), [[3] * 4, [5] * 4])
+
+
+def test_branches():
+    def choose(i, x):
+        return jax.lax.switch(i, [run_cumsum, run_square_plus, jnp.negative], x)
+
+    expected = [np.cumsum(X), X * X + X, -X]
+    for i, result in enumerate(expected):
+        assert_array_equal(jax.jit(choose)(i, X), result)
+    assert_array_equal(jax.vmap(choose)(jnp.arange(3), np.stack([X] * 3)), expected)
+
+
+def test_a_thousand_steps_in_place():
+    steps = jax.jit(lambda x: jax.lax.fori_loop(0, 1000, lambda _, acc: run_add_into(acc, x), jnp.zeros_like(x)))
+    assert_array_equal(steps(X), 1000 * X)
+
+
+def test_two_kernels_of_equal_arguments_in_one_program():
+    def program(x):
+        once = run_square_plus(x)
+        return once + run_square_plus(x), run_cumsum(once), run_cumsum(x)
+
+    both, sums, others = jax.jit(program)(X)
+    assert_array_equal(both, 2 * (X * X + X))
+    assert_array_equal(sums, np.cumsum(X * X + X))
+    assert_array_equal(others, np.cumsum(X))
+
+
+# Aliases and donation
+
+
+def test_an_alias_keeps_the_caller_s_array_unless_it_is_donated():
+    total = jnp.asarray(X)
+    assert_array_equal(run_add_into(total, X), 2 * X)
+    assert_array_equal(jax.jit(run_add_into)(total, X), 2 * X)
+    assert_array_equal(total, X)
+    assert_array_equal(jax.jit(run_add_into)(total, total), 2 * X)
+    assert_array_equal(jax.jit(lambda t: (run_add_into(t, X), t))(total), [2 * X, X])
+    assert_array_equal(jax.jit(run_add_into, donate_argnums=0)(total, X), 2 * X)
+    assert total.is_deleted()
+
+
+def test_an_alias_of_a_constant_is_a_copy_each_time():
+    zeros = jnp.zeros(5)
+    added = jax.jit(lambda x: run_add_into(zeros, x))
+    for i in range(3):
+        assert_array_equal(added(X + i), X + i)
+    assert_array_equal(zeros, np.zeros(5))
+
+
+# Derivatives that a kernel's author declares; Warp's own are in test_adjoint.py.
+
+DECLARED = {
+    "reference": warp_kernel(axpy, same, reference=lambda x, y, *, alpha: alpha * x + y),
+    "jvp": warp_kernel(axpy, same, jvp=lambda _, tangents, *, alpha: run_axpy(*tangents, alpha=alpha)),
+    "vjp": warp_kernel(axpy, same, vjp=lambda inputs, out, cotangent, *, alpha: (alpha * cotangent, cotangent)),
+    "transpose": warp_kernel(axpy, same, transpose={(0, 1): lambda inputs, ct, *, alpha: (alpha * ct, ct)}),
+}
+
+
+@pytest.mark.parametrize("way", DECLARED)
+def test_declared_derivatives(way):
+    run = DECLARED[way]
+
+    def loss(x, y):
+        return (run(x, y, alpha=3.0) ** 2).sum()
+
+    gradient = jax.grad(loss, (0, 1)) if way != "jvp" else jax.jacfwd(loss, (0, 1))
+    ones, rows = np.ones(5, np.float32), np.stack([X, -X])
+    for transform in (lambda f: f, jax.jit):
+        assert_allclose(transform(gradient)(X, ones), [6 * (3 * X + 1), 2 * (3 * X + 1)], rtol=1e-6)
+    mapped = jax.jit(jax.vmap(gradient, (0, None)))(rows, ones)
+    assert_allclose(mapped, [6 * (3 * rows + 1), 2 * (3 * rows + 1)], rtol=1e-6)
+
+
+def test_a_kernel_has_no_derivative():
+    for attempt in (
+        lambda: jax.grad(lambda x: run_square_plus(x).sum())(X),
+        lambda: jax.jit(jax.grad(lambda x: jax_square_plus(x).sum()))(X),
+        lambda: jax.jvp(run_square_plus, (X,), (X,)),
+        lambda: jax.vmap(jax.grad(lambda x: run_square_plus(x).sum()))(np.stack([X, X])),
+    ):
+        with pytest.raises(DifferentiationError, match=r"square_plus: .*no derivative.*reference=.*stop_gradient"):
+            attempt()
+
+
+def test_kernels_may_stand_outside_the_derivative():
+    def loss(x):
+        return (x * run_square_plus(jax.lax.stop_gradient(x))).sum()
+
+    assert_allclose(jax.grad(loss)(X), X * X + X)
+    assert_allclose(jax.jit(jax.grad(jax.checkpoint(loss)))(X), X * X + X)
+    assert_array_equal(jax.checkpoint(run_cumsum)(X), np.cumsum(X))
+
+
+def test_a_custom_rule_around_a_kernel():
+    @jax.custom_jvp
+    def f(x):
+        return run_square_plus(x)
+
+    f.defjvp(lambda primals, tangents: (f(*primals), (2 * primals[0] + 1) * tangents[0]))
+    assert_allclose(jax.grad(lambda x: f(x).sum())(X), 2 * X + 1)
+    assert_allclose(jax.jacfwd(f)(X), np.diag(2 * X + 1))
+
+    @jax.custom_vjp
+    def g(x):
+        return jax_square_plus(x)
+
+    g.defvjp(lambda x: (g(x), x), lambda x, ct: (run_axpy(2 * x * ct, ct, alpha=1),))  # a kernel in the rule
+    assert_allclose(jax.jit(jax.grad(lambda x: g(x).sum()))(X), 2 * X + 1)
+    assert_allclose(jax.grad(lambda x: jax.checkpoint(g)(x).sum())(X), 2 * X + 1)
+    assert_allclose(jax.vmap(jax.grad(lambda x: g(x).sum()))(np.stack([X, -X])), [2 * X + 1, -2 * X + 1])
+
+
+# 64 bits
+
+
+def test_arrays_of_64_bits(enable_x64):
+    run = warp_kernel(double_of_64_bits, same)
+    with enable_x64():
+        x, n = np.arange(3) / 3, np.array([0, 1, 2**40])
+        out = run(x, n)
+        assert out.dtype == np.float64
+        assert_array_equal(out, 2 * x + n)
+        assert_array_equal(jax.vmap(run, (0, None))(np.stack([x, -x]), n), np.stack([2 * x + n, -2 * x + n]))
+        with pytest.raises(DtypeError, match="expected float32, got float64"):
+            run_square_plus(jnp.arange(5.0))
+        assert_array_equal(run_square_plus(X), X * X + X)
+    assert_array_equal(run_square_plus(jnp.arange(5.0)), X * X + X)
+    with pytest.raises(DtypeError, match="expected float64, got float32"):
+        run(x, n)
+
+
+# Operators, whose generators make a kernel each time that a program is lowered
+
+
+def new_operator(platform, name, generator):
+    """Return an operator with a Warp kernel on one platform, and one in plain JAX that adds 100."""
+    operator = XLACustomKernel(f"test_transforms_{name}_{platform}", replace=True)
+    if platform == "cuda":
+        operator.def_warp_kernel(generator)
+    else:
+        operator.def_warp_kernel(generator, platform="cpu")
+    operator.def_jax_kernel(lambda outs, **static: lambda a, b: [a * b + 100])
+    return operator
+
+
+def shifted_product(outs, shift=1, made=None):
+    """Generate ``a * b + shift``: everything that the kernel is made of is the call's."""
+    info = outs[0]
+    kind, constant = jaxinfo_to_warpinfo(info), jaxinfo_to_warpinfo(info).dtype(shift)
+
+    @wp.kernel(module="unique", enable_backward=False)
+    def kernel(a: kind, b: kind, out: kind):
+        i = wp.tid()
+        out[i] = a[i] * b[i] + constant
+
+    if made is not None:
+        made.append(info)
+    return lambda a, b: jax_kernel(kernel, launch_dims=info.shape, output_dims={"out": info.shape})(a, b)
+
+
+def test_a_generator_makes_the_kernel_of_each_call(platform):
+    made = []
+    operator = new_operator(platform, "made", functools.partial(shifted_product, made=made))
+    for dtype, shift in (("float32", 1), ("float32", 2), ("int32", 1), ("float32", 1)):
+        x = X.astype(dtype)
+        for _ in range(2):
+            (result,) = operator(x, x, outs=[x], shift=shift)
+            assert result.dtype == dtype
+            assert_array_equal(result, x * x + shift)
+    assert len(made) == 3
+    assert operator.defaults["gpu" if platform == "cuda" else "cpu"] == "warp"
+
+
+def test_an_operator_under_transformations(platform):
+    operator = new_operator(platform, "transformed", shifted_product)
+
+    def run(a, b):
+        return operator(a, b, outs=[jax.ShapeDtypeStruct(a.shape, a.dtype)])[0]
+
+    rows = np.stack([X, 2 * X])
+    assert_array_equal(jax.jit(run)(X, X), X * X + 1)
+    assert_array_equal(jax.vmap(run, (0, None))(rows, X), rows * X + 1)
+    assert_array_equal(jax.lax.scan(lambda c, _: (run(c, jnp.ones(5)), None), X, length=7)[0], X + 7)
+    assert_array_equal(jax.lax.while_loop(lambda c: c[0] < 7, lambda c: run(c, jnp.ones(5)), X), X + 7)
+    assert_array_equal(jax.lax.cond(True, run, lambda a, b: a, X, X), X * X + 1)
+    with jax.disable_jit():
+        assert_array_equal(run(X, X), X * X + 1)
+
+
+def test_switching_backends_reaches_what_is_jitted(platform):
+    operator = new_operator(platform, "switched", shifted_product)
+    jitted = jax.jit(lambda x: operator(x, x, outs=[jax.ShapeDtypeStruct(x.shape, x.dtype)])[0])
+    for _ in range(2):
+        assert_array_equal(jitted(X), X * X + 1)
+        with use_backend("jax"):
+            assert_array_equal(jitted(X), X * X + 100)
+    assert_array_equal(operator(X, X, outs=[X], backend="jax")[0], X * X + 100)
+
+
+def test_a_kernel_for_the_other_platform_only(platform):
+    operator = XLACustomKernel(f"test_transforms_other_{platform}", replace=True)
+    if platform == "cpu":
+        operator.def_warp_kernel(shifted_product)
+    else:
+        operator.def_warp_kernel(shifted_product, platform="cpu")
+    with pytest.raises(BackendNotFoundError, match=r"no kernel|registered"):
+        operator(X, X, outs=[X])
+
+
+def test_derivatives_of_an_operator(platform):
+    operator = new_operator(platform, "reference", shifted_product)
+    operator.def_reference(lambda a, b, outs: [a * b + 1])
+    by_rules = new_operator(platform, "rules", shifted_product)
+
+    def product(a, b):
+        return by_rules(a, b, outs=[jax.ShapeDtypeStruct(a.shape, a.dtype)], shift=0)[0]
+
+    custom = jax.custom_vjp(product)
+    custom.defvjp(lambda a, b: (product(a, b), (a, b)), lambda r, ct: (product(r[1], ct), product(r[0], ct)))
+    struct = jax.ShapeDtypeStruct(X.shape, X.dtype)
+    for run in (lambda a, b: operator(a, b, outs=[struct])[0], custom):
+        gradient = jax.grad(lambda a, b, run=run: run(a, b).sum(), (0, 1))
+        assert_array_equal(jax.jit(gradient)(X, X + 1), [X + 1, X])
+        assert_array_equal(jax.vmap(gradient, (0, None))(np.stack([X, -X]), X + 1)[1], [X, -X])
+        check_grads(run, (X, X + 1), order=1, modes=["rev"], atol=1e-2, rtol=1e-2)
+
+
+# Kernels that are made again and again, in one module of Warp's, which is compiled again and again.
+
+
+def made_in(number):
+    @wp.kernel
+    def kernel(x: wp.array(dtype=float), out: wp.array(dtype=float)):
+        i = wp.tid()
+        out[i] = x[i] + number
+
+    return kernel
+
+
+def test_what_was_compiled_before_stays_right():
+    first, second = made_in(1.0), made_in(2.0)
+    runs = [jax_kernel(kernel) for kernel in (first, second)]
+    compiled = jax.jit(runs[0]).lower(X).compile()  # after another of the same name was made
+    assert_array_equal(compiled(X)[0], X + 1)
+    runs.append(warp_kernel(made_in(3.0), same))
+    del first, second
+    gc.collect()
+    for _ in range(2):
+        assert_array_equal(compiled(X)[0], X + 1)
+        for number, run in enumerate(runs, 1):
+            assert_array_equal(np.ravel(run(X)), X + number)
+    assert_array_equal(jax.jit(lambda x: runs[1](runs[0](x)[0])[0])(X), X + 3)
+
+
+def test_a_kernel_that_is_made_while_a_function_is_traced():
+    @functools.partial(jax.jit, static_argnames="number")
+    def program(x, number):
+        return jax_kernel(made_in(number))(x)[0]
+
+    for x in (X, X[:2], X):
+        assert_array_equal(program(x, number=7.0), x + 7)
