@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numba import cuda
 
 from xlakernel.core import output_init
-from xlakernel.core.errors import AliasError, LaunchError
+from xlakernel.core.errors import AliasError, LaunchError, ShardingRuleError
 from xlakernel.core.gpu.fill import fill
 from xlakernel.core.gpu.plan import Array
 from xlakernel.core.specs import Struct
@@ -100,6 +100,14 @@ def test_an_output_with_an_inputs_memory_begins_with_that(make_axpy, init):
     with pytest.raises(AliasError, match="output 0 begins with input 1"):
         make_axpy(output_init=init, input_output_aliases={1: 0})
     make_axpy(output_init=[None], input_output_aliases={1: 0})
+
+
+def test_devices_would_each_add_what_a_sum_begins_with(make_axpy):
+    for init in (1, [0.5]):
+        with pytest.raises(ShardingRuleError, match=r"axpy: .* sums output 0 over \['j'\], and output_init"):
+            make_axpy(output_init=init, sharding_rule="[i] j, j -> [i]")
+        make_axpy(output_init=init, sharding_rule="[i] [j], [j] -> [i]")
+    make_axpy(output_init=0, sharding_rule="[i] j, j -> [i]")
 
 
 def test_equal_values_of_other_types_are_other_kernels(make_axpy):

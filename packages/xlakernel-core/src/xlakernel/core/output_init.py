@@ -8,7 +8,8 @@ from typing import Any, cast
 import jax
 import numpy as np
 
-from .errors import AliasError, LaunchError
+from .errors import AliasError, LaunchError, ShardingRuleError
+from .sharding import ShardingRule
 from .specs import Struct
 
 #: A value as its dtype and bytes: 1, 1.0 and True are equal in Python, and a NaN is not even equal to itself.
@@ -57,6 +58,22 @@ def check_aliases(kernel: str, output_init: OutputInit, aliases: Mapping[int, in
             raise AliasError(
                 f"{kernel}: output {o} begins with input {i} (input_output_aliases), and cannot begin with an "
                 "output_init too. Give None for it, and a value for each other output."
+            )
+
+
+def check_sums(kernel: str, output_init: OutputInit, rule: str | None) -> None:
+    """Raise `ShardingRuleError` if devices would each add the value that an output begins with to their sum of it."""
+    if output_init is None or rule is None:
+        return
+    summed = ShardingRule.parse(rule, kernel).summed
+    values = (output_init,) * len(summed) if is_for_all(output_init) else output_init
+    for i, (value, missing) in enumerate(zip(cast("tuple[Frozen | None, ...]", values), summed, strict=False)):
+        number = 0 if value is None else np.frombuffer(value[1], value[0])[0]
+        if missing and number != 0:
+            raise ShardingRuleError(
+                f"{kernel}: sharding_rule {rule!r} sums output {i} over {sorted(map(str, missing))}, and output_init "
+                f"lets it begin with {number}, which would be added once for each device. Begin with 0 and add it to "
+                "the result, or write the factor in brackets."
             )
 
 

@@ -117,7 +117,7 @@ def numba_cuda_kernel(
       OutputSpecError: if *outs* has leaves without shape and dtype.
       AliasError: if *input_output_aliases* cannot hold, or shares an output that has an *output_init*.
       VmapMethodError: if *vmap_method* is unknown.
-      ShardingRuleError: if *sharding_rule* is not a rule.
+      ShardingRuleError: if *sharding_rule* is not a rule, or sums an output whose *output_init* is not 0.
 
     The function it returns raises `ArityError`, `InputError`, `DtypeError`, `StaticArgumentError` and, where functions
     say what to launch, `LaunchError` when it is traced. When it is lowered it raises `DeviceError` if there is no GPU,
@@ -148,6 +148,7 @@ def numba_cuda_kernel(
     aliases = input_output_aliases if isinstance(input_output_aliases, Mapping) else {}  # else core complains
     init = begin.freeze(name, output_init)
     begin.check_aliases(name, init, aliases)
+    begin.check_sums(name, init, sharding_rule)
     shared_mem = check_shared_mem(name, shared_mem)
     described = NumbaCudaKernel(
         kernel, form, shared_mem, init, frozenset(o for o in aliases.values() if isinstance(o, int))
