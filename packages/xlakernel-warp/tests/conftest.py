@@ -1,16 +1,20 @@
-"""Settings and fixtures that several test files share."""
+"""Settings that several test files share."""
 
 import jax
 import pytest
+from hypothesis import settings
 
 # Several devices without several machines. It must be said before JAX starts, which some files do when collected.
 if jax.config.jax_num_cpu_devices != 4:
     jax.config.update("jax_num_cpu_devices", 4)
 
+settings.register_profile("xlakernel", deadline=None, database=None, max_examples=40)
+settings.load_profile("xlakernel")
+
 
 @pytest.fixture(autouse=True)
 def on_the_platform(request):
-    """Without a GPU, or beside one, the tests that need none run on the CPU."""
+    """Tests run on the CPU, also beside a GPU, unless they are for that."""
     before = jax.config.jax_default_device
     jax.config.update("jax_default_device", jax.devices("cuda" if request.node.get_closest_marker("gpu") else "cpu")[0])
     yield
@@ -19,7 +23,7 @@ def on_the_platform(request):
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def platform(request):
-    """For tests that hold on both platforms: on which one this is."""
+    """For tests that run on both platforms, each by itself: ``pytest.mark.usefixtures("platform")``."""
     return request.param
 
 
@@ -29,3 +33,9 @@ def enable_x64():
     if hasattr(jax, "enable_x64"):
         return lambda: jax.enable_x64(True)
     return jax.experimental.enable_x64
+
+
+@pytest.fixture
+def x64(enable_x64):
+    with enable_x64():
+        yield
