@@ -402,7 +402,7 @@ def add(x: wp.array(dtype=float), y: wp.array(dtype=float), out: wp.array(dtype=
 @pytest.mark.parametrize(
     ("dims", "written"),
     [(None, 6), (6, 6), ((6,), 6), ((2, 3), 2), (lambda x, y: x.shape, 6), (lambda x, y: y.size, 1), (0, 0), (4, 4)],
-    ids=repr,
+    ids=["None", "6", "(6,)", "(2, 3)", "function", "function of 1", "0", "4"],
 )
 def test_launch_dims_of_every_form(dims, written):
     x, y = np.arange(6, dtype="f4"), np.full(1, 10, "f4")
