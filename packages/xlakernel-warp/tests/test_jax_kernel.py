@@ -11,6 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from xlakernel.core.errors import (
     ArgumentError,
+    ArityError,
     DifferentiationError,
     DtypeError,
     InputError,
@@ -20,7 +21,7 @@ from xlakernel.core.errors import (
     StaticArgumentError,
     VmapMethodError,
 )
-from xlakernel.warp import jax_kernel
+from xlakernel.warp import jax_kernel, warp_kernel
 
 wp.set_module_options({"enable_backward": False})
 pytestmark = pytest.mark.usefixtures("platform")
@@ -506,6 +507,12 @@ MADE_WRONG = {
         DifferentiationError,
         "output_dims is not supported when enable_backward=True",
     ),
+    "a name as in/out": (
+        scale,
+        {"in_out_argnames": "out"},
+        ArgumentError,
+        r"in_out_argnames is 'out'; expected a sequence of names, such as \['out'\]",
+    ),
 }
 
 
@@ -543,7 +550,11 @@ CALLED_WRONG = {
         InputError,
         r"expected 2 dimensions \(1 of the array and 1 of its elements\), got 3",
     ),
-    "no such output": (lambda: RUN(X, 2.0, output_dims={"o": 3}), OutputSpecError, "Missing output dimensions .*'out'"),
+    "no such output": (
+        lambda: RUN(X, 2.0, output_dims={"o": 3}),
+        OutputSpecError,
+        r"Missing output dimensions .*'out'; output_dims has \['o'\]",
+    ),
     "no outputs": (lambda: RUN(X, 2.0, output_dims={}), OutputSpecError, "Missing output dimensions .*'out'"),
     "the outputs' rank": (lambda: RUN(X, 2.0, output_dims=(2, 3)), OutputSpecError, r"argument 'out': \(2, 3\); it is"),
     "the launch's rank": (lambda: RUN(X, 2.0, launch_dims=(2, 3)), OutputSpecError, r"argument 'out': \(2, 3\); it is"),
@@ -556,7 +567,12 @@ CALLED_WRONG = {
     "a launch": (lambda: RUN(X, 2.0, launch_dims=1.0), LaunchError, "launch_dims is 1.0"),
     "too large a launch": (lambda: RUN(X, 2.0, launch_dims=2**33, output_dims=1), LaunchError, "scale: "),
     "a method of vmap": (lambda: RUN(X, 2.0, vmap_method="fast"), VmapMethodError, "unknown vmap_method 'fast'"),
-    "a keyword": (lambda: RUN(X, factor=2.0), TypeError, "factor"),
+    "a keyword": (lambda: RUN(X, factor=2.0), ArityError, r"scale: .* no option 'factor'.*by position.*\(x, factor\)"),
+    "a keyword, with an adjoint": (
+        lambda: jax_kernel(scale, enable_backward=True)(X, factor=2.0),
+        ArityError,
+        "no option 'factor'",
+    ),
 }
 
 
@@ -565,3 +581,32 @@ CALLED_WRONG = {
 def test_a_call_that_cannot_be(jit, call, error, text):
     with pytest.raises(error, match=text):
         jit(call)()
+
+
+def test_a_kernel_without_a_derivative_says_that_warp_has_one():
+    with pytest.raises(DifferentiationError, match="enable_backward=True"):
+        jax.grad(lambda x: RUN(x, 2.0)[0].sum())(X)
+
+
+@wp.kernel(enable_backward=True, module="unique")
+def squared(x: wp.array(dtype=float), out: wp.array(dtype=float)):
+    i = wp.tid()
+    out[i] = x[i] * x[i]
+
+
+def test_an_adjoint_has_no_adjoint():
+    run = jax_kernel(squared, enable_backward=True)
+    with pytest.raises(DifferentiationError, match="no derivative of its own") as caught:
+        jax.grad(lambda x: jax.grad(lambda x: run(x)[0].sum())(x).sum())(X)
+    assert "enable_backward" not in str(caught.value)
+
+
+@pytest.mark.parametrize("outs", [wp.array(dtype=float), lambda *_: wp.array(dtype=float)], ids=["given", "returned"])
+def test_an_annotation_is_no_description_of_an_output(outs):
+    with pytest.raises(OutputSpecError, match=r"outs\[0\] is array.*no extents.*warpinfo_to_jaxinfo"):
+        warp_kernel(scale, outs)(X, factor=2.0)
+
+
+def test_an_output_of_another_dtype_is_asked_for_otherwise():
+    with pytest.raises(DtypeError, match=r"\(output 0\), expected float32, got int32. Let outs ask for float32"):
+        warp_kernel(scale, jax.ShapeDtypeStruct((3,), np.int32))(X, factor=2.0)

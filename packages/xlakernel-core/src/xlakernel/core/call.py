@@ -56,6 +56,8 @@ class Kernel(abc.ABC):
     takes_batches: bool = False
     #: What to add to the message of a call with a wrong number of arguments.
     arity_advice: str = ""
+    #: What to add to the message of a call that has no derivative.
+    derivative_advice: str = ""
 
     def on(self, platform: str) -> Kernel:
         """Return the kernel to run on one of its platforms, where it is not the same on all."""
@@ -250,7 +252,7 @@ def _no_derivative(*_: Any, call: NativeCall, **__: Any) -> Any:
     raise DifferentiationError(
         f"{call}: a kernel has no derivative of its own. Give its wrapper one of {WAYS}; give an XLACustomKernel one "
         "with def_reference, def_jvp, def_vjp or def_transpose; or keep the call out of the derivative with "
-        "jax.lax.stop_gradient on its inputs."
+        f"jax.lax.stop_gradient on its inputs.{call.kernel.derivative_advice}"
     )
 
 

@@ -233,7 +233,8 @@ def _freeze_anew(kernel: str, name: str, value: Any) -> tuple[str, bytes]:
     if isinstance(value, jax.core.Tracer):
         raise StaticArgumentError(
             f"{kernel}: the static scalar {name!r} is traced ({value}); it must be a number while tracing. Name it in "
-            f"jax.jit(..., static_argnames={name!r}), or pass it by position as a 0-d array and read {name}[()]."
+            f"jax.jit(..., static_argnames={name!r}), or pass it by position, as a 0-d array, to a "
+            "parameter that is an array, and read its one element."
         )
     if isinstance(value, (bool, int, float, np.generic)):
         scalar = np.asarray(value)

@@ -32,6 +32,8 @@ class AdjointKernel(WarpKernel):
 
     count: int = 0
 
+    derivative_advice = ""
+
     def check(self, inputs: Sequence[Struct], outs: Sequence[Struct]) -> None:
         """Nothing is to be checked: the kernel has run on the same arrays."""
 

@@ -16,7 +16,7 @@ from xlakernel.core.wrapper import kernel_function
 
 from ._function import WarpFunction
 from ._parameters import Parameter, parameter
-from ._split import FrozenDims, OutputDims, SplitParameters, freeze_output_dims, split_parameters
+from ._split import FrozenDims, OutputDims, SplitParameters, freeze_names, freeze_output_dims, split_parameters
 
 #: How many graphs of a callable Warp would keep.
 _GRAPH_CACHE_MAX = 32
@@ -90,8 +90,13 @@ def jax_callable(
       [ShapeDtypeStruct(shape=(3,), dtype=float32)]
     """
     mode = warp.JaxCallableGraphMode(warp.JaxCallableGraphMode.JAX if graph_mode is None else graph_mode)
-    listed = [tuple(names or ()) for names in (in_out_argnames, stage_in_argnames, stage_out_argnames)]
     name = str(getattr(func, "__name__", repr(func)))
+    given = {
+        "in_out_argnames": in_out_argnames,
+        "stage_in_argnames": stage_in_argnames,
+        "stage_out_argnames": stage_out_argnames,
+    }
+    listed = [freeze_names(name, what, names) for what, names in given.items()]
     split = split_parameters(name, _annotated(func), num_outputs, listed[0])
     outputs = freeze_output_dims(name, output_dims)
     made = _made(func, split, mode, vmap_method, outputs, *listed, module_preload_mode, bool(has_side_effect))
@@ -154,9 +159,10 @@ class JaxCallable:
         return len(self.captures)
 
     def __call__(
-        self, *args: Any, output_dims: OutputDims | None = None, vmap_method: str | None = None
+        self, *args: Any, output_dims: OutputDims | None = None, vmap_method: str | None = None, **unknown: Any
     ) -> list[jax.Array]:
         """Run the function; see `jax_callable`."""
+        self.xlakernel.split.check_options(unknown, ("output_dims", "vmap_method"))
         arrays, scalars = self.xlakernel.split.divide(args)
         chosen = freeze_output_dims(self.__name__, output_dims)
         function = self._function(self.output_dims if chosen is None else chosen, vmap_method or self.vmap_method)
@@ -189,7 +195,15 @@ def _annotated(func: Any) -> list[Parameter]:
             f"jax_callable: {name} is of type {type(func).__name__}; expected a function that launches Warp "
             f"kernels.{what}"
         )
-    signature = inspect.signature(func, eval_str=True)
+    try:
+        signature = inspect.signature(func, eval_str=True)
+    except (
+        NameError
+    ) as error:  # with `from __future__ import annotations` they are strings, without a function's locals
+        raise KernelTypeError(
+            f"jax_callable: the annotations of {name} are strings, and one has a name that is not global: {error}. "
+            "Leave out `from __future__ import annotations` where annotations are made in a function."
+        ) from error
     if signature.return_annotation not in (None, inspect.Signature.empty):
         raise KernelTypeError(f"jax_callable: {name}: Function must not return a value, and is annotated to.")
     found = []

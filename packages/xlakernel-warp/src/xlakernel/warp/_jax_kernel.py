@@ -25,6 +25,7 @@ from ._split import (
     SplitParameters,
     check_block_dim,
     freeze_launch_dims,
+    freeze_names,
     freeze_output_dims,
     split_parameters,
 )
@@ -95,7 +96,8 @@ def jax_kernel(
       [ShapeDtypeStruct(shape=(3,), dtype=float32)]
     """
     check_kernel(kernel, "jax_kernel")
-    name, in_out = name_of(kernel), tuple(in_out_argnames or ())
+    name = name_of(kernel)
+    in_out = freeze_names(name, "in_out_argnames", in_out_argnames)
     threads = check_block_dim(name, block_dim)
     split = split_parameters(name, parameters_of(kernel, "jax_kernel"), num_outputs, in_out)
     dims = freeze_launch_dims(name, launch_dims)
@@ -155,8 +157,10 @@ class JaxKernel:
         output_dims: OutputDims | None = None,
         launch_dims: Dims | None = None,
         vmap_method: str | None = None,
+        **unknown: Any,
     ) -> list[jax.Array]:
         """Run the kernel; see `jax_kernel`."""
+        self.split.check_options(unknown, ("output_dims", "launch_dims", "vmap_method"))
         arrays, scalars = self.split.divide(args)
         blocks = _inside.cpu_blocks()
         if output_dims is None and launch_dims is None and vmap_method is None and not blocks:
@@ -215,6 +219,8 @@ class DifferentiableJaxKernel(JaxKernel):
 
     def __call__(self, *args: Any, **options: Any) -> list[jax.Array]:
         """Run the kernel; see `jax_kernel`."""
+        known = "output_dims", "launch_dims", "vmap_method"
+        self.split.check_options([name for name in options if name not in known], known[:0])
         for name in options:
             why = "is not supported" if name == "output_dims" else "cannot be overridden per-call"
             raise ArityError(

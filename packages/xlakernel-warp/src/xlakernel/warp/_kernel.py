@@ -55,6 +55,7 @@ class WarpKernel(Kernel):
     cpu_blocks: bool = False
 
     platforms = ("cpu", "cuda")
+    derivative_advice = " Warp has an adjoint of the kernel: jax_kernel(kernel, enable_backward=True) takes it."
 
     @property
     def name(self) -> str:  # type: ignore[override]  # read-only here

@@ -65,9 +65,11 @@ class Parameter:
         if wanted is None:
             jaxtype_to_warptype(struct.dtype)
         elif struct.dtype != wanted:
+            given = where.startswith("input")
+            remedy = f"Convert it with astype({wanted.name!r})" if given else f"Let outs ask for {wanted.name}"
             raise DtypeError(
                 f"{kernel}: Invalid data type for array argument {self.name!r} ({where}), expected {wanted.name}, got "
-                f"{struct.dtype.name}. Convert it with astype({wanted.name!r}), or annotate the parameter otherwise."
+                f"{struct.dtype.name}. {remedy}, or annotate the parameter otherwise."
             )
         alone = self.ndim == 1 and len(struct.shape) == len(self.inner)  # a 0-d array is one of shape (1,) to Warp
         if len(struct.shape) != self.rank and not alone:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 
-from xlakernel.core.errors import ArgumentError, KernelTypeError, OutputSpecError, StaticArgumentError
+from xlakernel.core.errors import ArgumentError, ArityError, KernelTypeError, OutputSpecError, StaticArgumentError
 from xlakernel.core.extents import extents
 from xlakernel.core.specs import Struct
 
@@ -80,6 +80,16 @@ class SplitParameters:
         pairs = list(zip(wanted, arguments, strict=True))
         return [x for p, x in pairs if p.is_array], {p.name: p.number(x, self.name) for p, x in pairs if not p.is_array}
 
+    def check_options(self, unknown: Iterable[str], known: Sequence[str]) -> None:
+        """Raise `ArityError` for the first option that a call does not have, such as the name of a scalar."""
+        for name in unknown:
+            taken = f"by keyword it is given {', '.join(known)}" if known else "nothing is given by keyword"
+            wanted = ", ".join(parameter.name for parameter in self.parameters[: self.given])
+            raise ArityError(
+                f"{self.name}: a call has no option {name!r}; the parameters are given by position, scalars among "
+                f"them: ({wanted}), and {taken}."
+            )
+
     def numbers(self, count: int) -> dict[str, int]:
         """Return the number of each array, among *count* inputs and then the outputs; of one that is both, the last."""
         numbers = {parameter.name: number for number, parameter in enumerate(self.inputs)}
@@ -113,7 +123,10 @@ class SplitParameters:
         generic = next((x.dtype for p, x in zip(self.inputs, inputs, strict=False) if p.dtype is None), None)
         for parameter in self.outputs:
             if by_name is not None and parameter.name not in by_name:
-                raise OutputSpecError(f"{self.name}: Missing output dimensions for argument {parameter.name!r}.")
+                raise OutputSpecError(
+                    f"{self.name}: Missing output dimensions for argument {parameter.name!r}; output_dims has "
+                    f"{sorted(by_name)}."
+                )
             own = dims if by_name is None else by_name[parameter.name]
             found.append(self._out(parameter, tuple(own), generic))  # type: ignore[arg-type]
         return found
@@ -173,6 +186,17 @@ def split_parameters(name: str, parameters: Sequence[Parameter], num_outputs: in
             raise KernelTypeError(f"{name}: All output arguments must be arrays; {parameter.name} is a scalar.")
     # In the result, they stand in the order of the parameters.
     return SplitParameters(name, tuple(parameters), given, tuple(label for label in known if label in set(in_out)))
+
+
+def freeze_names(name: str, what: str, names: Any) -> tuple[str, ...]:
+    """Return the names of parameters as a tuple.
+
+    Raises:
+      ArgumentError: if they are one string, which would be read letter by letter.
+    """
+    if isinstance(names, str):
+        raise ArgumentError(f"{name}: {what} is {names!r}; expected a sequence of names, such as [{names!r}].")
+    return tuple(names or ())
 
 
 def freeze_launch_dims(name: str, dims: Dims | None) -> tuple[int, ...] | None:

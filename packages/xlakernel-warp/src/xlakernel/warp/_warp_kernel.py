@@ -11,7 +11,7 @@ import jax
 import warp
 
 from xlakernel.core import output_init as begin
-from xlakernel.core.errors import ArityError, KernelTypeError, LaunchError
+from xlakernel.core.errors import ArityError, KernelTypeError, LaunchError, OutputSpecError
 from xlakernel.core.extents import extents
 from xlakernel.core.specs import Struct, counted, flatten_outs
 from xlakernel.core.transforms.declaration import Transpose
@@ -161,16 +161,28 @@ def warp_kernel(
 def _checked_outs(kernel: WarpKernel, outs: Any, output_init: Any) -> Callable[..., Any]:
     """Return *outs* as a function of the inputs' structs that also checks what may depend on them."""
     given = outs if callable(outs) and not hasattr(outs, "dtype") else None
-    known = None if given else flatten_outs(outs, kernel.name)
+    known = None if given else _flattened(kernel.name, outs)
 
     def outs_of(*inputs: Struct) -> Any:
-        structs, tree = known or flatten_outs(outs(*inputs), kernel.name)
+        structs, tree = known or _flattened(kernel.name, outs(*inputs))
         _check_counts(kernel, len(inputs), len(structs))
         begin.check_structure(kernel.name, output_init, tree)
         kernel.check(inputs, structs)
         return jax.tree.unflatten(tree, structs)
 
     return functools.wraps(given)(outs_of) if given else outs_of
+
+
+def _flattened(kernel: str, outs: Any) -> tuple[tuple[Struct, ...], Any]:
+    """Return the outputs' structs and their tree; an annotation of Warp's would pass for an array of no elements."""
+    for i, leaf in enumerate(jax.tree.leaves(outs)):
+        if warp.types.is_array(leaf):
+            raise OutputSpecError(
+                f"{kernel}: outs[{i}] is {leaf!r}, an array of Warp's or an annotation of one, which has no extents; "
+                "expected an object with a shape and a dtype, such as jax.ShapeDtypeStruct((n,), jnp.float32). "
+                "warpinfo_to_jaxinfo(annotation, shape) makes one."
+            )
+    return flatten_outs(outs, kernel)
 
 
 def _check_counts(kernel: WarpKernel, inputs: int, outs: int) -> None:
