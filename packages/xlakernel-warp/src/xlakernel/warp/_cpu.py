@@ -25,7 +25,7 @@ from ._kernel import Static, WarpKernel
 from ._launch import WarpLaunch
 from ._names import target_name
 from ._python import python_target
-from ._range import range_entry
+from ._range import check_launch, range_entry
 from ._recipe import Origin
 from ._recorded import Recorded, record
 
@@ -96,6 +96,8 @@ class KernelOnCpu(Kernel):
         """
         launch, ordered, debug = origin.launch, origin.ordered, origin.debug
         alone = recorded is not None and _inside.must_run_alone(recorded.launch)
+        if recorded is not None and self.described.parallel:
+            check_launch(recorded.launch)  # the handler may be there, from another launch of the kernel
         if target is None:
             code = None if recorded is None else _inside.content(launch.kernel, 1)
             what = (

@@ -137,7 +137,7 @@ def range_entry(launch: Any) -> int:
     """
     key = launch.kernel.key
     with _lock, recognised(key):
-        _check_launch(key, launch)
+        check_launch(launch)
         kernel = loaded_kernel(launch)
         _check_kernel(kernel)
         source = with_ranges(kernel.source)
@@ -173,8 +173,15 @@ def _edit(entry: re.Match[str]) -> str:
     return text
 
 
-def _check_launch(key: str, launch: Any) -> None:
-    """Raise what is wrong with splitting this launch, whatever the kernel does."""
+def check_launch(launch: Any) -> None:
+    """Raise what is wrong with splitting this launch, whatever the kernel does.
+
+    An entry is the kernel's, and the next launch that it is used for may be another one.
+
+    Raises:
+      LaunchError: as `range_entry`.
+    """
+    key = launch.kernel.key
     if not launch.device.is_cpu:
         raise LaunchError(f"{key}: only a launch on the CPU can be split; this one is for {launch.device}.")
     if launch.adjoint:
