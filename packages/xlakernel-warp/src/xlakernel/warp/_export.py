@@ -31,26 +31,40 @@ def rebuild(target: str, data: Mapping[str, Any]) -> None:
     Raises:
       ExportError: if the kernel is not the one that was exported, or this Warp does not launch it as that one did.
     """
-    kernel = read_kernel(target, data)
-    origin = _origin(kernel, data["launch"])
-    check_kernel(data["name"], origin.launch, kernel, data)
-    if origin.platform == "cpu":
-        _register_on_the_cpu(origin, target, data)
-    else:
-        from xlakernel.core.gpu.target import register_again
+    with _inside.lock:
+        kernel = read_kernel(target, data)
+        _check_blocks(data["name"], data["launch"])
+        origin = _origin(kernel, data["launch"])
+        check_kernel(data["name"], origin.launch, kernel, data)
+        if origin.platform == "cpu":
+            _register_on_the_cpu(origin, target, data)
+        else:
+            _register_on_gpus(origin, target)
 
-        check_device(origin.described.name)
-        launchable = KernelOnGpu(origin.described).launchable(origin.launch, origin.recipe)
-        register_again(launchable, target, debug=origin.debug)
+
+def _check_blocks(name: str, call: Mapping[str, Any]) -> None:
+    if call["platform"] == "cpu" and call["cpu_blocks"] != _inside.cpu_blocks():
+        raise ExportError(
+            f"deserialize: the kernel {name} was exported with warp.config.enable_cpu_blocks = {call['cpu_blocks']}, "
+            "and with the other blocks that it has here it may be another kernel. Set it before the program is loaded."
+        )
 
 
 def _origin(kernel: Any, call: Mapping[str, Any]) -> Origin:
     """Return what `Origin.recipe` wrote."""
-    given = (kernel, parameters_of(kernel, "deserialize"), tuple(call["dims"]), call["block_dim"])
-    init = tuple(None if value is None else _frozen(*value) for value in call["output_init"])
-    rest = (init or None, tuple(call["in_out"]), frozenset(call["aliased"]), call["parallel"])
-    count = call["adjoint_of"]
-    described = WarpKernel(*given, *rest) if count is None else AdjointKernel(*given, *rest, count=count)
+    adjoint = call["adjoint_of"] is not None
+    described = (AdjointKernel if adjoint else WarpKernel)(
+        kernel,
+        parameters_of(kernel, "deserialize"),
+        tuple(call["dims"]),
+        call["block_dim"],
+        output_init=tuple(None if value is None else _frozen(*value) for value in call["output_init"]) or None,
+        in_out=tuple(call["in_out"]),
+        aliased=frozenset(call["aliased"]),
+        parallel=call["parallel"],
+        cpu_blocks=call["cpu_blocks"],
+        **({"count": call["adjoint_of"]} if adjoint else {}),
+    )
     inputs, outs = _structs(call["inputs"]), _structs(call["outs"])
     static = {name: np.frombuffer(*_frozen(*value)[::-1])[0] for name, value in call["static"].items()}
     launch = described.launch(inputs, outs, static)
@@ -73,6 +87,14 @@ def _register_on_the_cpu(origin: Origin, target: str, data: Mapping[str, Any]) -
         return
     recorded = None if origin.launch.is_empty else _record_alike(origin.launch, data)
     kernel.register_native(origin, recorded, target)
+
+
+def _register_on_gpus(origin: Origin, target: str) -> None:
+    from xlakernel.core.gpu.target import register_again
+
+    check_device(origin.described.name)
+    launchable = KernelOnGpu(origin.described).launchable(origin.launch, origin.recipe)
+    register_again(launchable, target, debug=origin.debug)
 
 
 def _record_alike(launch: WarpLaunch, data: Mapping[str, Any]) -> Recorded:

@@ -81,6 +81,10 @@ class Origin:
         Raises:
           ExportError: if it cannot be made there, or only something else.
         """
+        with _inside.lock:
+            return self._recipe(native)
+
+    def _recipe(self, native: Mapping[str, Any]) -> Recipe:
         kernel = self.described.kernel
         name, reference = _path(kernel), _check_importable(kernel)
         if content_of(kernel) != self.content:
@@ -116,6 +120,7 @@ class Origin:
             "in_out": list(described.in_out),
             "aliased": sorted(described.aliased),
             "parallel": described.parallel,
+            "cpu_blocks": described.cpu_blocks,
             "inputs": [(list(map(int, s.shape)), s.dtype.name) for s in self.inputs],
             "outs": [(list(map(int, s.shape)), s.dtype.name) for s in self.outs],
             "static": {name: (value.dtype.name, value.tobytes().hex()) for name, value in self.static.items()},
@@ -154,18 +159,19 @@ def check_kernel(name: str, launch: WarpLaunch, kernel: Any, data: Mapping[str, 
     known = sorted(here.keys() & there.keys())  # another Warp has others
     _check_listed(name, "options", *([[option, found[option]] for option in known] for found in (there, here)))
     checks = data["checks"]
-    found = {"bytecode": lambda: _code(kernel), "source": lambda: _code(kernel, definition)}
     kind = "bytecode" if checks["python"] == PYTHON else "source"
-    own = _hash(launch, data["launch"]["platform"]) if checks["warp"] == warp.__version__ else None
-    # Warp's hash changes with each comment, and from version to version, but it knows what `warp.static` got from an
-    # object that cannot be compared.
-    if None in (checks[kind], found[kind]()) and own is not None and own == checks["hash"]:
-        return
+    found = _code(kernel, None if kind == "bytecode" else definition)
+    unknown = next((_describe_unknown(value, checks["warp"]) for value in _unknown(kernel)), None)
+    if None in (checks[kind], found) and checks["warp"] == warp.__version__:
+        # Warp's own hash changes with each comment, and from version to version, but it knows what `warp.static` got
+        # from an object that cannot be compared.
+        checks, found = {**checks, kind: checks["hash"]}, _hash(launch, data["launch"]["platform"])
+        unknown = None
     check_same(
         f"deserialize: the kernel {name} ({kernel.func.__code__.co_filename})",
         checks,
-        found,
-        lambda: None if own else next((_describe_unknown(value, checks["warp"]) for value in _unknown(kernel)), None),
+        {kind: lambda: found},
+        lambda: unknown,
         "its code has changed, or that of a function, or a constant that it refers to",
     )
 

@@ -1,0 +1,231 @@
+"""What is written about a kernel in an exported program, what is made of it, and what is refused."""
+
+import importlib
+import json
+import sys
+import textwrap
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import warp as wp
+
+from xlakernel.core import export
+from xlakernel.core.errors import ExportError
+from xlakernel.core.ffi.registry import recipes_of
+from xlakernel.warp import _export, _gpu, _inside, jax_kernel, warp_kernel
+from xlakernel.warp._parameters import parameter, read_annotations, write_annotations
+
+target = pytest.importorskip("xlakernel.core.gpu.target", exc_type=ImportError)
+
+X, Y = jax.ShapeDtypeStruct((4,), jnp.float32), jax.ShapeDtypeStruct((2, 3), jnp.float32)
+SOURCE = """
+    from typing import Any
+    import warp as wp
+
+    FACTOR = 2.0
+
+    @wp.kernel
+    def scaled(x: wp.array(dtype=float), factor: float, out: wp.array(dtype=float)):
+        i = wp.tid()
+        out[i] = FACTOR * factor * x[i]
+
+    @wp.kernel
+    def generic(x: wp.array(dtype=Any), out: wp.array(dtype=Any)):
+        i = wp.tid()
+        out[i] = x[i]
+
+    of_vectors = wp.overload(generic, [wp.array(dtype=wp.vec3)] * 2)
+    """
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch, request):
+    """A module of a user's, and a function that loads it anew with other source."""
+    name = "mine_" + "".join(c if c.isalnum() else "_" for c in request.node.name)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def load(source=SOURCE):
+        (tmp_path / f"{name}.py").write_text(textwrap.dedent(source))
+        sys.modules.pop(name, None)
+        importlib.invalidate_caches()
+        return importlib.import_module(name)
+
+    yield load
+    sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def launchables(monkeypatch):
+    """What was registered for a GPU that is not here: pairs of a launchable and whether it is for debug mode."""
+    seen = []
+    monkeypatch.setattr(target, "register", lambda launchable, *, once, debug: seen.append((launchable, debug)))
+    for name in (_gpu, _export):
+        monkeypatch.setattr(name, "check_device", lambda name: None)
+    return seen
+
+
+def read_back(data):
+    return json.loads(json.dumps(data, sort_keys=True))
+
+
+def recipe_of(function, *args, **static):
+    """Return what is written about the one kernel of a program for the CPU, and the name of its target."""
+    (name,) = export(jax.jit(lambda *args: function(*args, **static)))(*args).targets
+    return read_back(recipes_of(name)["cpu"]().data), name
+
+
+def same(x):
+    return x
+
+
+CALLS = {
+    "static": (lambda m: warp_kernel(m.scaled, same), [X], [X], {"factor": np.float32(1.5)}),
+    "init": (lambda m: warp_kernel(m.generic, same, output_init=np.float32("nan")), [X], [X], {}),
+    "each init": (lambda m: warp_kernel(m.generic, same, output_init=(2,)), [X], [X], {}),
+    "dims": (lambda m: warp_kernel(m.generic, same, launch_dims=lambda x: x.size - 1, block_dim=64), [X], [X], {}),
+    "empty": (lambda m: warp_kernel(m.generic, same, launch_dims=0), [X], [X], {}),
+    "alias": (lambda m: warp_kernel(m.generic, same, input_output_aliases={0: 0}), [X], [X], {}),
+    "in_out": (lambda m: jax_kernel(m.generic, in_out_argnames=["out"]), [X, X], [X], {}),
+    "overload": (lambda m: warp_kernel(m.of_vectors, same), [Y], [Y], {}),
+    "0-d": (lambda m: warp_kernel(m.generic, same), [jax.ShapeDtypeStruct((), jnp.bfloat16)], None, {}),
+}
+
+
+def check_round_trip(kernel, inputs, outs, static, launchables, *, debug=False):
+    kernel.on("cuda").target(inputs, outs or inputs, static, debug=debug)
+    before, _ = launchables[-1]
+    _export.rebuild("given", read_back(before.recipe().data))
+    after, mode = launchables[-1]
+    assert after is not before and (after.name, mode) == ("given", debug)
+    assert (after.label, after.place, after.arrays, after.aliased) == (
+        *(before.label, before.place, before.arrays, before.aliased),
+    )
+    assert after.launch.__self__ == before.launch.__self__  # the same kernel, threads, slots and fills
+    assert read_back(after.recipe().data) == read_back(before.recipe().data)
+
+
+@pytest.mark.parametrize("debug", [False, True])
+@pytest.mark.parametrize("call", CALLS)
+def test_a_launch_on_a_gpu_is_the_same_after_a_round_trip(module, launchables, call, debug):
+    make, inputs, outs, static = CALLS[call]
+    check_round_trip(make(module()).xlakernel, inputs, outs, static, launchables, debug=debug)
+
+
+def test_an_adjoint_is_the_same_after_a_round_trip(module, launchables):
+    from xlakernel.warp._adjoint import AdjointKernel
+    from xlakernel.warp._parameters import parameters_of
+
+    kernel = module().of_vectors
+    adjoint = AdjointKernel(kernel, parameters_of(kernel, "test"), count=1)
+    check_round_trip(adjoint, [Y, Y, Y], [Y, Y], {}, launchables)
+
+
+ANNOTATIONS = [
+    *[bool, int, float, wp.bool, wp.uint8, wp.int64, wp.float16, wp.bfloat16, wp.float64, wp.vec3, wp.vec2h, wp.mat22],
+    *[wp.quatf, wp.quatd, wp.transformf, wp.spatial_vectorf, wp.spatial_matrixd, wp.types.vector(7, wp.int8)],
+    *[wp.types.matrix((3, 5), wp.float64), wp.types.matrix((1, 1), wp.float32)],
+]
+
+
+@pytest.mark.parametrize("dtype", ANNOTATIONS, ids=wp.types.type_repr)
+def test_annotations_are_the_same_after_a_round_trip(dtype):
+    arrays = [parameter("x", wp.array(dtype=dtype, ndim=ndim), "here") for ndim in (1, 4)]
+    scalars = [] if wp.types.type_is_composite(dtype) else [parameter("x", dtype, "here")]
+    found = read_annotations(read_back(write_annotations([*arrays, *scalars])))
+    again = [parameter("x", kind, "here") for kind in found]
+    for before, after in zip([*arrays, *scalars], again, strict=True):
+        assert (after.ndim, after.inner, after.jax_dtype) == (before.ndim, before.inner, before.jax_dtype)
+        if wp.types.type_is_composite(dtype):
+            assert wp.types.type_repr(after.dtype) == wp.types.type_repr(before.dtype)
+
+
+# What is not exported
+
+
+@wp.kernel
+def at_the_top(x: wp.array(dtype=float), out: wp.array(dtype=float)):
+    i = wp.tid()
+    out[i] = x[i]
+
+
+def test_kernels_inside_of_functions():
+    @wp.kernel
+    def inner(x: wp.array(dtype=float), out: wp.array(dtype=float)):
+        i = wp.tid()
+        out[i] = x[i]
+
+    with pytest.raises(ExportError, match=r"inner is defined inside a function.*Define it at the top level of a mod"):
+        recipe_of(warp_kernel(inner, same), X)
+
+
+def test_kernels_of_main(monkeypatch):
+    monkeypatch.setattr(at_the_top.func, "__module__", "__main__")
+    with pytest.raises(ExportError, match=r"__main__\.at_the_top is defined in __main__.*that can be imported"):
+        recipe_of(warp_kernel(at_the_top, same), X)
+
+
+def test_kernels_whose_name_is_another_ones(module):
+    mine = module()
+    kernel, mine.scaled = mine.scaled, mine.generic
+    with pytest.raises(ExportError, match=r"scaled is not what its module has under the name scaled"):
+        recipe_of(warp_kernel(kernel, same), X, factor=1.0)
+
+
+def test_what_changed_since_it_was_compiled(module):
+    mine = module()
+    function = warp_kernel(mine.scaled, same)
+    recipe_of(function, X, factor=1.0)
+    mine.FACTOR = 3.0
+    with pytest.raises(ExportError, match="was compiled before something that it refers to changed"):
+        recipe_of(function, X, factor=1.0)
+
+
+# What is not loaded
+
+
+@pytest.fixture
+def written(module):
+    return recipe_of(warp_kernel(module().scaled, same), X, factor=1.0)[0]
+
+
+def test_a_loaded_kernel_can_be_exported_again(written, module):
+    _export.rebuild("under another name", written)
+    assert read_back(recipes_of("under another name")["cpu"]().data) == written
+
+
+def test_a_recipe_of_another_format_is_refused(written):
+    with pytest.raises(ExportError, match=r"another xlakernel-warp, whose recipes are of format 99; this one reads"):
+        _export.rebuild("again", written | {"format": 99})
+
+
+def test_what_is_no_kernel(written, module):
+    module("scaled = 3")
+    with pytest.raises(ExportError, match="has a int under that name"):
+        _export.rebuild("again", written)
+
+
+def test_a_generic_kernel_that_has_other_parameters_now(module):
+    data, _ = recipe_of(warp_kernel(module().of_vectors, same), Y)
+    module("import warp as wp\n" + textwrap.dedent(SOURCE).replace("x: wp.array(dtype=Any), ", "").split("of_vec")[0])
+    with pytest.raises(ExportError, match=r"its parameters were \(x: array\(ndim=1, dtype=vec3f\), out"):
+        _export.rebuild("again", data)
+
+
+def test_blocks_on_the_cpu_must_be_the_same(written):
+    written["launch"]["cpu_blocks"] = True
+    with pytest.raises(ExportError, match=r"exported with warp.config.enable_cpu_blocks = True, and"):
+        _export.rebuild("again", written)
+
+
+def test_a_warp_that_is_not_known_is_refused(written, monkeypatch):
+    def entry(launch):
+        raise _inside.Unrecognised("there is no native entry")
+
+    monkeypatch.setattr(_inside, "native_entry", entry)
+    written["checks"]["warp"] = "1.0"
+    message = rf"what Warp 1.0 passes .* this is Warp {wp.__version__}, which .*: there is no native entry"
+    with pytest.raises(ExportError, match=message):
+        _export.rebuild("again", written)
