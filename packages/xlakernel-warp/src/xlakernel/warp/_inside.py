@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from collections.abc import Collection
 from typing import Any
 
 import warp
@@ -66,18 +67,45 @@ def _options(kernel: Any) -> dict[str, Any]:
     return {**getattr(kernel.module, "options", {}), **getattr(kernel, "options", {})}
 
 
-def is_left_out(kernel: Any) -> bool:
-    """Whether Warp gave up on a kernel: Warp 1.14 then compiles it without its body, where later ones fail again."""
+def is_left_out(kernel: Any, failed: Collection[Any]) -> bool:
+    """Whether a kernel is not compiled with its module any more: it is one of those that *failed* to compile.
+
+    Warp 1.14 then compiles it without its body; later ones fail again, as long as nobody defines it anew.
+    """
+    return _is_given_up(kernel) or (kernel in failed and _is_replaced(kernel))
+
+
+def forget_failed(module: Any, failed: Collection[Any]) -> None:
+    """Have a module compile without those of its kernels that failed to compile and were defined anew since.
+
+    Warp forgets such a kernel when nobody refers to it; but JAX's caches do, to the calls that it failed in. With Warp
+    1.19 no other kernel of the module would compile from then on, as in a notebook, whose cells are one module.
+    """
+    live: Any = getattr(module, "_live_kernels", ())
+    for kernel in [generic(kernel) or kernel for kernel in list(failed) if kernel.module is module]:
+        if kernel in live and _is_replaced(kernel):
+            live.discard(kernel)
+            module.mark_modified()
+
+
+def hash_anew(module: Any) -> None:
+    """Have Warp hash a module anew that failed to compile, if it will compile a kernel of it without its body.
+
+    Warp 1.14 would keep that in its cache under the hash that the kernels have with their bodies.
+    """
+    live = list(getattr(module, "_live_kernels", ()))
+    if any(map(_is_given_up, [*live, *(one for kernel in live for one in getattr(kernel, "overloads", {}).values())])):
+        module.mark_modified()
+
+
+def _is_given_up(kernel: Any) -> bool:
     return bool(getattr(kernel.adj, "skip_build", False))
 
 
-def leave_out(kernel: Any) -> None:
-    """Have Warp hash a module anew in which it gave up on a kernel.
-
-    Warp 1.14 would else keep what it compiles without the kernel's body in its cache, under the hash of all kernels.
-    """
-    if hasattr(kernel.adj, "skip_build"):
-        kernel.module.mark_modified()
+def _is_replaced(kernel: Any) -> bool:
+    """Whether a kernel is not what its module has under its name."""
+    latest = getattr(kernel.module, "kernels", {})
+    return latest.get(kernel.key) is not (generic(kernel) or kernel)
 
 
 def native_entry(launch: Any) -> int:

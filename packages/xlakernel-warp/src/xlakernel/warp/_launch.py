@@ -86,9 +86,10 @@ class WarpLaunch:
         Raises:
           CompileError: if it does not.
         """
-        if _inside.is_left_out(self.kernel):
+        if _inside.is_left_out(self.kernel, _failures):
             again = f"{self.name}: Warp {warp.__version__} gave up on the kernel before, and said why. Define it anew."
             raise CompileError(_failures.get(self.kernel, again))
+        _inside.forget_failed(self.kernel.module, _failures)
         # Warp 1.14 compiles a module anew for a launch on the CPU unless it is told that blocks have one thread there.
         block_dim = self.block_on("cpu" if device == "cpu" else "cuda")
         try:
@@ -98,7 +99,7 @@ class WarpLaunch:
                 f"{self.name}: Warp {warp.__version__} does not compile the kernel for {device}. Warp says: "
                 f"{type(error).__name__}: {error}"
             )
-            _inside.leave_out(self.kernel)
+            _inside.hash_anew(self.kernel.module)
             raise CompileError(_failures[self.kernel]) from error
 
     # On the CPU
@@ -113,10 +114,11 @@ class WarpLaunch:
         self.load("cpu")
         launch = self._launch(self._on_the_cpu, addresses, device="cpu", record_cmd=True)
         if launch is None:
-            raise CompileError(
+            again = (
                 f"{self.name}: Failed to load Warp module {self.kernel.module.name!r} on the CPU, which failed to "
                 "build before. Warp printed why when it did."
             )
+            raise CompileError(_failures.get(self.kernel, again))
         return launch
 
     def run_on_the_cpu(self, stream: int, addresses: Sequence[int]) -> None:
