@@ -24,7 +24,8 @@ class AdjointKernel(WarpKernel):
 
     Its inputs are those of the kernel, then the kernel's results, then the cotangents of those results that are of a
     floating-point dtype. Its results are the cotangents of such inputs, which begin as zeros that Warp adds to; then
-    those of the results once more, in the same memory: Warp adds to them, too, where a kernel reads what it wrote.
+    the kernel's results and their cotangents once more, in the same memory. Warp adds to these cotangents where a
+    kernel reads what it wrote; and it runs the functions that a kernel calls once more, with what they write.
 
     Attributes:
       count: arrays that the kernel takes as inputs.
@@ -40,16 +41,17 @@ class AdjointKernel(WarpKernel):
     def launch(self, inputs: Sequence[Struct], outs: Sequence[Struct], static: Static) -> WarpLaunch:
         """Return what a call does."""
         arrays = [parameter for parameter in self.parameters if parameter.is_array]
-        numbers = {parameter.name: number for number, parameter in enumerate(arrays)}
-        results = iter(range(len(inputs), len(inputs) + len(outs)))
-        given_back = len(inputs) - len(arrays)
-        fresh = len(outs) - given_back
-        cotangents = iter(range(len(inputs) + fresh, len(inputs) + len(outs)))
+        fresh = len(outs) - (len(inputs) - self.count)
+        back = len(inputs) + fresh  # where the kernel's results are among this one's
+        numbers = {p.name: i if i < self.count else back + i - self.count for i, p in enumerate(arrays)}
+        results = iter(range(len(inputs), back))
+        cotangents = iter(range(back + len(arrays) - self.count, len(inputs) + len(outs)))
         adjoints = {
             parameter.name: (next(results if number < self.count else cotangents) if is_floating(struct) else None)
             for number, (parameter, struct) in enumerate(zip(arrays, inputs, strict=False))
         }
-        given = [(p, inputs[numbers[p.name]] if p.is_array else static[p.name]) for p in self.parameters]
+        structs = {p.name: struct for p, struct in zip(arrays, inputs, strict=False)}
+        given = [(p, structs[p.name] if p.is_array else static[p.name]) for p in self.parameters]
         slots = []
         for parameter, argument in given:
             slot = self._slot(parameter, argument, numbers.get(parameter.name, -1))

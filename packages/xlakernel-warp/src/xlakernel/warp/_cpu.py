@@ -66,7 +66,7 @@ class KernelOnCpu(Kernel):
         known = _targets.setdefault(self.described.kernel, {})
         structs = tuple((s.shape, s.dtype) for s in (*inputs, *outs))
         scalars = tuple((name, value.dtype, value.tobytes()) for name, value in sorted(static.items()))
-        settings = (_inside.options(launch.kernel), _inside.cpu_blocks(), ordered, debug)
+        settings = (launch.code_on("cpu"), _inside.cpu_blocks(), ordered, debug)
         key = (type(self.described), self.described.identity, launch.dims, structs, scalars, settings)
         if key not in known:
             known[key] = self._register(
@@ -140,7 +140,7 @@ class KernelOnCpu(Kernel):
           target: the name; None: the one that says all that the handler depends on.
         """
         launch = origin.launch
-        key = (_identity(launch), launch.dims, launch.slots, launch.fills, launch.adjoint, launch.block_dim)
+        key = (launch.code_on("cpu"), launch.dims, launch.slots, launch.fills, launch.adjoint, launch.block_dim)
         launchable = Launchable(
             name=target_name(self.described, f"{', '.join(map(str, launch.arrays))}; Python", key),
             label=self.name,
@@ -150,13 +150,6 @@ class KernelOnCpu(Kernel):
             recipe=lambda: origin.recipe(native=None),
         )
         return python_target(launchable, once=origin.ordered, debug=origin.debug, target=target)
-
-
-def _identity(launch: WarpLaunch) -> str:
-    try:
-        return _inside.content(launch.kernel, launch.block_on("cpu"))
-    except _inside.Unrecognised:
-        return f"object {id(launch.kernel)}"
 
 
 @functools.cache

@@ -61,7 +61,7 @@ class KernelOnGpu(Kernel):
         known = _targets.setdefault(self.described.kernel, {})
         structs = tuple((s.shape, s.dtype) for s in (*inputs, *outs))
         scalars = tuple((name, value.dtype, value.tobytes()) for name, value in sorted(static.items()))
-        settings = (_inside.options(launch.kernel), ordered, debug)
+        settings = (launch.code_on("cuda"), ordered, debug)
         key = (type(self.described), self.described.identity, launch.dims, structs, scalars, settings)
         if key not in known:
             check_device(self.name)
@@ -71,15 +71,11 @@ class KernelOnGpu(Kernel):
 
     def launchable(self, launch: WarpLaunch, recipe: Callable[[], Recipe]) -> Launchable:
         """Return what a call does, for core to record, and how to make its target in another process."""
-        try:
-            code = _inside.content(launch.kernel, launch.block_on("cuda"))
-        except _inside.Unrecognised:
-            code = f"object {id(launch.kernel)}"
         slots = [
             (repr(s.dtype), s.number, s.shape, s.adjoint, s.value is not None and (s.value.dtype, s.value.tobytes()))
             for s in launch.slots
         ]
-        what = (code, launch.dims, launch.block_dim, slots, launch.fills, launch.adjoint)
+        what = (launch.code_on("cuda"), launch.dims, launch.block_dim, slots, launch.fills, launch.adjoint)
         arrays = ", ".join(map(str, launch.arrays))
         return Launchable(
             name=target_name(self.described, f"{arrays}; dim {launch.dims}", what),

@@ -243,8 +243,9 @@ class DifferentiableJaxKernel(JaxKernel):
             added_to = [c for r, c in zip(results, cotangents, strict=True) if is_floating(r)]
             given = [*primals, *results, *added_to]
             fresh = [x for x in primals if is_floating(x)]
-            outs = [Struct(x.shape, x.dtype) for x in (*fresh, *added_to)]
-            shared = {len(given) - i: len(outs) - i for i in range(1, 1 + len(added_to))}
+            outs = [Struct(x.shape, x.dtype) for x in (*fresh, *results, *added_to)]
+            written = len(results) + len(added_to)  # Warp may write the results too, which are not ours to change
+            shared = {len(given) - i: len(outs) - i for i in range(1, 1 + written)}
             filled = [*scalars, *(f"array {i}" for i in range(len(given) + len(outs)))]
             run = kernel_function(
                 dataclasses.replace(adjoint, aliased=frozenset(shared.values())),

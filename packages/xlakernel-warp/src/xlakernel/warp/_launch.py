@@ -80,6 +80,13 @@ class WarpLaunch:
             return self.block_dim or 1 if _inside.cpu_blocks() else 1
         return self.block_dim or USUAL_BLOCK
 
+    def code_on(self, platform: str) -> str:
+        """What tells the kernel's binary on ``"cpu"`` or ``"cuda"`` apart, with what it refers to as that is now."""
+        try:
+            return _inside.content(self.kernel, self.block_on(platform))
+        except Exception:  # noqa: BLE001  # Warp lets errors of all kinds escape, and `load` says what they are
+            return f"object {id(self.kernel)}"
+
     def load(self, device: str) -> None:
         """Have Warp compile and load the kernel.
 

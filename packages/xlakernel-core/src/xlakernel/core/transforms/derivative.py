@@ -13,7 +13,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
 from .._compat import match_type
@@ -61,7 +60,7 @@ class Differentiable:
             known = [None if isinstance(tangent, SymbolicZero) else tangent for tangent in tangents]
             found = iter(self.tangents(primals, results, known))
             return results, [
-                match_type(next(found), x) if is_smooth(x.dtype) else np.zeros(x.shape, jax.dtypes.float0)
+                match_type(next(found), x) if is_smooth(x.dtype) else SymbolicZero(jax.typeof(x).to_tangent_aval())
                 for x in results
             ]
 
