@@ -160,7 +160,7 @@ def recognised(key: str) -> Iterator[None]:
     """Turn what comes of a Warp that is made in another way into a `CompileError` about the kernel *key*."""
     try:
         yield
-    except (ImportError, AttributeError, LookupError, TypeError, OSError, ctypes.ArgumentError) as error:
+    except (ImportError, AttributeError, LookupError, TypeError, ctypes.ArgumentError) as error:
         raise CompileError(
             f"{key}: parallel=True must know how Warp writes, compiles and loads a kernel, and does not know it of "
             f"Warp {wp.__version__}, only of 1.14 to 1.19 ({type(error).__name__}: {error}). Pass parallel=False."

@@ -1,10 +1,10 @@
 """A launch on the CPU in pieces: an entry for a range of its thread indices, so that threads can share one launch.
 
 Warp's entry runs all threads of a launch, one after the other. The C++ that Warp generated for a kernel's module is
-compiled once more, by Warp's compiler and with the options that Warp compiled it with, after the loop of each kernel's
-entry was given a beginning and an end. Nothing else in the code changes, so that the compiler has the same reasons for
-what it does, and results are what ``wp.launch`` computes. (Where ``fast_math`` is on, an element may be rounded in
-another way if it stands at the edge of a piece: compilers then do the last few iterations of a loop apart.)
+compiled once more, by Warp's compiler and as Warp compiled it, after the loop in each kernel's entry was given a
+beginning and an end. Nothing else in the code changes, and results are bit by bit what ``wp.launch`` computes: Warp's
+compiler only contracts what stands in one expression, so that inlining and vectors round as single calls do. (Flags of
+the user's such as ``-ffast-math`` may round an element in another way if it stands at the edge of a piece.)
 
 What was found about threads in the code of Warp 1.14 to 1.19:
 
@@ -42,6 +42,9 @@ from xlakernel.core.errors import LaunchError
 
 from ._clang import TEXT, LoadedKernel, build, load, loaded_kernel, look_up, recognised
 from ._sharing import shared_effect
+
+#: How many threads a launch may have that is split: as many as Warp's int counts.
+MAX_THREADS = 2**31 - 1
 
 # What Warp writes, with NAME for a kernel's name, NDIM for the number of its coordinates, CONDITION for an expression.
 _TILE_MEMORY = """
@@ -94,13 +97,19 @@ WP_API void NAME_cpu_forward{_HEAD}{_TILE_MEMORY}
 }
 _GROUPS = {"NAME": r"\w+", "NDIM": "[1-4]", "CONDITION": "[^;]+"}
 
+# That no index overflows Warp's int is what lets the compiler make vectors of threads: `check_launch` sees to it.
+_RANGE_LOOP = f"""if (end > dim->size)
+        end = dim->size;
+    if (end > {MAX_THREADS})
+        __builtin_trap();
+    for (size_t task_index = begin; task_index < end; ++task_index)"""
+
 #: What makes an entry of any of these forms one for a range.
 EDITS = {
     "_cpu_forward": "_xlakernel_range",
     "*_wp_args)": "*_wp_args, size_t begin, size_t end)",
     "(dim, _wp_args)": "(dim, _wp_args, begin, end)",
-    _LOOP: "end = end < dim->size ? end : dim->size;\n    "
-    "for (size_t task_index = begin; task_index < end; ++task_index)",
+    _LOOP: _RANGE_LOOP,
     _TILE_MEMORY: "\n",
 }
 
@@ -112,8 +121,9 @@ def range_entry(launch: Any) -> int:
     """Return the address of an entry that runs some of the threads of a launch.
 
     The entry is ``void f(bounds, args, size_t begin, size_t end)``, with the pointers that Warp's own entry takes
-    (``launch.hooks.forward``), from which it only reads. It runs the threads with the indices *begin* to *end* - 1, as
-    far as the launch has them. Any thread may call it, at any time and without the interpreter.
+    (``launch.hooks.forward``), from which it only reads; they may be those of another launch that may be split. It runs
+    the threads with the indices *begin* to *end* - 1, as far as there are any. Any thread may call it, at any time and
+    without the interpreter.
 
     The first call for a module has the module compiled once more, which takes as long as it took Warp. The result is
     kept beside Warp's own in Warp's cache of kernels, for all kernels of the module and for other processes.
@@ -186,6 +196,11 @@ def check_launch(launch: Any) -> None:
         raise LaunchError(f"{key}: only a launch on the CPU can be split; this one is for {launch.device}.")
     if launch.adjoint:
         raise LaunchError(f"{key}: a launch of derivatives cannot be split, as its threads add to the same gradients.")
+    if launch.bounds.size > MAX_THREADS:
+        raise LaunchError(
+            f"{key}: parallel=True splits launches of up to {MAX_THREADS} threads; this one has {launch.bounds.size}. "
+            "Launch it in parts, or pass parallel=False."
+        )
     if launch.block_dim != 1:
         raise LaunchError(
             f"{key}: parallel=True runs threads at the same time, and those of this launch work together in blocks of "

@@ -1,0 +1,167 @@
+"""How an entry for ranges is compiled and kept."""
+
+import inspect
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import warp as wp
+from numpy.testing import assert_array_equal
+from warp._src import build as warp_build
+
+from xlakernel.warp import _clang, _range
+from xlakernel.warp._range import range_entry
+
+PAIR = """
+@wp.kernel
+def one(out: wp.array(dtype=wp.float32)):
+    out[wp.tid()] = 1.0
+
+@wp.kernel
+def one_more(out: wp.array(dtype=wp.float32)):
+    out[wp.tid()] = 2.0
+"""
+
+
+def test_no_entry_hangs_its_stack_on_a_variable_of_the_module(import_kernels, record, out):
+    kernels = import_kernels('wp.set_module_options({"enable_backward": False})\n' + PAIR)
+    source = _clang.loaded_kernel(record(kernels.one, 4, out)).source
+    assert source.count("shared_tile_storage") == 2
+    assert "tile_storage" not in _range.with_ranges(source)
+
+
+@pytest.fixture
+def launch(import_kernels, record, out):
+    return record(import_kernels(PAIR).one, 4, out)
+
+
+@pytest.fixture
+def out():
+    return wp.zeros(4, dtype=wp.float32, device="cpu")
+
+
+def test_a_module_is_compiled_once(import_kernels, record, pieces_of, builds, out):
+    kernels = import_kernels(PAIR)
+    launches = [record(kernel, 4, out) for kernel in (kernels.one, kernels.one_more, kernels.one)]
+    with ThreadPoolExecutor(6) as pool:
+        first, other, again, *_ = pool.map(range_entry, launches * 2)
+    assert first == again != other
+    assert len(builds) == 1
+    for launch, value in zip(launches, (1, 2), strict=False):
+        out.zero_()
+        pieces_of(launch)(1, 3)
+        assert_array_equal(out.numpy(), [0, value, value, 0])
+
+
+def test_options_change_the_code(import_kernels, record, builds, out):
+    plain = import_kernels(PAIR, "xlakernel_options")
+    entry = range_entry(record(plain.one, 4, out))
+    other = import_kernels('wp.set_module_options({"optimization_level": 1})\n' + PAIR, "xlakernel_options")
+    assert range_entry(record(other.one, 4, out)) != entry
+    assert [kernel.options["optimization_level"] for kernel in builds] == [None, 1]
+
+
+@pytest.mark.parametrize(
+    "options", ["{}", '{"optimization_level": 3, "fuse_fp": False}', '{"cpu_compiler_flags": "-O1"}']
+)
+def test_warp_compiles_both_alike(import_kernels, record, builds, out, monkeypatch, options):
+    told, build_cpu = [], warp_build.build_cpu
+    signature = inspect.signature(build_cpu)
+
+    def listen(*paths, **options):
+        told.append(signature.bind(*paths, **options))
+        return build_cpu(*paths, **options)
+
+    listen.__signature__ = signature
+    monkeypatch.setattr(warp_build, "build_cpu", listen)
+    range_entry(record(import_kernels(f"wp.set_module_options({options})\n{PAIR}").one, 4, out))
+    for call in told:
+        call.apply_defaults()
+        for other in ("obj_path", "cpp_path", "verbose"):
+            del call.arguments[other]
+    warps, ours = told
+    assert warps.arguments == ours.arguments
+
+
+CHILD = """
+import sys
+import warp as wp
+
+wp.config.log_level = wp.LOG_WARNING
+sys.path.insert(0, {folder!r})
+import xlakernel_child
+from xlakernel.warp import _range
+
+builds = []
+build = _range.build
+_range.build = lambda *arguments: builds.append(build(*arguments))
+out = wp.zeros(4, dtype=wp.float32, device="cpu")
+assert _range.range_entry(wp.launch(xlakernel_child.one, dim=4, inputs=[out], device="cpu", record_cmd=True))
+print(f"compiled {{len(builds)}} times")
+"""
+
+
+@pytest.fixture
+def run_child(tmp_path):
+    """Return a function that asks for an entry in a process of its own, and returns what that prints."""
+    (tmp_path / "xlakernel_child.py").write_text(f"import warp as wp\n{PAIR}")
+    environment = os.environ | {"WARP_CACHE_PATH": str(tmp_path / "cache")}
+    command = [sys.executable, "-c", CHILD.format(folder=str(tmp_path))]
+
+    def run():
+        child = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert child.returncode == 0, child.stderr
+        return child.stdout
+
+    return run
+
+
+def test_another_process_finds_it_compiled(run_child):
+    assert "compiled 1 times" in run_child()
+    assert "compiled 0 times" in run_child()
+
+
+def kept(kernel_cache):
+    return set(Path(kernel_cache).rglob("xlakernel_*.o"))
+
+
+@pytest.mark.parametrize("size", [0, 100, 1000], ids="{} bytes".format)
+def test_a_damaged_file_is_made_again(launch, out, pieces_of, builds, monkeypatch, kernel_cache, size):
+    before = kept(kernel_cache)
+    range_entry(launch)
+    (path,) = kept(kernel_cache) - before
+    good = path.read_bytes()
+    assert len(good) > 1000
+    path.write_bytes(good[:size])
+    monkeypatch.setattr(_range, "_loaded", {})
+    pieces_of(launch)(0, 4)
+    assert_array_equal(out.numpy(), np.ones(4))
+    assert len(builds) == 2
+    assert len(path.read_bytes()) == len(good)
+
+
+def test_nothing_else_is_left_behind(launch, kernel_cache):
+    before = set(Path(kernel_cache).rglob("*"))
+    range_entry(launch)
+    assert len(set(Path(kernel_cache).rglob("*")) - before) == 1
+
+
+def test_a_cache_that_cannot_be_written_costs_time_only(launch, builds, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(_range.shutil, "copy", lambda *_: os.stat("/nowhere"))
+        assert range_entry(launch)
+    monkeypatch.setattr(_range, "_loaded", {})
+    assert range_entry(launch)
+    assert len(builds) == 2
+
+
+def test_a_cache_that_is_off_is_not_read(launch, builds, monkeypatch):
+    assert range_entry(launch)
+    monkeypatch.setattr(_range, "_loaded", {})
+    monkeypatch.setattr(wp.config, "cache_kernels", False)
+    assert range_entry(launch)
+    assert len(builds) == 2
