@@ -251,6 +251,18 @@ def test_in_out_arguments(jit):
     assert_array_equal(x, X)
 
 
+@pytest.mark.parametrize("names", [["first", "second"], ["second", "first"]])
+def test_in_out_arguments_come_in_the_order_of_the_parameters(names):
+    def two(first: Floats, x: Floats, second: Floats, out: Floats):
+        wp.copy(out, second)
+        wp.launch(add_kernel, dim=x.shape, inputs=[x, first], outputs=[first])
+        wp.launch(double_kernel, dim=x.shape, inputs=[x], outputs=[second])
+
+    run = jax_callable(two, num_outputs=3, in_out_argnames=names)
+    for results in (run(10 * X, X, 5 * X), jax.vmap(run)(*(v[None] for v in (10 * X, X, 5 * X)))):
+        assert_array_equal(np.reshape(results, (3, N)), [11 * X, 2 * X, 5 * X])
+
+
 def test_a_donated_buffer_becomes_the_output():
     run = jax.jit(jax_callable(accumulate, num_outputs=2, in_out_argnames=["total"]), donate_argnums=1)
     total = jnp.asarray(X)

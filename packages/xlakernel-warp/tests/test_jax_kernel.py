@@ -168,6 +168,7 @@ def test_outputs_are_as_long_as_the_launch_unless_output_dims_say_otherwise():
     assert_array_equal(run(5, output_dims=5)[0], np.arange(5))
     assert_array_equal(run(5, output_dims={"out": [5]})[0], np.arange(5))
     assert_array_equal(jax_kernel(add_up_to, launch_dims=1, output_dims=(4,))(4)[0], np.arange(4))
+    assert_array_equal(jax_kernel(add_up_to, output_dims=(4,))(4, launch_dims=1)[0], np.arange(4))
     assert_array_equal(jax_kernel(add_up_to, launch_dims=1, output_dims=(4,))(2, output_dims=2)[0], np.arange(2))
 
 
