@@ -11,15 +11,16 @@ from typing import Any
 
 import numpy as np
 import warp
+from numba.core.compiler_lock import global_compiler_lock
 
 from xlakernel.core.call import Kernel, Target
 from xlakernel.core.errors import RecordingWarning
 from xlakernel.core.ffi.registry import Handler, ensure_registered
 from xlakernel.core.gpu.launchable import Launchable
-from xlakernel.core.native import HANDLER_VERSION, Argument, build_handler, lock_of
+from xlakernel.core.native import HANDLER_VERSION, Argument, build_handler
 from xlakernel.core.specs import Struct
 
-from . import _inside
+from . import _alone, _inside
 from ._entry import WarpEntry
 from ._kernel import Static, WarpKernel
 from ._launch import WarpLaunch
@@ -106,12 +107,14 @@ class KernelOnCpu(Kernel):
             )
             types_ = ", ".join(f"{a.source[0]}{a.index} {a.dtype}[{a.ndim}d]" for a in launch.arrays)
             target = target_name(self.described, types_, what)
-        return ensure_registered(
-            target,
-            "cpu",
-            lambda: self._build(launch, recorded, alone=alone, ordered=ordered, debug=debug),
-            lambda: origin.recipe(native=recorded.form if recorded else {}),
-        )
+        # Building takes Numba's lock, which comes before the registry's, as where Numba's kernels are registered.
+        with global_compiler_lock:
+            return ensure_registered(
+                target,
+                "cpu",
+                lambda: self._build(launch, recorded, alone=alone, ordered=ordered, debug=debug),
+                lambda: origin.recipe(native=recorded.form if recorded else {}),
+            )
 
     def _build(
         self, launch: WarpLaunch, recorded: Recorded | None, *, alone: bool, ordered: bool, debug: bool
@@ -126,7 +129,7 @@ class KernelOnCpu(Kernel):
             if self.described.parallel:
                 entry, threads = range_entry(owner), _inside.threads_at(owner)
             callee = WarpEntry(entry, recorded.layout, launch.fills, threads=threads, keep_alive=owner)
-            lock = lock_of(f"warp module {id(owner.module_exec)}") if alone else None
+            lock = _alone.lock() if alone else None
         handler: Handler = build_handler(
             callee, arguments, kernel=self.name, place=self.described.place, lock=lock, ordered=ordered, debug=debug
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -20,13 +19,11 @@ from xlakernel.core.gpu.launchable import Launchable
 from xlakernel.core.gpu.plan import Array, arrays_of
 from xlakernel.core.specs import Struct
 
+from ._alone import alone
 from ._gpu import check_device, device_set_up
 from ._kernel import Static
 from ._python import python_target
 from ._split import SplitParameters
-
-#: Of Warp's devices one is the current one, in the whole process.
-_lock = threading.RLock()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -234,7 +231,7 @@ class FunctionLaunch:
         def array(number: int, shape: tuple[int, ...], dtype: Any) -> Any:
             return warp.array(ptr=addresses[number], shape=shape, dtype=dtype, device="cpu", copy=False)
 
-        with _lock, warp.ScopedDevice("cpu"):
+        with alone(), warp.ScopedDevice("cpu"):
             # A launch of a kernel whose module failed to build before does nothing, and says nothing.
             module = warp.get_module(self.function.__module__)
             if module.load(warp.get_device("cpu"), 1) is None:

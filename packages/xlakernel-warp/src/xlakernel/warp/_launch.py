@@ -16,6 +16,7 @@ from xlakernel.core.errors import CompileError, DeviceError, LaunchError
 from xlakernel.core.gpu.plan import Array
 
 from . import _inside
+from ._alone import alone
 
 # What kernels failed to compile with.
 _failures: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
@@ -134,7 +135,7 @@ class WarpLaunch:
             memory = np.ctypeslib.as_array(_bytes_at(addresses[number], self.arrays[number].nbytes))
             memory.reshape(-1, len(pattern))[:] = np.frombuffer(pattern, np.uint8)
         if not self.is_empty:
-            with _inside.lock:  # Warp releases the GIL, and kernels with tiles share memory
+            with alone():
                 self._launch(self._on_the_cpu, addresses, device="cpu")
 
     def _on_the_cpu(self, slot: Slot, address: int) -> Any:
