@@ -48,6 +48,7 @@ LEFT_OUT_SINCE_1_16 = {
     "test_device_to_jax_returns_process_local_devices": CONVERSION,
     "test_ffi_jax_callable_graph_replay_skips_module_load": PRIVATE,
     "test_ffi_jax_cpu_subprocess": "runs other processes, with Warp's functions: what they run is run below with ours",
+    "test_ffi_jax_cuda_requires_cuda_support": "sets a private flag, which warp.is_cuda_available does not look at",
     "test_ffi_jax_kernel_validates_all_target_block_dims_during_tracing": PRIVATE,
     "test_ffi_module_preload_all_devices_block_dim": PRIVATE,
     "test_ffi_module_preload_load_error": PRIVATE,
@@ -61,7 +62,7 @@ LEFT_OUT_BEFORE_1_16 = {
 LEFT_OUT_HERE = LEFT_OUT | (LEFT_OUT_SINCE_1_16 if VERSION >= (1, 16) else LEFT_OUT_BEFORE_1_16)
 
 # Where a test runs, unless on the CPU and on a GPU, each by itself.
-ONLY_ON_GPU = {"test_ffi_jax_mixed_devices", "test_ffi_jax_cuda_requires_cuda_support"}
+ONLY_ON_GPU = {"test_ffi_jax_mixed_devices"}
 ONLY_ON_CPU = {
     "test_ffi_shard_map_aggregates_input_vma",
     "test_ffi_shard_map_preserves_vma",

@@ -74,7 +74,7 @@ def another_warp(data):
 
 def other_structs(data):
     data["checks"].update(warp="1.0", hash="another")
-    if data["native"]:
+    if data.get("native"):  # of a kernel on the CPU
         data["native"]["data"] = f"00{data['native']['data']}"
 
 

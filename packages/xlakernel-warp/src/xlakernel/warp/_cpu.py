@@ -129,7 +129,7 @@ class KernelOnCpu(Kernel):
             if self.described.parallel:
                 entry, threads = range_entry(owner), _inside.threads_at(owner)
             callee = WarpEntry(entry, recorded.layout, launch.fills, threads=threads, keep_alive=owner)
-            lock = _alone.lock() if alone else None
+            lock = _alone.lock() if alone and not self.described.parallel else None  # a range has no tiles
         handler: Handler = build_handler(
             callee, arguments, kernel=self.name, place=self.described.place, lock=lock, ordered=ordered, debug=debug
         )

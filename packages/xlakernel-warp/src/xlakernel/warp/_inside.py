@@ -38,7 +38,9 @@ def generic(kernel: Any) -> Any:
 
 def content(kernel: Any, block_dim: int) -> str:
     """Return what tells a kernel's binary apart: Warp's hash of its code, and the options it is built with."""
-    return f"{code_hash(kernel, block_dim)} {options(kernel)} {block_dim}"
+    code = code_hash(kernel, block_dim)
+    resolved = getattr(kernel.module, "resolved_options", {}).get(block_dim, {})  # with what warp.config says
+    return f"{code} {options(kernel)} {block_dim} {sorted((name, repr(value)) for name, value in resolved.items())}"
 
 
 def code_hash(kernel: Any, block_dim: int) -> str:

@@ -204,13 +204,13 @@ class JaxKernel:
             vmap_method=vmap_method,
             input_output_aliases=self.split.aliases,
             has_side_effect=self.has_side_effect,
-            **self._derivative(launch_dims),
+            **self._derivative(launch_dims, blocks),
         )
 
     def _usual_extents(self, described: WarpKernel, inputs: Sequence[Struct]) -> tuple[int, ...]:
         return described.threads(inputs)
 
-    def _derivative(self, launch_dims: tuple[int, ...] | None) -> dict[str, Any]:
+    def _derivative(self, launch_dims: tuple[int, ...] | None, blocks: bool) -> dict[str, Any]:
         return {}
 
 
@@ -231,9 +231,14 @@ class DifferentiableJaxKernel(JaxKernel):
     def _usual_extents(self, described: WarpKernel, inputs: Sequence[Struct]) -> tuple[int, ...]:
         return dataclasses.replace(described, dims=None).threads(inputs)  # as Warp, whatever the launch
 
-    def _derivative(self, launch_dims: tuple[int, ...] | None) -> dict[str, Any]:
+    def _derivative(self, launch_dims: tuple[int, ...] | None, blocks: bool) -> dict[str, Any]:
         adjoint = AdjointKernel(
-            self.kernel, self.split.parameters, launch_dims, self.block_dim, count=len(self.split.inputs)
+            self.kernel,
+            self.split.parameters,
+            launch_dims,
+            self.block_dim,
+            cpu_blocks=blocks,
+            count=len(self.split.inputs),
         )
         scalars = [parameter.name for parameter in self.split.parameters if not parameter.is_array]
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import warp
 
 from xlakernel.core.call import Kernel, Target
 from xlakernel.core.errors import ExportError, LaunchError
@@ -203,7 +204,8 @@ def _refuse(launch: WarpLaunch) -> None:
     """
     shapes = [tuple(min(extent, MAX_EXTENT) for extent in slot.shape) for slot in launch.slots]
     slots = tuple(dataclasses.replace(slot, shape=shape) for slot, shape in zip(launch.slots, shapes, strict=True))
-    dataclasses.replace(launch, slots=slots).recorded(range(1 << 44, (len(launch.arrays) + 1) << 44, 1 << 44))
+    if warp.is_cpu_available():
+        dataclasses.replace(launch, slots=slots).recorded(range(1 << 44, (len(launch.arrays) + 1) << 44, 1 << 44))
     raise LaunchError(
         f"{launch.name}: an array has an extent beyond {MAX_EXTENT}, the largest that Warp's arrays have. Give the "
         "kernel one of more dimensions."
