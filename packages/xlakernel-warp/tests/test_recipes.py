@@ -119,8 +119,8 @@ def test_an_adjoint_is_the_same_after_a_round_trip(module, launchables):
     from xlakernel.warp._parameters import parameters_of
 
     kernel = module().of_vectors
-    adjoint = AdjointKernel(kernel, parameters_of(kernel, "test"), count=1)
-    check_round_trip(adjoint, [Y, Y, Y], [Y, Y], {}, launchables)
+    adjoint = AdjointKernel(kernel, parameters_of(kernel, "test"), aliased=frozenset({1, 2}), count=1)
+    check_round_trip(adjoint, [Y, Y, Y], [Y, Y, Y], {}, launchables)
 
 
 ANNOTATIONS = [

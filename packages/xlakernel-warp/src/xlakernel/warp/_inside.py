@@ -8,17 +8,35 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Callable, Collection
+from typing import Any, TypeVar
 
 import warp
 
 #: Held while Warp compiles and records: it does not expect that from several threads.
 lock = threading.RLock()
 
+_Result = TypeVar("_Result")
+_ATTEMPTS = 5
+
 
 class Unrecognised(Exception):
     """An object of Warp's is not what it was in the versions that are known."""
+
+
+def undisturbed(module: Any, work: Callable[[], _Result]) -> _Result:
+    """Do what has Warp load a module; do it again if it failed, and another thread defined kernels there meanwhile.
+
+    Warp hashes a module and then compiles what it finds in it, which is something else by now.
+    """
+    for _ in range(_ATTEMPTS - 1):
+        before = getattr(module, "hashers", None)  # another dict for each change
+        try:
+            return work()
+        except Exception:
+            if getattr(module, "hashers", None) is before:
+                raise
+    return work()
 
 
 def parameters(kernel: Any) -> list[tuple[str, Any]]:

@@ -100,8 +100,9 @@ class WarpLaunch:
         _inside.forget_failed(self.kernel.module, _failures)
         # Warp 1.14 compiles a module anew for a launch on the CPU unless it is told that blocks have one thread there.
         block_dim = self.block_on("cpu" if device == "cpu" else "cuda")
+        load = functools.partial(warp.load_module, self.kernel.module, device=device, block_dim=block_dim)
         try:
-            warp.load_module(self.kernel.module, device=device, block_dim=block_dim)
+            _inside.undisturbed(self.kernel.module, load)
         except Exception as error:  # Warp lets errors of all kinds escape
             _failures[self.kernel] = (
                 f"{self.name}: Warp {warp.__version__} does not compile the kernel for {device}. Warp says: "

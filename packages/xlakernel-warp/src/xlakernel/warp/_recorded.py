@@ -64,6 +64,10 @@ def record(launch: WarpLaunch) -> Recorded:
       CompileError: if Warp refuses the kernel.
       LaunchError: if Warp refuses the launch.
     """
+    return _inside.undisturbed(launch.kernel.module, lambda: _record(launch))
+
+
+def _record(launch: WarpLaunch) -> Recorded:
     places = [_FIRST + number * _APART for number in range(len(launch.arrays))]
     moved = [place + (number + 1) * _MOVED for number, place in enumerate(places)]
     first, second = launch.recorded(places), launch.recorded(moved)
