@@ -13,9 +13,10 @@ from xlakernel.core.gpu.plan import arrays_of
 from xlakernel.core.specs import Struct
 
 from . import _inside
-from ._kernel import Static, WarpKernel
+from ._kernel import WarpKernel
 from ._launch import WarpLaunch
 from ._parameters import concrete
+from ._platform import Static
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

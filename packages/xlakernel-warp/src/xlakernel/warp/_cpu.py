@@ -13,7 +13,7 @@ import numpy as np
 import warp
 from numba.core.compiler_lock import global_compiler_lock
 
-from xlakernel.core.call import Kernel, Target
+from xlakernel.core.call import Target
 from xlakernel.core.errors import RecordingWarning
 from xlakernel.core.ffi.registry import Handler, ensure_registered
 from xlakernel.core.gpu.launchable import Launchable
@@ -22,9 +22,10 @@ from xlakernel.core.specs import Struct
 
 from . import _alone, _inside
 from ._entry import WarpEntry
-from ._kernel import Static, WarpKernel
+from ._kernel import WarpKernel
 from ._launch import WarpLaunch
 from ._names import target_name
+from ._platform import OnPlatform, Static
 from ._python import python_target
 from ._range import check_launch, range_entry
 from ._recipe import Origin
@@ -34,41 +35,21 @@ _targets: weakref.WeakKeyDictionary[Any, dict[Any, Target]] = weakref.WeakKeyDic
 
 
 @dataclasses.dataclass(frozen=True)
-class KernelOnCpu(Kernel):
+class KernelOnCpu(OnPlatform):
     """A Warp kernel on the CPU."""
 
     described: WarpKernel
 
     platforms = ("cpu",)
 
-    @property
-    def name(self) -> str:  # type: ignore[override]  # read-only here
-        """The kernel's name."""
-        return self.described.name
-
-    def target(
-        self,
-        inputs: Sequence[Struct],
-        outs: Sequence[Struct],
-        static: Static,
-        *,
-        ordered: bool = False,
-        debug: bool = False,
-        levels: int = 0,
-    ) -> Target:
-        """Record the launch and build its handler, unless that was done before."""
-        with _inside.lock:
-            return self._target(inputs, outs, static, ordered=ordered, debug=debug)
-
-    def _target(
+    def registered(
         self, inputs: Sequence[Struct], outs: Sequence[Struct], static: Static, *, ordered: bool, debug: bool
     ) -> Target:
+        """Record the launch and build its handler, unless that was done before."""
         launch = self.described.launch(inputs, outs, static)
         known = _targets.setdefault(self.described.kernel, {})
-        structs = tuple((s.shape, s.dtype) for s in (*inputs, *outs))
-        scalars = tuple((name, value.dtype, value.tobytes()) for name, value in sorted(static.items()))
         settings = (launch.code_on("cpu"), _inside.cpu_blocks(), ordered, debug)
-        key = (type(self.described), self.described.identity, launch.dims, structs, scalars, settings)
+        key = (*self.described.call_key(launch, inputs, outs, static), settings)
         if key not in known:
             known[key] = self._register(
                 Origin.of(self.described, launch, inputs, outs, static, "cpu", ordered=ordered, debug=debug)

@@ -21,13 +21,13 @@ from xlakernel.core.specs import Struct
 
 from ._alone import alone
 from ._gpu import check_device, device_set_up
-from ._kernel import Static
+from ._platform import OnBothPlatforms, OnPlatform, Static
 from ._python import python_target
 from ._split import SplitParameters
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class WarpFunction(Kernel):
+class WarpFunction(OnBothPlatforms):
     """A function that launches Warp kernels; equal to another one of the same function.
 
     Attributes:
@@ -39,8 +39,6 @@ class WarpFunction(Kernel):
     function: Callable[..., None]
     split: SplitParameters
     graph_mode: Any
-
-    platforms = ("cpu", "cuda")
 
     @property
     def name(self) -> str:  # type: ignore[override]  # read-only here
@@ -66,19 +64,6 @@ class WarpFunction(Kernel):
     def on(self, platform: str) -> Kernel:
         """Return what runs it there."""
         return _OnCpu(self) if platform == "cpu" else _OnGpu(self)
-
-    def target(
-        self,
-        inputs: Sequence[Struct],
-        outs: Sequence[Struct],
-        static: Static,
-        *,
-        ordered: bool = False,
-        debug: bool = False,
-        levels: int = 0,
-    ) -> Target:
-        """Not called: `on` a platform it is another one's."""
-        raise NotImplementedError
 
     def launchable(
         self, inputs: Sequence[Struct], outs: Sequence[Struct], static: Static, *, on_a_gpu: bool
@@ -120,25 +105,13 @@ class WarpFunction(Kernel):
 
 
 @dataclasses.dataclass(frozen=True)
-class _OnCpu(Kernel):
+class _OnCpu(OnPlatform):
     described: WarpFunction
 
     platforms = ("cpu",)
 
-    @property
-    def name(self) -> str:  # type: ignore[override]  # read-only here
-        """The function's name."""
-        return self.described.name
-
-    def target(
-        self,
-        inputs: Sequence[Struct],
-        outs: Sequence[Struct],
-        static: Static,
-        *,
-        ordered: bool = False,
-        debug: bool = False,
-        levels: int = 0,
+    def registered(
+        self, inputs: Sequence[Struct], outs: Sequence[Struct], static: Static, *, ordered: bool, debug: bool
     ) -> Target:
         """Register a handler that calls the function."""
         described, mode = self.described, self.described.graph_mode
@@ -157,25 +130,13 @@ class _OnCpu(Kernel):
 
 
 @dataclasses.dataclass(frozen=True)
-class _OnGpu(Kernel):
+class _OnGpu(OnPlatform):
     described: WarpFunction
 
     platforms = ("cuda",)
 
-    @property
-    def name(self) -> str:  # type: ignore[override]  # read-only here
-        """The function's name."""
-        return self.described.name
-
-    def target(
-        self,
-        inputs: Sequence[Struct],
-        outs: Sequence[Struct],
-        static: Static,
-        *,
-        ordered: bool = False,
-        debug: bool = False,
-        levels: int = 0,
+    def registered(
+        self, inputs: Sequence[Struct], outs: Sequence[Struct], static: Static, *, ordered: bool, debug: bool
     ) -> Target:
         """Record what the function launches, unless that was done before."""
         from xlakernel.core.gpu.target import register

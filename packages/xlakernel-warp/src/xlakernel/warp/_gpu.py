@@ -10,59 +10,39 @@ from typing import Any
 
 import warp
 
-from xlakernel.core.call import Kernel, Target
+from xlakernel.core.call import Target
 from xlakernel.core.errors import DeviceError
 from xlakernel.core.ffi.registry import Recipe
 from xlakernel.core.gpu.launchable import Launchable
 from xlakernel.core.specs import Struct
 
-from . import _inside
-from ._kernel import Static, WarpKernel
+from ._kernel import WarpKernel
 from ._launch import WarpLaunch
 from ._names import target_name
+from ._platform import OnPlatform, Static
 from ._recipe import Origin
 
 _targets: weakref.WeakKeyDictionary[Any, dict[Any, Target]] = weakref.WeakKeyDictionary()
 
 
 @dataclasses.dataclass(frozen=True)
-class KernelOnGpu(Kernel):
+class KernelOnGpu(OnPlatform):
     """A Warp kernel on GPUs."""
 
     described: WarpKernel
 
     platforms = ("cuda",)
 
-    @property
-    def name(self) -> str:  # type: ignore[override]  # read-only here
-        """The kernel's name."""
-        return self.described.name
-
-    def target(
-        self,
-        inputs: Sequence[Struct],
-        outs: Sequence[Struct],
-        static: Static,
-        *,
-        ordered: bool = False,
-        debug: bool = False,
-        levels: int = 0,
-    ) -> Target:
-        """Record the launch, unless that was done before."""
-        with _inside.lock:
-            return self._target(inputs, outs, static, ordered=ordered, debug=debug)
-
-    def _target(
+    def registered(
         self, inputs: Sequence[Struct], outs: Sequence[Struct], static: Static, *, ordered: bool, debug: bool
     ) -> Target:
+        """Record the launch, unless that was done before."""
         from xlakernel.core.gpu.target import register
 
         launch = self.described.launch(inputs, outs, static)
         known = _targets.setdefault(self.described.kernel, {})
-        structs = tuple((s.shape, s.dtype) for s in (*inputs, *outs))
-        scalars = tuple((name, value.dtype, value.tobytes()) for name, value in sorted(static.items()))
         settings = (launch.code_on("cuda"), ordered, debug)
-        key = (type(self.described), self.described.identity, launch.dims, structs, scalars, settings)
+        key = (*self.described.call_key(launch, inputs, outs, static), settings)
         if key not in known:
             check_device(self.name)
             origin = Origin.of(self.described, launch, inputs, outs, static, "cuda", debug=debug)

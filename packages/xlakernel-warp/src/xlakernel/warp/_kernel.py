@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import warp
 
-from xlakernel.core.call import Kernel, Target
+from xlakernel.core.call import Kernel
 from xlakernel.core.errors import ExportError, LaunchError
 from xlakernel.core.extents import resolve
 from xlakernel.core.gpu.plan import arrays_of
@@ -19,10 +19,10 @@ from xlakernel.core.specs import Struct
 
 from ._launch import Slot, WarpLaunch
 from ._parameters import Parameter, concrete, name_of
+from ._platform import OnBothPlatforms, Static
 
 #: Threads along each dimension; a function of the inputs' structs that returns them; None: as the first array has.
 Dims = tuple[int, ...] | Callable[..., Any] | None
-Static = Mapping[str, np.generic]
 
 MAX_DIMS = 4
 MAX_EXTENT = 2**31 - 1  # of Warp's arrays
@@ -30,7 +30,7 @@ _MOST_ALONG, _MOST = 2**32 - 1, 2**63 - 1  # threads along a dimension and in al
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class WarpKernel(Kernel):
+class WarpKernel(OnBothPlatforms):
     """A Warp kernel and how it is launched; equal to another one of the same kernel and launch.
 
     Attributes:
@@ -92,18 +92,13 @@ class WarpKernel(Kernel):
 
         return KernelOnCpu(self) if platform == "cpu" else KernelOnGpu(self)
 
-    def target(
-        self,
-        inputs: Sequence[Struct],
-        outs: Sequence[Struct],
-        static: Static,
-        *,
-        ordered: bool = False,
-        debug: bool = False,
-        levels: int = 0,
-    ) -> Target:
-        """Not called: `on` a platform it is another one's."""
-        raise NotImplementedError
+    def call_key(
+        self, launch: WarpLaunch, inputs: Sequence[Struct], outs: Sequence[Struct], static: Static
+    ) -> tuple[Any, ...]:
+        """Return what tells a call apart from other ones of the same kernel of Warp's."""
+        structs = tuple((s.shape, s.dtype) for s in (*inputs, *outs))
+        scalars = tuple((name, value.dtype, value.tobytes()) for name, value in sorted(static.items()))
+        return type(self), self.identity, launch.dims, structs, scalars
 
     def check(self, inputs: Sequence[Struct], outs: Sequence[Struct]) -> None:
         """Raise what is wrong with a launch for these inputs and outputs of one slice, while it is traced."""

@@ -21,10 +21,11 @@ from xlakernel.core.specs import Struct
 
 from . import _inside
 from ._adjoint import AdjointKernel
-from ._kernel import Static, WarpKernel
+from ._kernel import WarpKernel
 from ._launch import WarpLaunch
 from ._names import reference_of
 from ._parameters import read_annotations, write_annotations
+from ._platform import Static
 
 _FORMAT = 1
 

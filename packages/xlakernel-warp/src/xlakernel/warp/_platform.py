@@ -1,0 +1,72 @@
+"""Kernels and functions of Warp's are described once, and run by something else on each platform."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from xlakernel.core.call import Kernel, Target
+from xlakernel.core.specs import Struct
+
+from . import _inside
+
+Static = Mapping[str, np.generic]
+
+
+class OnBothPlatforms(Kernel):
+    """What is described; `on` a platform it is an `OnPlatform`."""
+
+    platforms = ("cpu", "cuda")
+
+    def target(
+        self,
+        inputs: Sequence[Struct],
+        outs: Sequence[Struct],
+        static: Static,
+        *,
+        ordered: bool = False,
+        debug: bool = False,
+        levels: int = 0,
+    ) -> Target:
+        """Not called: `on` a platform it is another one's."""
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class OnPlatform(Kernel):
+    """What runs it on one platform.
+
+    Attributes:
+      described: what is run.
+    """
+
+    described: Any
+
+    @property
+    def name(self) -> str:  # type: ignore[override]  # read-only here
+        """The name of what is run."""
+        return str(self.described.name)
+
+    def target(
+        self,
+        inputs: Sequence[Struct],
+        outs: Sequence[Struct],
+        static: Static,
+        *,
+        ordered: bool = False,
+        debug: bool = False,
+        levels: int = 0,
+    ) -> Target:
+        """Have Warp compile it, and register what runs it, in one thread at a time."""
+        with _inside.lock:
+            return self.registered(inputs, outs, static, ordered=ordered, debug=debug)
+
+    @abc.abstractmethod
+    def registered(
+        self, inputs: Sequence[Struct], outs: Sequence[Struct], static: Static, *, ordered: bool, debug: bool
+    ) -> Target:
+        """Return its target; see `target`."""
