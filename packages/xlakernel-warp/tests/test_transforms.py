@@ -14,6 +14,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from xlakernel.core import XLACustomKernel, use_backend
 from xlakernel.core.errors import BackendNotFoundError, DifferentiationError, DtypeError
 from xlakernel.warp import jax_kernel, jaxinfo_to_warpinfo, warp_kernel
+from xlakernel.warp._launch import WarpLaunch
 
 wp.set_module_options({"enable_backward": False})
 pytestmark = pytest.mark.usefixtures("platform")
@@ -407,3 +408,20 @@ def test_a_kernel_that_is_made_while_a_function_is_traced():
 
     for x in (X, X[:2], X):
         assert_array_equal(program(x, number=7.0), x + 7)
+
+
+def test_a_kernel_that_is_made_while_another_is_recorded(platform, monkeypatch):
+    """As by another thread: Warp then loads the module anew, and other code is called than a moment before."""
+    if platform != "cpu":
+        pytest.skip("the code of a GPU is not told by its address")
+    record, meanwhile = WarpLaunch.recorded, []
+
+    def recorded(launch, addresses):
+        found = record(launch, addresses)
+        if not meanwhile:
+            meanwhile.append(made_in(99.0))
+        return found
+
+    monkeypatch.setattr(WarpLaunch, "recorded", recorded)
+    assert_array_equal(jax_kernel(made_in(11.0))(X)[0], X + 11)
+    assert_array_equal(jax_kernel(meanwhile[0])(X)[0], X + 99)
