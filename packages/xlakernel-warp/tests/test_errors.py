@@ -421,6 +421,18 @@ def calls_a_function(x: wp.array(dtype=float), out: wp.array(dtype=float)):
     out[i] = calls_nothing(x[i])
 
 
+VALUES = (1.0, 2.0)
+
+
+@wp.kernel(module=wp.get_module(f"{__name__}.deferred"))
+def deferred(x: wp.array(dtype=float), out: wp.array(dtype=float)):
+    i = wp.tid()
+    total = x[i] + nothing(x[i])  # noqa: F821
+    for j in range(2):
+        total += wp.static(VALUES[j])  # which makes Warp parse the kernel before it is compiled
+    out[i] = total
+
+
 @wp.func_native("this is no C++;")
 def no_cpp(x: float) -> float: ...
 
@@ -443,6 +455,7 @@ def any_undefined(x: wp.array(dtype=Any), out: wp.array(dtype=Any)):
         (undefined, "Referencing undefined symbol: nothing"),
         (other_types, "must be of the same type as the array"),
         (calls_a_function, "Referencing undefined symbol: nothing"),
+        (deferred, "Referencing undefined symbol: nothing"),
         (native, "CPU kernel build failed"),
         (any_undefined, "Referencing undefined symbol: nothing"),
     ],
