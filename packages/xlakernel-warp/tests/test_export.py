@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("flatbuffers", reason="xlakernel-core[export] is not installed")
 
 FILES = Path(__file__).parent / "exported"

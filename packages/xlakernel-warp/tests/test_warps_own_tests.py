@@ -24,6 +24,8 @@ import warp
 import xlakernel.warp
 from xlakernel.warp import _cpu
 
+pytestmark = pytest.mark.slow
+
 WARP = Path(warp.__file__).parent
 TWO_DEVICES = "--xla_force_host_platform_device_count=2"
 VERSION = tuple(map(int, warp.__version__.split(".")[:2]))
