@@ -15,6 +15,7 @@ import numpy as np
 
 from xlakernel.core.call import Kernel, Target
 from xlakernel.core.errors import DtypeError, ExportError, ResultError
+from xlakernel.core.ffi.callables import Callables
 from xlakernel.core.ffi.fingerprint import examine, fingerprint
 from xlakernel.core.ffi.kinds import describe
 from xlakernel.core.ffi.registry import Recipe
@@ -146,14 +147,15 @@ class CudaFunction(Kernel):
             return register_again(launchable, target, debug=debug)
         return register(launchable, once=once, debug=debug)
 
-    def content(self) -> str:
-        """Return the hash of the function as it is now, with what it refers to, and of what makes its arguments."""
-        return fingerprint(self._closed_over, describe=describe)
+    @property
+    def callables(self) -> Callables:
+        """The function, and what makes its arguments."""
+        return Callables(self.function, {"arrays": self.adapter.arrays, "stream": self.adapter.stream})
 
     @property
     def _closed_over(self) -> tuple[Any, ...]:
         """All that may refer to something."""
-        return self.function, self.adapter.arrays, self.adapter.stream
+        return self.callables.parts
 
     def _target_name(
         self, arrays: Sequence[Array], static: Mapping[str, np.generic], content: str, has_unknown: bool
