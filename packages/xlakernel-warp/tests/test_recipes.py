@@ -14,8 +14,18 @@ import warp as wp
 from xlakernel.core import export
 from xlakernel.core.errors import ExportError
 from xlakernel.core.ffi.registry import recipes_of
-from xlakernel.warp import _export, _gpu, _inside, jax_kernel, warp_kernel
-from xlakernel.warp._parameters import parameter, read_annotations, write_annotations
+from xlakernel.warp import (
+    _export,
+    _function,
+    _function_export,
+    _gpu,
+    _inside,
+    jax_callable,
+    jax_kernel,
+    warp_kernel,
+)
+from xlakernel.warp._parameters import parameter
+from xlakernel.warp._written import read_annotations, write_annotations
 
 target = pytest.importorskip("xlakernel.core.gpu.target", exc_type=ImportError)
 
@@ -37,6 +47,9 @@ SOURCE = """
         out[i] = x[i]
 
     of_vectors = wp.overload(generic, [wp.array(dtype=wp.vec3)] * 2)
+
+    def several(x: wp.array(dtype=Any), s: float, total: wp.array(dtype=wp.vec3), out: wp.array(dtype=Any)):
+        wp.launch(generic, dim=x.shape, inputs=[x], outputs=[out])
     """
 
 
@@ -62,8 +75,8 @@ def launchables(monkeypatch):
     """What was registered for a GPU that is not here: pairs of a launchable and whether it is for debug mode."""
     seen = []
     monkeypatch.setattr(target, "register", lambda launchable, *, once, debug: seen.append((launchable, debug)))
-    for name in (_gpu, _export):
-        monkeypatch.setattr(name, "check_device", lambda name: None)
+    for user in (_gpu, _export, _function, _function_export):
+        monkeypatch.setattr(user, "check_device", lambda name: None)
     return seen
 
 
@@ -94,10 +107,10 @@ CALLS = {
 }
 
 
-def check_round_trip(kernel, inputs, outs, static, launchables, *, debug=False):
+def check_round_trip(kernel, inputs, outs, static, launchables, *, debug=False, rebuild=_export.rebuild):
     kernel.on("cuda").target(inputs, outs or inputs, static, debug=debug)
     before, _ = launchables[-1]
-    _export.rebuild("given", read_back(before.recipe().data))
+    rebuild("given", read_back(before.recipe().data))
     after, mode = launchables[-1]
     assert after is not before and (after.name, mode) == ("given", debug)
     assert (after.label, after.place, after.arrays, after.aliased) == (
@@ -121,6 +134,12 @@ def test_an_adjoint_is_the_same_after_a_round_trip(module, launchables):
     kernel = module().of_vectors
     adjoint = AdjointKernel(kernel, parameters_of(kernel, "test"), aliased=frozenset({1, 2}), count=1)
     check_round_trip(adjoint, [Y, Y, Y], [Y, Y, Y], {}, launchables)
+
+
+def test_a_function_is_the_same_after_a_round_trip(module, launchables):
+    function = jax_callable(module().several, num_outputs=2, in_out_argnames=["total"]).xlakernel
+    given = [X, Y], [Y, X], {"s": np.float32(1.5)}
+    check_round_trip(function, *given, launchables, debug=True, rebuild=_function_export.rebuild)
 
 
 ANNOTATIONS = [
@@ -172,6 +191,14 @@ def test_kernels_whose_name_is_another_ones(module):
     kernel, mine.scaled = mine.scaled, mine.generic
     with pytest.raises(ExportError, match=r"scaled is not what its module has under the name scaled"):
         recipe_of(warp_kernel(kernel, same), X, factor=1.0)
+
+
+def test_functions_inside_of_others():
+    def inner(x: wp.array(dtype=float), out: wp.array(dtype=float)):
+        wp.launch(at_the_top, dim=x.shape, inputs=[x], outputs=[out])
+
+    with pytest.raises(ExportError, match=r"inner cannot be imported by its name.*top level of a module"):
+        export(jax.jit(jax_callable(inner)))(X)
 
 
 def test_what_changed_since_it_was_compiled(module):

@@ -8,7 +8,7 @@ import helpers
 import warp as wp
 from helpers import helper
 
-from xlakernel.warp import jax_kernel, warp_kernel
+from xlakernel.warp import jax_callable, jax_kernel, warp_kernel
 
 
 def like_first(x, *_):
@@ -141,3 +141,14 @@ def square(x: wp.array(dtype=float), out: wp.array(dtype=float)):
 def negated(x: wp.array(dtype=float), out: wp.array(dtype=float)):
     i = wp.tid()
     out[i] = -x[i]
+
+
+def several(x: wp.array(dtype=float), out: wp.array(dtype=float)):
+    between = wp.empty_like(x)
+    wp.launch(plain, dim=x.shape, inputs=[x], outputs=[between])
+    wp.launch(calls_helper, dim=x.shape, inputs=[between], outputs=[out])
+
+
+@jax_callable
+def decorated_callable(x: wp.array(dtype=float), times: float, out: wp.array(dtype=float)):
+    wp.launch(scaled, dim=x.shape, inputs=[x, times], outputs=[out, 1])

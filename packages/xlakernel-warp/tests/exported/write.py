@@ -13,7 +13,7 @@ from kernels import wrap
 
 from xlakernel.core import debug_mode, export
 from xlakernel.core.artifact import pack, unpack
-from xlakernel.warp import _inside, jax_kernel, warp_kernel
+from xlakernel.warp import _inside, jax_callable, jax_kernel, warp_kernel
 
 X, ONE = (jax.ShapeDtypeStruct((size,), jnp.float32) for size in (3, 1))
 sum_into = jax_kernel(kernels.total, in_out_argnames=["out"])
@@ -26,6 +26,8 @@ WRAPPED = ["plain", "calls_helper", "reads_module", "reads_vector", "with_struct
 PROGRAMS = {name: wrap(getattr(kernels, name)) for name in WRAPPED} | {
     "decorated": kernels.decorated,
     "decorated_as_warps": lambda x: kernels.decorated_as_warps(x)[0],
+    "several": lambda x: jax_callable(kernels.several)(x)[0],
+    "decorated_callable": lambda x: kernels.decorated_callable(x, 0.5)[0],
     "overload": lambda x: wrap(kernels.of_matrices)(jnp.broadcast_to(x[:, None, None], (3, 2, 2)))[:, 1, 0],
     "static": lambda x: wrap(kernels.scaled)(x, factor=2.0, shift=1) + wrap(kernels.scaled)(x, factor=0.5, shift=-1),
     "two_shapes": lambda x: wrap(kernels.plain)(x) + wrap(kernels.plain)(jnp.tile(x, 2))[:3],
@@ -68,12 +70,14 @@ def another_python(data):
 
 
 def another_warp(data):
-    data["checks"].update(warp="1.0", hash="another")
-    data["options"] = {name: value for name, value in data["options"].items() if name != "fast_math"} | {"old": "1"}
+    written = data if "warp" in data else data["checks"]  # a function's, or a kernel's
+    written.update(warp="1.0", hash="another")
+    options = data.get("options", {})
+    data["options"] = {name: value for name, value in options.items() if name != "fast_math"} | {"old": "1"}
 
 
 def other_structs(data):
-    data["checks"].update(warp="1.0", hash="another")
+    another_warp(data)
     if data.get("native"):  # of a kernel on the CPU
         data["native"]["data"] = f"00{data['native']['data']}"
 

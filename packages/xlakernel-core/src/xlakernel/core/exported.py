@@ -139,8 +139,9 @@ def export(
     It is `jax.export.export`, and an artifact that says how to make the kernels again: a kernel that can be imported
     is imported there by module and name, and refused if it, or anything it refers to, is not what was exported. Any
     other kernel (one defined in ``__main__``, in a notebook, or inside a function, as an operator's generator does) is
-    part of the artifact, pickled, and can be loaded with the same minor version of Python. Load artifacts only from
-    those whom you trust: loading one imports modules and unpickles.
+    part of the artifact, pickled, and can be loaded with the same minor version of Python; but not one of Warp, which
+    compiles kernels from their source files. Load artifacts only from those whom you trust: loading one imports modules
+    and unpickles.
 
     Args:
       jitted: what ``jax.jit`` returned.

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-import jax.numpy as jnp
-import numpy as np
 import warp
 
 from xlakernel.core.errors import ExportError
-from xlakernel.core.specs import Struct
 
 from . import _inside
 from ._adjoint import AdjointKernel
@@ -21,6 +18,7 @@ from ._launch import WarpLaunch
 from ._parameters import parameters_of
 from ._recipe import Origin, check_kernel, read_kernel
 from ._recorded import Recorded, record
+from ._written import read_frozen, read_static, read_structs
 
 
 def rebuild(target: str, data: Mapping[str, Any]) -> None:
@@ -58,26 +56,17 @@ def _origin(kernel: Any, call: Mapping[str, Any]) -> Origin:
         parameters_of(kernel, "deserialize"),
         tuple(call["dims"]),
         call["block_dim"],
-        output_init=tuple(None if value is None else _frozen(*value) for value in call["output_init"]) or None,
+        output_init=tuple(None if value is None else read_frozen(*value) for value in call["output_init"]) or None,
         in_out=tuple(call["in_out"]),
         aliased=frozenset(call["aliased"]),
         parallel=call["parallel"],
         cpu_blocks=call["cpu_blocks"],
         **({"count": call["adjoint_of"]} if adjoint else {}),
     )
-    inputs, outs = _structs(call["inputs"]), _structs(call["outs"])
-    static = {name: np.frombuffer(*_frozen(*value)[::-1])[0] for name, value in call["static"].items()}
+    inputs, outs, static = read_structs(call["inputs"]), read_structs(call["outs"]), read_static(call["static"])
     launch = described.launch(inputs, outs, static)
     settings = {"ordered": call["ordered"], "debug": call["debug"]}
     return Origin.of(described, launch, inputs, outs, static, call["platform"], **settings)
-
-
-def _structs(written: Sequence[Any]) -> list[Struct]:
-    return [Struct(tuple(shape), jnp.dtype(dtype)) for shape, dtype in written]
-
-
-def _frozen(dtype: str, value: str) -> tuple[np.dtype[Any], bytes]:
-    return jnp.dtype(dtype), bytes.fromhex(value)
 
 
 def _register_on_the_cpu(origin: Origin, target: str, data: Mapping[str, Any]) -> None:

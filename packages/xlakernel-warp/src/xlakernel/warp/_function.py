@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ import warp
 
 from xlakernel.core.call import Kernel, Target
 from xlakernel.core.errors import CompileError, DeviceError, PlatformError, ResultError
+from xlakernel.core.ffi.callables import Callables
 from xlakernel.core.ffi.fingerprint import examine, fingerprint
 from xlakernel.core.ffi.kinds import describe
 from xlakernel.core.gpu.closure import state
@@ -65,18 +67,34 @@ class WarpFunction(OnBothPlatforms):
         """Return what runs it there."""
         return _OnCpu(self) if platform == "cpu" else _OnGpu(self)
 
+    @property
+    def callables(self) -> Callables:
+        """The function, as exported programs know it."""
+        return Callables(self.function)
+
     def launchable(
-        self, inputs: Sequence[Struct], outs: Sequence[Struct], static: Static, *, on_a_gpu: bool
+        self,
+        inputs: Sequence[Struct],
+        outs: Sequence[Struct],
+        static: Static,
+        *,
+        on_a_gpu: bool,
+        ordered: bool,
+        debug: bool,
     ) -> Launchable:
-        """Return what a call does."""
+        """Return what a call does, and how to make its target in another process."""
+        from ._function_export import write_recipe  # which imports this module
+
         arrays = arrays_of(inputs, outs)
         for parameter in self.split.parameters:
             if not parameter.is_array:
                 parameter.check_value(static[parameter.name], self.name)
         scalars = {name: value.item() for name, value in static.items()}
         launch = FunctionLaunch(self.function, self.split, arrays, len(inputs), scalars)
+        content, unknown = examine(self.callables.parts, describe)
+        how = {"on_a_gpu": on_a_gpu, "ordered": ordered, "debug": debug}
         return Launchable(
-            name=self._target_name(arrays, static),
+            name=self._target_name(arrays, static, content, has_unknown=bool(unknown)),
             label=self.name,
             place=self.place,
             arrays=arrays,
@@ -86,17 +104,17 @@ class WarpFunction(OnBothPlatforms):
             recording=device_set_up,
             closed_over=(self.function,),
             aliased=frozenset(range(len(self.split.in_out))),
+            recipe=functools.partial(write_recipe, self, inputs, outs, static, content, **how),
         )
 
-    def _target_name(self, arrays: Sequence[Array], static: Static) -> str:
-        content, unknown = examine(self.function, describe)
+    def _target_name(self, arrays: Sequence[Array], static: Static, content: str, *, has_unknown: bool) -> str:
         options = {
             "place": self.place,  # equal code at two places is told apart in messages
             "warp": warp.__version__,
             "static": [(name, value.dtype.name, value.tobytes()) for name, value in sorted(static.items())],
             "in_out": self.split.in_out,
             # An object is told by its identity, and what it holds may be another array by now, or another number.
-            "state": state((self.function,)) if unknown else None,
+            "state": state((self.function,)) if has_unknown else None,
         }
         digest = hashlib.sha256(f"{content} {fingerprint((), options)}".encode()).hexdigest()[:32]
         listed = ", ".join(map(str, arrays))
@@ -125,7 +143,7 @@ class _OnCpu(OnPlatform):
                 f"{self.name}: this build of Warp does not include CPU support. Install a wheel from PyPI, "
                 "pip install warp-lang, or run the program on a GPU."
             )
-        launchable = described.launchable(inputs, outs, static, on_a_gpu=False)
+        launchable = described.launchable(inputs, outs, static, on_a_gpu=False, ordered=ordered, debug=debug)
         return python_target(launchable, once=ordered, debug=debug)
 
 
@@ -142,7 +160,7 @@ class _OnGpu(OnPlatform):
         from xlakernel.core.gpu.target import register
 
         check_device(self.name)
-        launchable = self.described.launchable(inputs, outs, static, on_a_gpu=True)
+        launchable = self.described.launchable(inputs, outs, static, on_a_gpu=True, ordered=ordered, debug=debug)
         return register(launchable, once=ordered, debug=debug)
 
 

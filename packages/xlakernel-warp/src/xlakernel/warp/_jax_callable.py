@@ -97,7 +97,7 @@ def jax_callable(
         "stage_out_argnames": stage_out_argnames,
     }
     listed = [freeze_names(name, what, names) for what, names in given.items()]
-    split = split_parameters(name, _annotated(func), num_outputs, listed[0])
+    split = split_parameters(name, annotated(func), num_outputs, listed[0])
     outputs = freeze_output_dims(name, output_dims)
     made = _made(func, split, mode, vmap_method, outputs, *listed, module_preload_mode, bool(has_side_effect))
     made.graph_cache_max = graph_cache_max
@@ -186,8 +186,12 @@ class JaxCallable:
         )
 
 
-def _annotated(func: Any) -> list[Parameter]:
-    """Return the parameters of a function, by their annotations."""
+def annotated(func: Any) -> list[Parameter]:
+    """Return the parameters of a function, by their annotations.
+
+    Raises:
+      KernelTypeError: if it is no function of arrays and scalars.
+    """
     name = getattr(func, "__name__", repr(func))
     if not callable(func) or isinstance(func, (type, warp.Kernel)):
         what = " This is a kernel, which jax_kernel takes." if isinstance(func, warp.Kernel) else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -178,34 +178,6 @@ def _inner(name: str, dtype: Any, where: str) -> tuple[int, ...]:
 def name_of(kernel: Any) -> str:
     """Return a kernel's name, for messages."""
     return str(kernel.func.__name__)
-
-
-_COMPOSITES: Mapping[str, tuple[Callable[[Any], bool], Callable[[Any, Any], Any]]] = {
-    "transformation": (warp.types.type_is_transformation, lambda scalar, _: warp.types.transformation(scalar)),
-    "quaternion": (warp.types.type_is_quaternion, lambda scalar, _: warp.types.quaternion(scalar)),
-    "matrix": (warp.types.type_is_matrix, lambda scalar, shape: warp.types.matrix(tuple(shape), scalar)),
-    "vector": (warp.types.type_is_vector, lambda scalar, shape: warp.types.vector(*shape, scalar)),
-}
-
-
-def write_annotations(parameters: Sequence[Parameter]) -> list[list[Any]]:
-    """Return the annotations of parameters that are not generic, made of what JSON has: `read_annotations` reads it."""
-    written = []
-    for parameter in parameters:
-        scalar, inner = split_warptype(parameter.dtype)
-        kind = next((name for name, (is_one, _) in _COMPOSITES.items() if is_one(parameter.dtype)), None)
-        written.append([parameter.ndim, kind, scalar.__name__, list(inner)])
-    return written
-
-
-def read_annotations(written: Sequence[Sequence[Any]]) -> list[Any]:
-    """Return what was given to `write_annotations`, as ``warp.overload`` takes it."""
-    found = []
-    for ndim, kind, scalar, inner in written:
-        dtype = getattr(warp, scalar)
-        dtype = dtype if kind is None else _COMPOSITES[kind][1](dtype, inner)
-        found.append(dtype if ndim is None else warp.array(dtype=dtype, ndim=ndim))
-    return found
 
 
 # Overloading a kernel again has Warp load its module again.

@@ -24,10 +24,16 @@ from ._adjoint import AdjointKernel
 from ._kernel import WarpKernel
 from ._launch import WarpLaunch
 from ._names import reference_of
-from ._parameters import read_annotations, write_annotations
 from ._platform import Static
-
-_FORMAT = 1
+from ._written import (
+    FORMAT,
+    check_format,
+    check_listed,
+    read_annotations,
+    write_annotations,
+    write_static,
+    write_structs,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +102,7 @@ class Origin:
             )
         overload = None if reference.here() is kernel else _inside.generic(kernel)
         data = {
-            "format": _FORMAT,
+            "format": FORMAT,
             "name": name,
             "kernel": reference.data,
             "overload": overload and write_annotations(self.described.parameters),
@@ -122,9 +128,9 @@ class Origin:
             "aliased": sorted(described.aliased),
             "parallel": described.parallel,
             "cpu_blocks": described.cpu_blocks,
-            "inputs": [(list(map(int, s.shape)), s.dtype.name) for s in self.inputs],
-            "outs": [(list(map(int, s.shape)), s.dtype.name) for s in self.outs],
-            "static": {name: (value.dtype.name, value.tobytes().hex()) for name, value in self.static.items()},
+            "inputs": write_structs(self.inputs),
+            "outs": write_structs(self.outs),
+            "static": write_static(self.static),
             "ordered": self.ordered,
             "debug": self.debug,
         }
@@ -141,16 +147,12 @@ def read_kernel(target: str, data: Mapping[str, Any]) -> Any:
     Raises:
       ExportError: if there is none.
     """
-    if data.get("format") != _FORMAT:
-        raise ExportError(
-            f"deserialize: {target!r} was exported by another xlakernel-warp, whose recipes are of format "
-            f"{data.get('format')!r}; this one reads format {_FORMAT}. Install that version, or export again."
-        )
+    check_format(target, data.get("format"))
     name, reference = data["name"], Reference(**data["kernel"], inside="kernel")
     kernel = reference.find(f"the kernel {name}", lambda found: isinstance(found, warp.Kernel))
     if data["overload"] and kernel.is_generic and len(data["overload"]) == len(_inside.parameters(kernel)):
         kernel = warp.overload(kernel, read_annotations(data["overload"]))
-    _check_listed(name, "parameters", data["parameters"], _listed(kernel))
+    check_listed(f"the kernel {name}", "parameters", data["parameters"], _listed(kernel))
     return kernel
 
 
@@ -158,7 +160,8 @@ def check_kernel(name: str, launch: WarpLaunch, kernel: Any, data: Mapping[str, 
     """Raise `ExportError` unless a kernel is the one that was exported."""
     here, there = dict(_inside.options(kernel)), data["options"]
     known = sorted(here.keys() & there.keys())  # another Warp has others
-    _check_listed(name, "options", *([[option, found[option]] for option in known] for found in (there, here)))
+    options = ([[option, found[option]] for option in known] for found in (there, here))
+    check_listed(f"the kernel {name}", "options", *options)
     checks = data["checks"]
     kind = "bytecode" if checks["python"] == PYTHON else "source"
     found = _code(kernel, None if kind == "bytecode" else definition)
@@ -200,15 +203,6 @@ def _check_importable(kernel: Any) -> Reference:
 
 def _listed(kernel: Any) -> list[list[str]]:
     return [[name, warp.types.type_repr(kind)] for name, kind in _inside.parameters(kernel)]
-
-
-def _check_listed(name: str, what: str, there: Sequence[Sequence[str]], here: Sequence[Sequence[str]]) -> None:
-    if there != here:
-        one, other = (", ".join(": ".join(pair) for pair in found) for found in (there, here))
-        raise ExportError(
-            f"deserialize: the kernel {name} is not the one that was exported: its {what} were ({one}), and are "
-            f"({other}). Bring back the source that was exported, or export the program again."
-        )
 
 
 def _checks(kernel: Any, own: str | None) -> dict[str, Any]:
