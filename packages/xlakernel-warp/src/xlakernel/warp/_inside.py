@@ -6,9 +6,10 @@ recorded launch holds. A Warp in which that is not found is not guessed at: see 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, TypeVar
 
 import warp
@@ -67,10 +68,26 @@ def code_hash(kernel: Any, block_dim: int) -> str:
     Warp decides by it whether a binary in its cache is this kernel's.
     """
     try:
-        kernel.module.get_module_hash(block_dim)
+        with _block_option(kernel.module, block_dim):
+            kernel.module.get_module_hash(block_dim)
         return str(kernel.hash.hex())
     except (AttributeError, TypeError) as error:
         raise Unrecognised(f"the kernel's hash: {error}") from error
+
+
+@contextlib.contextmanager
+def _block_option(module: Any, block_dim: int) -> Iterator[None]:
+    """Say how many threads a block has where Warp 1.14 looks, for what it hashes and remembers for compiling.
+
+    When it loads a module it says so itself.
+    """
+    before = dict(module.options)
+    module.options["block_dim"] = block_dim
+    try:
+        yield
+    finally:
+        module.options.pop("block_dim")
+        module.options.update(before)
 
 
 def options(kernel: Any) -> tuple[tuple[str, str], ...]:
