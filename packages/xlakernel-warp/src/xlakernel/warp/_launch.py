@@ -85,7 +85,9 @@ class WarpLaunch:
         """What tells the kernel's binary on ``"cpu"`` or ``"cuda"`` apart, with what it refers to as that is now."""
         try:
             return _inside.content(self.kernel, self.block_on(platform))
-        except Exception:  # noqa: BLE001  # Warp lets errors of all kinds escape, and `load` says what they are
+        except Exception as error:  # noqa: BLE001  # Warp lets errors of all kinds escape, and `load` says what they are
+            if _inside.is_left_out(self.kernel, ()):
+                _failures[self.kernel] = self._refused(platform, error)
             return f"object {id(self.kernel)}"
 
     def load(self, device: str) -> None:
@@ -104,12 +106,15 @@ class WarpLaunch:
         try:
             _inside.undisturbed(self.kernel.module, load)
         except Exception as error:  # Warp lets errors of all kinds escape
-            _failures[self.kernel] = (
-                f"{self.name}: Warp {warp.__version__} does not compile the kernel for {device}. Warp says: "
-                f"{type(error).__name__}: {error}"
-            )
+            _failures[self.kernel] = self._refused(device, error)
             _inside.hash_anew(self.kernel.module)
             raise CompileError(_failures[self.kernel]) from error
+
+    def _refused(self, device: str, error: Exception) -> str:
+        return (
+            f"{self.name}: Warp {warp.__version__} does not compile the kernel for {device}. Warp says: "
+            f"{type(error).__name__}: {error}"
+        )
 
     # On the CPU
 
