@@ -102,6 +102,6 @@ def _pointers(one: bytearray, other: bytearray, moves: Sequence[tuple[int, int]]
         if words[0] == words[1]:
             continue
         if words not in numbers:
-            raise _inside.Unrecognised(f"a word changed from {words[0]:#x} to {words[1]:#x} and is no pointer")
+            raise _inside.Unrecognised("a word that is no pointer changes from launch to launch")
         found.append((where, numbers[words]))
     return tuple(found)
