@@ -34,6 +34,15 @@ def test_a_driver_that_does_not_know_parameters_is_refused(devices):
         devices(12030)
 
 
+def test_no_current_device(monkeypatch):
+    monkeypatch.setattr(driver.cuda, "cuCtxGetDevice", lambda: (201, None))
+    monkeypatch.setattr(driver, "describe", lambda status: f"error {status}")
+    with pytest.raises(DeviceError, match="error 201: no device's context is current in this thread"):
+        driver.current_device()
+    monkeypatch.setattr(driver.cuda, "cuCtxGetDevice", lambda: (0, 2))
+    assert driver.current_device() == 2
+
+
 def test_temporaries_are_the_innermost_recordings(monkeypatch):
     monkeypatch.setattr(addresses.Ranges, "reserve", lambda self, nbytes: (self, nbytes))
     outer, inner = (object.__new__(addresses.Ranges) for _ in range(2))
