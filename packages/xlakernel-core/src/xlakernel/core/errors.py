@@ -61,6 +61,14 @@ class AliasError(XLAKernelError, ValueError):
     """``input_output_aliases`` asks for what cannot be."""
 
 
+class ShapeError(XLAKernelError, ValueError):
+    """Arrays whose shapes do not fit each other, or what they stand for."""
+
+
+class StructureError(XLAKernelError, ValueError):
+    """Index arrays that describe no sparse matrix, or not the one that is needed."""
+
+
 class DtypeError(XLAKernelError, TypeError):
     """A dtype that no kernel of this backend can take."""
 

@@ -1,3 +1,29 @@
 """Sparse matrices, event arrays and the operators between them, for JAX."""
 
 from .__about__ import __version__ as __version__
+from ._compact import CompactArray as CompactArray
+from ._compressed import CSC as CSC
+from ._compressed import CSR as CSR
+from ._coo import COO as COO
+from ._events import BinaryArray as BinaryArray
+from ._events import BitPackedArray as BitPackedArray
+from ._events import EventArray as EventArray
+from ._events import WeightedArray as WeightedArray
+from ._matrix import SparseMatrix as SparseMatrix
+from .operators import derivatives as _derivatives  # noqa: F401  # gives the operators their rules
+from .operators.compact import compact_csrmv as compact_csrmv
+from .operators.conversion import csr_to_csc as csr_to_csc
+from .operators.conversion import csr_transpose as csr_transpose
+from .operators.coo import binary_coomm as binary_coomm
+from .operators.coo import binary_coomv as binary_coomv
+from .operators.coo import coomm as coomm
+from .operators.coo import coomv as coomv
+from .operators.coo import weighted_coomm as weighted_coomm
+from .operators.coo import weighted_coomv as weighted_coomv
+from .operators.csr import binary_csrmm as binary_csrmm
+from .operators.csr import binary_csrmv as binary_csrmv
+from .operators.csr import csrmm as csrmm
+from .operators.csr import csrmv as csrmv
+from .operators.csr import weighted_csrmm as weighted_csrmm
+from .operators.csr import weighted_csrmv as weighted_csrmv
+from .operators.sampled import csr_sddmm as csr_sddmm

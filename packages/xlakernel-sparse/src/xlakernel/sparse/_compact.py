@@ -1,0 +1,118 @@
+"""`CompactArray`: spikes as the numbers of the active elements."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from xlakernel.core.errors import DtypeError, ShapeError, StructureError
+
+from ._events import BinaryArray, EventArray
+from .operators.arguments import as_array, index_array
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class CompactArray(EventArray):
+    """Spikes as the numbers of the active elements: ``events @ A`` need not look at the others.
+
+    Args:
+      value: a vector of bool, integers or real numbers; what is not zero is active.
+
+    Attributes:
+      indices: numbers of the active elements, int32, ``(capacity,)``; what is behind *count* does not matter.
+      count: how many there are, a 0-d integer.
+
+    Raises:
+      ShapeError: if it is not a vector.
+      DtypeError: if it is of a dtype that `BinaryArray` does not take.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from xlakernel.sparse import CompactArray
+      >>> spikes = CompactArray(jnp.array([0.0, 1.0, 0.0, 1.0]))
+      >>> print(spikes.indices[: spikes.count], spikes.count)
+      [1 3] 2
+    """
+
+    __slots__ = ("_length", "count", "indices")
+    indices: jax.Array
+    count: jax.Array
+    _length: int
+
+    def __init__(self, value: Any) -> None:
+        raw = BinaryArray(value).operand_array()
+        if raw.ndim != 1:
+            raise ShapeError(f"CompactArray: value has the shape {raw.shape}; expected a vector.")
+        active = raw != 0
+        (length,) = raw.shape
+        # Each active element goes where the number of active ones before it says; the others out of range.
+        place = jnp.where(active, jnp.cumsum(active, dtype=jnp.int32) - 1, length)
+        numbers = jnp.arange(length, dtype=jnp.int32)
+        indices = jnp.zeros(length, jnp.int32).at[place].set(numbers, mode="drop", unique_indices=True)
+        self._set(indices=indices, count=jnp.sum(active, dtype=jnp.int32), _length=int(length))
+
+    @classmethod
+    def from_indices(cls, indices: Any, size: int, count: Any = None) -> Self:
+        """Make an array from the numbers of its active elements.
+
+        Args:
+          indices: the numbers, ``(capacity,)``, int32 or int64, each at most once. They are checked unless traced.
+          size: how many elements the array has.
+          count: how many of *indices* are active; None: all of them.
+
+        Raises:
+          ShapeError: if *indices* is not a vector, or *count* is more than its length.
+          StructureError: if a number is out of range or there twice.
+          DtypeError: if they are not integers.
+        """
+        who = f"{cls.__name__}.from_indices"
+        indices = index_array(who, "indices", indices)
+        count = as_array(who, "count", indices.shape[0] if count is None else count)
+        if count.shape != () or count.dtype.kind not in "iu":
+            raise DtypeError(f"{who}: count is {count}; expected one integer.")
+        count = count.astype(jnp.int32)
+        if not isinstance(count, jax.core.Tracer) and not isinstance(indices, jax.core.Tracer):
+            _check_numbers(who, np.asarray(indices), int(count), size)
+        return object.__new__(cls)._set(indices=indices, count=count, _length=int(size))
+
+    @property
+    def value(self) -> jax.Array:
+        """The array as a plain one, of bool."""
+        counted = jnp.arange(self.indices.shape[0]) < self.count
+        place = jnp.where(counted, self.indices, self._length)
+        return jnp.zeros(self._length, bool).at[place].set(True, mode="drop")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extent."""
+        return (self._length,)
+
+    @property
+    def dtype(self) -> Any:
+        """Bool."""
+        return np.dtype(bool)
+
+    def tree_flatten_with_keys(self) -> Any:
+        """Return the leaves and what is static; for JAX."""
+        keys = [jax.tree_util.GetAttrKey(name) for name in ("indices", "count")]
+        return list(zip(keys, (self.indices, self.count), strict=True)), self._length
+
+    @classmethod
+    def tree_unflatten(cls, length: int, leaves: Any) -> Self:
+        """Return the array that was flattened; for JAX."""
+        indices, count = leaves
+        return object.__new__(cls)._set(indices=indices, count=count, _length=length)
+
+
+def _check_numbers(who: str, indices: np.ndarray, count: int, size: int) -> None:
+    if not 0 <= count <= indices.size:
+        raise ShapeError(f"{who}: count is {count}; there are {indices.size} indices.")
+    active = indices[:count]
+    if active.size and not (active.min() >= 0 and active.max() < size):
+        wrong = int(active[(active < 0) | (active >= size)][0])
+        raise StructureError(f"{who}: the number {wrong} is out of range; an array of {size} has 0 to {size - 1}.")
+    if np.unique(active).size != active.size:
+        raise StructureError(f"{who}: a number is there more than once; each active element is named once.")

@@ -1,0 +1,237 @@
+"""`CSR` and `CSC`: matrices in compressed rows and in compressed columns."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from . import _prepared
+from ._compact import CompactArray
+from ._interchange import host_data
+from ._matrix import SparseMatrix, three_arrays
+from ._validation import check_compressed_values, should_check
+from .operators.arguments import check_data, check_shape, check_structure
+from .operators.compact import compact_csrmv
+from .operators.conversion import csr_to_csc, csr_transpose
+from .operators.entries import rows_of_entries
+from .operators.operand import BINARY, Operand
+from .operators.product import PRODUCTS
+
+
+class Compressed(SparseMatrix):
+    """A matrix stored line by line; the base of `CSR` and `CSC`."""
+
+    __slots__ = ("indices", "indptr", "prepared")
+
+    #: The axis that counts the lines.
+    _axis: ClassVar[int]
+    _lines: ClassVar[tuple[str, str]]  # what the lines are, and what their places are
+
+    indices: jax.Array
+    indptr: jax.Array
+    prepared: _prepared.Prepared | None
+
+    def __init__(self, arrays: Any, *, shape: Any, check: bool | None = None) -> None:
+        who = type(self).__name__
+        data, indices, indptr = three_arrays(who, arrays, "data, indices, indptr")
+        shape = check_shape(who, shape)
+        lines = _line_shape(self._axis, shape)
+        indices, indptr = check_structure(who, indices, indptr, lines, lines=f"{self._lines[0]}s")
+        data = check_data(who, data, indices.shape[0])
+        if should_check(who, check, indices, indptr):
+            check_compressed_values(who, indices, indptr, lines[1], self._lines)
+        self._set(data=data, indices=indices, indptr=indptr, shape=shape, prepared=None)
+
+    @property
+    def structure(self) -> tuple[jax.Array, jax.Array]:
+        """The index arrays: ``(indices, indptr)``."""
+        return self.indices, self.indptr
+
+    @property
+    def line_shape(self) -> tuple[int, int]:
+        """How many lines there are, and how many places a line has."""
+        return _line_shape(self._axis, self.shape)
+
+    def coordinates(self) -> tuple[jax.Array, jax.Array]:
+        """Return the row and the column of each entry, ``(nnz,)``; for padding those of *shape*, out of range."""
+        lines, places = self.line_shape
+        line = rows_of_entries(self.indptr, self.nnz)
+        place = jnp.where(line < lines, self.indices, places)
+        return (line, place) if self._axis == 0 else (place, line)
+
+    def with_data(self, data: Any) -> Self:
+        """Return the matrix with other weights, and all else as it is, what `prepare` added too.
+
+        Args:
+          data: the weights, ``(nnz,)``, or ``(1,)`` where all are to be equal, of any dtype that a matrix may have.
+
+        Raises:
+          ShapeError: if it has another length.
+          DtypeError: if its dtype is not supported.
+        """
+        data = self._checked_data(data)
+        prepared = None if self.prepared is None else self.prepared.with_data(data)
+        return self._like(data=data, prepared=prepared)
+
+    def _like(self, **attributes: Any) -> Self:
+        names = ("data", "indices", "indptr", "shape", "prepared")
+        known = {name: getattr(self, name) for name in names}
+        return object.__new__(type(self))._set(**{**known, **attributes})
+
+    def prepare(self) -> Self:
+        """Return the matrix with what makes its products fast on both sides.
+
+        It adds the entries in the order of the other axis: products with event arrays then cost what the active rows
+        *or columns* cost, and dense ones read along the result. That doubles the memory, or adds the indices alone
+        where all weights are equal. It may be called inside of ``jax.jit``; call it once, outside of loops.
+
+        The matrix holds its weights twice then. Derivatives are those in *data*, and `with_data` puts new weights in
+        both places. A derivative in the matrix as a whole is an error: leaves that are updated one by one would no
+        longer agree.
+        """
+        return self._like(prepared=_prepared.prepare(self.data, *self.structure, self.line_shape))
+
+    def __repr__(self) -> str:
+        text = super().__repr__()
+        return text if self.prepared is None else f"{text[:-1]}, prepared)"
+
+    # Products, of the matrix whose rows the lines are.
+
+    def _multiply(self, operand: Operand, x: jax.Array, *, transpose: bool, who: str) -> jax.Array:
+        across = transpose != (self._axis == 1)
+        if self.prepared is not None:
+            return _prepared.multiply(self, operand, x, transpose=across)
+        return PRODUCTS[operand](
+            who, self.data, *self.structure, x, shape=self.line_shape, transpose=across, backend=None
+        )
+
+    def _multiply_compact(self, events: CompactArray, *, transpose: bool, who: str) -> jax.Array:
+        if transpose == (self._axis == 1):  # the events are places, and not lines
+            return self._multiply(BINARY, events.value, transpose=transpose, who=who)
+        return compact_csrmv(self.data, *self.structure, events.indices, events.count, shape=self.line_shape)
+
+    # From and to others.
+
+    @classmethod
+    def _convert(cls, matrix: SparseMatrix) -> Self:
+        if isinstance(matrix, cls):
+            return matrix
+        if isinstance(matrix, Compressed):
+            arrays = csr_to_csc(matrix.data, *matrix.structure, shape=matrix.line_shape)
+            return cls(arrays, shape=matrix.shape, check=False)
+        return cls._of_entries(matrix)
+
+    @classmethod
+    def _of_entries(cls, matrix: SparseMatrix) -> Self:
+        """Sort entries by lines."""
+        line, place = matrix.coordinates() if cls._axis == 0 else matrix.coordinates()[::-1]
+        lines, places = _line_shape(cls._axis, matrix.shape)
+        # In a matrix of one row, transposing sorts by columns, which here are the lines; padding has one of its own.
+        everything = jnp.array([0, matrix.nnz], line.dtype if matrix.nnz <= np.iinfo(line.dtype).max else jnp.int64)
+        _, indptr, permutation = csr_transpose(line, everything, shape=(1, lines + 1))
+        place = place[permutation]
+        data = matrix.data if matrix.homogeneous else matrix.data[permutation]
+        return cls((data, jnp.where(place < places, place, 0), indptr[:-1]), shape=matrix.shape, check=False)
+
+    def to_scipy(self) -> Any:
+        """Return a sparse array of SciPy's of the same format, on the host and without padding.
+
+        bfloat16, which SciPy does not know, becomes float32.
+        """
+        import scipy.sparse
+
+        indices, indptr = (np.asarray(array) for array in self.structure)
+        data = host_data(self.data, self.nnz)
+        kind = getattr(scipy.sparse, self._scipy[0])
+        return kind((data[: indptr[-1]], indices[: indptr[-1]], indptr), shape=self.shape)
+
+    # For JAX.
+
+    def tree_flatten_with_keys(self) -> Any:
+        """Return the leaves and what is static; for JAX."""
+        names = ("data", "indices", "indptr", "prepared")
+        return [(jax.tree_util.GetAttrKey(name), getattr(self, name)) for name in names], self.shape
+
+    @classmethod
+    def tree_unflatten(cls, shape: Any, leaves: Any) -> Self:
+        """Return the matrix that was flattened; for JAX."""
+        data, indices, indptr, prepared = leaves
+        return object.__new__(cls)._set(data=data, indices=indices, indptr=indptr, prepared=prepared, shape=shape)
+
+
+def _line_shape(axis: int, shape: tuple[int, int]) -> tuple[int, int]:
+    return shape if axis == 0 else shape[::-1]
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class CSR(Compressed):
+    """A matrix in compressed rows: row ``i`` has the entries ``indptr[i]`` to ``indptr[i + 1] - 1``.
+
+    Args:
+      arrays: ``(data, indices, indptr)``: weights, ``(nnz,)``, or ``(1,)`` where all entries are equal; the column of
+        each entry, ``(nnz,)``, in any order within a row, of which duplicates add up; and where each row begins,
+        ``(rows + 1,)``. Indices are int32 or int64. Entries from ``indptr[-1]`` on are padding.
+      shape: (rows, columns).
+      check: whether to check the values of the indices, on which the kernels rely: they read and write where those
+        say. None: unless they are traced. False is for indices that you trust.
+
+    Raises:
+      ShapeError: if lengths do not fit each other.
+      DtypeError: if a dtype is not supported.
+      StructureError: if an index is out of range, or *indptr* is not monotone from 0 to at most ``nnz``.
+      ArgumentError: if *check* is true and the indices are traced.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from xlakernel.sparse import CSR
+      >>> A = CSR((jnp.array([1.0, 2.0, 3.0]), jnp.array([2, 0, 1]), jnp.array([0, 1, 3])), shape=(2, 3))
+      >>> print(A, A @ jnp.ones(3))
+      CSR(float32[2,3], nnz=3) [1. 5.]
+    """
+
+    __slots__ = ()
+    _axis = 0
+    _lines = ("row", "column")
+    _scipy = ("csr_array", ("data", "indices", "indptr"))
+
+    @property
+    def T(self) -> CSC:
+        """The transposed matrix, in compressed columns, of the same arrays."""
+        return object.__new__(CSC)._set(**_attributes(self))
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class CSC(Compressed):
+    """A matrix in compressed columns: column ``j`` has the entries ``indptr[j]`` to ``indptr[j + 1] - 1``.
+
+    Args:
+      arrays: ``(data, indices, indptr)``: weights, ``(nnz,)``, or ``(1,)`` where all entries are equal; the row of each
+        entry, ``(nnz,)``, in any order within a column, of which duplicates add up; and where each column begins,
+        ``(columns + 1,)``. Indices are int32 or int64. Entries from ``indptr[-1]`` on are padding.
+      shape: (rows, columns).
+      check: whether to check the values of the indices, as for `CSR`.
+
+    Raises:
+      ShapeError: if lengths do not fit each other.
+      DtypeError: if a dtype is not supported.
+      StructureError: if an index is out of range, or *indptr* is not monotone from 0 to at most ``nnz``.
+      ArgumentError: if *check* is true and the indices are traced.
+    """
+
+    __slots__ = ()
+    _axis = 1
+    _lines = ("column", "row")
+    _scipy = ("csc_array", ("data", "indices", "indptr"))
+
+    @property
+    def T(self) -> CSR:
+        """The transposed matrix, in compressed rows, of the same arrays."""
+        return object.__new__(CSR)._set(**_attributes(self))
+
+
+def _attributes(matrix: Compressed) -> dict[str, Any]:
+    names = ("data", "indices", "indptr", "prepared")
+    return {"shape": matrix.shape[::-1], **{name: getattr(matrix, name) for name in names}}

@@ -1,0 +1,137 @@
+"""`COO`: matrices in coordinates."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import jax
+import numpy as np
+
+from xlakernel.core.errors import StructureError
+
+from ._compact import CompactArray
+from ._interchange import host_data
+from ._matrix import SparseMatrix, three_arrays
+from ._validation import check_range, should_check
+from .operators.coordinates import COORDINATE_PRODUCTS, check_coordinates
+from .operators.operand import BINARY, Operand
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class COO(SparseMatrix):
+    """A matrix in coordinates: entry ``k`` is in row ``row[k]``, column ``col[k]``, in any order.
+
+    It is the format to build a matrix in. `CSR` and `CSC` multiply faster, and products with events cost there what the
+    events cost.
+
+    Args:
+      arrays: ``(data, row, col)``: weights, ``(nnz,)``, or ``(1,)`` where all entries are equal; the row and the column
+        of each entry, ``(nnz,)``, int32 or int64. Entries of one place add up. An entry whose row and column are both
+        those of *shape*, out of range, is padding.
+      shape: (rows, columns).
+      check: whether to check the values of the indices, on which the kernels rely: they read and write where those
+        say. None: unless they are traced. False is for indices that you trust.
+
+    Raises:
+      ShapeError: if lengths do not fit each other.
+      DtypeError: if a dtype is not supported.
+      StructureError: if an index is out of range.
+      ArgumentError: if *check* is true and the indices are traced.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from xlakernel.sparse import COO
+      >>> A = COO((jnp.array([1.0, 2.0, 3.0]), jnp.array([0, 1, 1]), jnp.array([2, 0, 1])), shape=(2, 3))
+      >>> print(A, A @ jnp.ones(3))
+      COO(float32[2,3], nnz=3) [1. 5.]
+    """
+
+    __slots__ = ("col", "row")
+    _scipy = ("coo_array", ("data", "row", "col"))
+    row: jax.Array
+    col: jax.Array
+
+    def __init__(self, arrays: Any, *, shape: Any, check: bool | None = None) -> None:
+        who = type(self).__name__
+        data, row, col, shape = check_coordinates(who, *three_arrays(who, arrays, "data, row, col"), shape)
+        if should_check(who, check, row, col):
+            check_range(who, "row", row, shape[0], "row", padding=True)
+            check_range(who, "col", col, shape[1], "column", padding=True)
+            halves = (row == shape[0]) != (col == shape[1])
+            if halves.any():
+                where = int(halves.argmax())
+                raise StructureError(
+                    f"{who}: entry {where} is at ({row[where]}, {col[where]}), and the shape is {shape}; an entry is "
+                    "inside, or is padding, where both are out of range."
+                )
+        self._set(data=data, row=row, col=col, shape=shape)
+
+    @property
+    def structure(self) -> tuple[jax.Array, jax.Array]:
+        """The index arrays: ``(row, col)``."""
+        return self.row, self.col
+
+    @property
+    def T(self) -> COO:
+        """The transposed matrix, of the same arrays."""
+        return object.__new__(COO)._set(data=self.data, row=self.col, col=self.row, shape=self.shape[::-1])
+
+    def coordinates(self) -> tuple[jax.Array, jax.Array]:
+        """Return the row and the column of each entry, ``(nnz,)``; for padding those of *shape*, out of range."""
+        return self.structure
+
+    def with_data(self, data: Any) -> Self:
+        """Return the matrix with other weights, and all else as it is.
+
+        Args:
+          data: the weights, ``(nnz,)``, or ``(1,)`` where all are to be equal, of any dtype that a matrix may have.
+
+        Raises:
+          ShapeError: if it has another length.
+          DtypeError: if its dtype is not supported.
+        """
+        return self._like(data=self._checked_data(data))
+
+    def _like(self, **attributes: Any) -> Self:
+        known = {name: getattr(self, name) for name in ("data", "row", "col", "shape")}
+        return object.__new__(type(self))._set(**{**known, **attributes})
+
+    def _multiply(self, operand: Operand, x: jax.Array, *, transpose: bool, who: str) -> jax.Array:
+        product = COORDINATE_PRODUCTS[operand]
+        return product(who, self.data, *self.structure, x, shape=self.shape, transpose=transpose, backend=None)
+
+    def _multiply_compact(self, events: CompactArray, *, transpose: bool, who: str) -> jax.Array:
+        return self._multiply(BINARY, events.value, transpose=transpose, who=who)
+
+    # From and to others.
+
+    @classmethod
+    def _convert(cls, matrix: SparseMatrix) -> Self:
+        if isinstance(matrix, cls):
+            return matrix
+        return cls((matrix.data, *matrix.coordinates()), shape=matrix.shape, check=False)
+
+    def to_scipy(self) -> Any:
+        """Return a sparse array of SciPy's of the same format, on the host and without padding.
+
+        bfloat16, which SciPy does not know, becomes float32.
+        """
+        import scipy.sparse
+
+        row, col = (np.asarray(array) for array in self.structure)
+        is_entry = row < self.shape[0]
+        data = host_data(self.data, self.nnz)[is_entry]
+        return scipy.sparse.coo_array((data, (row[is_entry], col[is_entry])), shape=self.shape)
+
+    # For JAX.
+
+    def tree_flatten_with_keys(self) -> Any:
+        """Return the leaves and what is static; for JAX."""
+        names = ("data", "row", "col")
+        return [(jax.tree_util.GetAttrKey(name), getattr(self, name)) for name in names], self.shape
+
+    @classmethod
+    def tree_unflatten(cls, shape: Any, leaves: Any) -> Self:
+        """Return the matrix that was flattened; for JAX."""
+        data, row, col = leaves
+        return object.__new__(cls)._set(data=data, row=row, col=col, shape=shape)

@@ -1,0 +1,343 @@
+"""Event arrays: arrays of which most elements are zero, and whose products with sparse matrices skip them."""
+
+from __future__ import annotations
+
+import abc
+import operator
+from collections.abc import Callable
+from typing import Any, ClassVar, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from xlakernel.core.errors import DtypeError, ShapeError
+
+from .operators.arguments import as_array
+from .operators.dtypes import check_dtype
+from .operators.operand import BINARY, WEIGHTED, Operand, ones_where_active
+
+
+class EventArray(abc.ABC):
+    """An array whose products with sparse matrices cost what its active elements cost; the base of all of them.
+
+    It is an immutable pytree, and an array wherever JAX or NumPy expect one: ``jnp.asarray(events)``,
+    ``events.sum()``, ``events * 2``, ``events @ dense``.
+    """
+
+    __slots__ = ()
+
+    #: What products take it for.
+    operand: ClassVar[Operand] = BINARY
+    #: NumPy leaves operators between its arrays and these to us.
+    __array_ufunc__ = None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"{type(self).__name__} is immutable: {name} cannot be set.")
+
+    def _set(self, **attributes: Any) -> Self:
+        for name, value in attributes.items():
+            object.__setattr__(self, name, value)
+        return self
+
+    @property
+    @abc.abstractmethod
+    def value(self) -> jax.Array:
+        """The array as a plain one."""
+
+    def operand_array(self) -> jax.Array:
+        """Return what products are given."""
+        return self.value
+
+    # What arrays have.
+
+    @property
+    @abc.abstractmethod
+    def shape(self) -> tuple[int, ...]:
+        """The extents."""
+
+    @property
+    @abc.abstractmethod
+    def dtype(self) -> Any:
+        """The dtype of the plain array."""
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return int(np.prod(self.shape))
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError(f"len() of a {type(self).__name__} without dimensions")
+        return self.shape[0]
+
+    def __jax_array__(self) -> jax.Array:
+        return self.value
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self.value, dtype)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.dtype.name}[{','.join(map(str, self.shape))}])"
+
+    def sum(self, axis: Any = None, dtype: Any = None) -> jax.Array:
+        """Add up the elements, as ``jax.numpy.sum`` does."""
+        return jnp.sum(self.value, axis=axis, dtype=dtype)
+
+    def astype(self, dtype: Any) -> jax.Array:
+        """Return a plain array of another dtype."""
+        return self.value.astype(dtype)
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return part of the array, of the same kind if it has dimensions; one element is plain."""
+        return self._part(self.value[index])
+
+    def _part(self, part: jax.Array) -> Any:
+        return type(self)(part) if part.ndim else part  # type: ignore[call-arg]  # each takes an array
+
+    def __matmul__(self, other: Any) -> Any:
+        return self.value @ other if _is_plain(other) else NotImplemented
+
+    def __rmatmul__(self, other: Any) -> Any:
+        return other @ self.value if _is_plain(other) else NotImplemented
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, (jax.Array, np.ndarray, EventArray))
+
+
+def _as_plain(function: Callable[..., Any], *, reflected: bool = False) -> Callable[..., Any]:
+    """Return an operator that treats an event array as a plain one."""
+
+    def apply(self: EventArray, other: Any) -> Any:
+        if not _is_plain(other) and not isinstance(other, (bool, int, float, complex, np.generic)):
+            return NotImplemented
+        other = other.value if isinstance(other, EventArray) else other
+        return function(other, self.value) if reflected else function(self.value, other)
+
+    return apply
+
+
+for _name in ("add", "sub", "mul", "truediv"):
+    _function = getattr(operator, _name)
+    setattr(EventArray, f"__{_name}__", _as_plain(_function))
+    setattr(EventArray, f"__r{_name}__", _as_plain(_function, reflected=True))
+
+
+def _checked(kind: type, value: Any, *, real: bool) -> jax.Array:
+    array = value.value if isinstance(value, EventArray) else as_array(kind.__name__, "value", value)
+    if array.dtype != jnp.bool_:
+        check_dtype(kind.__name__, "value", array.dtype)
+    if real and array.dtype.kind == "c":
+        raise DtypeError(
+            f"{kind.__name__}: value is of dtype {array.dtype}; expected bool, integers or real numbers. WeightedArray "
+            "takes complex values."
+        )
+    return array
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class BinaryArray(EventArray):
+    """Spikes: what is not zero is active and counts as 1, whatever its value; NaN is active.
+
+    Products with it are differentiated as if it were dense: the gradient with respect to an array of real numbers
+    reaches all of its elements, so that a surrogate gradient can pass it on to what made the spikes.
+
+    Args:
+      value: the array, of bool, integers or real numbers, of any shape.
+
+    Raises:
+      DtypeError: if it is of another dtype.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from xlakernel.sparse import BinaryArray, CSR
+      >>> A = CSR.from_dense(jnp.array([[0.0, 1.0], [2.0, 3.0]]))
+      >>> print(BinaryArray(jnp.array([False, True])) @ A)
+      [2. 3.]
+    """
+
+    __slots__ = ("_raw",)
+    _raw: jax.Array
+
+    def __init__(self, value: Any) -> None:
+        self._set(_raw=_checked(type(self), value, real=True))
+
+    @property
+    def value(self) -> jax.Array:
+        """The array as a plain one: 1 where it is active, else 0, of its own dtype."""
+        return ones_where_active(self._raw)
+
+    def operand_array(self) -> jax.Array:
+        """Return the array as it was given; products look for what is not zero themselves."""
+        return self._raw
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents."""
+        return self._raw.shape
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of the array that it was made of."""
+        return self._raw.dtype
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._part(self._raw[index])
+
+    def tree_flatten_with_keys(self) -> Any:
+        """Return the leaves and what is static; for JAX."""
+        return [(jax.tree_util.GetAttrKey("value"), self._raw)], None
+
+    @classmethod
+    def tree_unflatten(cls, _: Any, leaves: Any) -> Self:
+        """Return the array that was flattened; for JAX."""
+        return object.__new__(cls)._set(_raw=leaves[0])
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class WeightedArray(EventArray):
+    """An array of which most elements are zero: its values count, and for zeros nothing is done.
+
+    Zeros add nothing even where the weight is infinite or not a number, unlike those of a dense array.
+
+    Args:
+      value: the array, of integers, real or complex numbers, of any shape.
+
+    Raises:
+      DtypeError: if it is of another dtype.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from xlakernel.sparse import CSR, WeightedArray
+      >>> A = CSR.from_dense(jnp.array([[0.0, 1.0], [2.0, 3.0]]))
+      >>> print(A @ WeightedArray(jnp.array([0.0, 0.5])))
+      [0.5 1.5]
+    """
+
+    __slots__ = ("_raw",)
+    operand = WEIGHTED
+    _raw: jax.Array
+
+    def __init__(self, value: Any) -> None:
+        self._set(_raw=_checked(type(self), value, real=False))
+
+    @property
+    def value(self) -> jax.Array:
+        """The array as a plain one."""
+        return self._raw
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents."""
+        return self._raw.shape
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of the values."""
+        return self._raw.dtype
+
+    def tree_flatten_with_keys(self) -> Any:
+        """Return the leaves and what is static; for JAX."""
+        return [(jax.tree_util.GetAttrKey("value"), self._raw)], None
+
+    @classmethod
+    def tree_unflatten(cls, _: Any, leaves: Any) -> Self:
+        """Return the array that was flattened; for JAX."""
+        return object.__new__(cls)._set(_raw=leaves[0])
+
+
+_WORD = 32
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class BitPackedArray(EventArray):
+    """Spikes as single bits: a 32nd of the memory of float32, to keep or to send many of them.
+
+    Args:
+      value: the array, of at least one dimension; what is not zero is active.
+
+    Attributes:
+      words: the bits, uint32, ``(..., ceil(n / 32))``: element ``j`` of the last axis is bit ``j % 32`` of word
+        ``j // 32``.
+
+    Raises:
+      DtypeError: if it is of a dtype that `BinaryArray` does not take.
+      ShapeError: if it has no dimension.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from xlakernel.sparse import BitPackedArray
+      >>> spikes = BitPackedArray(jnp.array([True, False, True, True]))
+      >>> print(spikes.words, spikes.sum())
+      [13] 3
+    """
+
+    __slots__ = ("_length", "words")
+    words: jax.Array
+    _length: int
+
+    def __init__(self, value: Any) -> None:
+        array = _checked(type(self), value, real=True)
+        if array.ndim == 0:
+            raise ShapeError("BitPackedArray: value has no dimension; expected at least one, which is packed.")
+        self._set(words=_pack(array != 0), _length=int(array.shape[-1]))
+
+    @classmethod
+    def from_words(cls, words: Any, size: int) -> Self:
+        """Make an array from its bits.
+
+        Args:
+          words: uint32, ``(..., ceil(size / 32))``; see `BitPackedArray`. Bits from *size* on are ignored.
+          size: the length of the last axis.
+
+        Raises:
+          DtypeError: if *words* is not of uint32.
+          ShapeError: if it has not as many words as *size* takes.
+        """
+        words = as_array(cls.__name__, "words", words)
+        if words.dtype != jnp.uint32:
+            raise DtypeError(f"{cls.__name__}: words is of dtype {words.dtype}; expected uint32.")
+        needed = -(-size // _WORD)
+        if size < 0 or words.ndim == 0 or words.shape[-1] != needed:
+            raise ShapeError(
+                f"{cls.__name__}: words has the shape {words.shape}; {size} bits take (..., {needed}) words of 32."
+            )
+        return object.__new__(cls)._set(words=words, _length=int(size))
+
+    @property
+    def value(self) -> jax.Array:
+        """The array as a plain one, of bool."""
+        bits = (self.words[..., None] >> jnp.arange(_WORD, dtype=jnp.uint32)) & 1
+        return bits.reshape(*self.words.shape[:-1], -1)[..., : self._length].astype(bool)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents."""
+        return (*self.words.shape[:-1], self._length)
+
+    @property
+    def dtype(self) -> Any:
+        """Bool."""
+        return np.dtype(bool)
+
+    def tree_flatten_with_keys(self) -> Any:
+        """Return the leaves and what is static; for JAX."""
+        return [(jax.tree_util.GetAttrKey("words"), self.words)], self._length
+
+    @classmethod
+    def tree_unflatten(cls, length: int, leaves: Any) -> Self:
+        """Return the array that was flattened; for JAX."""
+        return object.__new__(cls)._set(words=leaves[0], _length=length)
+
+
+def _pack(active: jax.Array) -> jax.Array:
+    length = active.shape[-1]
+    padding = [(0, 0)] * (active.ndim - 1) + [(0, -length % _WORD)]
+    bits = jnp.pad(active, padding).astype(jnp.uint32).reshape(*active.shape[:-1], -(-length // _WORD), _WORD)
+    return jnp.sum(bits << jnp.arange(_WORD, dtype=jnp.uint32), axis=-1, dtype=jnp.uint32)

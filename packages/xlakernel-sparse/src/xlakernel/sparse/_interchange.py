@@ -1,0 +1,101 @@
+"""Matrices of others: dense arrays, SciPy, and `jax.experimental.sparse`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from xlakernel.core.errors import ArgumentError, InputError, ShapeError
+
+from .operators.arguments import as_array
+from .operators.dtypes import check_dtype
+
+Coordinates = tuple[jax.Array, jax.Array, jax.Array]
+
+
+def coordinates_of_dense(who: str, dense: Any, nnz: int | None) -> Coordinates:
+    """Return the data, row and column of each element that is not zero, by rows; padding up to *nnz*."""
+    dense = as_array(who, "dense", dense)
+    if dense.ndim != 2:
+        raise ShapeError(f"{who}: dense has the shape {dense.shape}; expected two dimensions.")
+    check_dtype(who, "dense", dense.dtype)
+    traced = isinstance(dense, jax.core.Tracer)
+    found = jnp.count_nonzero(dense)
+    if nnz is None:
+        if traced:
+            raise ArgumentError(
+                f"{who}: dense is traced, so how many elements are not zero is not known yet. Say how many entries to "
+                "make room for, with nnz=, or convert outside of jit."
+            )
+        nnz = int(found)
+    elif not traced and found > nnz:
+        raise ShapeError(f"{who}: nnz is {nnz}, but {found} elements are not zero.")
+    row, col = jnp.nonzero(dense, size=nnz, fill_value=dense.shape)
+    data = dense.at[row, col].get(mode="fill", fill_value=0)
+    if traced:
+        data = _spoil(who, data, found > nnz)
+    return data, row.astype(jnp.int32), col.astype(jnp.int32)
+
+
+def _spoil(who: str, data: jax.Array, condition: jax.Array) -> jax.Array:
+    """Return NaN instead of *data* where entries would be missing."""
+    if not jnp.issubdtype(data.dtype, jnp.inexact):
+        raise ArgumentError(
+            f"{who}: dense is traced and of dtype {data.dtype}. Whether all of its elements that are not zero find "
+            "room is seen when the program runs, and integers cannot say that they do not, as NaN does. Convert "
+            "outside of jit, or cast to real numbers first."
+        )
+    return jnp.where(condition, jnp.asarray(jnp.nan, data.dtype), data)
+
+
+def coordinates_of_bcoo(who: str, bcoo: Any) -> Coordinates:
+    """Return the data, row and column of each entry of a `jax.experimental.sparse.BCOO`."""
+    from jax.experimental.sparse import BCOO
+
+    _check_kind(who, bcoo, BCOO)
+    row, col = bcoo.indices[:, 0], bcoo.indices[:, 1]
+    rows, columns = bcoo.shape
+    outside = (row >= rows) | (col >= columns)
+    return bcoo.data, jnp.where(outside, rows, row), jnp.where(outside, columns, col)
+
+
+def rows_of_bcsr(who: str, bcsr: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return the data, indices and indptr of a `jax.experimental.sparse.BCSR`."""
+    from jax.experimental.sparse import BCSR
+
+    _check_kind(who, bcsr, BCSR)
+    is_entry = jnp.arange(bcsr.indices.shape[0]) < bcsr.indptr[-1]
+    return bcsr.data, jnp.where(is_entry, bcsr.indices, 0), bcsr.indptr
+
+
+def _check_kind(who: str, matrix: Any, kind: Any) -> None:
+    if not isinstance(matrix, kind):
+        raise InputError(f"{who}: got {type(matrix).__name__}; expected a jax.experimental.sparse.{kind.__name__}.")
+    if matrix.ndim != 2 or matrix.n_batch or matrix.n_dense:
+        raise ShapeError(
+            f"{who}: the {kind.__name__} has the shape {matrix.shape} with {matrix.n_batch} batch and "
+            f"{matrix.n_dense} dense dimensions; expected a matrix without either. Batches are made with jax.vmap."
+        )
+
+
+def scipy_matrix(who: str, matrix: Any, kind: str) -> Any:
+    """Return a matrix of SciPy's, of any format, in the format *kind*."""
+    import scipy.sparse
+
+    if not scipy.sparse.issparse(matrix):
+        raise InputError(
+            f"{who}: got {type(matrix).__name__}; expected a sparse matrix or array of SciPy's. A dense one is "
+            "converted by from_dense."
+        )
+    if matrix.ndim != 2:
+        raise ShapeError(f"{who}: the array has the shape {matrix.shape}; expected two dimensions.")
+    return getattr(scipy.sparse, kind)(matrix)
+
+
+def host_data(data: jax.Array, entries: int) -> np.ndarray:
+    """Return weights as a NumPy array with one for each entry, of a dtype that SciPy knows."""
+    known = np.asarray(data.astype(jnp.float32) if data.dtype == jnp.bfloat16 else data)
+    return np.repeat(known, entries) if data.shape == (1,) else known

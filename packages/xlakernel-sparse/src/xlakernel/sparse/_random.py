@@ -1,0 +1,89 @@
+"""Random matrices: which entries, and which weights.
+
+The entries are drawn without replacement from the bits of `jax.random`, by one rule on every device: draw numbers, keep
+those that are new, and draw again for those that are not. That is drawing one by one until enough are distinct, so all
+sets are equally likely. Where more than half of the places are taken, those left out are drawn instead.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from xlakernel.core.errors import ArgumentError
+
+
+def draw_structure(
+    who: str, key: Any, shape: tuple[int, int], density: float | None, per_row: int | None
+) -> tuple[jax.Array, jax.Array]:
+    """Return the row and the column of each entry, sorted by rows, int32.
+
+    Args:
+      who: who asks, for the message.
+      key: a key of `jax.random`.
+      shape: the matrix's shape, (rows, columns).
+      density: the fraction of all places that are entries; or None.
+      per_row: the number of entries in each row; or None.
+    """
+    rows, columns = shape
+    if (density is None) == (per_row is None):
+        raise ArgumentError(f"{who}: give either density or per_row; got density={density!r} and per_row={per_row!r}.")
+    if per_row is not None:
+        if isinstance(per_row, bool) or not isinstance(per_row, (int, np.integer)) or not 0 <= per_row <= columns:
+            raise ArgumentError(f"{who}: per_row is {per_row!r}; allowed: integers from 0 to {columns}, the columns.")
+        number = int(per_row)
+        places = jax.vmap(lambda key: _distinct(key, number, (1, columns))[1])(jax.random.split(key, rows))
+        return jnp.repeat(jnp.arange(rows, dtype=jnp.int32), number), places.reshape(-1)
+    assert density is not None
+    if not 0 <= density <= 1:
+        raise ArgumentError(f"{who}: density is {density!r}; allowed: 0 to 1.")
+    return _distinct(key, round(density * rows * columns), shape)
+
+
+def draw_data(who: str, key: Any, weights: Any, number: int, dtype: Any) -> jax.Array:
+    """Return the weights of this many entries: one for all, or drawn."""
+    if not callable(weights):
+        data = jnp.asarray(weights, dtype)
+        if data.ndim:
+            raise ArgumentError(
+                f"{who}: weights has the shape {data.shape}; expected a number, or a function of (key, shape, dtype) "
+                "as those of jax.random are."
+            )
+        return data.reshape(1)
+    drawn: jax.Array = weights(key, (number,), jnp.float32 if dtype is None else dtype)
+    return drawn
+
+
+def _distinct(key: Any, number: int, shape: tuple[int, int]) -> tuple[jax.Array, jax.Array]:
+    """Draw *number* different places of a matrix, sorted."""
+    places = math.prod(shape)
+    if number > places // 2:
+        kept = jnp.ones(shape, bool).at[_draw(key, places - number, shape)].set(False)
+        row, column = jnp.nonzero(kept, size=number)
+    else:
+        row, column = _draw(key, number, shape)
+    return row.astype(jnp.int32), column.astype(jnp.int32)
+
+
+def _draw(key: Any, number: int, shape: tuple[int, int]) -> tuple[jax.Array, jax.Array]:
+    """Draw *number* different places, sorted; quick for up to half of them."""
+    if not number:
+        return jnp.zeros(0, jnp.int32), jnp.zeros(0, jnp.int32)
+
+    def again(state: Any) -> Any:
+        key, place, fresh = state
+        key, *keys = jax.random.split(key, 3)
+        drawn = [jax.random.randint(k, (number,), 0, n) for k, n in zip(keys, shape, strict=True)]
+        place = [jnp.where(fresh, new, old) for new, old in zip(drawn, place, strict=True)]
+        place = tuple(jax.lax.sort(place, num_keys=2))
+        same = (place[0][1:] == place[0][:-1]) & (place[1][1:] == place[1][:-1])
+        return key, place, jnp.concatenate([jnp.zeros(1, bool), same])
+
+    nothing = (jnp.zeros(number, jnp.int32),) * 2
+    state = key, nothing, jnp.ones(number, bool)
+    _, place, _ = jax.lax.while_loop(lambda state: state[2].any(), again, state)
+    return place[0], place[1]

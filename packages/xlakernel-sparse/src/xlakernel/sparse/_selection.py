@@ -1,0 +1,119 @@
+"""Parts of a matrix: ``A[i]``, ``A[i, j]``, ``A[2:5]``, ``A[:, [3, 1]]``."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from xlakernel.core.errors import ArgumentError, StructureError
+
+from ._events import BinaryArray
+
+if TYPE_CHECKING:
+    from ._compressed import Compressed
+    from ._matrix import SparseMatrix
+
+
+def select(matrix: SparseMatrix, index: Any) -> Any:
+    """Return the part of *matrix* that *index* asks for, dense where it asks for one row or column, else sparse."""
+    who = f"{type(matrix).__name__}[...]"
+    first, second = _two(who, index)
+    if _is_number(first):
+        line = _line(who, matrix, 0, first)
+        return line[_number(who, second, line.shape[0]) if _is_number(second) else second]
+    if _is_number(second):
+        return _line(who, matrix, 1, second)[first]
+    if _is_list(first) and _is_list(second):
+        raise ArgumentError(
+            f"{who}: both indices are arrays, which NumPy takes for pairs. For a submatrix write A[rows][:, columns]; "
+            "for elements A.todense()[rows, columns]."
+        )
+    for axis, chosen in enumerate((first, second)):
+        if not (isinstance(chosen, slice) and chosen == slice(None)):
+            matrix = _lines(who, matrix, axis, chosen)
+    return matrix
+
+
+def _two(who: str, index: Any) -> tuple[Any, Any]:
+    given = index if isinstance(index, tuple) else (index,)
+    if len(given) > 2 or any(part is None or part is Ellipsis for part in given):
+        raise ArgumentError(f"{who}: the index is {index!r}; expected one or two integers, slices or vectors.")
+    return (*given, slice(None))[:2]
+
+
+def _is_number(index: Any) -> bool:
+    if isinstance(index, (bool, np.bool_)):
+        return False
+    return hasattr(index, "__index__") and np.ndim(index) == 0 if not _is_traced(index) else index.ndim == 0
+
+
+def _is_traced(index: Any) -> bool:
+    return isinstance(index, jax.core.Tracer)
+
+
+def _is_list(index: Any) -> bool:
+    return not isinstance(index, slice)
+
+
+def _number(who: str, index: Any, extent: int) -> Any:
+    """Return a number from 0 on; one that is traced is brought into the range, as JAX does."""
+    if _is_traced(index):
+        return jnp.clip(jnp.where(index < 0, index + extent, index), 0, extent - 1)
+    number = operator.index(index)
+    if not -extent <= number < extent:
+        raise IndexError(f"{who}: the index {number} is out of range for an extent of {extent}.")
+    return number % extent
+
+
+def _line(who: str, matrix: SparseMatrix, axis: int, index: Any) -> jax.Array:
+    """Return a row or a column as a dense vector: the product with the event that asks for it."""
+    extent = matrix.shape[axis]
+    event = BinaryArray(jnp.arange(extent) == _number(who, index, extent))
+    return event @ matrix if axis == 0 else matrix @ event  # type: ignore[no-any-return]
+
+
+def _lines(who: str, matrix: SparseMatrix, axis: int, chosen: Any) -> SparseMatrix:
+    """Return some of the rows or columns as a matrix of the same format."""
+    numbers = _numbers(who, chosen, matrix.shape[axis])
+    by_lines: Compressed = matrix.tocsc() if axis else matrix.tocsr()
+    if any(map(_is_traced, by_lines.structure)):
+        raise StructureError(
+            f"{who}: the matrix is traced, so how many entries its part has is not known yet. Take the part outside of "
+            "jit; or one line, A[i] or A[:, j], which is dense; or several, jax.vmap(lambda i: A[i])(rows)."
+        )
+    indices, indptr = (np.asarray(array) for array in by_lines.structure)
+    lengths = np.diff(indptr)[numbers]
+    ends = np.cumsum(lengths)
+    # The entries of line after line: each line's counts on from where it begins.
+    entries = np.arange(ends[-1] if ends.size else 0) + np.repeat(indptr[:-1][numbers] - (ends - lengths), lengths)
+    data = by_lines.data if by_lines.homogeneous else by_lines.data[entries]
+    shape = tuple(len(numbers) if i == axis else extent for i, extent in enumerate(matrix.shape))
+    arrays = data, indices[entries], np.concatenate([[0], ends]).astype(indptr.dtype)
+    return type(matrix)._convert(type(by_lines)(arrays, shape=shape, check=False))
+
+
+def _numbers(who: str, chosen: Any, extent: int) -> np.ndarray:
+    """Return the numbers of the chosen lines."""
+    if isinstance(chosen, slice):
+        return np.arange(extent)[chosen]
+    if _is_traced(chosen):
+        raise StructureError(
+            f"{who}: the index is traced, so how many entries the part has is not known yet. Use one that is known; or "
+            "take dense lines, jax.vmap(lambda i: A[i])(rows)."
+        )
+    known = np.asarray(chosen)
+    if known.size == 0:
+        known = known.astype(np.int64)
+    if known.ndim != 1 or known.dtype.kind not in "iub":
+        raise ArgumentError(
+            f"{who}: the index is {chosen!r}; expected an integer, a slice, or a vector of integers or of bools."
+        )
+    try:
+        numbers: np.ndarray = np.arange(extent)[known]
+        return numbers
+    except IndexError as error:
+        raise IndexError(f"{who}: {error}") from None

@@ -1,0 +1,84 @@
+"""Whether index arrays describe a matrix: what kernels rely on when they read and write without looking."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from xlakernel.core.errors import ArgumentError, StructureError
+
+
+def should_check(who: str, check: bool | None, *arrays: Any) -> bool:
+    """Whether to look at the values of *arrays*.
+
+    Args:
+      who: who asks, for the message.
+      check: True: yes; False: no; None: if they are known.
+      *arrays: the index arrays.
+
+    Raises:
+      ArgumentError: if they are to be checked and are traced.
+    """
+    if check is not None and not isinstance(check, bool):
+        raise ArgumentError(f"{who}: check is {check!r}; allowed: True, False or None.")
+    if check is False:
+        return False
+    traced = any(isinstance(array, jax.core.Tracer) for array in arrays)
+    if traced and check:
+        raise ArgumentError(
+            f"{who}: check=True, but the indices are traced, and their values are not known yet. Make the matrix "
+            "outside of jit, where it is checked, and pass it in; or trust them with check=False."
+        )
+    return not traced and all(getattr(array, "is_fully_addressable", True) for array in arrays)
+
+
+def check_compressed_values(who: str, indices: Any, indptr: Any, extent: int, lines: tuple[str, str]) -> None:
+    """Check the index arrays of a compressed matrix.
+
+    Args:
+      who: who asks, for the message.
+      indices: places of the entries.
+      indptr: where each line begins.
+      extent: how many places there are.
+      lines: what the lines are, ``"row"`` or ``"column"``, and what places are.
+
+    Raises:
+      StructureError: if an index is out of range, or *indptr* is not monotone from 0 to at most the number of entries.
+    """
+    line, place = lines
+    indptr = _near(indptr)
+    first, last = int(indptr[0]), int(indptr[-1])
+    if first != 0:
+        raise StructureError(f"{who}: indptr begins with {first}; the first {line} begins at 0.")
+    falls = indptr[1:] < indptr[:-1]
+    if falls.any():
+        where = int(falls.argmax())
+        raise StructureError(
+            f"{who}: indptr falls from {int(indptr[where])} to {int(indptr[where + 1])} at {line} {where}; it must "
+            "never fall."
+        )
+    if last > indices.shape[0]:
+        raise StructureError(
+            f"{who}: indptr ends with {last}, but there are {indices.shape[0]} indices; it must end with at most that."
+        )
+    check_range(who, "indices", indices, extent, place)
+
+
+def check_range(who: str, what: str, indices: Any, extent: int, place: str, *, padding: bool = False) -> None:
+    """Raise `StructureError` if one of *indices* is not below *extent*, which may stand for padding."""
+    indices = _near(indices)
+    wrong = (indices < 0) | (indices >= extent + padding)
+    if wrong.any():
+        where = int(wrong.argmax())
+        raise StructureError(
+            f"{who}: {what}[{where}] is {int(indices[where])}; a matrix with {extent} {place}s has {place}s 0 to "
+            f"{extent - 1}."
+        )
+
+
+def _near(array: Any) -> Any:
+    """Return *array* where looking at it costs least: NumPy compiles nothing, but a GPU's array stays there."""
+    on_host = isinstance(array, np.ndarray) or all(device.platform == "cpu" for device in array.devices())
+    return np.asarray(array) if on_host else array

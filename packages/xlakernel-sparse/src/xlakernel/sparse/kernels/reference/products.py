@@ -1,0 +1,52 @@
+"""Products of matrices in compressed rows, entry by entry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ...operators.entries import rows_of_entries
+from .coordinates import scatter_entries
+
+
+def product(
+    outs: Sequence[Any], *, operand: str, shape: tuple[int, int], transpose: bool, homogeneous: bool
+) -> Callable[..., jax.Array]:
+    """Make the product with a vector, or with the columns of a matrix."""
+    (out,) = outs
+
+    def run(data: jax.Array, indices: jax.Array, indptr: jax.Array, x: jax.Array) -> jax.Array:
+        rows = rows_of_entries(indptr, indices.shape[0])
+        if not transpose:
+            return scatter_entries(out, operand, data, rows, indices, x)
+        # Padding, whose row is none, goes nowhere.
+        columns = jnp.where(rows < shape[0], indices, shape[1])
+        return scatter_entries(out, operand, data, columns, jnp.minimum(rows, shape[0] - 1), x)
+
+    return run
+
+
+def compact_product(outs: Sequence[Any], *, shape: tuple[int, int], homogeneous: bool) -> Callable[..., jax.Array]:
+    """Make the sum of the active rows."""
+
+    def run(data: jax.Array, indices: jax.Array, indptr: jax.Array, active: jax.Array, count: jax.Array) -> jax.Array:
+        counted = jnp.arange(active.shape[0]) < count
+        times = jnp.zeros(shape[0], jnp.int32).at[jnp.where(counted, active, shape[0])].add(1, mode="drop")
+        weighted = product(outs, operand="weighted", shape=shape, transpose=True, homogeneous=homogeneous)
+        return weighted(data, indices, indptr, times.astype(outs[0].dtype))
+
+    return run
+
+
+def sampled_product(outs: Sequence[Any], *, shape: tuple[int, int]) -> Callable[..., jax.Array]:
+    """Make the product of two dense matrices at the entries only."""
+
+    def run(indices: jax.Array, indptr: jax.Array, u: jax.Array, v: jax.Array) -> jax.Array:
+        rows = rows_of_entries(indptr, indices.shape[0])
+        found = u.at[rows].get(mode="fill", fill_value=0) * v.at[indices].get(mode="fill", fill_value=0)
+        return found if u.ndim == 1 else found.sum(axis=1, dtype=outs[0].dtype)
+
+    return run

@@ -1,0 +1,19 @@
+"""The operators: what they compute, their shapes, their derivatives and their batches. Kernels are in `kernels`.
+
+A matrix is given by its arrays. In compressed rows (CSR), row ``i`` has the entries ``indptr[i]`` to
+``indptr[i + 1] - 1``; entry ``k`` is ``data[k]`` in column ``indices[k]``, or ``data[0]`` where *data* has length 1:
+all entries are then equal. Entries from ``indptr[-1]`` on are padding and belong to no row. In coordinates (COO), entry
+``k`` is in row ``row[k]``, column ``col[k]``; one whose row is out of range is padding. Entries of one place add up.
+
+A generator gets ``outs``, whose dtype is the one to sum in, T, and static keywords. Its function takes *data* of the
+dtype T, or in half precision where T is float32, and an operand as the `operand` module prepares it:
+
+====================== =====================================================================================
+``product``             ``operand, shape, transpose, homogeneous``: ``f(data, indices, indptr, x)``
+``compact_product``     ``shape, homogeneous``: ``f(data, indices, indptr, active, count)``
+``sampled_product``     ``shape``: ``f(indices, indptr, u, v)``
+``transpose``           ``shape``: ``f(indices, indptr)``
+``transpose_with_data`` ``shape``: ``f(data, indices, indptr)``
+``coo_product``         ``operand, shape, homogeneous``: ``f(data, row, col, x)``
+====================== =====================================================================================
+"""

@@ -1,0 +1,120 @@
+"""Checks of what the operators are called with: ranks, lengths and dtypes, which are known while tracing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from xlakernel.core.errors import DtypeError, InputError, ShapeError
+
+from .dtypes import check_dtype
+from .operand import BINARY, DENSE, Operand
+
+
+def as_array(who: str, what: str, value: Any) -> jax.Array:
+    """Return *value* as a JAX array.
+
+    Raises:
+      InputError: if it is none and nothing that NumPy takes for one.
+    """
+    try:
+        return jnp.asarray(value)
+    except TypeError as error:
+        raise InputError(f"{who}: {what} is {value!r} of type {type(value).__name__}; expected an array.") from error
+
+
+def check_shape(who: str, shape: Any) -> tuple[int, int]:
+    """Return the *shape* of a matrix as two Python integers."""
+    try:
+        rows, cols = (int(np.int64(n)) for n in shape)
+    except (TypeError, ValueError) as error:
+        raise ShapeError(f"{who}: shape is {shape!r}; expected (rows, columns), two integers.") from error
+    if rows < 0 or cols < 0:
+        raise ShapeError(f"{who}: shape is {(rows, cols)}; both must be at least 0.")
+    return rows, cols
+
+
+def index_array(who: str, what: str, value: Any) -> jax.Array:
+    """Return *value* as a 1-D array of int32 or int64.
+
+    Raises:
+      ShapeError: if it has another rank.
+      DtypeError: if it is of another dtype, or holds numbers that need int64 while JAX's 64-bit types are off.
+    """
+    if isinstance(value, np.ndarray) and value.dtype.kind in "iu" and value.dtype.itemsize == 8:
+        limit = np.iinfo(np.int32).max
+        if not jax.config.jax_enable_x64 and value.size and value.max() > limit:
+            raise DtypeError(
+                f"{who}: {what} holds {value.max()}, and JAX's 64-bit types are off, which leaves room up to {limit}. "
+                'Switch them on with jax.config.update("jax_enable_x64", True).'
+            )
+    array = as_array(who, what, value)
+    if array.ndim != 1:
+        raise ShapeError(f"{who}: {what} has the shape {array.shape}; expected one dimension.")
+    if array.dtype.name not in ("int32", "int64"):
+        if array.dtype.kind not in "iu":
+            raise DtypeError(f"{who}: {what} is of dtype {array.dtype}; expected int32 or int64.")
+        array = array.astype("int32" if array.dtype.itemsize < 4 else "int64")
+    return array
+
+
+def check_compressed(who: str, data: Any, indices: Any, indptr: Any, shape: Any) -> Any:
+    """Return the arrays of a matrix in compressed rows, and its shape, as they must be.
+
+    Raises:
+      ShapeError, DtypeError: if their lengths, ranks or dtypes do not fit each other.
+    """
+    shape = check_shape(who, shape)
+    indices, indptr = check_structure(who, indices, indptr, shape)
+    return check_data(who, data, indices.shape[0]), indices, indptr, shape
+
+
+def check_structure(who: str, indices: Any, indptr: Any, shape: tuple[int, int], *, lines: str = "rows") -> Any:
+    """Return the index arrays of a matrix compressed by *lines*, the first extent of *shape*, as they must be."""
+    indices, indptr = index_array(who, "indices", indices), index_array(who, "indptr", indptr)
+    if indptr.shape[0] != shape[0] + 1:
+        raise ShapeError(
+            f"{who}: indptr has {indptr.shape[0]} elements; a matrix with {shape[0]} {lines} has {shape[0] + 1}, one "
+            "more."
+        )
+    return indices, indptr
+
+
+def check_data(who: str, data: Any, entries: int) -> jax.Array:
+    """Return the weights of a matrix with this many entries: as many, or one for all."""
+    array = as_array(who, "data", data)
+    if array.ndim != 1 or array.shape[0] not in (1, entries):
+        raise ShapeError(
+            f"{who}: data has the shape {array.shape}; expected ({entries},), one number for each of the indices, or "
+            "(1,) where all entries are equal."
+        )
+    check_dtype(who, "data", array.dtype)
+    return array
+
+
+def check_operand(
+    who: str, operand: Operand, x: Any, ranks: Sequence[int], length: int, shape: tuple[int, int]
+) -> jax.Array:
+    """Return *x* as an array with one of the *ranks* and *length* elements along its first axis.
+
+    Raises:
+      ShapeError: if it has another rank or length.
+      DtypeError: if a matrix cannot be multiplied by its dtype.
+    """
+    what = "x" if operand is DENSE else "events"
+    array = as_array(who, what, x)
+    if array.ndim not in ranks or array.shape[0] != length:
+        forms = {1: f"({length},)", 2: f"({length}, k)"}
+        raise ShapeError(
+            f"{who}: {what} has the shape {array.shape}; with a matrix of shape {shape} it must be "
+            f"{' or '.join(forms[rank] for rank in ranks)}."
+        )
+    if array.dtype != bool:
+        check_dtype(who, what, array.dtype)
+    if operand is BINARY and array.dtype.kind == "c":
+        raise DtypeError(f"{who}: events are of dtype {array.dtype}; expected bool, integers or real numbers.")
+    return array

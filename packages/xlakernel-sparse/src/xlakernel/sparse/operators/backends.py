@@ -1,0 +1,68 @@
+"""Registering the kernels of an operator, without importing a backend before a program is lowered for it."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Collection
+from typing import Any
+
+from xlakernel.core import XLACustomKernel
+from xlakernel.core.errors import MissingDependencyError
+
+from .operand import Operand
+
+#: (backend, platform, room in `kernels`, extra that it needs or None), in the order of preference.
+_BACKENDS = (
+    ("numba", "cpu", "numba", None),
+    ("warp", "cpu", "warp", "warp"),
+    ("numba_cuda", "gpu", "cuda", "cuda"),
+    ("warp", "gpu", "warp", "warp"),
+    ("jax", "cpu", "reference", None),
+    ("jax", "gpu", "reference", None),
+    ("jax", "tpu", "reference", None),
+)
+
+
+def register(
+    op: XLACustomKernel, generator: str, *, operand: Operand | None = None, without: Collection[str] = ()
+) -> None:
+    """Register the kernels of *op*.
+
+    The default of a platform is the first backend whose package is installed. The others can be asked for, and say
+    what to install.
+
+    Args:
+      op: the operator.
+      generator: the name of the generator in each backend's room.
+      operand: the kind of the operator's last input, if there are several: the generator is told its name.
+      without: backends that have no such kernel.
+    """
+    offered = [entry for entry in _BACKENDS if entry[0] not in without]
+    for backend, platform, room, extra in sorted(offered, key=lambda entry: not _is_installed(entry[3])):
+        op.def_kernel(backend, platform, _lazy(op.name, room, extra, generator, operand))
+
+
+def _is_installed(extra: str | None) -> bool:
+    return extra is None or importlib.util.find_spec(f"xlakernel.{extra}") is not None
+
+
+def _lazy(
+    owner: str, room: str, extra: str | None, name: str, operand: Operand | None
+) -> Callable[..., Callable[..., Any]]:
+    def generator(outs: Any, **static: Any) -> Callable[..., Any]:
+        if not _is_installed(extra):
+            raise MissingDependencyError(
+                f"{owner}: this kernel needs xlakernel-{extra}, which is not installed: "
+                f"pip install 'xlakernel-sparse[{extra}]'."
+            )
+        kernels = importlib.import_module(f"xlakernel.sparse.kernels.{room}")
+        make: Callable[..., Callable[..., Any]] = getattr(kernels, name)
+        if operand is None:
+            return make(outs, **static)
+        kernel = make(outs, operand=operand.name, **static)
+        return lambda *ins: kernel(*ins[:-1], operand.kernel_input(ins[-1], outs[0].dtype))
+
+    generator.__name__ = generator.__qualname__ = f"{name}_{room}"
+    generator.__doc__ = f"Make the {room} kernel of {owner}."
+    return generator

@@ -1,0 +1,71 @@
+"""The sum of active rows, given by their numbers: `compact_csrmv`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from xlakernel.core import XLACustomKernel
+from xlakernel.core.errors import DtypeError, ShapeError
+
+from .arguments import as_array, check_compressed, index_array
+from .backends import register
+from .dtypes import accumulator, as_weights
+
+#: Inputs ``data, indices, indptr, active, count``; static keywords ``shape, homogeneous``.
+compact_product = XLACustomKernel("compact_csrmv", "The operator behind `xlakernel.sparse.compact_csrmv`.")
+register(compact_product, "compact_product", without=("warp",))
+compact_product.def_tags("sparse", "csr", "compact")
+
+
+def compact_csrmv(
+    data: Any, indices: Any, indptr: Any, active: Any, count: Any, *, shape: Any, backend: str | None = None
+) -> jax.Array:
+    """Add up the active rows of a matrix in compressed rows, ``y = sum_k A[active[k], :]`` for ``k < count``.
+
+    Args:
+      data: weights, ``(nnz,)``, or ``(1,)`` where all are equal.
+      indices: columns of the entries, ``(nnz,)``, int32 or int64.
+      indptr: where each row begins, ``(rows + 1,)``, int32 or int64.
+      active: numbers of the active rows, ``(capacity,)``, int32 or int64. What is behind *count* does not matter.
+      count: how many there are, a 0-d integer, at most *capacity*.
+      shape: the matrix's shape, (rows, columns).
+      backend: the backend to use, instead of the one chosen by context and defaults.
+
+    Returns:
+      The sum, ``(columns,)``, of the dtype of *data*.
+
+    Raises:
+      ShapeError: if lengths or ranks do not fit.
+      DtypeError: if a dtype is not supported.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from xlakernel.sparse import compact_csrmv
+      >>> indptr, indices, data = jnp.array([0, 1, 3]), jnp.array([2, 0, 1]), jnp.array([1.0, 2.0, 3.0])
+      >>> print(compact_csrmv(data, indices, indptr, jnp.array([1, 0]), 1, shape=(2, 3)))
+      [2. 3. 0.]
+    """
+    who = "compact_csrmv"
+    data, indices, indptr, shape = check_compressed(who, data, indices, indptr, shape)
+    active, count = index_array(who, "active", active), as_array(who, "count", count)
+    if count.shape != ():
+        raise ShapeError(f"{who}: count has the shape {count.shape}; expected one integer, shape ().")
+    if count.dtype.kind not in "iu":
+        raise DtypeError(f"{who}: count is of dtype {count.dtype}; expected an integer.")
+    dtype = accumulator(data.dtype)
+    y: jax.Array
+    (y,) = compact_product(
+        as_weights(data, dtype),
+        indices,
+        indptr,
+        active,
+        jnp.minimum(count, active.shape[0]).astype("int32"),
+        outs=[jax.ShapeDtypeStruct(shape[1:], dtype)],
+        backend=backend,
+        shape=shape,
+        homogeneous=data.shape == (1,),
+    )
+    return y.astype(data.dtype)

@@ -1,0 +1,114 @@
+"""From compressed rows to compressed columns: `csr_transpose` and `csr_to_csc`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.interpreters import ad
+
+from xlakernel.core import XLACustomKernel
+
+from .arguments import check_compressed, check_shape, check_structure
+from .backends import register
+
+_Struct = jax.ShapeDtypeStruct
+
+#: Inputs ``indices, indptr``; results: those of the transpose, and the permutation. Static keyword: ``shape``.
+structure_transpose = XLACustomKernel("csr_transpose", "The operator behind `xlakernel.sparse.csr_transpose`.")
+#: The same with ``data`` moved along; without the permutation.
+matrix_transpose = XLACustomKernel("csr_to_csc", "The operator behind `xlakernel.sparse.csr_to_csc`.")
+for _op, _generator in ((structure_transpose, "transpose"), (matrix_transpose, "transpose_with_data")):
+    register(_op, _generator, without=("warp",))
+    _op.def_tags("sparse", "csr", "conversion")
+
+
+def csr_transpose(
+    indices: Any, indptr: Any, *, shape: Any, backend: str | None = None
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Convert the structure of a matrix from compressed rows to compressed columns.
+
+    Args:
+      indices: columns of the entries, ``(nnz,)``, int32 or int64, in any order within a row.
+      indptr: where each row begins, ``(rows + 1,)``, int32 or int64.
+      shape: the matrix's shape, (rows, columns).
+      backend: the backend to use, instead of the one chosen by context and defaults.
+
+    Returns:
+      ``indices``, the rows of the entries by columns, ``(nnz,)``, ascending within each column; ``indptr``, where each
+      column begins, ``(columns + 1,)``; and the permutation, ``(nnz,)``: entry ``k`` by columns is entry
+      ``permutation[k]`` by rows. Padding stays behind the entries.
+
+    Raises:
+      ShapeError: if *indptr* does not fit *shape*.
+      DtypeError: if an array is not of integers.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from xlakernel.sparse import csr_transpose
+      >>> indices, indptr, permutation = csr_transpose(jnp.array([2, 0, 1]), jnp.array([0, 1, 3]), shape=(2, 3))
+      >>> print(indices, indptr, permutation)
+      [1 1 0] [0 1 2 3] [1 2 0]
+    """
+    who = "csr_transpose"
+    shape = check_shape(who, shape)
+    indices, indptr = check_structure(who, indices, indptr, shape)
+    outs = _structs(indices, indptr, shape)
+    return tuple(structure_transpose(indices, indptr, outs=outs, backend=backend, shape=shape))  # type: ignore[return-value]
+
+
+def csr_to_csc(
+    data: Any, indices: Any, indptr: Any, *, shape: Any, backend: str | None = None
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Convert a matrix from compressed rows to compressed columns.
+
+    Args:
+      data: weights, ``(nnz,)``, or ``(1,)`` where all are equal; any dtype.
+      indices: columns of the entries, ``(nnz,)``, int32 or int64, in any order within a row.
+      indptr: where each row begins, ``(rows + 1,)``, int32 or int64.
+      shape: the matrix's shape, (rows, columns).
+      backend: the backend to use, instead of the one chosen by context and defaults.
+
+    Returns:
+      ``data, indices, indptr`` of the same matrix by columns, with rows ascending within each.
+
+    Raises:
+      ShapeError: if lengths do not fit.
+      DtypeError: if a dtype is not supported.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from xlakernel.sparse import csr_to_csc
+      >>> data, indices, indptr = csr_to_csc(
+      ...     jnp.array([1.0, 2.0, 3.0]), jnp.array([2, 0, 1]), jnp.array([0, 1, 3]), shape=(2, 3)
+      ... )
+      >>> print(data, indices, indptr)
+      [2. 3. 1.] [1 1 0] [0 1 2 3]
+    """
+    data, indices, indptr, shape = check_compressed("csr_to_csc", data, indices, indptr, shape)
+    if data.shape != indices.shape:  # equal weights stay where they are
+        return data, *csr_transpose(indices, indptr, shape=shape, backend=backend)[:2]
+    structs = _structs(indices, indptr, shape)[:2]
+    outs = [_Struct(data.shape, data.dtype), *structs]
+    return tuple(matrix_transpose(data, indices, indptr, outs=outs, backend=backend, shape=shape))  # type: ignore[return-value]
+
+
+def _structs(indices: Any, indptr: Any, shape: tuple[int, int]) -> list[Any]:
+    return [
+        _Struct(indices.shape, indices.dtype),
+        _Struct((shape[1] + 1,), indptr.dtype),
+        _Struct(indices.shape, indptr.dtype),
+    ]
+
+
+@matrix_transpose.def_jvp_rule
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, outs: Any, shape: Any, **params: Any) -> Any:
+    data, indices, indptr = primals
+    results = matrix_transpose.primitive.bind(*primals, outs=outs, shape=shape, **params)
+    structs = _structs(indices, indptr, shape)
+    *_, permutation = structure_transpose.primitive.bind(indices, indptr, outs=structs, shape=shape, **params)
+    is_entry = jnp.arange(data.shape[0]) < indptr[-1]
+    moved = jnp.where(is_entry, tangents[0][permutation], 0)
+    return results, [moved, *(ad.Zero(jax.typeof(x).to_tangent_aval()) for x in results[1:])]

@@ -1,0 +1,270 @@
+"""The products of a matrix in compressed rows, as functions of arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from .operand import BINARY, DENSE, WEIGHTED
+from .product import PRODUCTS
+
+
+def csrmv(
+    data: Any,
+    indices: Any,
+    indptr: Any,
+    x: Any,
+    *,
+    shape: Any,
+    transpose: bool = False,
+    backend: str | None = None,
+) -> jax.Array:
+    """Multiply a matrix in compressed rows by a vector, ``y[i] = sum_j A[i, j] x[j]``.
+
+    Args:
+      data: weights, ``(nnz,)``, or ``(1,)`` where all are equal.
+      indices: columns of the entries, ``(nnz,)``, int32 or int64, in any order within a row; duplicates add up.
+        They are not checked: `CSR` does that.
+      indptr: where each row begins, ``(rows + 1,)``, int32 or int64.
+      x: the vector, ``(columns,)``, or ``(rows,)`` for the transpose.
+      shape: the matrix's shape, (rows, columns).
+      transpose: whether to multiply by the transposed matrix instead.
+      backend: the backend to use, instead of the one chosen by context and defaults.
+
+    Returns:
+      The product, ``(rows,)``, or ``(columns,)`` for the transpose, of the dtype that *data* and *x* have together.
+      float16 and bfloat16 are summed in float32.
+
+    Raises:
+      ShapeError: if lengths or ranks do not fit.
+      DtypeError: if a dtype is not supported.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from xlakernel.sparse import csrmv
+      >>> indptr, indices, data = jnp.array([0, 1, 3]), jnp.array([2, 0, 1]), jnp.array([1.0, 2.0, 3.0])
+      >>> print(csrmv(data, indices, indptr, jnp.array([1.0, 10.0, 100.0]), shape=(2, 3)))
+      [100.  32.]
+    """
+    return PRODUCTS[DENSE](
+        "csrmv", data, indices, indptr, x, shape=shape, transpose=transpose, backend=backend, ranks=(1,)
+    )
+
+
+def csrmm(
+    data: Any,
+    indices: Any,
+    indptr: Any,
+    x: Any,
+    *,
+    shape: Any,
+    transpose: bool = False,
+    backend: str | None = None,
+) -> jax.Array:
+    """Multiply a matrix in compressed rows by a matrix, ``Y[i, c] = sum_j A[i, j] X[j, c]``.
+
+    Args:
+      data: weights, ``(nnz,)``, or ``(1,)`` where all are equal.
+      indices: columns of the entries, ``(nnz,)``, int32 or int64; see `csrmv`.
+      indptr: where each row begins, ``(rows + 1,)``, int32 or int64.
+      x: the matrix, ``(columns, k)``, or ``(rows, k)`` for the transpose.
+      shape: the sparse matrix's shape, (rows, columns).
+      transpose: whether to multiply by the transposed matrix instead.
+      backend: the backend to use, instead of the one chosen by context and defaults.
+
+    Returns:
+      The product, ``(rows, k)``, or ``(columns, k)`` for the transpose, of the dtype that *data* and *x* have
+      together.
+
+    Raises:
+      ShapeError: if lengths or ranks do not fit.
+      DtypeError: if a dtype is not supported.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from xlakernel.sparse import csrmm
+      >>> indptr, indices, data = jnp.array([0, 1, 3]), jnp.array([2, 0, 1]), jnp.array([1.0, 2.0, 3.0])
+      >>> print(csrmm(data, indices, indptr, jnp.eye(3)[:, :2], shape=(2, 3)))
+      [[0. 0.]
+       [2. 3.]]
+    """
+    return PRODUCTS[DENSE](
+        "csrmm", data, indices, indptr, x, shape=shape, transpose=transpose, backend=backend, ranks=(2,)
+    )
+
+
+def binary_csrmv(
+    data: Any,
+    indices: Any,
+    indptr: Any,
+    events: Any,
+    *,
+    shape: Any,
+    transpose: bool = False,
+    backend: str | None = None,
+) -> jax.Array:
+    """Add up the columns of a matrix in compressed rows where there are events, ``y[i] = sum_j A[i, j]``.
+
+    What is not zero is an event, and counts as 1, NaN too; nothing is added for zeros, whatever the weight. As a
+    function of *events* it is differentiated as `csrmv`, as if they were dense.
+
+    Args:
+      data: weights, ``(nnz,)``, or ``(1,)`` where all are equal.
+      indices: columns of the entries, ``(nnz,)``, int32 or int64; see `csrmv`.
+      indptr: where each row begins, ``(rows + 1,)``, int32 or int64.
+      events: bool, integers or real numbers, ``(columns,)``, or ``(rows,)`` for the transpose.
+      shape: the matrix's shape, (rows, columns).
+      transpose: whether to multiply by the transposed matrix instead.
+      backend: the backend to use, instead of the one chosen by context and defaults.
+
+    Returns:
+      The product, ``(rows,)``, or ``(columns,)`` for the transpose, of the dtype of *data*.
+
+    Raises:
+      ShapeError: if lengths or ranks do not fit.
+      DtypeError: if a dtype is not supported.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from xlakernel.sparse import binary_csrmv
+      >>> indptr, indices, data = jnp.array([0, 1, 3]), jnp.array([2, 0, 1]), jnp.array([1.0, 2.0, 3.0])
+      >>> print(binary_csrmv(data, indices, indptr, jnp.array([True, False, True]), shape=(2, 3)))
+      [1. 2.]
+    """
+    return PRODUCTS[BINARY](
+        "binary_csrmv", data, indices, indptr, events, shape=shape, transpose=transpose, backend=backend, ranks=(1,)
+    )
+
+
+def binary_csrmm(
+    data: Any,
+    indices: Any,
+    indptr: Any,
+    events: Any,
+    *,
+    shape: Any,
+    transpose: bool = False,
+    backend: str | None = None,
+) -> jax.Array:
+    """Multiply a matrix in compressed rows by several event arrays at once, the columns of *events*.
+
+    What is not zero is an event, and counts as 1, NaN too; nothing is added for zeros, whatever the weight. As a
+    function of *events* it is differentiated as `csrmm`, as if they were dense.
+
+    Args:
+      data: weights, ``(nnz,)``, or ``(1,)`` where all are equal.
+      indices: columns of the entries, ``(nnz,)``, int32 or int64; see `csrmv`.
+      indptr: where each row begins, ``(rows + 1,)``, int32 or int64.
+      events: bool, integers or real numbers, ``(columns, k)``, or ``(rows, k)`` for the transpose.
+      shape: the sparse matrix's shape, (rows, columns).
+      transpose: whether to multiply by the transposed matrix instead.
+      backend: the backend to use, instead of the one chosen by context and defaults.
+
+    Returns:
+      The product, ``(rows, k)``, or ``(columns, k)`` for the transpose, of the dtype of *data*.
+
+    Raises:
+      ShapeError: if lengths or ranks do not fit.
+      DtypeError: if a dtype is not supported.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from xlakernel.sparse import binary_csrmm
+      >>> indptr, indices, data = jnp.array([0, 1, 3]), jnp.array([2, 0, 1]), jnp.array([1.0, 2.0, 3.0])
+      >>> print(binary_csrmm(data, indices, indptr, jnp.eye(3)[:, :2], shape=(2, 3)))
+      [[0. 0.]
+       [2. 3.]]
+    """
+    return PRODUCTS[BINARY](
+        "binary_csrmm", data, indices, indptr, events, shape=shape, transpose=transpose, backend=backend, ranks=(2,)
+    )
+
+
+def weighted_csrmv(
+    data: Any,
+    indices: Any,
+    indptr: Any,
+    events: Any,
+    *,
+    shape: Any,
+    transpose: bool = False,
+    backend: str | None = None,
+) -> jax.Array:
+    """Multiply a matrix in compressed rows by a vector of which most is zero, ``y[i] = sum_j A[i, j] x[j]``.
+
+    Nothing is added for zeros, whatever the weight, and little is done for them. As a function of *events* it is
+    differentiated as `csrmv`, as if they were dense.
+
+    Args:
+      data: weights, ``(nnz,)``, or ``(1,)`` where all are equal.
+      indices: columns of the entries, ``(nnz,)``, int32 or int64; see `csrmv`.
+      indptr: where each row begins, ``(rows + 1,)``, int32 or int64.
+      events: the values, ``(columns,)``, or ``(rows,)`` for the transpose.
+      shape: the matrix's shape, (rows, columns).
+      transpose: whether to multiply by the transposed matrix instead.
+      backend: the backend to use, instead of the one chosen by context and defaults.
+
+    Returns:
+      The product, ``(rows,)``, or ``(columns,)`` for the transpose, of the dtype that *data* and *events* have
+      together.
+
+    Raises:
+      ShapeError: if lengths or ranks do not fit.
+      DtypeError: if a dtype is not supported.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from xlakernel.sparse import weighted_csrmv
+      >>> indptr, indices, data = jnp.array([0, 1, 3]), jnp.array([2, 0, 1]), jnp.array([1.0, 2.0, 3.0])
+      >>> print(weighted_csrmv(data, indices, indptr, jnp.array([0.5, 0.0, 2.0]), shape=(2, 3)))
+      [2. 1.]
+    """
+    return PRODUCTS[WEIGHTED](
+        "weighted_csrmv", data, indices, indptr, events, shape=shape, transpose=transpose, backend=backend, ranks=(1,)
+    )
+
+
+def weighted_csrmm(
+    data: Any,
+    indices: Any,
+    indptr: Any,
+    events: Any,
+    *,
+    shape: Any,
+    transpose: bool = False,
+    backend: str | None = None,
+) -> jax.Array:
+    """Multiply a matrix in compressed rows by a matrix of which most is zero, ``Y[i, c] = sum_j A[i, j] X[j, c]``.
+
+    Nothing is added for zeros, whatever the weight, and little is done for them. As a function of *events* it is
+    differentiated as `csrmm`, as if they were dense.
+
+    Args:
+      data: weights, ``(nnz,)``, or ``(1,)`` where all are equal.
+      indices: columns of the entries, ``(nnz,)``, int32 or int64; see `csrmv`.
+      indptr: where each row begins, ``(rows + 1,)``, int32 or int64.
+      events: the values, ``(columns, k)``, or ``(rows, k)`` for the transpose.
+      shape: the sparse matrix's shape, (rows, columns).
+      transpose: whether to multiply by the transposed matrix instead.
+      backend: the backend to use, instead of the one chosen by context and defaults.
+
+    Returns:
+      The product, ``(rows, k)``, or ``(columns, k)`` for the transpose, of the dtype that *data* and *events* have
+      together.
+
+    Raises:
+      ShapeError: if lengths or ranks do not fit.
+      DtypeError: if a dtype is not supported.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from xlakernel.sparse import weighted_csrmm
+      >>> indptr, indices, data = jnp.array([0, 1, 3]), jnp.array([2, 0, 1]), jnp.array([1.0, 2.0, 3.0])
+      >>> print(weighted_csrmm(data, indices, indptr, jnp.eye(3)[:, :2], shape=(2, 3)))
+      [[0. 0.]
+       [2. 3.]]
+    """
+    return PRODUCTS[WEIGHTED](
+        "weighted_csrmm", data, indices, indptr, events, shape=shape, transpose=transpose, backend=backend, ranks=(2,)
+    )

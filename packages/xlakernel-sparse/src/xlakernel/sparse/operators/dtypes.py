@@ -1,0 +1,34 @@
+"""Which numbers a sparse matrix may hold, and in which they are summed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from xlakernel.core.errors import DtypeError
+
+#: The dtypes of weights. bool has no sum, and of narrower types JAX packs two into a byte.
+SUPPORTED = (
+    *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
+    *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+)
+_HALF = ("float16", "bfloat16")
+
+
+def check_dtype(who: str, what: str, dtype: Any) -> None:
+    """Raise `DtypeError` unless numbers of *dtype* can be entries or operands."""
+    if jnp.dtype(dtype).name not in SUPPORTED:
+        hint = " Cast it, for example with .astype('int8')." if jnp.dtype(dtype).kind == "b" else ""
+        raise DtypeError(f"{who}: {what} is of dtype {jnp.dtype(dtype).name}; allowed: {', '.join(SUPPORTED)}.{hint}")
+
+
+def accumulator(dtype: Any) -> Any:
+    """Return the dtype in which numbers of *dtype* are summed: float32 for half precision, else the same."""
+    return jnp.dtype("float32") if jnp.dtype(dtype).name in _HALF else jnp.dtype(dtype)
+
+
+def as_weights(data: Any, dtype: Any) -> Any:
+    """Return *data* as kernels that sum in *dtype* take it: of this dtype, or in half precision."""
+    half = data.dtype.name in _HALF and jnp.dtype(dtype) == jnp.float32
+    return data if half else data.astype(dtype)

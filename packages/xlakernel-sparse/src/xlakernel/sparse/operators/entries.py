@@ -1,0 +1,13 @@
+"""Where the entries of a compressed matrix are."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+
+def rows_of_entries(indptr: jax.Array, entries: int) -> jax.Array:
+    """Return the row of each entry, ``(entries,)``, of the dtype of *indptr*; for padding the number of rows."""
+    # An entry's row is the number of rows that end before it; empty rows end where they begin.
+    ends = jnp.zeros(entries + 1, indptr.dtype).at[indptr[1:]].add(1, mode="drop")
+    return jnp.cumsum(ends[:entries], dtype=indptr.dtype)

@@ -1,0 +1,69 @@
+"""Elements of a dense product where a sparse matrix has entries: `csr_sddmm`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from xlakernel.core import XLACustomKernel
+from xlakernel.core.errors import ShapeError
+
+from .arguments import as_array, check_shape, check_structure
+from .backends import register
+from .dtypes import accumulator, check_dtype
+
+#: Inputs ``indices, indptr, u, v``; ``out[k] = sum_c u[row of k, c] v[indices[k], c]``. Static keyword: ``shape``.
+sampled_product = XLACustomKernel("csr_sddmm", "The operator behind `xlakernel.sparse.csr_sddmm`.")
+register(sampled_product, "sampled_product")
+sampled_product.def_tags("sparse", "csr", "sampled")
+
+
+def csr_sddmm(indices: Any, indptr: Any, u: Any, v: Any, *, shape: Any, backend: str | None = None) -> jax.Array:
+    """Compute the entries of a dense product at the places of a sparse matrix, ``out[k] = sum_c u[i, c] v[c, j]``.
+
+    Here ``i, j`` is the place of entry ``k``. It is what the gradient of a product with respect to the weights is, and
+    what graph networks call a sampled dense-dense matrix product.
+
+    Args:
+      indices: columns of the entries, ``(nnz,)``, int32 or int64.
+      indptr: where each row begins, ``(rows + 1,)``, int32 or int64.
+      u: ``(rows, c)``, or ``(rows,)`` for an outer product.
+      v: ``(c, columns)``, or ``(columns,)``.
+      shape: the matrix's shape, (rows, columns).
+      backend: the backend to use, instead of the one chosen by context and defaults.
+
+    Returns:
+      The entries, ``(nnz,)``, of the dtype that *u* and *v* have together. Padding gets 0.
+
+    Raises:
+      ShapeError: if lengths or ranks do not fit.
+      DtypeError: if a dtype is not supported.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from xlakernel.sparse import csr_sddmm
+      >>> indptr, indices = jnp.array([0, 1, 3]), jnp.array([2, 0, 1])
+      >>> print(csr_sddmm(indices, indptr, jnp.array([1.0, 10.0]), jnp.array([1.0, 2.0, 3.0]), shape=(2, 3)))
+      [ 3. 10. 20.]
+    """
+    who = "csr_sddmm"
+    shape = check_shape(who, shape)
+    indices, indptr = check_structure(who, indices, indptr, shape)
+    u, v = as_array(who, "u", u), as_array(who, "v", v)
+    inner = u.shape[1:]
+    if u.shape != (shape[0], *inner) or v.shape != (*inner, shape[1]) or len(inner) > 1:
+        raise ShapeError(
+            f"{who}: u has the shape {u.shape} and v {v.shape}; at the entries of a matrix of shape {shape} they must "
+            f"be ({shape[0]}, c) and (c, {shape[1]}), or ({shape[0]},) and ({shape[1]},)."
+        )
+    result = jnp.result_type(u, v)
+    check_dtype(who, "the product", result)
+    dtype = accumulator(result)
+    out = jax.ShapeDtypeStruct(indices.shape, dtype)
+    entries: jax.Array
+    (entries,) = sampled_product(
+        indices, indptr, u.astype(dtype), v.T.astype(dtype), outs=[out], backend=backend, shape=shape
+    )
+    return entries.astype(result)
