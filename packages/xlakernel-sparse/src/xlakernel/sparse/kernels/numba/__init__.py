@@ -1,0 +1,8 @@
+"""The kernels for the CPU, in Numba: parallel, with vectors for operands of several columns."""
+
+from ._generators import compact_product as compact_product
+from ._generators import coo_product as coo_product
+from ._generators import product as product
+from ._generators import sampled_product as sampled_product
+from ._generators import transpose as transpose
+from ._generators import transpose_with_data as transpose_with_data

@@ -1,0 +1,79 @@
+"""Which elements of an operand are active: their positions as a list."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _word(typing: Any, flags: Any, start: Any) -> Any:
+    """Return eight elements of an array of bools, from *start*, as one number; it need not be aligned."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        address = builder.gep(array.data, [arguments[1]])
+        word = builder.load(builder.bitcast(address, ir.IntType(64).as_pointer()))
+        word.align = 1
+        return word
+
+    return types.uint64(flags, types.uint64), generate
+
+
+@njit
+def active_flags(flags, active):
+    """Write the positions of True into *active*, which has room for all and one more; return their number.
+
+    Eight flags are looked at together, and inside such a word nothing is guessed about them: each position is written,
+    and stays if the next is not written over it.
+    """
+    count = np.uint64(0)
+    whole = np.uint64(flags.size // 8 * 8)
+    for start in range(np.uint64(0), whole, np.uint64(8)):
+        if _word(flags, start) != np.uint64(0):
+            for i in range(start, start + np.uint64(8)):
+                active[count] = i
+                count += np.uint64(flags[i])
+    for i in range(whole, np.uint64(flags.size)):
+        active[count] = i
+        count += np.uint64(flags[i])
+    return count
+
+
+@njit
+def active_values(values, active):
+    """Write the positions of what is not 0 into *active*, which has room for all and one more; return their number."""
+    count = np.uint64(0)
+    for i in range(np.uint64(values.size)):
+        active[count] = i
+        count += np.uint64(values[i] != 0)
+    return count
+
+
+@njit
+def entries_of(active, count, indptr):
+    """Return how many entries the rows ``active[:count]`` have."""
+    total = np.int64(0)
+    for a in range(np.uint64(count)):
+        i = np.uint64(active[a])
+        total += np.int64(indptr[i + np.uint64(1)]) - np.int64(indptr[i])
+    return total
+
+
+@njit
+def cut_active(active, count, indptr, entries, cuts):
+    """Cut the rows ``active[:count]`` into parts with equally many of their *entries*; *cuts* has their borders."""
+    parts = cuts.size - 1
+    seen, part = np.int64(0), 1
+    cuts[0] = 0
+    for a in range(np.uint64(count)):
+        while part < parts and seen >= entries // parts * part + entries % parts * part // parts:
+            cuts[part] = a
+            part += 1
+        i = np.uint64(active[a])
+        seen += np.int64(indptr[i + np.uint64(1)]) - np.int64(indptr[i])
+    cuts[part:] = count

@@ -1,0 +1,93 @@
+"""The generators: what is called when a program is lowered, and returns a kernel for the shapes and dtypes there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from xlakernel.numba import numba_kernel
+
+from . import conversion, coo, events, gather, matrix, sampled, scatter
+
+# transposed, rank of the operand, whether only what is active counts → kernel
+_PRODUCTS = {
+    (False, 1, False): gather.gather,
+    (False, 1, True): gather.gather_active,
+    (False, 2, False): matrix.gather_matrix,
+    (False, 2, True): matrix.gather_active_matrix,
+    (True, 1, False): scatter.scatter,
+    (True, 2, False): matrix.scatter_matrix,
+    (True, 2, True): matrix.scatter_active_matrix,
+}
+# The events of a transposed product: only active rows are visited.
+_EVENTS = {"binary": events.scatter_flags, "weighted": events.scatter_values}
+
+# rank of the operand, whether only what is active counts → kernel
+_COO_PRODUCTS = {
+    (1, False): coo.scatter_entries,
+    (1, True): coo.scatter_active_entries,
+    (2, False): coo.scatter_entries_matrix,
+    (2, True): coo.scatter_active_entries_matrix,
+}
+
+
+def product(
+    outs: Sequence[Any], *, operand: str, shape: tuple[int, int], transpose: bool, homogeneous: bool
+) -> Callable[..., Any]:
+    """Return ``f(data, indices, indptr, x)`` for a compressed matrix times a vector or matrix.
+
+    Args:
+      outs: the result's struct, in a sequence.
+      operand: what *x* is: "dense", "binary" events, which are bool, or "weighted" events, of which zeros are skipped.
+      shape: of the matrix.
+      transpose: whether its transpose is meant.
+      homogeneous: whether *data* is of length 1, for all entries.
+    """
+    (out,) = outs
+    rank = len(out.shape)
+    if transpose and rank == 1 and operand != "dense":
+        kernel = _EVENTS[operand]
+    else:
+        kernel = _PRODUCTS[transpose, rank, operand != "dense"]
+    run = numba_kernel(kernel, out)
+    if not homogeneous:
+        return run
+    return lambda data, indices, indptr, x: run(data.reshape(1, 1), indices, indptr, x)
+
+
+def compact_product(outs: Sequence[Any], *, shape: tuple[int, int], homogeneous: bool) -> Callable[..., Any]:
+    """Return ``f(data, indices, indptr, active, count)``, the sum of the rows ``active[:count]``; see `product`."""
+    (out,) = outs
+    run = numba_kernel(events.scatter_listed, out)
+    if not homogeneous:
+        return run
+    return lambda data, indices, indptr, active, count: run(data.reshape(1, 1), indices, indptr, active, count)
+
+
+def sampled_product(outs: Sequence[Any], *, shape: tuple[int, int]) -> Callable[..., Any]:
+    """Return ``f(indices, indptr, u, v)``, the product of *u* and *v* transposed where the matrix has entries."""
+    (out,) = outs
+    return numba_kernel(sampled.sample, out)
+
+
+def transpose(outs: Sequence[Any], *, shape: tuple[int, int]) -> Callable[..., Any]:
+    """Return ``f(indices, indptr)``: indices and indptr of the transpose, and where each of its entries comes from."""
+    return numba_kernel(conversion.transpose, tuple(outs))
+
+
+def transpose_with_data(outs: Sequence[Any], *, shape: tuple[int, int]) -> Callable[..., Any]:
+    """Return ``f(data, indices, indptr)``: all three of the transpose."""
+    return numba_kernel(conversion.transpose_with_data, tuple(outs))
+
+
+def coo_product(outs: Sequence[Any], *, operand: str, shape: tuple[int, int], homogeneous: bool) -> Callable[..., Any]:
+    """Return ``f(data, row, col, x)`` for a matrix in coordinates; see `product`."""
+    (out,) = outs
+    rank = len(out.shape)
+    run = numba_kernel(_COO_PRODUCTS[rank, operand != "dense"], out)
+
+    def call(data: Any, row: Any, col: Any, x: Any) -> Any:
+        # The kernels tell the kinds of weights, and of owners of entries, by their rank.
+        return run(data.reshape(1, 1) if homogeneous else data, row, col if rank == 1 else col.reshape(-1, 1), x)
+
+    return call

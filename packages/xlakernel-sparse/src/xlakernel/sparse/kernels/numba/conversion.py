@@ -1,0 +1,150 @@
+"""The structure of the transpose: compressed rows to compressed columns, by counting, in two levels.
+
+The columns are taken in buckets of neighbours. First the entries are moved to their buckets: few enough that each is
+written like a stream. Then each bucket is put into order by itself, inside a processor's cache. Each thread moves the
+entries of neighbouring rows, behind those of the rows before, so that the order within a column is that of the rows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, prange
+
+from ._elements import cast
+from ._parts import first_of, first_row, part_count
+
+# Columns in a bucket, as a power of 2: at least so many, and at most as many as 16 bits can number.
+_SMALLEST, _LARGEST = 8, 16
+
+
+@njit
+def _bucket_bits(columns):
+    """Return the power of 2 for which there are about as many buckets as columns in one."""
+    bits = _SMALLEST
+    while bits < _LARGEST and columns >> (2 * bits) > 0:
+        bits += 1
+    return bits
+
+
+@njit
+def _move(payload, k, q, moved):
+    """Put what belongs to entry *k* at *q*; without a payload, of shape (1, 1), that is the number k itself."""
+    if payload.ndim == 1:
+        moved[q] = payload[k]
+    else:
+        moved[q] = cast(k, moved)
+
+
+@njit
+def _count(begin, end, indices, bits, counts):
+    """Count the entries of each bucket."""
+    counts[:] = 0
+    for k in range(np.uint64(begin), np.uint64(end)):
+        counts[np.uint64(indices[k]) >> np.uint64(bits)] += 1
+
+
+@njit
+def _start(counts, starts):
+    """Turn the counts (parts, buckets) into the positions where each part begins in each bucket."""
+    position = np.int64(0)
+    for bucket in range(counts.shape[1]):
+        starts[bucket] = position
+        for part in range(counts.shape[0]):
+            count = counts[part, bucket]
+            counts[part, bucket] = position
+            position += count
+    starts[counts.shape[1]] = position
+
+
+@njit
+def _distribute(first, last, indices, indptr, payload, bits, positions, row, column, moved):
+    """Move the entries of the rows *first* … *last* - 1 to their buckets."""
+    within = (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
+    for i in range(np.uint64(first), np.uint64(last)):
+        for k in range(np.uint64(indptr[i]), np.uint64(indptr[i + np.uint64(1)])):
+            j = np.uint64(indices[k])
+            bucket = j >> np.uint64(bits)
+            q = np.uint64(positions[bucket])
+            positions[bucket] = np.int64(q + np.uint64(1))
+            row[q] = i
+            column[q] = j & within
+            _move(payload, k, q, moved)
+
+
+@njit
+def _order(begin, end, first, row, column, moved, indices_t, indptr_t, moved_t, counts):
+    """Put the entries *begin* … *end* - 1, a bucket whose columns begin with *first*, into order."""
+    counts[:] = 0
+    for k in range(np.uint64(begin), np.uint64(end)):
+        counts[np.uint64(column[k])] += 1
+    position = begin
+    for j in range(min(counts.size, indptr_t.size - 1 - first)):
+        indptr_t[first + j] = position
+        count = counts[j]
+        counts[j] = position
+        position += count
+    for k in range(np.uint64(begin), np.uint64(end)):
+        j = np.uint64(column[k])
+        q = np.uint64(counts[j])
+        counts[j] = np.int64(q + np.uint64(1))
+        indices_t[q] = row[k]
+        moved_t[q] = moved[k]
+
+
+@njit
+def _order_share(share, shares, starts, bits, row, column, moved, indices_t, indptr_t, moved_t):
+    """Put the buckets into order whose middles are in this share of the entries; without any, those of its number."""
+    buckets = starts.size - 1
+    entries = starts[buckets]
+    counts = np.empty(1 << bits, np.int64)
+    begin, end = first_of(entries + buckets, share, shares), first_of(entries + buckets, share + 1, shares)
+    for bucket in range(buckets):
+        if begin <= starts[bucket] + bucket < end:
+            first = bucket << bits
+            _order(starts[bucket], starts[bucket + 1], first, row, column, moved, indices_t, indptr_t, moved_t, counts)
+
+
+@njit
+def _pad(begin, payload, indices_t, moved_t):
+    """Fill the slots behind the entries."""
+    for k in range(begin, indices_t.size):
+        indices_t[k] = 0
+        if payload.ndim == 1:
+            moved_t[k] = cast(0, moved_t)
+        else:
+            moved_t[k] = k
+
+
+@njit(parallel=True)
+def _transpose(payload, indices, indptr, indices_t, indptr_t, moved_t):
+    rows, columns = indptr.size - 1, indptr_t.size - 1
+    used = np.int64(indptr[rows])
+    parts = part_count(used + rows + columns)
+    bits = _bucket_bits(columns)
+    buckets = (columns + (1 << bits) - 1) >> bits
+    counts = np.empty((parts, buckets), np.int64)
+    starts = np.empty(buckets + 1, np.int64)
+    row, column, moved = np.empty(used, indices.dtype), np.empty(used, np.uint16), np.empty(used, moved_t.dtype)
+    for part in prange(parts):
+        first, last = first_row(indptr, part, parts), first_row(indptr, part + 1, parts)
+        _count(indptr[first], indptr[last], indices, bits, counts[part])
+    _start(counts, starts)
+    for part in prange(parts):
+        first, last = first_row(indptr, part, parts), first_row(indptr, part + 1, parts)
+        _distribute(first, last, indices, indptr, payload, bits, counts[part], row, column, moved)
+    for part in prange(parts):
+        _order_share(part, parts, starts, bits, row, column, moved, indices_t, indptr_t, moved_t)
+    indptr_t[columns] = used
+    _pad(used, payload, indices_t, moved_t)
+
+
+@njit(cache=True)
+def transpose(indices, indptr, indices_t, indptr_t, permutation):
+    """The transposed structure, and for each of its entries its number in the original."""
+    _transpose(np.empty((1, 1), np.int8), indices, indptr, indices_t, indptr_t, permutation)
+
+
+@njit(cache=True)
+def transpose_with_data(data, indices, indptr, data_t, indices_t, indptr_t):
+    """The transposed structure, with the data moved along."""
+    _transpose(data, indices, indptr, indices_t, indptr_t, data_t)

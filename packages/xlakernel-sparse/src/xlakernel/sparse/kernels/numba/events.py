@@ -1,0 +1,85 @@
+"""A transposed matrix times events: the rows of what is active are scattered, and the others are not looked at."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, prange
+
+from ._active import active_flags, active_values, cut_active, entries_of
+from ._elements import cast, scale_each, scale_once
+from ._parts import first_of, part_count, private_part_count
+from ._prefetch import prefetch
+from .scatter import add_private, clear
+
+# Entries of the next row to ask for, and how many of them share a cache line at most.
+_AHEAD = np.uint64(256)
+_LINE = np.uint64(16)
+
+
+@njit
+def _prefetch_row(i, data, indices, indptr):
+    begin, end = np.uint64(indptr[i]), np.uint64(indptr[i + np.uint64(1)])
+    for k in range(begin, min(end, begin + _AHEAD), _LINE):
+        prefetch(indices, k)
+        if data.ndim == 1:
+            prefetch(data, k)
+
+
+@njit(fastmath={"contract"})
+def _rows(first, last, active, values, data, indices, indptr, y):
+    """Scatter the rows ``active[first:last]``; *values* has shape (1, 1) where all of them are 1."""
+    for a in range(np.uint64(first), np.uint64(last)):
+        i = np.uint64(active[a])
+        if a + np.uint64(1) < np.uint64(last):
+            _prefetch_row(np.uint64(active[a + np.uint64(1)]), data, indices, indptr)
+        value = cast(1, y)
+        if values.ndim == 1:
+            value = values[i]
+        value = scale_once(data, value, y)
+        for k in range(np.uint64(indptr[i]), np.uint64(indptr[i + np.uint64(1)])):
+            y[np.uint64(indices[k])] += scale_each(data, k, value, y)
+
+
+@njit(parallel=True)
+def _scatter(active, count, values, data, indices, indptr, y):
+    entries = entries_of(active, count, indptr)
+    parts = private_part_count(entries, y.size, y.itemsize)
+    if parts == 1:
+        clear(y)
+        _rows(0, count, active, values, data, indices, indptr, y)
+    else:
+        cuts = np.empty(parts + 1, np.int64)
+        cut_active(active, count, indptr, entries, cuts)
+        private = np.empty((parts - 1, y.size), y.dtype)
+        for part in prange(parts):
+            own = y if part == 0 else private[part - 1]
+            clear(own)
+            _rows(cuts[part], cuts[part + 1], active, values, data, indices, indptr, own)
+        shares = part_count(private.size)
+        if shares == 1:
+            add_private(0, y.size, private, y)
+        else:
+            for share in prange(shares):
+                add_private(first_of(y.size, share, shares), first_of(y.size, share + 1, shares), private, y)
+
+
+@njit(cache=True)
+def scatter_flags(data, indices, indptr, x, y):
+    """The sum of the rows i with ``x[i]`` True."""
+    active = np.empty(x.size + 1, np.uint64)
+    count = active_flags(x, active)
+    _scatter(active, count, np.empty((1, 1), y.dtype), data, indices, indptr, y)
+
+
+@njit(cache=True)
+def scatter_values(data, indices, indptr, x, y):
+    """The sum of the rows i with ``x[i]`` other than 0, each times that."""
+    active = np.empty(x.size + 1, np.uint64)
+    count = active_values(x, active)
+    _scatter(active, count, x, data, indices, indptr, y)
+
+
+@njit(cache=True)
+def scatter_listed(data, indices, indptr, active, count, y):
+    """The sum of the rows ``active[:count]``."""
+    _scatter(active, count[()], np.empty((1, 1), y.dtype), data, indices, indptr, y)

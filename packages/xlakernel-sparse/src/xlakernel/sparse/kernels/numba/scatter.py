@@ -1,0 +1,57 @@
+"""A transposed matrix times a vector: each row is scattered over the result, times its element of the vector.
+
+Threads that scatter at the same time each have a result of their own, and these are summed at the end.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, prange
+
+from ._elements import cast, scale_each, scale_once
+from ._parts import first_of, first_row, part_count, private_part_count
+
+
+@njit
+def clear(y):
+    """Set all elements of a vector to 0; in a function of its own, where Numba starts no threads for it."""
+    for j in range(y.size):
+        y[j] = cast(0, y)
+
+
+@njit
+def add_private(first, last, private, y):
+    """Add what other threads have, ``private`` (parts, outputs), to the elements *first* … *last* - 1 of *y*."""
+    for part in range(private.shape[0]):
+        for j in range(np.uint64(first), np.uint64(last)):
+            y[j] += private[part, j]
+
+
+@njit(fastmath={"contract"})
+def _rows(first, last, data, indices, indptr, x, y):
+    for i in range(np.uint64(first), np.uint64(last)):
+        value = scale_once(data, x[i], y)
+        for k in range(np.uint64(indptr[i]), np.uint64(indptr[i + np.uint64(1)])):
+            y[np.uint64(indices[k])] += scale_each(data, k, value, y)
+
+
+@njit(parallel=True, cache=True)
+def scatter(data, indices, indptr, x, y):
+    """``y[indices[k]] += data[k] * x[i]`` for all entries k of all rows i, from 0."""
+    rows = indptr.size - 1
+    parts = private_part_count(np.int64(indptr[rows]) + rows, y.size, y.itemsize)
+    if parts == 1:
+        clear(y)
+        _rows(0, rows, data, indices, indptr, x, y)
+    else:
+        private = np.empty((parts - 1, y.size), y.dtype)
+        for part in prange(parts):
+            own = y if part == 0 else private[part - 1]
+            clear(own)
+            _rows(first_row(indptr, part, parts), first_row(indptr, part + 1, parts), data, indices, indptr, x, own)
+        shares = part_count(private.size)
+        if shares == 1:
+            add_private(0, y.size, private, y)
+        else:
+            for share in prange(shares):
+                add_private(first_of(y.size, share, shares), first_of(y.size, share + 1, shares), private, y)
