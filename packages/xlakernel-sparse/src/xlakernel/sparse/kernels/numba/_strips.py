@@ -5,8 +5,8 @@ have strips of their own as far as there are enough; otherwise some share a stri
 the parts are added up when they are copied. However many threads and columns there are, the memory is bounded by
 `PRIVATE_BYTES` or by one strip.
 
-The entries are those of a compressed matrix, with ``owners`` its ``indptr``, or of coordinates, with ``owners`` of shape
-(nnz, 1): the row of *x* that each entry multiplies.
+The entries are those of a compressed matrix, with ``owners`` its ``indptr``, or of coordinates, with ``owners`` of
+shape (nnz, 1): the row of *x* that each entry multiplies.
 """
 
 from __future__ import annotations

@@ -24,8 +24,7 @@ _UNROLLED = 2
 
 def _width(size: Any, dtype: Any) -> int:
     """Return how many elements a tile of *size* bytes, a literal, is wide."""
-    bytes_ = dtype.bitwidth // 8
-    return max(1, size.literal_value // bytes_)
+    return max(1, int(size.literal_value) // int(dtype.bitwidth // 8))
 
 
 @intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
@@ -188,7 +187,7 @@ class _Tile:
 def _loop(
     builder: Any, span: Sequence[Any], carried: Sequence[Any], body: Callable[[Any, list[Any]], list[Any]]
 ) -> list[Any]:
-    """Emit a loop over begin, end, step of *span* that carries values in registers; return them after the last round."""
+    """Emit a loop over begin, end, step of *span* that carries values in registers; return the last ones."""
     begin, end, step = span
     before = builder.block
     head, inside, after = (builder.append_basic_block(name) for name in ("tile_head", "tile_body", "tile_end"))

@@ -78,10 +78,10 @@ def _order(begin, end, first, row, column, moved, indices_t, indptr_t, moved_t, 
     for k in range(np.uint64(begin), np.uint64(end)):
         counts[np.uint64(column[k])] += 1
     position = begin
-    for j in range(min(counts.size, indptr_t.size - 1 - first)):
-        indptr_t[first + j] = position
-        count = counts[j]
-        counts[j] = position
+    for c in range(min(counts.size, indptr_t.size - 1 - first)):
+        indptr_t[first + c] = position
+        count = counts[c]
+        counts[c] = position
         position += count
     for k in range(np.uint64(begin), np.uint64(end)):
         j = np.uint64(column[k])
