@@ -1,0 +1,60 @@
+"""How a warp is split over the columns of a dense matrix, for entries that all its threads look at together.
+
+A group of threads, as many as there are columns and 32 at most, has an entry at a time, a thread for each column; so a
+warp has as many entries at a time as it has groups. The entries' columns and weights are loaded 32 at once, and handed
+round.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import cuda
+
+from .memory import load
+from .warp import ALL
+
+#: The most that the second extent of a grid can be.
+_MOST_TILES = 65535
+
+
+def group_of(columns: int) -> int:
+    """Return how many threads have an entry together, a power of two."""
+    return 1 << (min(columns, 32) - 1).bit_length()
+
+
+def tiles_of(columns: int) -> int:
+    """Return how many blocks share the columns: each takes every so manyth tile of 32."""
+    return min(_MOST_TILES, -(-columns // group_of(columns)))
+
+
+@functools.cache
+def weights_of(kind: type, *, homogeneous: bool) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Return device functions: one that loads an entry's weight, and one that hands it on from a lane to all."""
+
+    @cuda.jit(device=True, forceinline=True)
+    def same(data: Any, k: Any) -> Any:
+        return kind(load(data, 0))
+
+    @cuda.jit(device=True, forceinline=True)
+    def own(data: Any, k: Any) -> Any:
+        return kind(load(data, k))
+
+    @cuda.jit(device=True, forceinline=True)
+    def kept(weight: Any, lane: Any) -> Any:
+        return weight
+
+    @cuda.jit(device=True, forceinline=True)
+    def real_from(weight: Any, lane: Any) -> Any:
+        return kind(cuda.shfl_sync(ALL, weight, lane))
+
+    @cuda.jit(device=True, forceinline=True)
+    def complex_from(weight: Any, lane: Any) -> Any:
+        return kind(complex(cuda.shfl_sync(ALL, weight.real, lane), cuda.shfl_sync(ALL, weight.imag, lane)))
+
+    if homogeneous:
+        return same, kept
+    return own, complex_from if issubclass(kind, np.complexfloating) else real_from

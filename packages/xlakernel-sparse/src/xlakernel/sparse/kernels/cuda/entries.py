@@ -1,0 +1,157 @@
+"""How a warp looks four entries up at a time, one by one where there are fewer, and what it does with their sum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import cuda
+
+from .memory import is_aligned, load, load4, load4_if
+from .terms import term, weight_at
+
+Device = Callable[..., Any]
+
+
+class Entries(NamedTuple):
+    """Device functions, and the type they sum in.
+
+    Attributes:
+      kind: NumPy's scalar type of the terms.
+      raw: ``raw(data, indices, k)``: what is loaded of the entries from *k*, a multiple of four.
+      terms: ``terms(raw, data, source, k)``: their four terms; *source* is where the operand is.
+      one: ``one(data, indices, source, k)``: the term of one entry.
+      value: ``value(data, total)``: what a sum of terms adds to the output, in its type.
+      aligned: ``aligned(data, indices)``: whether four at a time can be loaded at all.
+    """
+
+    kind: type
+    raw: Device
+    terms: Device
+    one: Device
+    value: Device
+    aligned: Device
+
+
+@cuda.jit(device=True, forceinline=True)
+def from_memory(source: Any, column: Any) -> Any:
+    """Return the operand's value for a column, where the operand is an input."""
+    return load(source, column)
+
+
+@cuda.jit(device=True, forceinline=True)
+def from_bits(source: Any, column: Any) -> Any:
+    """Return one bit, where 32 of them are an element."""
+    column = np.uint32(column)
+    return (source[column >> np.uint32(5)] >> (column & np.uint32(31))) & np.uint32(1)
+
+
+@cuda.jit(device=True, forceinline=True)
+def from_slice(source: Any, column: Any) -> Any:
+    """Return an element of shared memory."""
+    return source[np.uint32(column)]
+
+
+@cuda.jit(device=True, forceinline=True)
+def _as_it_is(data: Any, total: Any) -> Any:
+    return total
+
+
+@cuda.jit(device=True, forceinline=True)
+def _both(data: Any, indices: Any) -> Any:
+    return is_aligned(data) and is_aligned(indices)
+
+
+@cuda.jit(device=True, forceinline=True)
+def _columns(data: Any, indices: Any) -> Any:
+    return is_aligned(indices)
+
+
+@cuda.jit(device=True, forceinline=True)
+def _load_columns(data: Any, indices: Any, k: Any) -> Any:
+    return load4(indices, k)
+
+
+@cuda.jit(device=True, forceinline=True)
+def _load_both(data: Any, indices: Any, k: Any) -> Any:
+    return load4(indices, k), load4(data, k)
+
+
+def products(operand: str, kind: type, fetch: Device, *, homogeneous: bool) -> Entries:
+    """Return the entries of a matrix times an operand, each of whose weights is read."""
+    of, weight = term(operand, kind), weight_at(homogeneous=homogeneous)
+
+    @cuda.jit(device=True, forceinline=True)
+    def own_weights(raw: Any, data: Any, source: Any, k: Any) -> Any:
+        c, w = raw
+        return (
+            of(w[0], fetch(source, c[0])),
+            of(w[1], fetch(source, c[1])),
+            of(w[2], fetch(source, c[2])),
+            of(w[3], fetch(source, c[3])),
+        )
+
+    @cuda.jit(device=True, forceinline=True)
+    def one_weight(raw: Any, data: Any, source: Any, k: Any) -> Any:
+        w = load(data, 0)
+        return (
+            of(w, fetch(source, raw[0])),
+            of(w, fetch(source, raw[1])),
+            of(w, fetch(source, raw[2])),
+            of(w, fetch(source, raw[3])),
+        )
+
+    @cuda.jit(device=True, forceinline=True)
+    def one(data: Any, indices: Any, source: Any, k: Any) -> Any:
+        return of(weight(data, k), fetch(source, load(indices, k)))
+
+    if homogeneous:
+        return Entries(kind, _load_columns, one_weight, one, _as_it_is, _columns)
+    return Entries(kind, _load_both, own_weights, one, _as_it_is, _both)
+
+
+def counted(kind: type, fetch: Device) -> Entries:
+    """Return the entries of a matrix whose weights are equal, times events: the active ones are counted."""
+
+    @cuda.jit(device=True, forceinline=True)
+    def terms(raw: Any, data: Any, source: Any, k: Any) -> Any:
+        return (
+            np.int32(fetch(source, raw[0])),
+            np.int32(fetch(source, raw[1])),
+            np.int32(fetch(source, raw[2])),
+            np.int32(fetch(source, raw[3])),
+        )
+
+    @cuda.jit(device=True, forceinline=True)
+    def one(data: Any, indices: Any, source: Any, k: Any) -> Any:
+        return np.int32(fetch(source, load(indices, k)))
+
+    @cuda.jit(device=True, forceinline=True)
+    def value(data: Any, total: Any) -> Any:
+        return kind(load(data, 0) * kind(total)) if total != 0 else kind(0)
+
+    return Entries(np.int32, _load_columns, terms, one, value, _columns)
+
+
+def looked_up(kind: type, fetch: Device) -> Entries:
+    """Return the entries of a matrix times events, whose weights are read only where one of four counts."""
+    zero = kind(0)
+
+    @cuda.jit(device=True, forceinline=True)
+    def terms(raw: Any, data: Any, source: Any, k: Any) -> Any:
+        a, b = fetch(source, raw[0]), fetch(source, raw[1])
+        c, d = fetch(source, raw[2]), fetch(source, raw[3])
+        w = load4_if((a | b | c | d) != 0, data, k)
+        return (
+            kind(w[0]) if a else zero,
+            kind(w[1]) if b else zero,
+            kind(w[2]) if c else zero,
+            kind(w[3]) if d else zero,
+        )
+
+    @cuda.jit(device=True, forceinline=True)
+    def one(data: Any, indices: Any, source: Any, k: Any) -> Any:
+        return kind(load(data, k)) if fetch(source, load(indices, k)) else zero
+
+    return Entries(kind, _load_columns, terms, one, _as_it_is, _both)

@@ -1,0 +1,38 @@
+"""How many blocks and threads the kernels are launched with."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+from .walk import TILE
+
+#: Multiprocessors of the GPUs that the launches are measured on (H100, H200), for where there is no GPU to ask.
+_USUAL_MULTIPROCESSORS = 132
+
+
+@functools.cache
+def multiprocessors() -> int:
+    """Return how many multiprocessors the GPU has, each of which runs one block at a time where a block fills it."""
+    from cuda.bindings import driver
+
+    from xlakernel.core.errors import DeviceError
+    from xlakernel.core.gpu.driver import check
+
+    try:
+        check(driver.cuInit(0))
+        attribute = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+        return int(check(driver.cuDeviceGetAttribute(attribute, check(driver.cuDeviceGet(0)))))
+    except (DeviceError, RuntimeError, OSError):  # without a driver or a GPU: a program is only lowered here
+        return _USUAL_MULTIPROCESSORS
+
+
+def share_of(entries: int, warps: int, *, most: int) -> int:
+    """Return how many entries a warp takes, whole tiles of them, so that *warps* have work, and none too much."""
+    tiles = math.ceil(entries / (warps * TILE))
+    return TILE * max(1, min(tiles, most // TILE))
+
+
+def blocks_of(work: int, each: int) -> int:
+    """Return how many blocks take *work*, one at least, so that there is a launch."""
+    return max(1, math.ceil(work / each))

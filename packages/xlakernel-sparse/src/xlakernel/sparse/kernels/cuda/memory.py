@@ -1,0 +1,186 @@
+"""Accesses to global memory that Numba has no words for: four elements at once, past the L1 cache, and reductions.
+
+None of them checks an index, and a negative one does not count from the end.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.cuda import cgutils
+from numba.cuda.extending import intrinsic
+
+_I8, _I16, _I32, _I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
+_GLOBAL = 1  # NVVM's number of the address space
+
+#: What a 16-byte load asks of the address of an array's first element.
+ALIGNMENT = 16
+
+
+def _is_half(dtype: Any) -> bool:
+    return str(dtype) in ("float16", "__nv_bfloat16")
+
+
+def _loaded(dtype: Any) -> Any:
+    """Return the type of an element once it is in a register: half precision is widened at once."""
+    return types.float32 if _is_half(dtype) else dtype
+
+
+def _pointer(context: Any, builder: Any, array_type: Any, array: Any, index_type: Any = None, index: Any = None) -> Any:
+    """Return the address of an element, or of the first one, as bytes of global memory."""
+    data = context.make_array(array_type)(context, builder, value=array).data
+    if index is not None:
+        wide = types.int64 if index_type.signed else types.uint64
+        data = builder.gep(data, [context.cast(builder, index, index_type, wide)])
+    return builder.addrspacecast(builder.bitcast(data, _I8.as_pointer()), _I8.as_pointer(_GLOBAL))
+
+
+def _asm(builder: Any, result: Any, text: str, constraints: str, args: Any, *, effect: bool = False) -> Any:
+    kind = ir.FunctionType(result, [arg.type for arg in args])
+    return builder.call(ir.InlineAsm(kind, text, constraints, side_effect=effect), args)
+
+
+def _widened(builder: Any, dtype: Any, bits: Any) -> Any:
+    """Return a float from the 16 bits of a float16 or a bfloat16."""
+    if str(dtype) == "float16":
+        return _asm(builder, ir.FloatType(), "cvt.f32.f16 $0, $1;", "=f,h", [bits])
+    return builder.bitcast(builder.shl(builder.zext(bits, _I32), ir.Constant(_I32, 16)), ir.FloatType())
+
+
+def _unpacked(context: Any, builder: Any, dtype: Any, memory: Any, place: int) -> Any:
+    """Return an element of what was copied to the stack, from where LLVM takes it into registers."""
+    at = builder.gep(memory, [ir.Constant(_I32, 0), ir.Constant(_I32, place)])
+    return _widened(builder, dtype, builder.load(at)) if _is_half(dtype) else context.unpack_value(builder, dtype, at)
+
+
+def _copy(builder: Any, pointer: Any, words: Any, count: int, wanted: Any) -> None:
+    """Copy *count* 32-bit words to *words*, as 16-byte loads where there are so many; zeros where not *wanted*."""
+    width = min(count, 4)
+    names = ", ".join(f"${i}" for i in range(width))
+    target, suffix = (names, "") if width == 1 else (f"{{{names}}}", f".v{width}")
+    load = f"ld.global.nc.L1::no_allocate{suffix}.b32 {target}, [${width}];"
+    if wanted is not None:
+        zeros = " ".join(f"mov.b32 ${i}, 0;" for i in range(width))
+        load = f"{{ .reg .pred p; setp.ne.b32 p, ${width + 1}, 0; {zeros} @p {load} }}"
+    # An output that is written before the address is read must not share its register: "&".
+    mark = "=r" if wanted is None else "=&r"
+    constraints = ",".join([mark] * width + ["l"] + (["r"] if wanted is not None else []))
+    result = _I32 if width == 1 else ir.LiteralStructType([_I32] * width)
+    for first in range(0, count, width):
+        args = [builder.gep(pointer, [ir.Constant(_I32, 4 * first)])] + ([wanted] if wanted is not None else [])
+        got = _asm(builder, result, load, constraints, args)
+        for i in range(width):
+            word = got if width == 1 else builder.extract_value(got, i)
+            builder.store(word, builder.gep(words, [ir.Constant(_I32, first + i)]))
+
+
+def _load_four(context: Any, builder: Any, signature: Any, array: Any, index: Any, wanted: Any = None) -> Any:
+    array_type, index_type = signature.args[:2]
+    dtype = array_type.dtype
+    element = _I16 if _is_half(dtype) else context.get_data_type(dtype)
+    memory = cgutils.alloca_once(builder, ir.ArrayType(element, 4))
+    memory.align = ALIGNMENT
+    size = 2 if _is_half(dtype) else context.get_abi_sizeof(element)
+    pointer = _pointer(context, builder, array_type, array, index_type, index)
+    _copy(builder, pointer, builder.bitcast(memory, _I32.as_pointer()), size, wanted)
+    values = [_unpacked(context, builder, dtype, memory, i) for i in range(4)]
+    return context.make_tuple(builder, signature.return_type, values)
+
+
+@intrinsic
+def load4(_: Any, array: Any, index: Any) -> Any:
+    """Return ``array[index : index + 4]`` as a tuple, once read and not kept in L1; *index* is a multiple of four."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return _load_four(context, builder, signature, *args)
+
+    return types.UniTuple(_loaded(array.dtype), 4)(array, index), codegen
+
+
+@intrinsic
+def load4_if(_: Any, wanted: Any, array: Any, index: Any) -> Any:
+    """Return the same where *wanted*, and zeros, without an access, where not: no branch, so loads overlap."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        flag = builder.zext(context.cast(builder, args[0], signature.args[0], types.boolean), _I32)
+        inner = signature.return_type(*signature.args[1:])
+        return _load_four(context, builder, inner, args[1], args[2], flag)
+
+    return types.UniTuple(_loaded(array.dtype), 4)(wanted, array, index), codegen
+
+
+@intrinsic
+def load(_: Any, array: Any, index: Any) -> Any:
+    """Return ``array[index]`` of an input, which the kernel does not change: through the read-only path and L1."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        array_type, index_type = signature.args
+        dtype = array_type.dtype
+        pointer = _pointer(context, builder, array_type, args[0], index_type, args[1])
+        if _is_half(dtype):
+            bits = _asm(builder, _I16, "ld.global.nc.b16 $0, [$1];", "=h,l", [pointer])
+            return _widened(builder, dtype, bits)
+        element = context.get_data_type(dtype)
+        memory = cgutils.alloca_once(builder, ir.ArrayType(element, 1))
+        size = context.get_abi_sizeof(element)
+        unit, name, mark = {1: (_I16, "u8", "h"), 2: (_I16, "b16", "h"), 4: (_I32, "b32", "r")}.get(
+            size, (_I64, "b64", "l")
+        )
+        for first in range(0, size, 8):
+            at = builder.gep(pointer, [ir.Constant(_I32, first)])
+            got = _asm(builder, unit, f"ld.global.nc.{name} $0, [$1];", f"={mark},l", [at])
+            got = builder.trunc(got, _I8) if size == 1 else got
+            place = builder.gep(builder.bitcast(memory, _I8.as_pointer()), [ir.Constant(_I32, first)])
+            builder.store(got, builder.bitcast(place, got.type.as_pointer()))
+        return _unpacked(context, builder, dtype, memory, 0)
+
+    return _loaded(array.dtype)(array, index), codegen
+
+
+@intrinsic
+def is_aligned(_: Any, array: Any) -> Any:
+    """Whether the array begins where `load4` may: a slice of a batch need not."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        address = builder.ptrtoint(_pointer(context, builder, signature.args[0], args[0]), _I64)
+        low = builder.and_(address, ir.Constant(_I64, ALIGNMENT - 1))
+        return builder.icmp_unsigned("==", low, ir.Constant(_I64, 0))
+
+    return types.boolean(array), codegen
+
+
+@intrinsic
+def add_to(_: Any, array: Any, index: Any, value: Any) -> Any:
+    """Add *value* to ``array[index]`` atomically, in memory, without waiting; a complex number part by part.
+
+    The elements are integers of 32 or 64 bits, floats of these sizes, or complex.
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        array_type, index_type, value_type = signature.args
+        dtype = array_type.dtype
+        pointer = _pointer(context, builder, array_type, args[0], index_type, args[1])
+        value = context.cast(builder, args[2], value_type, dtype)
+        if isinstance(dtype, types.Complex):
+            number = context.make_complex(builder, dtype, value=value)
+            parts, part = (number.real, number.imag), dtype.underlying_float
+        else:
+            parts, part = (value,), dtype
+        name, mark = _REDUCTIONS[type(part) is types.Float, part.bitwidth]
+        for i, one in enumerate(parts):
+            at = builder.gep(pointer, [ir.Constant(_I32, i * part.bitwidth // 8)])
+            _asm(builder, ir.VoidType(), f"red.global.add.{name} [$0], $1;", f"l,{mark}", [at, one], effect=True)
+        return context.get_dummy_value()
+
+    return types.void(array, index, value), codegen
+
+
+# By whether it is a float, and bits: the name of the reduction's type, and of its register.
+_REDUCTIONS = {
+    (False, 32): ("u32", "r"),
+    (False, 64): ("u64", "l"),
+    (True, 32): ("f32", "f"),
+    (True, 64): ("f64", "d"),
+}

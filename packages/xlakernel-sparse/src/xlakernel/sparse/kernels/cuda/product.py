@@ -1,0 +1,73 @@
+"""A compressed matrix, or its transpose, times a dense operand or events: which kernel does it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .events import scatter_events
+from .gather import gather_vector
+from .gather_matrix import gather_matrix
+from .scatter import scatter_vector
+from .scatter_matrix import scatter_event_matrix, scatter_matrix
+
+
+def product(
+    outs: Sequence[jax.ShapeDtypeStruct], *, operand: str, shape: tuple[int, int], transpose: bool, homogeneous: bool
+) -> Callable[..., Any]:
+    """Return ``f(data, indices, indptr, x)``, the matrix, or its transpose, times *x*, a vector or a matrix.
+
+    Args:
+      outs: the result.
+      operand: ``"dense"``, ``"binary"`` or ``"weighted"``; see `terms`.
+      shape: rows and columns of the matrix.
+      transpose: whether its transpose is multiplied.
+      homogeneous: whether all entries have the weight ``data[0]``.
+    """
+    (out,) = outs
+    is_vector, dense = len(out.shape) == 1, operand == "dense"
+    if not out.size or 0 in shape:
+        return lambda data, indices, indptr, x: jnp.zeros(out.shape, out.dtype)
+    if not transpose and is_vector:
+        multiply = gather_vector(out, operand=operand, shape=shape, homogeneous=homogeneous)
+    elif not transpose:
+        multiply = gather_matrix(out, operand=operand, homogeneous=homogeneous)
+    elif is_vector and dense:
+        multiply = scatter_vector(out, homogeneous=homogeneous)
+    elif is_vector:
+        multiply = scatter_events(out, operand=operand, homogeneous=homogeneous)
+    elif dense:
+        multiply = scatter_matrix(out, homogeneous=homogeneous)
+    else:
+        multiply = scatter_event_matrix(out, operand=operand, homogeneous=homogeneous)
+    return _where_entries(multiply, out)
+
+
+def compact_product(
+    outs: Sequence[jax.ShapeDtypeStruct], *, shape: tuple[int, int], homogeneous: bool
+) -> Callable[..., Any]:
+    """Return ``f(data, indices, indptr, active, count)``, the sum of the rows ``active[:count]`` of the matrix.
+
+    Args:
+      outs: the result, ``(columns,)``.
+      shape: rows and columns of the matrix.
+      homogeneous: whether all entries have the weight ``data[0]``.
+    """
+    (out,) = outs
+    if 0 in shape:
+        return lambda data, indices, indptr, active, count: jnp.zeros(out.shape, out.dtype)
+    return _where_entries(scatter_events(out, operand="binary", homogeneous=homogeneous, listed=True), out)
+
+
+def _where_entries(multiply: Callable[..., Any], out: jax.ShapeDtypeStruct) -> Callable[..., Any]:
+    """Return *multiply* for a matrix that may have no entries, which no kernel is launched for."""
+
+    def checked(data: Any, indices: Any, indptr: Any, x: Any, *count: Any) -> Any:
+        if not indices.size or not x.size:
+            return jnp.zeros(out.shape, out.dtype)
+        return multiply(data, indices, indptr, x, *count)
+
+    return checked

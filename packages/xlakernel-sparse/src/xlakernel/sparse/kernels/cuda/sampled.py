@@ -1,0 +1,88 @@
+"""The product of two dense matrices where a compressed one has entries."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numba import cuda
+
+from xlakernel.cuda import numba_cuda_kernel
+
+from .launches import blocks_of, multiprocessors, share_of
+from .memory import load
+from .numbers import kind_of
+from .walk import TILE
+from .warp import next_row, row_at, warp_sum
+
+_THREADS = 256
+_MOST_GROUP = 8  # threads that have an entry together: they read 32 bytes of each row at once, where it is float32
+
+
+def _group_of(columns: int) -> int:
+    return min(_MOST_GROUP, 1 << (columns - 1).bit_length())
+
+
+@functools.cache
+def _kernel(kind: type, group: int) -> Any:
+    total = warp_sum(kind, within=group)
+    entries = 32 // group
+
+    @cuda.jit(launch_bounds=_THREADS)
+    def sample(indices: Any, indptr: Any, u: Any, v: Any, out: Any, columns: Any, share: Any) -> None:
+        rows = np.int64(indptr.size - 1)
+        start = np.int64(cuda.grid(1) // 32) * share
+        limit = min(start + share, np.int64(out.size))
+        stop = min(limit, np.int64(load(indptr, rows)))
+        for k in range(max(start, stop) + cuda.laneid, limit, 32):
+            out[k] = 0  # what is behind the entries
+        if start >= stop:
+            return
+        mine, sub = cuda.laneid // group, cuda.laneid % group
+        row = row_at(indptr, rows, start)
+        end = np.int64(load(indptr, row + 1))
+        while start < stop:
+            last = min(end, stop)
+            for first in range(start, last, entries):
+                k = min(first + mine, last - 1)
+                column = np.int64(load(indices, k))
+                found = kind(0)
+                for c in range(sub, columns, group):
+                    found = kind(found + load(u, row * columns + c) * load(v, column * columns + c))
+                found = total(found)
+                if sub == 0 and first + mine < last:
+                    out[k] = found
+            start = last
+            if start < stop:
+                row, end = next_row(indptr, rows, row, start)
+
+    return sample
+
+
+def sampled_product(outs: Sequence[jax.ShapeDtypeStruct], *, shape: tuple[int, int]) -> Callable[..., Any]:
+    """Return ``f(indices, indptr, u, v)``: for each entry, the product of a row of *u* and one of *v*, summed.
+
+    Args:
+      outs: the result, ``(nnz,)``; what is behind the entries is 0.
+      shape: rows and columns of the structure, which are the rows of *u* and of *v*.
+    """
+    (out,) = outs
+
+    def multiply(indices: Any, indptr: Any, u: Any, v: Any) -> Any:
+        columns = u.shape[1] if u.ndim == 2 else 1
+        if not out.size or not columns or not shape[0]:
+            return jnp.zeros(out.shape, out.dtype)
+        share = share_of(indices.size, multiprocessors() * 64, most=4 * TILE)
+        run = numba_cuda_kernel(
+            _kernel(kind_of(out.dtype), _group_of(columns)),
+            out,
+            grid=blocks_of(indices.size, share * _THREADS // 32),
+            block=_THREADS,
+        )
+        return run(indices, indptr, u, v, columns=columns, share=share)
+
+    return multiply

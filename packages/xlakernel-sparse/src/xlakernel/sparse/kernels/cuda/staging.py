@@ -1,0 +1,47 @@
+"""What a block keeps of an operand in shared memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import cuda
+
+from .memory import is_aligned, load, load4
+
+#: Bytes of shared memory that a block can have, on the GPUs that have most (compute capability 9.0: 227 KiB).
+SHARED_BYTES = 227 * 1024
+
+
+@cuda.jit(device=True, forceinline=True)
+def _four_bits(events: Any, k: Any) -> Any:
+    a, b, c, d = load4(events, k)
+    return np.uint32(a) | np.uint32(b) << 1 | np.uint32(c) << 2 | np.uint32(d) << 3
+
+
+@cuda.jit(device=True, forceinline=True)
+def stage_bits(events: Any, words: Any) -> Any:
+    """Write the events as bits, 32 to a word of shared memory; the block's threads must meet before they read them."""
+    fast = is_aligned(events)
+    for word in range(cuda.threadIdx.x, (events.size + 31) // 32, cuda.blockDim.x):
+        k = 32 * word
+        bits = np.uint32(0)
+        if fast and k + 32 <= events.size:
+            for i in range(8):
+                bits |= np.uint32(_four_bits(events, k + 4 * i)) << np.uint32(4 * i)
+        else:
+            for i in range(min(32, events.size - k)):
+                bits |= np.uint32(load(events, k + i)) << np.uint32(i)
+        words[word] = bits
+
+
+@cuda.jit(device=True, forceinline=True)
+def stage_slice(x: Any, first: Any, count: Any, words: Any) -> Any:
+    """Copy ``x[first : first + count]`` to shared memory; the block's threads must meet before they read it."""
+    done = np.int64(0)
+    if is_aligned(x) and first % 4 == 0:
+        done = count // 4 * 4
+        for i in range(4 * cuda.threadIdx.x, done, 4 * cuda.blockDim.x):
+            words[i], words[i + 1], words[i + 2], words[i + 3] = load4(x, first + i)
+    for i in range(done + cuda.threadIdx.x, count, cuda.blockDim.x):
+        words[i] = load(x, first + i)

@@ -1,0 +1,61 @@
+"""What one entry of a matrix adds to a result, for each kind of operand.
+
+A matrix times a *dense* operand adds every product. A *binary* operand says which entries count, a *weighted* one where
+it is not zero: what does not count adds nothing, also if its weight is infinite or not a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from numba import cuda
+
+from .memory import load
+
+
+def term(operand: str, kind: type) -> Callable[..., Any]:
+    """Return a device function of a weight and the operand's value."""
+    zero = kind(0)
+
+    @cuda.jit(device=True, forceinline=True)
+    def dense(weight: Any, value: Any) -> Any:
+        return kind(weight * value)
+
+    @cuda.jit(device=True, forceinline=True)
+    def weighted(weight: Any, value: Any) -> Any:
+        return kind(weight * value) if value != 0 else zero
+
+    @cuda.jit(device=True, forceinline=True)
+    def binary(weight: Any, value: Any) -> Any:
+        return kind(weight) if value else zero
+
+    return {"dense": dense, "weighted": weighted, "binary": binary}[operand]
+
+
+def counts(operand: str) -> Callable[..., Any]:
+    """Return a device function of the operand's value: whether it adds anything at all."""
+
+    @cuda.jit(device=True, forceinline=True)
+    def always(value: Any) -> Any:
+        return True
+
+    @cuda.jit(device=True, forceinline=True)
+    def where_not_zero(value: Any) -> Any:
+        return value != 0
+
+    return always if operand == "dense" else where_not_zero
+
+
+def weight_at(*, homogeneous: bool) -> Callable[..., Any]:
+    """Return a device function of the weights and an entry."""
+
+    @cuda.jit(device=True, forceinline=True)
+    def first(data: Any, entry: Any) -> Any:
+        return load(data, 0)
+
+    @cuda.jit(device=True, forceinline=True)
+    def own(data: Any, entry: Any) -> Any:
+        return load(data, entry)
+
+    return first if homogeneous else own

@@ -1,0 +1,134 @@
+"""The walk of a warp along entries of a compressed matrix, which adds their rows to a vector.
+
+A warp takes its entries in tiles of 512: each thread loads four times four consecutive ones, 16 bytes at a time where
+the dtype allows, looks the operand up for all of them, and only then asks which rows they are in. A row is added to the
+output where it ends, and where the warp's share does, so that a row of any length is the work of as many warps as it
+needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import cuda
+
+from .entries import Entries
+from .memory import add_to, load
+from .warp import next_row, row_at, warp_sum
+
+#: Entries that a warp takes at a time.
+TILE = 512
+
+
+def walk_of(entries: Entries, *, prefetch: bool = False) -> Callable[..., Any]:
+    """Return a device function that adds the rows of some entries to the output.
+
+    It is ``walk(data, indices, indptr, rows, source, start, stop, y, skipped)``, for all threads of a warp: the entries
+    from *start* to *stop*, at least one, where ``y`` begins with row *skipped*.
+
+    Args:
+      entries: what an entry is.
+      prefetch: whether a tile is loaded while the one before is added up, which takes registers.
+    """
+    kind, raw, terms, one, value, is_aligned = entries
+    total = warp_sum(kind)
+    zero = kind(0)
+
+    @cuda.jit(device=True, forceinline=True)
+    def single(data: Any, indices: Any, source: Any, k: Any, stop: Any) -> Any:
+        return one(data, indices, source, k) if k < stop else zero
+
+    @cuda.jit(device=True, forceinline=True)
+    def singles(data: Any, indices: Any, source: Any, k: Any, stop: Any) -> Any:
+        return (
+            single(data, indices, source, k, stop),
+            single(data, indices, source, k + 1, stop),
+            single(data, indices, source, k + 2, stop),
+            single(data, indices, source, k + 3, stop),
+        )
+
+    @cuda.jit(device=True, forceinline=True)
+    def quads(data: Any, indices: Any, k: Any) -> Any:
+        return (
+            raw(data, indices, k),
+            raw(data, indices, k + 128),
+            raw(data, indices, k + 256),
+            raw(data, indices, k + 384),
+        )
+
+    @cuda.jit(device=True, forceinline=True)
+    def all_of(four: Any) -> Any:
+        return kind((four[0] + four[1]) + (four[2] + four[3]))
+
+    @cuda.jit(device=True, forceinline=True)
+    def between(four: Any, at: Any, first: Any, last: Any) -> Any:
+        return kind(
+            (
+                (four[0] if first <= at and at < last else zero)
+                + (four[1] if first <= at + 1 and at + 1 < last else zero)
+            )
+            + (
+                (four[2] if first <= at + 2 and at + 2 < last else zero)
+                + (four[3] if first <= at + 3 and at + 3 < last else zero)
+            )
+        )
+
+    @cuda.jit(device=True, forceinline=True)
+    def walk(
+        data: Any, indices: Any, indptr: Any, rows: Any, source: Any, start: Any, stop: Any, y: Any, skipped: Any
+    ) -> Any:
+        lane = cuda.laneid
+        at = np.int32(4 * lane)
+        row = row_at(indptr, rows, start)
+        end = np.int64(load(indptr, row + 1))
+        found = zero
+        tile = start // 4 * 4
+        first = np.int32(start - tile)
+        is_fast = is_aligned(data, indices) and tile + TILE <= stop
+        if prefetch and is_fast:
+            ahead = quads(data, indices, tile + at)
+        while tile < stop:
+            k = tile + at
+            if is_fast:
+                now = ahead if prefetch else quads(data, indices, k)
+                is_fast = tile + 2 * TILE <= stop
+                if prefetch and is_fast:
+                    ahead = quads(data, indices, k + TILE)
+                p0 = terms(now[0], data, source, k)
+                p1 = terms(now[1], data, source, k + 128)
+                p2 = terms(now[2], data, source, k + 256)
+                p3 = terms(now[3], data, source, k + 384)
+            else:
+                p0 = singles(data, indices, source, k, stop)
+                p1 = singles(data, indices, source, k + 128, stop)
+                p2 = singles(data, indices, source, k + 256, stop)
+                p3 = singles(data, indices, source, k + 384, stop)
+            left = np.int32(min(stop - tile, np.int64(TILE)))
+            while first < left:
+                last = np.int32(min(end - tile, np.int64(left)))
+                if first == 0 and last == TILE:
+                    found = kind(found + ((all_of(p0) + all_of(p1)) + (all_of(p2) + all_of(p3))))
+                else:
+                    if first < 128:
+                        found = kind(found + between(p0, at, first, last))
+                    if first < 256 and last > 128:
+                        found = kind(found + between(p1, at + 128, first, last))
+                    if first < 384 and last > 256:
+                        found = kind(found + between(p2, at + 256, first, last))
+                    if last > 384:
+                        found = kind(found + between(p3, at + 384, first, last))
+                here = tile + last
+                if here in (end, stop):
+                    whole = total(found)
+                    if lane == 0:
+                        add_to(y, row - skipped, value(data, whole))
+                    found = zero
+                    if here < stop:
+                        row, end = next_row(indptr, rows, row, here)
+                first = last
+            first = np.int32(0)
+            tile += TILE
+
+    return walk
