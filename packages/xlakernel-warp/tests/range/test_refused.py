@@ -208,6 +208,7 @@ static void other_0(
         "var_x.atomic_add(1)",
         "var_x->tile",
         "wp::determinant(var_x)",
+        "::wp::sin(var_x)",
         "var_x); // wp::atomic_add(var_x, \n (1",
         "atomic_add",
     ],
@@ -227,6 +228,12 @@ def test_what_no_threads_share(body):
         ("wp::deterministic::scatter(var_x)", "wp::deterministic::scatter (in helper) is an atomic operation in"),
         ("std::rand()", "std::rand (in helper) is C++ that Warp did not write"),
         ("rand()", "rand (in helper) is C++ that Warp did not write"),
+        ("::rand()", "rand (in helper) is C++ that Warp did not write"),
+        ("other::value", "other::value (in helper) is C++ that Warp did not write"),
+        ("::other::value", "other::value (in helper) is C++ that Warp did not write"),
+        ("other<int>::value()", "value (in helper) is C++ that Warp did not write"),
+        ("::other_0()", "wp::atomic_add (in other) is an atomic operation"),
+        ("var_x->value()", "value (in helper) is C++ that Warp did not write"),
     ],
 )
 def test_what_threads_share(body, found):

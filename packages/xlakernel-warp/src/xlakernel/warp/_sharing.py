@@ -42,8 +42,8 @@ _NOISE = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])
 # Definitions begin at the left margin.
 _FUNCTION = re.compile(r"^(?=[A-Za-z])[^\n;{}()]*?\b(?P<name>\w+)\(", re.M)
 _STRUCT = re.compile(r"^struct (\w+)", re.M)
-# A name that is no member of anything, and whether it is called.
-_NAME = re.compile(r"(?<![\w.])(?<!->)(?<!::)(?P<name>[A-Za-z_]\w*(?:::\w+)*)(?P<called>\s*\()?")
+# A name that stands behind no dot, and whether it is called.
+_NAME = re.compile(r"(?<![\w.])(?P<name>[A-Za-z_]\w*(?:::\w+)*)(?P<called>\s*\()?")
 # What stands at the head of the code that Warp makes of Python; a native snippet of the user's has none.
 _GENERATED = "// primal vars"
 # How the line of Python that code was made of is quoted before it.
