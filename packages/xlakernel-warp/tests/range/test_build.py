@@ -151,6 +151,34 @@ def test_a_damaged_file_is_made_again(launch, out, pieces_of, builds, monkeypatc
     assert len(path.read_bytes()) == len(good)
 
 
+def test_a_file_without_one_of_its_entries_is_made_again(import_kernels, record, pieces_of, builds, monkeypatch, out):
+    kernels = import_kernels(PAIR)
+    one, one_more = (record(kernel, 4, out) for kernel in (kernels.one, kernels.one_more))
+    range_entry(one)
+    kernel = _clang.loaded_kernel(one_more)
+    (path,) = kernel.folder.glob("xlakernel_*.o")
+    symbol = f"{kernel.name}_xlakernel_range".encode()
+    good = path.read_bytes()
+    assert symbol in good
+    path.write_bytes(good.replace(symbol, symbol.replace(b"range", b"other")))
+    monkeypatch.setattr(_range, "_loaded", {})
+    range_entry(one)
+    assert len(builds) == 1
+    assert range_entry(one_more)
+    assert len(builds) == 2
+    pieces_of(one_more)(0, 4)
+    assert_array_equal(out.numpy(), np.full(4, 2))
+
+
+def test_a_file_without_the_function_is_not_loaded(launch, builds):
+    entry = range_entry(launch)
+    kernel = _clang.loaded_kernel(launch)
+    (path,) = kernel.folder.glob("xlakernel_*.o")
+    handle = _clang.load(kernel, path, f"{kernel.name}_xlakernel_range")
+    assert _clang.look_up(handle, f"{kernel.name}_xlakernel_range") not in (0, entry)
+    assert _clang.load(kernel, path, "no_such_function") is None
+
+
 def test_nothing_else_is_left_behind(launch, kernel_cache):
     before = set(Path(kernel_cache).rglob("*"))
     range_entry(launch)

@@ -138,14 +138,17 @@ def build(kernel: LoadedKernel, source: Path, output: Path) -> None:
         ) from error
 
 
-def load(kernel: LoadedKernel, path: Path) -> str | None:
-    """Load an object file for ever; return a handle of what it became, or None where it cannot be loaded."""
+def load(kernel: LoadedKernel, path: Path, symbol: str) -> str | None:
+    """Load an object file for ever; return a handle of what it became, or None without a function *symbol* in it.
+
+    What is wrong with a file may show only when a function of it is looked up, and the file must be there until then.
+    """
     handle = next(_handles)
     with recognised(kernel.key):
         from warp._src.context import runtime
 
         failed = runtime.llvm.wp_load_obj(str(path).encode(), handle.encode(), wp.config.legacy_cpu_linker)
-    return None if failed else handle
+        return None if failed or not look_up(handle, symbol) else handle
 
 
 def look_up(handle: str, symbol: str) -> int:

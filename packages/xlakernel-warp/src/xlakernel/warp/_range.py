@@ -155,7 +155,7 @@ def range_entry(launch: Any) -> int:
         if f"{symbol}(" not in source:
             raise LookupError(f"its entry {kernel.name}_cpu_forward has none of the forms of {', '.join(FORMS)}")
         digest = _digest(kernel, source)
-        if digest not in _loaded:
+        if digest not in _loaded or not look_up(_loaded[digest], symbol):
             _loaded[digest] = _load(kernel, source, symbol, kernel.folder / f"xlakernel_{digest[:16]}.o")
         return look_up(_loaded[digest], symbol)
 
@@ -239,19 +239,17 @@ def _digest(kernel: LoadedKernel, source: str) -> str:
 
 def _load(kernel: LoadedKernel, source: str, symbol: str, kept: Path) -> str:
     """Load the machine code of *source* from the file where it is kept, or compile and keep it."""
-    # A file that cannot be loaded is made again.
-    if wp.config.cache_kernels and kept.is_file() and (handle := load(kernel, kept)) and look_up(handle, symbol):
+    # A file that cannot be loaded, or has no such entry, is made again.
+    if wp.config.cache_kernels and kept.is_file() and (handle := load(kernel, kept, symbol)):
         return handle
     with tempfile.TemporaryDirectory(prefix="xlakernel_") as folder:
         written, built = Path(folder, "range.cpp"), Path(folder, "range.o")
         written.write_text(source, **TEXT)
         build(kernel, written, built)
         _keep(built, kept)
-        handle = load(kernel, built)
-        if not handle or not look_up(
-            handle, symbol
-        ):  # while the file is there, from which code is taken when asked for
-            raise LookupError("it does not load what its compiler made; it wrote to stderr why")
+        handle = load(kernel, built, symbol)
+    if handle is None:
+        raise LookupError("it does not load what its compiler made; it wrote to stderr why")
     return handle
 
 
