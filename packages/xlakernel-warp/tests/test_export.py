@@ -79,22 +79,22 @@ def write(sources, programs, platform):
 
 @pytest.fixture(scope="module")
 def load(programs, tmp_path_factory):
-    """Return a function that loads the programs beside sources in another folder, maybe changed ones."""
+    """Return a function that loads programs, or those named, beside sources in another folder, maybe changed ones."""
 
-    def load_(*ways, change=lambda text: text):
+    def load_(*ways, names=(), change=lambda text: text):
         sources = tmp_path_factory.mktemp("elsewhere")
         (sources / "helpers.py").write_text(change(HELPERS))
         (sources / "kernels.py").write_text(change(KERNELS))
         given = {"folder": sources, "JAX_PLATFORMS": (programs / "platform").read_text()}
         # In processes of their own: what is registered is not compared again.
-        return {way: json.loads(run_python("read.py", programs / way, **given)) for way in ways}
+        return {way: json.loads(run_python("read.py", programs / way, *names, **given)) for way in ways}
 
     return load_
 
 
 @pytest.fixture(scope="module")
 def unchanged(load):
-    return load(*WAYS, "other_structs")
+    return load(*WAYS) | load("other_structs", names=["plain", "through_python"])
 
 
 @pytest.mark.parametrize("name", VALUES)
@@ -166,11 +166,6 @@ def change_kernels(text):
     return text
 
 
-@pytest.fixture(scope="module")
-def changed(load):
-    return load(*WAYS, change=lambda text: change_kernels(change_helpers(text)))
-
-
 CHANGES = {
     "decorated": "its code has changed",
     "calls_helper": "or that of a function, or a constant",
@@ -186,6 +181,15 @@ CHANGES = {
     "dtype=float32), shift: float32)",
     "in_out": "its options were",
 }
+
+
+UNCHANGED = ["plain", "two_shapes", "dims"]
+
+
+@pytest.fixture(scope="module")
+def changed(load):
+    names = [*CHANGES, *UNCHANGED, "asks_object", "differentiable"]
+    return load(*WAYS, names=names, change=lambda text: change_kernels(change_helpers(text)))
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -208,14 +212,14 @@ def test_a_kernel_that_is_gone_is_refused(changed):
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", ["plain", "two_shapes", "dims"])
+@pytest.mark.parametrize("name", UNCHANGED)
 def test_comments_and_lines_do_not_count(changed, unchanged, name, way):
     assert changed[way][name] == unchanged["own"][name]
 
 
 def test_a_missing_module_is_named(programs, tmp_path):
     platform = (programs / "platform").read_text()
-    report = json.loads(run_python("read.py", programs / "own", folder=tmp_path, JAX_PLATFORMS=platform))
+    report = json.loads(run_python("read.py", programs / "own", "plain", folder=tmp_path, JAX_PLATFORMS=platform))
     assert report["plain"].startswith("ExportError: deserialize: the program calls the kernel kernels.plain, and")
     assert "cannot be imported: No module named 'kernels'" in report["plain"]
 

@@ -1,4 +1,4 @@
-"""Loads the programs in a folder, calls them, and prints what came out."""
+"""Loads the programs in a folder, or those of them that are named, calls them, and prints what came out."""
 
 import json
 import sys
@@ -21,7 +21,8 @@ def run(name, call):
 
 
 report = {}
-for path in sorted(Path(sys.argv[1]).iterdir()):
+folder, names = Path(sys.argv[1]), sys.argv[2:]
+for path in sorted(map(folder.joinpath, names) if names else folder.iterdir()):
     try:
         report[path.name] = run(path.name, deserialize(path.read_bytes()).call)
     except Exception as error:  # noqa: BLE001 - it is printed
