@@ -82,6 +82,8 @@ def test_a_warp_without_what_is_used_of_it_is_refused(launch, monkeypatch, owner
 def test_code_that_the_compiler_refuses_is_an_error(launch, monkeypatch, capfd):
     edits = _range.EDITS | {"size_t begin": "no_such_type begin"}
     monkeypatch.setattr(_range, "EDITS", edits)
+    # Without headers, which Warp's compiler would make anew after an error.
+    monkeypatch.setattr(warp_context.runtime, "get_clang_pch_dir", lambda: None)
     with pytest.raises(CompileError, match=r"one: Warp .* does not compile"):
         range_entry(launch)
     assert "no_such_type" in capfd.readouterr().err
