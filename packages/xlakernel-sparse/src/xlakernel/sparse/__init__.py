@@ -10,6 +10,7 @@ from ._events import BitPackedArray as BitPackedArray
 from ._events import EventArray as EventArray
 from ._events import WeightedArray as WeightedArray
 from ._matrix import SparseMatrix as SparseMatrix
+from ._sharded import ShardedMatrix as ShardedMatrix
 from .operators import derivatives as _derivatives  # noqa: F401  # gives the operators their rules
 from .operators.compact import compact_csrmv as compact_csrmv
 from .operators.conversion import csr_to_csc as csr_to_csc

@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import _prepared
+from . import _prepared, _sharded
 from ._compact import CompactArray
 from ._interchange import host_data
 from ._matrix import SparseMatrix, three_arrays
+from ._sharded import ShardedMatrix
 from ._validation import check_compressed_values, should_check
 from .operators.arguments import check_data, check_shape, check_structure
 from .operators.compact import compact_csrmv
@@ -93,6 +94,23 @@ class Compressed(SparseMatrix):
         longer agree.
         """
         return self._like(prepared=_prepared.prepare(self.data, *self.structure, self.line_shape))
+
+    def shard(self, mesh: Any, axis_name: str) -> ShardedMatrix:
+        """Spread the matrix over the devices of a mesh: its rows if it is in compressed rows, else its columns.
+
+        Each device gets as many lines, and room for as many entries as the fullest needs. What `prepare` added is left
+        out; the result has a `prepare` of its own.
+
+        Args:
+          mesh: the devices, a ``jax.sharding.Mesh`` as ``jax.make_mesh`` makes.
+          axis_name: the mesh axis to spread over.
+
+        Raises:
+          InputError: if *mesh* is none.
+          ArgumentError: if it has no such axis.
+          StructureError: if the matrix is traced.
+        """
+        return _sharded.shard(self, mesh, axis_name)
 
     def __repr__(self) -> str:
         text = super().__repr__()

@@ -1,0 +1,13 @@
+"""What differs between the versions of JAX that are supported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+
+def reshard(x: Any, sharding: Any) -> Any:
+    """Spread *x* over devices; ``jax.reshard`` since jax 0.8, and ``jax.sharding.reshard`` before."""
+    move = jax.reshard if hasattr(jax, "reshard") else jax.sharding.reshard
+    return move(x, sharding)

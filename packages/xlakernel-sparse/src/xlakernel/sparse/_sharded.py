@@ -1,0 +1,239 @@
+"""`ShardedMatrix`: a matrix whose rows or columns are spread over the devices of a mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from xlakernel.core.errors import ArgumentError, InputError, ShapeError, StructureError
+
+from ._compact import CompactArray
+from ._compat import reshard
+from ._events import BinaryArray, BitPackedArray, EventArray
+from .operators.arguments import as_array
+
+if TYPE_CHECKING:
+    from ._compressed import Compressed
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class ShardedMatrix:
+    """A matrix whose rows or columns are spread over the devices of a mesh; `CSR.shard` and `CSC.shard` make it.
+
+    Each device holds the entries of as many rows, or columns, as every other, and multiplies by those alone. Where the
+    rows are spread, ``A @ x`` is spread likewise and needs no communication, and ``x @ A`` is added up over the devices
+    (``jax.lax.psum``); where the columns are, it is the other way round. Weights and operands are differentiable.
+
+    Attributes:
+      blocks: the devices' parts as one matrix whose arrays have a leading dimension, one for each device.
+      shape: (rows, columns).
+      mesh: the devices.
+      axis_name: the mesh axis that the matrix is spread over.
+      axis: 0 if rows are spread, 1 if columns are.
+    """
+
+    __slots__ = ("axis", "axis_name", "blocks", "mesh", "shape")
+    __array_ufunc__ = None  # NumPy leaves operators between its arrays and these to us
+    ndim = 2
+
+    blocks: Compressed
+    shape: tuple[int, int]
+    mesh: Mesh
+    axis_name: str
+    axis: int
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"ShardedMatrix is immutable: {name} cannot be set.")
+
+    @classmethod
+    def _of(cls, **attributes: Any) -> Self:
+        matrix = object.__new__(cls)
+        for name, value in attributes.items():
+            object.__setattr__(matrix, name, value)
+        return matrix
+
+    def _like(self, **attributes: Any) -> Self:
+        return self._of(**{**{name: getattr(self, name) for name in self.__slots__}, **attributes})
+
+    @property
+    def data(self) -> jax.Array:
+        """The weights, ``(devices, entries of a device)``, or ``(1,)`` where all are equal."""
+        return self.blocks.data
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of the weights."""
+        return self.blocks.data.dtype
+
+    @property
+    def T(self) -> ShardedMatrix:
+        """The transposed matrix, of the same arrays."""
+        return self._like(blocks=self.blocks.T, shape=self.shape[::-1], axis=1 - self.axis)
+
+    def __repr__(self) -> str:
+        rows, columns = self.shape
+        lines = ("rows", "columns")[self.axis]
+        return f"ShardedMatrix({self.dtype.name}[{rows},{columns}], {lines} over {self.axis_name!r})"
+
+    def with_data(self, data: Any) -> Self:
+        """Return the matrix with other weights, in the order of `data`, and all else as it is.
+
+        Args:
+          data: the weights, of the shape of `data`.
+
+        Raises:
+          ShapeError: if it has another shape.
+        """
+        data = as_array("ShardedMatrix.with_data", "data", data)
+        if data.shape != self.data.shape:
+            raise ShapeError(f"ShardedMatrix.with_data: data has the shape {data.shape}; expected {self.data.shape}.")
+        matrix = self._like(blocks=self.blocks._like(data=data))
+        if self.blocks.prepared is None:
+            return matrix
+        return matrix._prepared(lambda block: block.with_data(block.data))
+
+    def prepare(self) -> Self:
+        """Return the matrix with what makes its products fast on both sides, as `CSR.prepare` does on one device."""
+        return self._prepared(lambda block: block.prepare())
+
+    def _prepared(self, prepare: Callable[[Compressed], Compressed]) -> Self:
+        def local(block: Compressed) -> Any:
+            return jax.tree.map(lambda leaf: leaf[None], prepare(block).prepared)
+
+        prepared = self._on_each_device(local, (), (), PartitionSpec(self.axis_name))
+        return self._like(blocks=self.blocks._like(prepared=prepared))
+
+    def todense(self) -> jax.Array:
+        """Return the matrix as a dense array, ``(rows, columns)``."""
+        return self @ jnp.eye(self.shape[1], dtype=self.dtype)
+
+    def __matmul__(self, other: Any) -> jax.Array:
+        return self._product(other, transpose=False)
+
+    def __rmatmul__(self, other: Any) -> jax.Array:
+        return self._product(other, transpose=True)
+
+    def _product(self, other: Any, *, transpose: bool) -> jax.Array:
+        """Return ``self @ other``; ``other @ self`` if *transpose*."""
+        who = "x @ ShardedMatrix" if transpose else "ShardedMatrix @ x"
+        x = other if isinstance(other, EventArray) else as_array(who, "x", other)
+        if isinstance(x, (CompactArray, BitPackedArray)):
+            x = BinaryArray(x.value)
+        along = len(x.shape) - 1 if transpose else 0  # the axis that is summed over
+        result, length = self.shape[::-1] if transpose else self.shape
+        if len(x.shape) not in (1, 2) or x.shape[along] != length:
+            form = f"(k, {length})" if transpose else f"({length}, k)"
+            raise ShapeError(
+                f"{who}: x has the shape {x.shape}; with a matrix of shape {self.shape} it must be ({length},) or "
+                f"{form}."
+            )
+        spread = PartitionSpec(*[None] * along, self.axis_name)
+        sums = transpose == (self.axis == 0)  # whether what is summed over is spread
+        if sums:
+            x = self._padded(x, along, length)
+
+        def local(block: Compressed, x: Any) -> jax.Array:
+            y: jax.Array = x @ block if transpose else block @ x
+            return jax.lax.psum(y, self.axis_name) if sums else y
+
+        specs = (spread, PartitionSpec()) if sums else (PartitionSpec(), spread)
+        y: jax.Array = self._on_each_device(local, (x,), (specs[0],), specs[1])
+        if y.shape[along] == result:
+            return y
+        # An extent that does not divide among the devices cannot be spread in an explicit mesh.
+        return jax.lax.slice_in_dim(self._spread(y, PartitionSpec()), 0, result, axis=along)
+
+    def _spread(self, x: Any, spec: PartitionSpec) -> Any:
+        """Spread *x* over the devices where JAX does not do so by itself."""
+        if AxisType.Explicit not in self.mesh.axis_types:
+            return x
+        return reshard(x, NamedSharding(self.mesh, spec))
+
+    def _padded(self, x: Any, axis: int, length: int) -> Any:
+        """Return the operand with as many elements for each device."""
+        devices = self.mesh.shape[self.axis_name]
+        missing = self.blocks.shape[self.axis] * devices - length
+        return jax.tree.map(lambda leaf: _lengthened(leaf, axis, missing), x)
+
+    def _on_each_device(self, function: Callable[..., Any], operands: Any, specs: Any, out_specs: Any) -> Any:
+        """Return what *function* of a device's part makes of it and the operands."""
+        blocks = self.blocks
+        equal = blocks.data.ndim == 1
+        spread = PartitionSpec(self.axis_name)
+
+        def local(data: Any, rest: Any, *operands: Any) -> Any:
+            indices, indptr, prepared = jax.tree.map(lambda leaf: leaf[0], rest)
+            data = data if equal else data[0]
+            return function(blocks._like(data=data, indices=indices, indptr=indptr, prepared=prepared), *operands)
+
+        in_specs = (PartitionSpec() if equal else spread, spread, *specs)
+        operands = [self._spread(x, spec) for x, spec in zip(operands, specs, strict=True)]
+        mapped = jax.shard_map(local, mesh=self.mesh, in_specs=in_specs, out_specs=out_specs)
+        return mapped(blocks.data, (blocks.indices, blocks.indptr, blocks.prepared), *operands)
+
+    # For JAX.
+
+    def tree_flatten_with_keys(self) -> Any:
+        """Return the leaves and what is static; for JAX."""
+        static = (self.shape, self.mesh, self.axis_name, self.axis)
+        return [(jax.tree_util.GetAttrKey("blocks"), self.blocks)], static
+
+    @classmethod
+    def tree_unflatten(cls, static: Any, leaves: Any) -> Self:
+        """Return the matrix that was flattened; for JAX."""
+        shape, mesh, axis_name, axis = static
+        return cls._of(blocks=leaves[0], shape=shape, mesh=mesh, axis_name=axis_name, axis=axis)
+
+
+def _lengthened(array: jax.Array, axis: int, missing: int) -> jax.Array:
+    return jnp.pad(array, [(0, missing if i == axis else 0) for i in range(array.ndim)])
+
+
+def shard(matrix: Compressed, mesh: Any, axis_name: Any) -> ShardedMatrix:
+    """Spread the lines of *matrix* over a mesh axis; see `CSR.shard`."""
+    who = f"{type(matrix).__name__}.shard"
+    if not isinstance(mesh, Mesh):
+        raise InputError(f"{who}: mesh is {mesh!r}; expected a jax.sharding.Mesh, as jax.make_mesh makes.")
+    if axis_name not in mesh.shape:
+        raise ArgumentError(f"{who}: the mesh has no axis {axis_name!r}; it has {list(mesh.shape)}.")
+    if any(isinstance(array, jax.core.Tracer) for array in matrix.structure):
+        raise StructureError(
+            f"{who}: the matrix is traced, so how many entries each device gets is not known yet. Shard it outside of "
+            "jit, and pass it in."
+        )
+    devices = mesh.shape[axis_name]
+    lines, places = matrix.line_shape
+    each = -(-lines // devices)
+    known, starts, weights = (np.asarray(array) for array in (*matrix.structure, matrix.data))
+    cuts = starts[np.minimum(np.arange(devices + 1) * each, lines)]
+    room = int(np.diff(cuts).max(initial=0))
+    ends = np.minimum(np.arange(devices)[:, None] * each + np.arange(each + 1), lines)
+    spread = NamedSharding(mesh, PartitionSpec(axis_name))
+    indices = _placed(_stacked(known, cuts, room), spread)
+    indptr = _placed((starts[ends] - cuts[:-1, None]).astype(starts.dtype), spread)
+    if matrix.homogeneous:
+        data = _placed(weights, NamedSharding(mesh, PartitionSpec()))
+    else:
+        data = _placed(_stacked(weights, cuts, room), spread)
+    axis = matrix._axis
+    local = (each, places) if axis == 0 else (places, each)
+    blocks = matrix._like(data=data, indices=indices, indptr=indptr, prepared=None, shape=local)
+    return ShardedMatrix._of(blocks=blocks, shape=matrix.shape, mesh=mesh, axis_name=axis_name, axis=axis)
+
+
+def _stacked(values: np.ndarray, cuts: np.ndarray, room: int) -> np.ndarray:
+    """Return the values between the cuts, filled up with zeros, ``(parts, room)``."""
+    stacked = np.zeros((cuts.size - 1, room), values.dtype)
+    for part, first, last in zip(stacked, cuts[:-1], cuts[1:], strict=True):
+        part[: last - first] = values[first:last]
+    return stacked
+
+
+def _placed(array: np.ndarray, sharding: NamedSharding) -> jax.Array:
+    # Also where some of the devices belong to other processes.
+    return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
