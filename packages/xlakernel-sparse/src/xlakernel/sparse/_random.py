@@ -36,12 +36,13 @@ def draw_structure(
         if isinstance(per_row, bool) or not isinstance(per_row, (int, np.integer)) or not 0 <= per_row <= columns:
             raise ArgumentError(f"{who}: per_row is {per_row!r}; allowed: integers from 0 to {columns}, the columns.")
         number = int(per_row)
-        places = jax.vmap(lambda key: _distinct(key, number, (1, columns))[1])(jax.random.split(key, rows))
+        places = jax.vmap(lambda key: _distinct(key, number, (columns,))[0])(jax.random.split(key, rows))
         return jnp.repeat(jnp.arange(rows, dtype=jnp.int32), number), places.reshape(-1)
     assert density is not None
     if not 0 <= density <= 1:
         raise ArgumentError(f"{who}: density is {density!r}; allowed: 0 to 1.")
-    return _distinct(key, round(density * rows * columns), shape)
+    row, column = _distinct(key, round(density * rows * columns), shape)
+    return row, column
 
 
 def draw_data(who: str, key: Any, weights: Any, number: int, dtype: Any) -> jax.Array:
@@ -58,32 +59,29 @@ def draw_data(who: str, key: Any, weights: Any, number: int, dtype: Any) -> jax.
     return drawn
 
 
-def _distinct(key: Any, number: int, shape: tuple[int, int]) -> tuple[jax.Array, jax.Array]:
-    """Draw *number* different places of a matrix, sorted."""
+def _distinct(key: Any, number: int, shape: tuple[int, ...]) -> tuple[jax.Array, ...]:
+    """Draw *number* different places of an array of this shape, sorted."""
     places = math.prod(shape)
     if number > places // 2:
         kept = jnp.ones(shape, bool).at[_draw(key, places - number, shape)].set(False)
-        row, column = jnp.nonzero(kept, size=number)
-    else:
-        row, column = _draw(key, number, shape)
-    return row.astype(jnp.int32), column.astype(jnp.int32)
+        return tuple(along.astype(jnp.int32) for along in jnp.nonzero(kept, size=number))
+    return _draw(key, number, shape)
 
 
-def _draw(key: Any, number: int, shape: tuple[int, int]) -> tuple[jax.Array, jax.Array]:
+def _draw(key: Any, number: int, shape: tuple[int, ...]) -> tuple[jax.Array, ...]:
     """Draw *number* different places, sorted; quick for up to half of them."""
     if not number:
-        return jnp.zeros(0, jnp.int32), jnp.zeros(0, jnp.int32)
+        return (jnp.zeros(0, jnp.int32),) * len(shape)
 
     def again(state: Any) -> Any:
         key, place, fresh = state
-        key, *keys = jax.random.split(key, 3)
+        key, *keys = jax.random.split(key, 1 + len(shape))
         drawn = [jax.random.randint(k, (number,), 0, n) for k, n in zip(keys, shape, strict=True)]
         place = [jnp.where(fresh, new, old) for new, old in zip(drawn, place, strict=True)]
-        place = tuple(jax.lax.sort(place, num_keys=2))
-        same = (place[0][1:] == place[0][:-1]) & (place[1][1:] == place[1][:-1])
+        place = tuple(jax.lax.sort(place, num_keys=len(shape)))
+        same = jnp.stack([along[1:] == along[:-1] for along in place]).all(axis=0)
         return key, place, jnp.concatenate([jnp.zeros(1, bool), same])
 
-    nothing = (jnp.zeros(number, jnp.int32),) * 2
-    state = key, nothing, jnp.ones(number, bool)
-    _, place, _ = jax.lax.while_loop(lambda state: state[2].any(), again, state)
-    return place[0], place[1]
+    state = key, (jnp.zeros(number, jnp.int32),) * len(shape), jnp.ones(number, bool)
+    place: tuple[jax.Array, ...] = jax.lax.while_loop(lambda state: state[2].any(), again, state)[1]
+    return place
