@@ -119,4 +119,22 @@ def _resident() -> float:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") / 1e6
 
 
-CHILDREN: dict[str, Callable[..., Any]] = {"first_call": first_call, "memory_growth": memory_growth}
+def first_conversion() -> float:
+    """Convert a matrix to compressed columns, in a process that has imported JAX and Numba and used JAX."""
+    import jax
+    import numba  # noqa: F401  # its import is not what is measured
+    from _sparse_matrices import SIZES, uniform
+
+    import xlakernel.sparse.kernels.numba  # noqa: F401
+
+    matrix = jax.block_until_ready(uniform(SIZES["cpu"]))
+    start = time.perf_counter()
+    jax.block_until_ready(matrix.tocsc())
+    return time.perf_counter() - start
+
+
+CHILDREN: dict[str, Callable[..., Any]] = {
+    "first_call": first_call,
+    "first_conversion": first_conversion,
+    "memory_growth": memory_growth,
+}

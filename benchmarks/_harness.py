@@ -23,7 +23,7 @@ import jax
 RESULTS = Path(__file__).parent / "results"
 DISTRIBUTIONS = (
     *("jax", "jaxlib", "numpy", "numba", "llvmlite", "warp-lang", "brainevent"),
-    *("xlakernel-core", "xlakernel-numba", "xlakernel-warp"),
+    *("scipy", "xlakernel-core", "xlakernel-numba", "xlakernel-warp", "xlakernel-sparse"),
 )
 GPU_DISTRIBUTIONS = (
     *("jax-cuda12-plugin", "jax-cuda13-plugin", "nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12", "cuda-bindings"),

@@ -1,0 +1,88 @@
+"""Sparse products inside jitted loops, ours and those of peers, so that what is timed is the kernel."""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from xlakernel.sparse import CSR
+
+#: ``run(calls)`` multiplies that often, by one operand after the other, and waits.
+Loop = Callable[[int], None]
+
+SECONDS = 0.03  #: how long one measurement of a case takes, if a call is not longer
+
+
+def in_jit(product: Callable[[Any, jax.Array], jax.Array], matrix: Any, operands: jax.Array) -> Loop:
+    """Return a loop that is one compiled program."""
+
+    @jax.jit
+    def run(matrix: Any, operands: jax.Array, calls: jax.Array) -> jax.Array:
+        def step(i: jax.Array, _: jax.Array) -> jax.Array:
+            return product(matrix, operands[i % operands.shape[0]])
+
+        out = jax.eval_shape(product, matrix, operands[0])
+        return jax.lax.fori_loop(0, calls, step, jnp.zeros(out.shape, out.dtype))
+
+    return lambda calls: run(matrix, operands, calls).block_until_ready()
+
+
+def on_host(product: Callable[[Any], Any], operands: Any) -> Loop:
+    """Return a loop in Python, for a peer of which a call costs little beside its kernel."""
+
+    def run(calls: int) -> None:
+        for i in range(calls):
+            product(operands[i % len(operands)])
+
+    return run
+
+
+def on_device(product: Callable[[Any], Any], operands: Any) -> Loop:
+    """Return a loop in Python over calls of CuPy's, which are waited for together."""
+    import cupy
+
+    enqueue = on_host(product, operands)
+
+    def run(calls: int) -> None:
+        enqueue(calls)
+        cupy.cuda.Device().synchronize()
+
+    return run
+
+
+def in_brainevent(product: Callable[[Any, Any], Any], matrix: CSR, operands: jax.Array) -> Loop | None:
+    """Return a compiled loop with brainevent's matrix; None if it is not installed."""
+    if importlib.util.find_spec("brainevent") is None:
+        return None
+    import brainevent
+
+    def multiply(arrays: Any, x: jax.Array) -> jax.Array:
+        return product(brainevent.CSR(arrays, shape=matrix.shape), x)
+
+    return in_jit(multiply, (matrix.data, matrix.indices, matrix.indptr), operands)
+
+
+def time_loops(cases: Mapping[str, Loop | None], rounds: int) -> dict[str, list[float]]:
+    """Time the cases in turn, so that all see the same weather; return seconds per call, round by round."""
+    present = {name: run for name, run in cases.items() if run is not None}
+    calls = {name: _calls(run) for name, run in present.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in present}
+    for _ in range(rounds):
+        for name, run in present.items():
+            start = time.perf_counter()
+            run(calls[name])
+            seconds[name].append((time.perf_counter() - start) / calls[name])
+    return seconds
+
+
+def _calls(run: Loop) -> int:
+    """Return how many calls fill a measurement; compiles, and warms up."""
+    run(1)
+    start = time.perf_counter()
+    run(2)
+    return max(2, round(2 * SECONDS / (time.perf_counter() - start)))

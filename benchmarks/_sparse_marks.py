@@ -1,0 +1,80 @@
+"""What must hold of the sparse products: how long ours may take in terms of a peer, in the same run."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+
+from _harness import Mark
+
+FIRST_CONVERSION = 0.1  #: seconds
+
+# (our case, the case it is compared with or several of which the best counts, limit), by platform and part.
+_Entry = tuple[str, str | tuple[str, ...], float]
+
+_EVENT_RATES = ("0.1%", "1.0%", "10.0%")
+
+_CPU: dict[str, list[_Entry]] = {
+    "vectors": [
+        ("CSR @ x", "CSR @ x, SciPy", 0.45),
+        ("x @ CSR", "x @ CSR, SciPy", 0.5),
+        ("CSR @ x, equal weights", "CSR @ x", 0.8),
+        ("x @ CSR, equal weights", "x @ CSR", 0.8),
+    ],
+    "matrices": [("CSR @ X", "CSR @ X, SciPy", 0.2), ("X @ CSR", "X @ CSR, SciPy", 0.3)],
+    "events": [
+        *(
+            (f"events @ CSR, {rate}", f"events @ CSR, {rate}, brainevent", limit)
+            for rate, limit in zip(_EVENT_RATES, (0.15, 0.35, 0.35), strict=True)
+        ),
+        *((f"CSR @ events, {rate}, prepared", f"events @ CSR, {rate}", 1.2) for rate in _EVENT_RATES),
+        *((f"CSR @ events, {rate}", f"CSR @ events, {rate}, brainevent", 0.25) for rate in _EVENT_RATES),
+        *((f"events @ CSR, {rate}, equal weights", f"events @ CSR, {rate}", 0.8) for rate in _EVENT_RATES[1:]),
+    ],
+    "conversion": [("CSR to CSC", "CSR to CSC, SciPy", 0.6)],
+}
+
+_CUDA: dict[str, list[_Entry]] = {
+    "vectors": [
+        ("CSR @ x, prepared", "CSR @ x, cuSPARSE", 0.35),
+        ("CSR @ x", "CSR @ x, cuSPARSE", 0.8),
+        ("x @ CSR, prepared", "x @ CSR, brainevent", 0.3),
+    ],
+    "matrices": [("CSR @ X", ("CSR @ X, cuSPARSE", "CSR @ X, brainevent"), 0.6)],
+    "events": [
+        (f"{product}{weights}", f"{product}{weights}, brainevent", limit)
+        for rate in _EVENT_RATES
+        for weights in ("", ", equal weights")
+        for product, limit in ((f"events @ CSR, {rate}", 0.5), (f"CSR @ events, {rate}", 0.6))
+    ]
+    + [
+        (f"CSR @ events, 1.0%, prepared{weights}", f"CSR @ events, 1.0%{weights}, brainevent", 0.15)
+        for weights in ("", ", equal weights")
+    ],
+}
+
+_DENSE = ("CSR @ x", "x @ CSR", "CSR @ x, prepared", "x @ CSR, prepared", "CSR @ X", "X @ CSR", "CSR @ events, 1.0%")
+_HEAVY: list[_Entry] = [
+    *((f"{product}, Zipf", f"{product}, uniform", 1.25) for product in _DENSE),
+    *((f"events @ CSR, {rate}, Zipf", f"events @ CSR, {rate}, uniform", 1.5) for rate in _EVENT_RATES),
+]
+
+
+def marks_of(platform: str, part: str, seconds: Mapping[str, list[float]]) -> list[Mark]:
+    """Return the marks of *part*; one whose peer was not measured does not hold.
+
+    Args:
+      platform: JAX's name of it.
+      part: the part's name.
+      seconds: what the cases took, round by round.
+    """
+    entries = _HEAVY if part == "heavy-tailed" else {"cpu": _CPU, "cuda": _CUDA}[platform].get(part, [])
+    marks = []
+    for ours, peers, limit in entries:
+        named = (peers,) if isinstance(peers, str) else peers
+        known = [seconds[peer] for peer in named if peer in seconds]
+        ratios = [mine / min(theirs) for mine, *theirs in zip(seconds[ours], *known, strict=True)] if known else []
+        suffix = " (per active entry)" if "events @ CSR" in ours and part == "heavy-tailed" else ""
+        value = statistics.median(ratios) if ratios else None
+        marks.append(Mark(f"{ours} / {' or '.join(named)}{suffix}", value, limit))
+    return marks
