@@ -9,5 +9,5 @@ import jax
 
 def reshard(x: Any, sharding: Any) -> Any:
     """Spread *x* over devices; ``jax.reshard`` since jax 0.8, and ``jax.sharding.reshard`` before."""
-    move = jax.reshard if hasattr(jax, "reshard") else jax.sharding.reshard
+    move: Any = jax.reshard if hasattr(jax, "reshard") else jax.sharding.reshard
     return move(x, sharding)

@@ -40,7 +40,7 @@ def register(
     """
     offered = [entry for entry in _BACKENDS if entry[0] not in without]
     for backend, platform, room, extra in sorted(offered, key=lambda entry: not _is_installed(entry[3])):
-        op.def_kernel(backend, platform, _lazy(op.name, room, extra, generator, operand))
+        op.def_kernel(backend, platform, _lazy(op.name, platform, room, extra, generator, operand))
 
 
 def _is_installed(extra: str | None) -> bool:
@@ -48,7 +48,7 @@ def _is_installed(extra: str | None) -> bool:
 
 
 def _lazy(
-    owner: str, room: str, extra: str | None, name: str, operand: Operand | None
+    owner: str, platform: str, room: str, extra: str | None, name: str, operand: Operand | None
 ) -> Callable[..., Callable[..., Any]]:
     def generator(outs: Any, **static: Any) -> Callable[..., Any]:
         if not _is_installed(extra):
@@ -58,6 +58,8 @@ def _lazy(
             )
         kernels = importlib.import_module(f"xlakernel.sparse.kernels.{room}")
         make: Callable[..., Callable[..., Any]] = getattr(kernels, name)
+        if room == "warp":  # the same kernels run on both platforms, differently spread over threads
+            static["platform"] = platform
         if operand is None:
             return make(outs, **static)
         kernel = make(outs, operand=operand.name, **static)

@@ -1,0 +1,118 @@
+"""The Warp kernels. Several threads share a row: each takes every so many-th entry, and they add up atomically.
+
+*stride* is 0 where all entries have the first weight, else 1; *lanes* is how many threads share a row.
+"""
+
+# No `from __future__ import annotations`: Warp reads the annotations.
+
+from typing import Any
+
+import warp as wp
+
+
+@wp.kernel
+def gather(
+    data: wp.array(dtype=Any),
+    indices: wp.array(dtype=Any),
+    indptr: wp.array(dtype=Any),
+    x: wp.array(dtype=Any),
+    y: wp.array(dtype=Any),
+    stride: int,
+    lanes: int,
+    skip: bool,
+):
+    """Add up the entries of a row times what they meet; *skip* leaves out those that meet zeros."""
+    row, lane = wp.tid()
+    total = y.dtype(0)
+    k = int(indptr[row]) + lane
+    end = int(indptr[row + 1])
+    while k < end:
+        value = x[indices[k]]
+        if value != y.dtype(0) or not skip:
+            total += y.dtype(data[k * stride]) * value
+        k += lanes
+    wp.atomic_add(y, row, total)
+
+
+@wp.kernel
+def gather_active(
+    data: wp.array(dtype=Any),
+    indices: wp.array(dtype=Any),
+    indptr: wp.array(dtype=Any),
+    active: wp.array(dtype=bool),
+    y: wp.array(dtype=Any),
+    stride: int,
+    lanes: int,
+):
+    """Add up the entries of a row that meet active elements."""
+    row, lane = wp.tid()
+    total = y.dtype(0)
+    k = int(indptr[row]) + lane
+    end = int(indptr[row + 1])
+    while k < end:
+        if active[indices[k]]:
+            total += y.dtype(data[k * stride])
+        k += lanes
+    wp.atomic_add(y, row, total)
+
+
+@wp.kernel
+def scatter(
+    data: wp.array(dtype=Any),
+    indices: wp.array(dtype=Any),
+    indptr: wp.array(dtype=Any),
+    x: wp.array(dtype=Any),
+    y: wp.array(dtype=Any),
+    stride: int,
+    lanes: int,
+    skip: bool,
+):
+    """Add a row times its element of *x* to the result; *skip* leaves out zeros."""
+    row, lane = wp.tid()
+    value = x[row]
+    if value == y.dtype(0) and skip:
+        return
+    k = int(indptr[row]) + lane
+    end = int(indptr[row + 1])
+    while k < end:
+        wp.atomic_add(y, int(indices[k]), y.dtype(data[k * stride]) * value)
+        k += lanes
+
+
+@wp.kernel
+def scatter_active(
+    data: wp.array(dtype=Any),
+    indices: wp.array(dtype=Any),
+    indptr: wp.array(dtype=Any),
+    active: wp.array(dtype=bool),
+    y: wp.array(dtype=Any),
+    stride: int,
+    lanes: int,
+):
+    """Add the active rows to the result."""
+    row, lane = wp.tid()
+    if not active[row]:
+        return
+    k = int(indptr[row]) + lane
+    end = int(indptr[row + 1])
+    while k < end:
+        wp.atomic_add(y, int(indices[k]), y.dtype(data[k * stride]))
+        k += lanes
+
+
+@wp.kernel
+def sample(
+    indices: wp.array(dtype=Any),
+    indptr: wp.array(dtype=Any),
+    u: wp.array(dtype=Any),
+    v: wp.array(dtype=Any),
+    entries: wp.array(dtype=Any),
+    lanes: int,
+):
+    """Multiply two vectors at the places of the entries."""
+    row, lane = wp.tid()
+    k = int(indptr[row]) + lane
+    end = int(indptr[row + 1])
+    while k < end:
+        entries[k] = u[row] * v[indices[k]]
+        k += lanes

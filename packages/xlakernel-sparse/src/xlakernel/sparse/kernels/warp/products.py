@@ -1,0 +1,78 @@
+"""The generators of the Warp kernels: products with vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from xlakernel.core.errors import DtypeError, PlatformError
+from xlakernel.warp import warp_kernel
+
+from . import _kernels
+
+# Threads that share a row: a GPU's run in step, 32 at a time; the CPU has no use for more than one.
+_LANES = {"gpu": 32, "cpu": 1}
+# What Warp adds atomically.
+_ATOMIC = ("float32", "float64", "int32", "int64", "uint32", "uint64")
+
+
+def product(
+    outs: Sequence[Any],
+    *,
+    platform: str,
+    operand: str,
+    shape: tuple[int, int],
+    transpose: bool,
+    homogeneous: bool,
+) -> Callable[..., jax.Array]:
+    """Make the product with a vector."""
+    (out,) = outs
+    _check(out)
+    lanes = _LANES[platform]
+    static: dict[str, Any] = {"stride": int(not homogeneous), "lanes": lanes}
+    if operand == "binary":
+        kernel = _kernels.scatter_active if transpose else _kernels.gather_active
+    else:
+        kernel = _kernels.scatter if transpose else _kernels.gather
+        static["skip"] = operand == "weighted"
+    wrapped = warp_kernel(kernel, out, launch_dims=(shape[0], lanes), output_init=0)
+
+    def run(data: jax.Array, indices: jax.Array, indptr: jax.Array, x: jax.Array) -> jax.Array:
+        if 0 in (*data.shape, *indices.shape):  # Warp's arrays have elements
+            return jnp.zeros(out.shape, out.dtype)
+        y: jax.Array = wrapped(data, indices, indptr, x, **static)
+        return y
+
+    return run
+
+
+def sampled_product(outs: Sequence[Any], *, platform: str, shape: tuple[int, int]) -> Callable[..., jax.Array]:
+    """Make the product of two vectors at the entries."""
+    (out,) = outs
+    _check(out)
+    lanes = _LANES[platform]
+    wrapped = warp_kernel(_kernels.sample, out, launch_dims=(shape[0], lanes), output_init=0)
+
+    def run(indices: jax.Array, indptr: jax.Array, u: jax.Array, v: jax.Array) -> jax.Array:
+        if u.ndim > 1:
+            raise PlatformError(
+                "csr_sddmm: the Warp kernel multiplies vectors only. Choose another backend for this product, with "
+                "backend= or use_backend."
+            )
+        if not out.shape[0]:
+            return jnp.zeros(out.shape, out.dtype)
+        entries: jax.Array = wrapped(indices, indptr, u, v, lanes=lanes)
+        return entries
+
+    return run
+
+
+def _check(out: Any) -> None:
+    if out.dtype.name not in _ATOMIC:
+        raise DtypeError(
+            f"the Warp kernels add up {', '.join(_ATOMIC)}; the product is of {out.dtype.name}. Choose another "
+            "backend, with backend= or use_backend."
+        )
