@@ -1,11 +1,15 @@
 """Arithmetic on several neighbouring elements at once, as vectors of LLVM.
 
-LLVM makes of a vector what the processor has, whatever its size.
+LLVM makes of a vector what the processor has, whatever its size. Complex elements are real and imaginary parts in turn.
+
+These are functions and no methods, because the intrinsics that call them are part of a kernel's content hash, which
+knows functions and tuples.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 from llvmlite import ir
 from numba import types
@@ -13,108 +17,128 @@ from numba import types
 _FLAGS = ("contract",)
 
 
-class Lanes:
-    """Emits arithmetic on vectors of *width* elements; complex ones as real and imaginary parts in turn.
+class Lanes(NamedTuple):
+    """Vectors of *width* elements of *dtype*, a type of Numba's, and what their code is emitted with."""
 
-    Args:
-      context: Numba's.
-      builder: where to emit.
-      dtype: Numba's type of an element.
-      width: how many.
-    """
+    context: Any
+    builder: Any
+    dtype: Any
+    width: int
 
-    def __init__(self, context: Any, builder: ir.IRBuilder, dtype: Any, width: int) -> None:
-        self.context = context
-        self.builder = builder
-        self.dtype = dtype
-        self.width = width
-        self.is_complex = isinstance(dtype, types.Complex)
-        self.is_integer = isinstance(dtype, types.Integer)
-        part = dtype.underlying_float if self.is_complex else dtype
-        self.part = context.get_data_type(part)
-        self.part_bytes = part.bitwidth // 8
-        self.count = width * (2 if self.is_complex else 1)
-        self.kind = ir.VectorType(self.part, self.count)
-        self.zero = self._constant([0] * self.count)
 
-    def load(self, address: Any) -> Any:
-        """Load the elements from *address* on, the first one's."""
-        vector = self.builder.load(self.builder.bitcast(address, self.kind.as_pointer()))
-        vector.align = self.part_bytes
-        return vector
+def load(lanes: Lanes, address: Any) -> Any:
+    """Load the elements from *address* on, the first one's."""
+    vector = lanes.builder.load(lanes.builder.bitcast(address, _kind(lanes).as_pointer()))
+    vector.align = _part(lanes).bitwidth // 8
+    return vector
 
-    def store(self, vector: Any, address: Any) -> None:
-        """Store them."""
-        stored = self.builder.store(vector, self.builder.bitcast(address, self.kind.as_pointer()))
-        stored.align = self.part_bytes
 
-    def load_flags(self, address: Any) -> Any:
-        """Load bools from *address* on, as one bit each."""
-        kind = ir.VectorType(ir.IntType(8), self.width)
-        flags = self.builder.load(self.builder.bitcast(address, kind.as_pointer()))
-        flags.align = 1
-        return self.builder.icmp_unsigned("!=", flags, ir.Constant(kind, [0] * self.width))
+def store(lanes: Lanes, vector: Any, address: Any) -> None:
+    """Store them."""
+    stored = lanes.builder.store(vector, lanes.builder.bitcast(address, _kind(lanes).as_pointer()))
+    stored.align = _part(lanes).bitwidth // 8
 
-    def nonzero(self, vector: Any) -> Any:
-        """Return which elements are not 0, as one bit each; NaN is not."""
-        if self.is_integer:
-            return self.builder.icmp_unsigned("!=", vector, self.zero)
-        differs = self.builder.fcmp_unordered("une", vector, self.zero)
-        if not self.is_complex:
-            return differs
-        return self.builder.or_(
-            self._take(differs, range(0, self.count, 2)), self._take(differs, range(1, self.count, 2))
-        )
 
-    def any(self, flags: Any) -> Any:
-        """Return whether any of the bits is set."""
-        number = ir.IntType(self.width)
-        return self.builder.icmp_unsigned("!=", self.builder.bitcast(flags, number), number(0))
+def load_flags(lanes: Lanes, address: Any) -> Any:
+    """Load bools from *address* on, as one bit for each element."""
+    kind = ir.VectorType(ir.IntType(8), lanes.width)
+    flags = lanes.builder.load(lanes.builder.bitcast(address, kind.as_pointer()))
+    flags.align = 1
+    return lanes.builder.icmp_unsigned("!=", flags, ir.Constant(kind, [0] * lanes.width))
 
-    def where(self, flags: Any, vector: Any) -> Any:
-        """Return the elements whose bit is set, and 0 for the others."""
-        if self.is_complex:
-            flags = self._take(flags, [lane // 2 for lane in range(self.count)])
-        return self.builder.select(flags, vector, self.zero)
 
-    def splat(self, value: Any) -> Any:
-        """Return *value*, an element, in all places."""
-        if not self.is_complex:
-            return self._repeat([value])
-        number = self.context.make_complex(self.builder, self.dtype, value=value)
-        return self._repeat([number.real, number.imag])
+def nonzero(lanes: Lanes, vector: Any) -> Any:
+    """Return which elements are not 0, as one bit each; NaN is not."""
+    if _is_integer(lanes):
+        return lanes.builder.icmp_unsigned("!=", vector, zeros(lanes))
+    differs = lanes.builder.fcmp_unordered("une", vector, zeros(lanes))
+    if not _is_complex(lanes):
+        return differs
+    real, imaginary = (_take(lanes, differs, range(first, 2 * lanes.width, 2)) for first in (0, 1))
+    return lanes.builder.or_(real, imaginary)
 
-    def add(self, one: Any, other: Any) -> Any:
-        """Return the sum."""
-        return self.builder.add(one, other) if self.is_integer else self.builder.fadd(one, other, flags=_FLAGS)
 
-    def scale(self, vector: Any, value: Any) -> Any:
-        """Return *vector* times *value*, an element."""
-        if not self.is_complex:
-            return self._multiply(vector, self._repeat([value]))
-        number = self.context.make_complex(self.builder, self.dtype, value=value)
-        crossed = self._multiply(self._take(vector, [lane ^ 1 for lane in range(self.count)]), self._signs())
-        return self.add(
-            self._multiply(vector, self._repeat([number.real])), self._multiply(crossed, self._repeat([number.imag]))
-        )
+def any_of(lanes: Lanes, flags: Any) -> Any:
+    """Return whether any of the bits is set."""
+    number = ir.IntType(lanes.width)
+    return lanes.builder.icmp_unsigned("!=", lanes.builder.bitcast(flags, number), number(0))
 
-    def _multiply(self, one: Any, other: Any) -> Any:
-        return self.builder.mul(one, other) if self.is_integer else self.builder.fmul(one, other, flags=_FLAGS)
 
-    def _signs(self) -> Any:
-        """Return -1 for each real part, whose sum takes the product of the imaginary ones from it."""
-        return self._constant([-1, 1] * self.width)
+def where(lanes: Lanes, flags: Any, vector: Any) -> Any:
+    """Return the elements whose bit is set, and 0 for the others."""
+    if _is_complex(lanes):
+        flags = _take(lanes, flags, (lane // 2 for lane in range(2 * lanes.width)))
+    return lanes.builder.select(flags, vector, zeros(lanes))
 
-    def _repeat(self, values: list[Any]) -> Any:
-        vector: Any = ir.Constant(self.kind, ir.Undefined)
-        for position, value in enumerate(values):
-            vector = self.builder.insert_element(vector, value, ir.IntType(32)(position))
-        return self._take(vector, [lane % len(values) for lane in range(self.count)])
 
-    def _take(self, vector: Any, lanes: Any) -> Any:
-        lanes = list(lanes)
-        mask = ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), lanes)
-        return self.builder.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), mask)
+def zeros(lanes: Lanes) -> Any:
+    """Return 0 in all places."""
+    return _constant(lanes, [0] * _kind(lanes).count)
 
-    def _constant(self, values: list[int]) -> Any:
-        return ir.Constant(self.kind, values if self.is_integer else [float(value) for value in values])
+
+def splat(lanes: Lanes, value: Any) -> Any:
+    """Return *value*, an element, in all places."""
+    return _repeat(lanes, _parts(lanes, value))
+
+
+def add(lanes: Lanes, one: Any, other: Any) -> Any:
+    """Return the sum."""
+    return lanes.builder.add(one, other) if _is_integer(lanes) else lanes.builder.fadd(one, other, flags=_FLAGS)
+
+
+def scale(lanes: Lanes, vector: Any, value: Any) -> Any:
+    """Return *vector* times *value*, an element."""
+    real, *imaginary = _parts(lanes, value)
+    scaled = _multiply(lanes, vector, _repeat(lanes, [real]))
+    for part in imaginary:
+        crossed = _take(lanes, vector, (lane ^ 1 for lane in range(2 * lanes.width)))
+        signed = _multiply(lanes, crossed, _constant(lanes, [-1, 1] * lanes.width))
+        scaled = add(lanes, scaled, _multiply(lanes, signed, _repeat(lanes, [part])))
+    return scaled
+
+
+def _is_complex(lanes: Lanes) -> bool:
+    return isinstance(lanes.dtype, types.Complex)
+
+
+def _is_integer(lanes: Lanes) -> bool:
+    return isinstance(lanes.dtype, types.Integer)
+
+
+def _part(lanes: Lanes) -> Any:
+    return lanes.dtype.underlying_float if _is_complex(lanes) else lanes.dtype
+
+
+def _kind(lanes: Lanes) -> Any:
+    count = lanes.width * (2 if _is_complex(lanes) else 1)
+    return ir.VectorType(lanes.context.get_data_type(_part(lanes)), count)
+
+
+def _parts(lanes: Lanes, value: Any) -> list[Any]:
+    if not _is_complex(lanes):
+        return [value]
+    number = lanes.context.make_complex(lanes.builder, lanes.dtype, value=value)
+    return [number.real, number.imag]
+
+
+def _multiply(lanes: Lanes, one: Any, other: Any) -> Any:
+    return lanes.builder.mul(one, other) if _is_integer(lanes) else lanes.builder.fmul(one, other, flags=_FLAGS)
+
+
+def _repeat(lanes: Lanes, values: list[Any]) -> Any:
+    """Return a vector with *values* again and again."""
+    vector: Any = ir.Constant(_kind(lanes), ir.Undefined)
+    for position, value in enumerate(values):
+        vector = lanes.builder.insert_element(vector, value, ir.IntType(32)(position))
+    return _take(lanes, vector, (lane % len(values) for lane in range(vector.type.count)))
+
+
+def _take(lanes: Lanes, vector: Any, places: Iterable[int]) -> Any:
+    """Return a vector with what is at *places* of another."""
+    chosen = list(places)
+    mask = ir.Constant(ir.VectorType(ir.IntType(32), len(chosen)), chosen)
+    return lanes.builder.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), mask)
+
+
+def _constant(lanes: Lanes, values: list[int]) -> Any:
+    return ir.Constant(_kind(lanes), values if _is_integer(lanes) else [float(value) for value in values])

@@ -1,9 +1,9 @@
 """A row of a matrix times a few neighbouring columns of an operand, with the sums in registers.
 
-A tile is so many columns as fit into a number of bytes, one of `SIZES`, or a single column. What Numba makes of a loop
-over columns loads and stores the sums at each entry, which takes twice as long.
+A tile is so many columns as fit into a number of bytes, or a single one. What Numba makes of a loop over columns loads
+and stores the sums at each entry, which takes twice as long.
 
-These functions are Numba's intrinsics. Debug mode does not check their indices one by one.
+These functions are Numba's intrinsics; debug mode does not check their indices one by one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from ._lanes import Lanes
+from ._lanes import Lanes, add, any_of, load, load_flags, nonzero, scale, splat, store, where, zeros
 
 # Entries that are added up apart: the next need not wait for the sum of the one before.
 _UNROLLED = 2
@@ -29,7 +29,7 @@ def _width(size: Any, dtype: Any) -> int:
 
 @intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
 def tile_width(typing: Any, size: Any, array: Any) -> Any:
-    """Return how many columns of *array* a tile of *size* bytes has; at least 1."""
+    """Return how many columns of *array* a tile of *size* bytes, a literal, has; at least 1."""
     width = _width(size, array.dtype)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -48,44 +48,38 @@ def gather_tile(
     end: Any,
     x: Any,
     y: Any,
-    i: Any,
+    row: Any,
     column: Any,
     active: Any,
 ) -> Any:
-    """``y[i, c] = sum(data[k] * x[indices[k], c])`` over the entries *begin* … *end* - 1, for the tile at *column*.
+    """``y[row, c] = sum(data[k] * x[indices[k], c])`` over the entries *begin* … *end* - 1, c in the tile at *column*.
 
     *size* is a literal. Only elements of *x* that are not 0 count if *active* is not None.
     """
-    integer = types.int64
-    signature = types.void(size, data, indices, integer, integer, x, y, integer, integer, active)
     width = _width(size, y.dtype)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        tile = _Tile(context, builder, signature.args[1], arguments[1], signature.args[5], y.dtype, width, active)
-        positions = _Matrix(context, builder, signature.args[2], arguments[2])
-        operand = _Matrix(context, builder, signature.args[5], arguments[5])
-        result = _Matrix(context, builder, signature.args[6], arguments[6])
-        begin, end, row, column = arguments[3], arguments[4], arguments[7], arguments[8]
+        _, data_, indices_, begin, end, x_, y_, row, column, _ = arguments
+        lanes = Lanes(context, builder, y.dtype, width)
 
-        def add(k: Any, total: Any) -> Any:
-            address = operand.address(positions.position(k), column)
-            return tile.lanes.add(total, tile.term(*tile.load(address), k))
+        def add_entry(k: Any, total: Any) -> Any:
+            address = _address(lanes, x, x_, _position(lanes, indices, indices_, k), column)
+            values, flags = _load_operand(lanes, x, address, active)
+            return add(lanes, total, _term(lanes, data, data_, k, values, flags))
 
-        even = builder.add(begin, builder.and_(builder.sub(end, begin), ir.IntType(64)(-_UNROLLED)))
-        totals = _loop(
-            builder,
-            (begin, even, _UNROLLED),
-            [tile.lanes.zero] * _UNROLLED,
-            lambda k, totals: [add(builder.add(k, k.type(u)), total) for u, total in enumerate(totals)],
-        )
-        total = totals[0]
-        for other in totals[1:]:
-            total = tile.lanes.add(total, other)
-        (total,) = _loop(builder, (even, end, 1), [total], lambda k, totals: [add(k, totals[0])])
-        tile.lanes.store(total, result.address(row, column))
+        def add_entries(k: Any, totals: list[Any]) -> list[Any]:
+            return [add_entry(builder.add(k, k.type(offset)), total) for offset, total in enumerate(totals)]
+
+        even = builder.add(begin, builder.and_(builder.sub(end, begin), begin.type(-_UNROLLED)))
+        total, *others = _loop(builder, (begin, even, _UNROLLED), [zeros(lanes)] * _UNROLLED, add_entries)
+        for other in others:
+            total = add(lanes, total, other)
+        (total,) = _loop(builder, (even, end, 1), [total], add_entries)
+        store(lanes, total, _address(lanes, y, y_, row, column))
         return context.get_dummy_value()
 
-    return signature, generate
+    integer = types.int64
+    return types.void(size, data, indices, integer, integer, x, y, integer, integer, active), generate
 
 
 @intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
@@ -97,95 +91,74 @@ def scatter_tile(
     begin: Any,
     end: Any,
     x: Any,
-    i: Any,
+    row: Any,
     column: Any,
     y: Any,
     active: Any,
 ) -> Any:
-    """``y[indices[k], c] += data[k] * x[i, column + c]`` for the entries *begin* … *end* - 1 and the columns of a tile.
+    """``y[indices[k], c] += data[k] * x[row, column + c]`` for the entries *begin* … *end* - 1, c in the tile.
 
     *size* is a literal. Only elements of *x* that are not 0 count if *active* is not None.
     """
-    integer = types.int64
-    signature = types.void(size, data, indices, integer, integer, x, integer, integer, y, active)
     width = _width(size, y.dtype)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        tile = _Tile(context, builder, signature.args[1], arguments[1], signature.args[5], y.dtype, width, active)
-        positions = _Matrix(context, builder, signature.args[2], arguments[2])
-        operand = _Matrix(context, builder, signature.args[5], arguments[5])
-        result = _Matrix(context, builder, signature.args[8], arguments[8])
-        begin, end, row, column = arguments[3], arguments[4], arguments[6], arguments[7]
-        values, flags = tile.load(operand.address(row, column))
+        _, data_, indices_, begin, end, x_, row, column, y_, _ = arguments
+        lanes = Lanes(context, builder, y.dtype, width)
+        values, flags = _load_operand(lanes, x, _address(lanes, x, x_, row, column), active)
 
-        def add(k: Any, _: Any) -> list[Any]:
-            address = result.address(positions.position(k), k.type(0))
-            tile.lanes.store(tile.lanes.add(tile.lanes.load(address), tile.term(values, flags, k)), address)
+        def add_entry(k: Any, _: list[Any]) -> list[Any]:
+            address = _address(lanes, y, y_, _position(lanes, indices, indices_, k), k.type(0))
+            term = _term(lanes, data, data_, k, values, flags)
+            store(lanes, add(lanes, load(lanes, address), term), address)
             return []
 
         # An empty range where nothing of the tile is active.
         if flags is not None:
-            end = builder.select(tile.lanes.any(flags), end, begin)
-        _loop(builder, (begin, end, 1), [], add)
+            end = builder.select(any_of(lanes, flags), end, begin)
+        _loop(builder, (begin, end, 1), [], add_entry)
         return context.get_dummy_value()
 
-    return signature, generate
+    integer = types.int64
+    return types.void(size, data, indices, integer, integer, x, integer, integer, y, active), generate
 
 
-class _Matrix:
-    """A C-contiguous array of one or two dimensions."""
-
-    def __init__(self, context: Any, builder: Any, kind: Any, value: Any) -> None:
-        array = context.make_array(kind)(context, builder, value)
-        self.builder = builder
-        self.data = array.data
-        self.extents = cgutils.unpack_tuple(builder, array.shape, kind.ndim)
-
-    def address(self, row: Any, column: Any) -> Any:
-        return self.builder.gep(self.data, [self.builder.add(self.builder.mul(row, self.extents[1]), column)])
-
-    def element(self, k: Any) -> Any:
-        return self.builder.load(self.builder.gep(self.data, [k]))
-
-    def position(self, k: Any) -> Any:
-        """Return element *k*, an index and so not negative, in 64 bits."""
-        found = self.element(k)
-        return found if found.type.width == 64 else self.builder.zext(found, ir.IntType(64))
+def _load_operand(lanes: Lanes, kind: Any, address: Any, active: Any) -> tuple[Any, Any]:
+    """Return values, None where they all are 1, and the bits of those that count, None where all do."""
+    if isinstance(kind.dtype, types.Boolean):
+        return None, load_flags(lanes, address)
+    values = load(lanes, address)
+    return values, None if isinstance(active, types.NoneType) else nonzero(lanes, values)
 
 
-class _Tile:
-    """Loads elements of an operand and multiplies them by the weights."""
+def _term(lanes: Lanes, kind: Any, data: Any, k: Any, values: Any, flags: Any) -> Any:
+    """Return what entry *k* adds."""
+    # Where there is one weight for all entries, LLVM takes this load out of the loops over them.
+    stored = _element(lanes, kind, data, k if kind.ndim == 1 else k.type(0))
+    weight = lanes.context.cast(lanes.builder, stored, kind.dtype, lanes.dtype)
+    vector = splat(lanes, weight) if values is None else scale(lanes, values, weight)
+    return vector if flags is None else where(lanes, flags, vector)
 
-    def __init__(
-        self, context: Any, builder: Any, data_kind: Any, data: Any, operand: Any, dtype: Any, width: int, active: Any
-    ) -> None:
-        self.context = context
-        self.builder = builder
-        self.lanes = Lanes(context, builder, dtype, width)
-        self.data_kind = data_kind
-        self.data = _Matrix(context, builder, data_kind, data)
-        self.is_flags = isinstance(operand.dtype, types.Boolean)
-        # Where nothing is infinite or NaN, a 0 adds nothing by itself.
-        self.is_active = not isinstance(active, types.NoneType)
 
-    def load(self, address: Any) -> tuple[Any, Any]:
-        """Return values, None where they all are 1, and the bits of those that count, None where all do."""
-        if self.is_flags:
-            return None, self.lanes.load_flags(address)
-        values = self.lanes.load(address)
-        return values, self.lanes.nonzero(values) if self.is_active else None
+def _address(lanes: Lanes, kind: Any, matrix: Any, row: Any, column: Any) -> Any:
+    array = lanes.context.make_array(kind)(lanes.context, lanes.builder, matrix)
+    _, columns = cgutils.unpack_tuple(lanes.builder, array.shape, 2)
+    return lanes.builder.gep(array.data, [lanes.builder.add(lanes.builder.mul(row, columns), column)])
 
-    def term(self, values: Any, flags: Any, k: Any) -> Any:
-        """Return what entry *k* adds."""
-        # All entries have the first one's weight where there is but that; LLVM takes this load out of the loops.
-        stored = self.data.element(k if self.data_kind.ndim == 1 else k.type(0))
-        weight = self.context.cast(self.builder, stored, self.data_kind.dtype, self.lanes.dtype)
-        vector = self.lanes.splat(weight) if values is None else self.lanes.scale(values, weight)
-        return vector if flags is None else self.lanes.where(flags, vector)
+
+def _position(lanes: Lanes, kind: Any, indices: Any, k: Any) -> Any:
+    """Return index *k*, which is not negative, in 64 bits."""
+    index = _element(lanes, kind, indices, k)
+    return index if index.type.width == 64 else lanes.builder.zext(index, ir.IntType(64))
+
+
+def _element(lanes: Lanes, kind: Any, vector: Any, k: Any) -> Any:
+    data = lanes.context.make_array(kind)(lanes.context, lanes.builder, vector).data
+    return lanes.builder.load(lanes.builder.gep(data, [k]))
 
 
 def _loop(
-    builder: Any, span: Sequence[Any], carried: Sequence[Any], body: Callable[[Any, list[Any]], list[Any]]
+    builder: Any, span: tuple[Any, Any, int], carried: Sequence[Any], body: Callable[[Any, list[Any]], list[Any]]
 ) -> list[Any]:
     """Emit a loop over begin, end, step of *span* that carries values in registers; return the last ones."""
     begin, end, step = span

@@ -1,0 +1,401 @@
+"""What the sparse kernels of every backend must do; a backend's tests subclass `KernelCases`."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from types import ModuleType
+from typing import ClassVar
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from structures import BFLOAT16, assert_sums, draw, numbers, sum_entries
+
+from xlakernel.core import debug_mode
+
+OPERANDS = ("dense", "binary", "weighted")
+DTYPES = ("float32", "float64", "complex64", "complex128", "int8", "int32", "int64", "uint8", "uint16", "uint64")
+# Narrow data whose products are summed in float32.
+NARROW = ("float16", "bfloat16")
+COLUMNS = (0, 1, 2, 3, 5, 8, 17, 32, 33, 100)
+
+STRUCTURES = {
+    "square": lambda: draw(0, (30, 30)),
+    "wide": lambda: draw(1, (5, 200), 20, padding=3),
+    "tall": lambda: draw(2, (200, 5), 2, padding=1),
+    "one row": lambda: draw(3, (1, 7), 5),
+    "one column": lambda: draw(4, (9, 1), 2),
+    "empty rows": lambda: draw(5, (50, 40), 0.3),
+    "no entries": lambda: draw(6, (4, 6), 0),
+    "only padding": lambda: draw(6, (4, 6), 0, padding=5),
+    "no rows": lambda: draw(7, (0, 6), padding=2),
+    "no columns": lambda: draw(8, (6, 0)),
+    "nothing": lambda: draw(9, (0, 0)),
+    "heavy tail": lambda: draw(10, (300, 100), 20, heavy=True, padding=2),
+}
+# Large enough for several threads.
+LARGE = {
+    "large": lambda: draw(20, (3000, 2500), 50, padding=11),
+    "large, heavy tail": lambda: draw(21, (4000, 3000), 60, heavy=True),
+    "few long rows": lambda: draw(22, (3, 50_000), 50_000),
+    "few columns": lambda: draw(23, (30_000, 3), 5),
+    "many columns, few entries": lambda: draw(24, (100, 400_000), 10),
+}
+
+each_operand = pytest.mark.parametrize("operand", OPERANDS)
+each_side = pytest.mark.parametrize("transpose", [False, True], ids=["A@x", "A.T@x"])
+each_rank = pytest.mark.parametrize("columns", [None, 6], ids=["vector", "matrix"])
+each_weight = pytest.mark.parametrize("homogeneous", [False, True], ids=["weights", "homogeneous"])
+
+
+def struct(shape, dtype):
+    return jax.ShapeDtypeStruct(shape, np.dtype(dtype))
+
+
+def operand_of(rng, operand, size, columns, dtype, rate=0.3):
+    shape = (size,) if columns is None else (size, columns)
+    active = rng.random(shape) < rate
+    if operand == "binary":
+        return active
+    values = numbers(rng, shape, dtype)
+    return values * active if operand == "weighted" else values
+
+
+class KernelCases:
+    """Subclass it as ``TestMyBackend``.
+
+    Attributes:
+      generators: the backend's module of generators.
+      platform: the JAX platform that its kernels run on.
+      unsupported: generator, dtype, or ``"generator/dtype"`` → the reason why the backend cannot.
+    """
+
+    generators: ClassVar[ModuleType]
+    platform: ClassVar[str] = "cpu"
+    unsupported: ClassVar[Mapping[str, str]] = {}
+
+    @pytest.fixture(autouse=True)
+    def _on_the_platform_with_64_bits(self):
+        before = jax.config.jax_default_device
+        jax.config.update("jax_default_device", jax.devices(self.platform)[0])
+        with jax.enable_x64(True) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64():
+            yield
+        jax.config.update("jax_default_device", before)
+
+    def test_what_is_unsupported_has_names_and_reasons(self):
+        generators = (
+            "product",
+            "compact_product",
+            "sampled_product",
+            "transpose",
+            "transpose_with_data",
+            "coo_product",
+        )
+        for name, reason in self.unsupported.items():
+            generator, _, dtype = name.rpartition("/")
+            assert dtype in (*DTYPES, *NARROW, *(() if generator else generators)), name
+            assert generator in ("", *generators) and reason.strip(), name
+
+    def generator(self, name, dtype="float32"):
+        for key in (name, str(dtype), f"{name}/{dtype}"):
+            if key in self.unsupported:
+                pytest.skip(f"{key}: {self.unsupported[key]}")
+        return getattr(self.generators, name)
+
+    # Products
+
+    def check_product(
+        self, structure, operand, transpose, columns, homogeneous, *, dtype="float32", data_dtype=None, seed=0, rate=0.3
+    ):
+        rng = np.random.default_rng(seed)
+        data_dtype = np.dtype(BFLOAT16 if data_dtype == "bfloat16" else data_dtype or dtype)
+        product = self.generator("product", dtype if data_dtype == dtype else data_dtype.name)
+        results, contracted = structure.shape[::-1] if transpose else structure.shape
+        x = operand_of(rng, operand, contracted, columns, dtype, rate)
+        data = numbers(rng, 1 if homogeneous else structure.indices.size, data_dtype)
+        self.compare_product(product, structure, data, x, operand, transpose, homogeneous, results, dtype)
+
+    def compare_product(self, product, structure, data, x, operand, transpose, homogeneous, results, dtype="float32"):
+        out = struct((results, *x.shape[1:]), dtype)
+        options = {"operand": operand, "shape": structure.shape, "transpose": transpose, "homogeneous": homogeneous}
+        found = product([out], **options)(data, structure.indices, structure.indptr, x)
+        assert found.dtype == out.dtype
+        weights = np.broadcast_to(data, structure.indices.shape)[: structure.entries].astype(wide_of(data, dtype))
+        target, source = structure.rows, structure.columns
+        if transpose:
+            target, source = source, target
+        expected, magnitude = sum_entries(target, source, weights, x, results, operand)
+        assert_sums(found, expected, magnitude, structure.entries)
+
+    @each_operand
+    @each_side
+    @each_rank
+    @each_weight
+    @pytest.mark.parametrize("structure", STRUCTURES)
+    def test_product(self, structure, operand, transpose, columns, homogeneous):
+        self.check_product(STRUCTURES[structure](), operand, transpose, columns, homogeneous)
+
+    @each_operand
+    @each_side
+    @each_rank
+    @pytest.mark.parametrize("structure", LARGE)
+    def test_product_in_parallel(self, structure, operand, transpose, columns):
+        self.check_product(LARGE[structure](), operand, transpose, columns, homogeneous=False, rate=0.6)
+
+    @each_side
+    @pytest.mark.parametrize("rate", [0, 0.001, 0.02, 1])
+    def test_events_at_any_rate(self, transpose, rate):
+        for operand in ("binary", "weighted"):
+            for columns in (None, 6):
+                self.check_product(LARGE["large"](), operand, transpose, columns, homogeneous=False, rate=rate)
+
+    @each_operand
+    @each_side
+    @pytest.mark.parametrize("columns", COLUMNS)
+    def test_any_number_of_columns(self, operand, transpose, columns):
+        for homogeneous in (False, True):
+            self.check_product(STRUCTURES["square"](), operand, transpose, columns, homogeneous)
+
+    @pytest.mark.parametrize("columns", [20, 65, 200])
+    def test_many_columns_in_parallel(self, columns):
+        for transpose in (False, True):
+            self.check_product(LARGE["large"](), "dense", transpose, columns, homogeneous=False)
+
+    @each_side
+    @each_rank
+    @pytest.mark.parametrize("dtype", DTYPES[1:])
+    def test_product_of_dtype(self, dtype, transpose, columns):
+        self.check_product(STRUCTURES["wide"](), "dense", transpose, columns, homogeneous=False, dtype=dtype)
+
+    @pytest.mark.slow
+    @each_operand
+    @each_side
+    @each_rank
+    @each_weight
+    @pytest.mark.parametrize("dtype", DTYPES[1:])
+    def test_every_product_of_dtype(self, dtype, operand, transpose, columns, homogeneous):
+        for name in ("heavy tail", "empty rows"):
+            self.check_product(STRUCTURES[name](), operand, transpose, columns, homogeneous, dtype=dtype)
+
+    @each_operand
+    @each_side
+    @pytest.mark.parametrize("narrow", NARROW)
+    def test_narrow_data(self, narrow, operand, transpose):
+        for columns in (None, 17):
+            self.check_product(STRUCTURES["wide"](), operand, transpose, columns, False, data_dtype=narrow)
+
+    @each_side
+    @each_rank
+    @pytest.mark.parametrize(("index", "pointer"), [("int32", "int64"), ("int64", "int32"), ("int64", "int64")])
+    def test_index_dtypes(self, index, pointer, transpose, columns):
+        structure = draw(30, (40, 50), padding=2, index=index, pointer=pointer)
+        for operand in ("dense", "binary"):
+            self.check_product(structure, operand, transpose, columns, homogeneous=False)
+
+    @each_side
+    @each_rank
+    @each_weight
+    @pytest.mark.parametrize("operand", ["binary", "weighted"])
+    @pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
+    def test_a_weight_under_an_inactive_event_does_not_matter(self, bad, operand, transpose, columns, homogeneous):
+        structure = STRUCTURES["square"]()
+        rng = np.random.default_rng(1)
+        x = operand_of(rng, operand, 30, columns, "float32", 0.1)
+        data = numbers(rng, 1 if homogeneous else structure.indices.size, "float32")
+        data[:: 1 if homogeneous else 2] = bad
+        product = self.generator("product")
+        self.compare_product(product, structure, data, x, operand, transpose, homogeneous, 30)
+
+    @each_side
+    @each_rank
+    @pytest.mark.parametrize("operand", ["dense", "weighted"])
+    def test_nan_and_inf_in_the_operand(self, operand, transpose, columns):
+        structure = STRUCTURES["square"]()
+        rng = np.random.default_rng(1)
+        x = operand_of(rng, operand, 30, columns, "float32")
+        x[3], x[7], x[9] = np.nan, np.inf, -np.inf
+        data = numbers(rng, structure.indices.size, "float32")
+        self.compare_product(self.generator("product"), structure, data, x, operand, transpose, False, 30)
+
+    @settings(
+        max_examples=40,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        suppress_health_check=[HealthCheck.differing_executors, HealthCheck.function_scoped_fixture],
+    )
+    @given(
+        shape=st.tuples(st.integers(0, 40), st.integers(0, 40)),
+        per_row=st.sampled_from([0.2, 3, 30]),
+        padding=st.integers(0, 4),
+        operand=st.sampled_from(OPERANDS),
+        flags=st.tuples(st.booleans(), st.booleans(), st.booleans()),
+        columns=st.none() | st.integers(0, 70),
+        seed=st.integers(0, 99),
+    )
+    def test_any_product(self, shape, per_row, padding, operand, flags, columns, seed):
+        heavy, transpose, homogeneous = flags
+        structure = draw(seed, shape, per_row, padding=padding, heavy=heavy)
+        self.check_product(structure, operand, transpose, columns, homogeneous, seed=seed)
+
+    # Active rows as a list
+
+    @each_weight
+    @pytest.mark.parametrize("dtype", ["int32", "int64"])
+    @pytest.mark.parametrize("name", [*STRUCTURES, *LARGE])
+    def test_compact_product(self, name, dtype, homogeneous):
+        structure = {**STRUCTURES, **LARGE}[name]()
+        rng = np.random.default_rng(2)
+        rows, results = structure.shape
+        compact = self.generator("compact_product")
+        run = compact([struct((results,), "float32")], shape=structure.shape, homogeneous=homogeneous)
+        data = numbers(rng, 1 if homogeneous else structure.indices.size, "float32")
+        weights = np.broadcast_to(data, structure.indices.shape)[: structure.entries]
+        for rate in (0, 0.5, 1):
+            x = rng.random(rows) < rate
+            # What is behind the count may be anything.
+            active = np.full(rows + 3, 2**31 - 1, dtype)
+            active[: x.sum()] = rng.permutation(np.flatnonzero(x))
+            found = run(data, structure.indices, structure.indptr, active, np.int32(x.sum()))
+            expected = sum_entries(structure.columns, structure.rows, weights, x, results, "binary")
+            assert_sums(found, *expected, structure.entries)
+
+    def test_compact_product_without_room(self):
+        structure = STRUCTURES["square"]()
+        run = self.generator("compact_product")([struct((30,), "float32")], shape=(30, 30), homogeneous=True)
+        found = run(np.ones(1, "float32"), structure.indices, structure.indptr, np.zeros(0, "int32"), np.int32(0))
+        np.testing.assert_array_equal(found, np.zeros(30))
+
+    # Products of dense matrices at the entries
+
+    def check_sampled(self, structure, columns, dtype):
+        rng = np.random.default_rng(3)
+        u, v = (operand_of(rng, "dense", size, columns, dtype) for size in structure.shape)
+        out = struct(structure.indices.shape, dtype)
+        sampled = self.generator("sampled_product", dtype)
+        found = sampled([out], shape=structure.shape)(structure.indices, structure.indptr, u, v)
+        terms = wide_of(u, dtype)
+        u, v = u.astype(terms)[structure.rows], v.astype(terms)[structure.columns]
+        products = (u * v).reshape(structure.entries, -1)
+        expected, magnitude = np.zeros(out.shape, terms), np.zeros(out.shape)
+        expected[: structure.entries] = products.sum(axis=1, dtype=terms)
+        magnitude[: structure.entries] = abs(products.astype(np.complex128)).sum(axis=1)
+        assert_sums(found, expected, magnitude, columns or 1)
+
+    @pytest.mark.parametrize("columns", [None, 0, 1, 7, 40])
+    @pytest.mark.parametrize("name", [*STRUCTURES, *LARGE])
+    def test_sampled_product(self, name, columns):
+        self.check_sampled({**STRUCTURES, **LARGE}[name](), columns, "float32")
+
+    @each_rank
+    @pytest.mark.parametrize("dtype", ["float64", "complex64", "int32", "uint8"])
+    def test_sampled_product_of_dtype(self, dtype, columns):
+        self.check_sampled(STRUCTURES["wide"](), columns, dtype)
+
+    # Transposed structures
+
+    def check_transpose(self, structure, dtype=None):
+        indices, indptr = structure.indices, structure.indptr
+        size = indices.size
+        order = np.argsort(structure.columns, kind="stable")
+        counts = np.bincount(structure.columns, minlength=structure.shape[1])
+        expected = [
+            np.concatenate([structure.rows[order], np.zeros(size - order.size, int)]),
+            np.concatenate([[0], np.cumsum(counts)]),
+        ]
+        outs = [struct(indices.shape, indices.dtype), struct((structure.shape[1] + 1,), indptr.dtype)]
+        if dtype is None:
+            expected.append(np.concatenate([order, np.arange(order.size, size)]))
+            outs.append(struct((size,), indptr.dtype))
+            found = self.generator("transpose")(outs, shape=structure.shape)(indices, indptr)
+        else:
+            dtype = BFLOAT16 if dtype == "bfloat16" else np.dtype(dtype)
+            data = numbers(np.random.default_rng(4), size, dtype)
+            expected.insert(0, np.concatenate([data[order], np.zeros(size - order.size, dtype)]))
+            outs.insert(0, struct((size,), dtype))
+            found = self.generator("transpose_with_data", dtype)(outs, shape=structure.shape)(data, indices, indptr)
+        for result, value, out in zip(found, expected, outs, strict=True):
+            assert (result.dtype, result.shape) == (out.dtype, out.shape)
+            np.testing.assert_array_equal(result, value.astype(out.dtype))
+
+    @pytest.mark.parametrize("name", [*STRUCTURES, *LARGE])
+    def test_transpose(self, name):
+        structure = {**STRUCTURES, **LARGE}[name]()
+        self.check_transpose(structure)
+        self.check_transpose(structure, "float32")
+
+    @pytest.mark.parametrize("dtype", ["bool", "int8", "float16", "bfloat16", "float64", "complex128"])
+    def test_transpose_with_data_of_dtype(self, dtype):
+        self.check_transpose(STRUCTURES["wide"](), dtype)
+
+    @pytest.mark.parametrize(("index", "pointer"), [("int32", "int64"), ("int64", "int32"), ("int64", "int64")])
+    def test_transpose_index_dtypes(self, index, pointer):
+        structure = draw(31, (60, 700), padding=2, index=index, pointer=pointer)
+        self.check_transpose(structure)
+        self.check_transpose(structure, "float32")
+
+    # Coordinates
+
+    def check_coo(self, shape, entries, operand, columns, homogeneous, *, dtype="float32", index="int32", padding=3):
+        rng = np.random.default_rng(5)
+        coo = self.generator("coo_product", dtype)
+        entries *= min(shape) > 0
+        row, col = (rng.integers(0, max(size, 1), entries) for size in shape)
+        missing = rng.permutation(entries + padding) < padding  # scattered among the entries
+        full_row, full_col = np.full(missing.size, shape[0], index), np.full(missing.size, shape[1], index)
+        full_row[~missing], full_col[~missing] = row, col
+        x = operand_of(rng, operand, shape[1], columns, dtype)
+        data = numbers(rng, 1 if homogeneous else missing.size, dtype)
+        out = struct((shape[0], *x.shape[1:]), dtype)
+        run = coo([out], operand=operand, shape=shape, homogeneous=homogeneous)
+        weights = np.broadcast_to(data, missing.shape)[~missing].astype(wide_of(data, dtype))
+        expected = sum_entries(row, col, weights, x, shape[0], operand)
+        assert_sums(run(data, full_row, full_col, x), *expected, entries)
+
+    @each_operand
+    @each_rank
+    @each_weight
+    def test_coo_product(self, operand, columns, homogeneous):
+        for shape, entries in itertools.product([(30, 20), (1, 50), (0, 5), (5, 0)], [0, 1, 200]):
+            self.check_coo(shape, entries, operand, columns, homogeneous)
+        self.check_coo((3000, 2000), 130_000, operand, columns, homogeneous)
+
+    @each_rank
+    @pytest.mark.parametrize("dtype", ["float64", "complex64", "int32", "uint8"])
+    def test_coo_product_of_dtype(self, dtype, columns):
+        self.check_coo((30, 20), 100, "dense", columns, False, dtype=dtype, index="int64")
+
+    # With the bounds of all indices checked, and every element of an output written
+
+    @each_operand
+    @each_side
+    @each_rank
+    def test_product_in_debug_mode(self, operand, transpose, columns):
+        with debug_mode():
+            for name in ("wide", "empty rows", "no rows"):
+                self.check_product(STRUCTURES[name](), operand, transpose, columns, homogeneous=False)
+
+    def test_others_in_debug_mode(self):
+        with debug_mode():
+            for name in ("tall", "only padding"):
+                self.check_transpose(STRUCTURES[name]())
+                self.check_transpose(STRUCTURES[name](), "float32")
+                self.check_sampled(STRUCTURES[name](), 3, "float32")
+            self.test_compact_product("tall", "int32", False)
+            self.check_coo((30, 20), 100, "dense", None, False)
+            self.check_coo((30, 20), 100, "weighted", 5, True)
+
+    @each_side
+    def test_in_parallel_in_debug_mode(self, transpose):
+        with debug_mode():
+            self.check_product(LARGE["large"](), "dense", transpose, None, homogeneous=False)
+            self.check_product(LARGE["large"](), "dense", transpose, 40, homogeneous=True)
+
+
+def wide_of(values, dtype):
+    """Return the dtype in which expected values are computed: floats in double precision, integers in their own."""
+    kind = np.dtype(dtype).kind
+    return np.dtype(dtype) if kind in "iu" else np.dtype(np.complex128 if kind == "c" else np.float64)

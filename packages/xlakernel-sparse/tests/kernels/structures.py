@@ -1,0 +1,98 @@
+"""Sparse structures to test kernels with, and what the kernels should make of them, by NumPy, entry by entry."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import ml_dtypes
+import numpy as np
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+
+@dataclasses.dataclass
+class Structure:
+    """A compressed structure with slots behind its entries that belong to no row."""
+
+    indptr: np.ndarray
+    indices: np.ndarray
+    shape: tuple[int, int]
+
+    @property
+    def entries(self):
+        return int(self.indptr[-1])
+
+    @property
+    def rows(self):
+        """The row of each entry."""
+        return np.repeat(np.arange(self.shape[0]), np.diff(self.indptr.astype(np.int64)))
+
+    @property
+    def columns(self):
+        return self.indices[: self.entries]
+
+
+def draw(seed, shape, per_row=3.0, *, padding=0, heavy=False, index=np.int32, pointer=np.int32):
+    """Return a structure with unsorted columns and duplicates; *heavy*: with row lengths by a power law."""
+    rng = np.random.default_rng(seed)
+    rows, columns = shape
+    lengths = rng.poisson(per_row, rows) * (columns > 0)
+    if heavy and rows:
+        share = rng.permutation(1 / np.arange(1, rows + 1))
+        lengths = (share / share.sum() * per_row * rows).astype(int) * (columns > 0)
+    indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(pointer)
+    # What is in the padding must be harmless to read as an index, and be no entry.
+    indices = np.concatenate([rng.integers(0, max(columns, 1), indptr[-1]), np.zeros(padding, int)]).astype(index)
+    return Structure(indptr, indices, shape)
+
+
+def wide(dtype):
+    """Return the dtype to compute the expected values in; integers wrap around as in the kernels."""
+    dtype = np.dtype(dtype)
+    if dtype == BFLOAT16 or dtype.kind == "f":
+        return np.dtype(np.float64)
+    return np.dtype(np.complex128) if dtype.kind == "c" else dtype
+
+
+def numbers(rng, shape, dtype):
+    """Return random numbers of *dtype*, of either sign where it has some; none is 0."""
+    dtype = np.dtype(dtype)
+    if dtype.kind in "biu":
+        return rng.integers(1, 100, shape).astype(dtype)
+    real = rng.uniform(0.5, 2, shape) * rng.choice([-1, 1], shape)
+    return (real + 1j * rng.uniform(-1, 1, shape) if dtype.kind == "c" else real).astype(dtype)
+
+
+def sum_entries(target, source, weights, x, size, operand):
+    """Return the sums ``y[target] += weights * x[source]``, and those of the magnitudes, as the measure of errors."""
+    kind = wide(weights.dtype if operand == "binary" else np.result_type(wide(weights.dtype), wide(x.dtype)))
+    taken = x[source]
+    values = taken.astype(kind)
+    weights = weights.astype(kind).reshape(-1, *[1] * (x.ndim - 1))
+    with np.errstate(all="ignore"):
+        terms = weights * values
+    if operand != "dense":
+        terms = np.where(taken != 0, terms, kind.type(0))
+    y, magnitude = np.zeros((size, *x.shape[1:]), kind), np.zeros((size, *x.shape[1:]))
+    with np.errstate(all="ignore"):
+        np.add.at(y, target, terms)
+        np.add.at(magnitude, target, abs(terms.astype(np.complex128)))
+    return y, magnitude
+
+
+def assert_sums(found, expected, magnitude, entries):
+    """Compare with what rounding may do to as many terms."""
+    found = np.asarray(found)
+    assert found.shape == expected.shape
+    if found.dtype.kind in "iu":
+        np.testing.assert_array_equal(found, expected.astype(found.dtype))
+        return
+    finite = np.isfinite(expected)
+    kind = np.complex128 if found.dtype.kind == "c" else np.float64
+    np.testing.assert_array_equal(np.isfinite(found), finite)
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
+    if found.dtype.kind == "f":
+        np.testing.assert_array_equal(found[~finite], expected[~finite])
+    error = abs(found[finite].astype(kind) - expected[finite])
+    allowed = np.finfo(found.dtype).eps * (8 + min(entries, 64)) * magnitude[finite]
+    assert (error <= allowed).all(), f"error {error.max()}, allowed {allowed[error.argmax()]}"
