@@ -279,7 +279,7 @@ class KernelCases:
         found = sampled([out], shape=structure.shape)(structure.indices, structure.indptr, u, v)
         terms = wide_of(u, dtype)
         u, v = u.astype(terms)[structure.rows], v.astype(terms)[structure.columns]
-        products = (u * v).reshape(structure.entries, -1)
+        products = (u * v).reshape(structure.entries, 1 if columns is None else columns)
         expected, magnitude = np.zeros(out.shape, terms), np.zeros(out.shape)
         expected[: structure.entries] = products.sum(axis=1, dtype=terms)
         magnitude[: structure.entries] = abs(products.astype(np.complex128)).sum(axis=1)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+
 from xlakernel.numba import numba_kernel
 
 from . import conversion, coo, events, gather, matrix, sampled, scatter
@@ -44,24 +46,29 @@ def product(
       homogeneous: whether *data* is of length 1, for all entries.
     """
     (out,) = outs
-    rank = len(out.shape)
+    rank = _kernel_rank(out)
     if transpose and rank == 1 and operand != "dense":
         kernel = _EVENTS[operand]
     else:
         kernel = _PRODUCTS[transpose, rank, operand != "dense"]
-    run = numba_kernel(kernel, out)
-    if not homogeneous:
-        return run
-    return lambda data, indices, indptr, x: run(data.reshape(1, 1), indices, indptr, x)
+    run = numba_kernel(kernel, _of_rank(out, rank))
+
+    def call(data: Any, indices: Any, indptr: Any, x: Any) -> Any:
+        x = x if rank == 2 else x.reshape(-1)
+        return run(_weights(data, homogeneous), indices, indptr, x).reshape(out.shape)
+
+    return call
 
 
 def compact_product(outs: Sequence[Any], *, shape: tuple[int, int], homogeneous: bool) -> Callable[..., Any]:
     """Return ``f(data, indices, indptr, active, count)``, the sum of the rows ``active[:count]``; see `product`."""
     (out,) = outs
     run = numba_kernel(events.scatter_listed, out)
-    if not homogeneous:
-        return run
-    return lambda data, indices, indptr, active, count: run(data.reshape(1, 1), indices, indptr, active, count)
+
+    def call(data: Any, indices: Any, indptr: Any, active: Any, count: Any) -> Any:
+        return run(_weights(data, homogeneous), indices, indptr, active, count)
+
+    return call
 
 
 def sampled_product(outs: Sequence[Any], *, shape: tuple[int, int]) -> Callable[..., Any]:
@@ -83,11 +90,26 @@ def transpose_with_data(outs: Sequence[Any], *, shape: tuple[int, int]) -> Calla
 def coo_product(outs: Sequence[Any], *, operand: str, shape: tuple[int, int], homogeneous: bool) -> Callable[..., Any]:
     """Return ``f(data, row, col, x)`` for a matrix in coordinates; see `product`."""
     (out,) = outs
-    rank = len(out.shape)
-    run = numba_kernel(_COO_PRODUCTS[rank, operand != "dense"], out)
+    rank = _kernel_rank(out)
+    run = numba_kernel(_COO_PRODUCTS[rank, operand != "dense"], _of_rank(out, rank))
 
     def call(data: Any, row: Any, col: Any, x: Any) -> Any:
-        # The kernels tell the kinds of weights, and of owners of entries, by their rank.
-        return run(data.reshape(1, 1) if homogeneous else data, row, col if rank == 1 else col.reshape(-1, 1), x)
+        # The kernel for matrices tells the owners of entries from an indptr by their rank.
+        col, x = (col.reshape(-1, 1), x) if rank == 2 else (col, x.reshape(-1))
+        return run(_weights(data, homogeneous), row, col, x).reshape(out.shape)
 
     return call
+
+
+def _kernel_rank(out: Any) -> int:
+    """Return the rank that the kernel sees: a matrix with one column is a vector to it."""
+    return 2 if len(out.shape) == 2 and out.shape[1] != 1 else 1
+
+
+def _of_rank(out: Any, rank: int) -> Any:
+    return out if rank == 2 else jax.ShapeDtypeStruct(out.shape[:1], out.dtype)
+
+
+def _weights(data: Any, homogeneous: bool) -> Any:
+    """Return the weights as the kernels take them, which tell their two kinds by the rank."""
+    return data.reshape(1, 1) if homogeneous else data
