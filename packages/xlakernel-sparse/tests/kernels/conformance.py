@@ -372,11 +372,18 @@ class KernelCases:
 
     @each_operand
     @each_side
-    @each_rank
-    def test_product_in_debug_mode(self, operand, transpose, columns):
+    def test_product_in_debug_mode(self, operand, transpose):
         with debug_mode():
             for name in ("wide", "empty rows", "no rows"):
-                self.check_product(STRUCTURES[name](), operand, transpose, columns, homogeneous=False)
+                self.check_product(STRUCTURES[name](), operand, transpose, None, homogeneous=False)
+
+    @pytest.mark.slow
+    @each_operand
+    @each_side
+    def test_matrix_product_in_debug_mode(self, operand, transpose):
+        with debug_mode():
+            for columns in (0, 3, 40):
+                self.check_product(STRUCTURES["wide"](), operand, transpose, columns, homogeneous=True)
 
     def test_others_in_debug_mode(self):
         with debug_mode():
@@ -388,6 +395,7 @@ class KernelCases:
             self.check_coo((30, 20), 100, "dense", None, False)
             self.check_coo((30, 20), 100, "weighted", 5, True)
 
+    @pytest.mark.slow
     @each_side
     def test_in_parallel_in_debug_mode(self, transpose):
         with debug_mode():
