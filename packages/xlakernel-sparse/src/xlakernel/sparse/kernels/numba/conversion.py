@@ -93,7 +93,7 @@ def _order(begin, end, first, row, column, moved, indices_t, indptr_t, moved_t, 
 
 @njit
 def _order_share(share, shares, starts, bits, row, column, moved, indices_t, indptr_t, moved_t):
-    """Put the buckets into order whose middles are in this share of the entries; without any, those of its number."""
+    """Put the buckets into order that begin in this share of the entries and buckets."""
     buckets = starts.size - 1
     entries = starts[buckets]
     counts = np.empty(1 << bits, np.int64)
