@@ -76,7 +76,7 @@ def _draw(key: Any, number: int, shape: tuple[int, ...]) -> tuple[jax.Array, ...
     def again(state: Any) -> Any:
         key, place, fresh = state
         key, *keys = jax.random.split(key, 1 + len(shape))
-        drawn = [jax.random.randint(k, (number,), 0, n) for k, n in zip(keys, shape, strict=True)]
+        drawn = [jax.random.randint(k, (number,), 0, n, jnp.int32) for k, n in zip(keys, shape, strict=True)]
         place = [jnp.where(fresh, new, old) for new, old in zip(drawn, place, strict=True)]
         place = tuple(jax.lax.sort(place, num_keys=len(shape)))
         same = jnp.stack([along[1:] == along[:-1] for along in place]).all(axis=0)
