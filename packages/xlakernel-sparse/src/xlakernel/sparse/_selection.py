@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -23,32 +24,29 @@ def select(matrix: SparseMatrix, index: Any) -> Any:
     who = f"{type(matrix).__name__}[...]"
     first, second = _two(who, index)
     if _is_number(first):
-        line = _line(who, matrix, 0, first)
-        return line[_number(who, second, line.shape[0]) if _is_number(second) else second]
+        return _elements(who, _line(who, matrix, 0, first), second)
     if _is_number(second):
-        return _line(who, matrix, 1, second)[first]
+        return _elements(who, _line(who, matrix, 1, second), first)
     if _is_list(first) and _is_list(second):
         raise ArgumentError(
             f"{who}: both indices are arrays, which NumPy takes for pairs. For a submatrix write A[rows][:, columns]; "
             "for elements A.todense()[rows, columns]."
         )
-    for axis, chosen in enumerate((first, second)):
-        if not (isinstance(chosen, slice) and chosen == slice(None)):
-            matrix = _lines(who, matrix, axis, chosen)
-    return matrix
+    chosen = {axis: part for axis, part in enumerate((first, second)) if not _is_everything(part)}
+    return _submatrix(who, matrix, chosen) if chosen else matrix
 
 
 def _two(who: str, index: Any) -> tuple[Any, Any]:
     given = index if isinstance(index, tuple) else (index,)
     if len(given) > 2 or any(part is None or part is Ellipsis for part in given):
         raise ArgumentError(f"{who}: the index is {index!r}; expected one or two integers, slices or vectors.")
-    return (*given, slice(None))[:2]
+    return (*given, slice(None), slice(None))[:2]
 
 
 def _is_number(index: Any) -> bool:
-    if isinstance(index, (bool, np.bool_)):
+    if isinstance(index, bool) or not hasattr(index, "__index__"):
         return False
-    return hasattr(index, "__index__") and np.ndim(index) == 0 if not _is_traced(index) else index.ndim == 0
+    return np.ndim(index) == 0 and getattr(index, "dtype", np.dtype(int)).kind in "iu"
 
 
 def _is_traced(index: Any) -> bool:
@@ -57,6 +55,10 @@ def _is_traced(index: Any) -> bool:
 
 def _is_list(index: Any) -> bool:
     return not isinstance(index, slice)
+
+
+def _is_everything(index: Any) -> bool:
+    return isinstance(index, slice) and index == slice(None)
 
 
 def _number(who: str, index: Any, extent: int) -> Any:
@@ -76,15 +78,33 @@ def _line(who: str, matrix: SparseMatrix, axis: int, index: Any) -> jax.Array:
     return event @ matrix if axis == 0 else matrix @ event  # type: ignore[no-any-return]
 
 
-def _lines(who: str, matrix: SparseMatrix, axis: int, chosen: Any) -> SparseMatrix:
-    """Return some of the rows or columns as a matrix of the same format."""
-    numbers = _numbers(who, chosen, matrix.shape[axis])
-    by_lines: Compressed = matrix.tocsc() if axis else matrix.tocsr()
-    if any(map(_is_traced, by_lines.structure)):
+def _elements(who: str, line: jax.Array, chosen: Any) -> jax.Array:
+    """Return one element or several of a dense row or column."""
+    if _is_number(chosen):
+        return line[_number(who, chosen, line.shape[0])]
+    return line[chosen if isinstance(chosen, slice) else _numbers(who, chosen, line.shape[0])]
+
+
+def _submatrix(who: str, matrix: SparseMatrix, chosen: Mapping[int, Any]) -> SparseMatrix:
+    """Return some of the rows and columns, by axis, as a matrix of the same format."""
+    numbers = {axis: _numbers(who, part, matrix.shape[axis]) for axis, part in chosen.items()}
+    if any(map(_is_traced, matrix.structure)):
         raise StructureError(
             f"{who}: the matrix is traced, so how many entries its part has is not known yet. Take the part outside of "
             "jit; or one line, A[i] or A[:, j], which is dense; or several, jax.vmap(lambda i: A[i])(rows)."
         )
+    # The weights may be traced where the structure is known: what is selected from are the numbers of the entries.
+    with jax.ensure_compile_time_eval():
+        entries = jnp.arange(matrix.nnz, dtype="int32" if matrix.nnz <= np.iinfo(np.int32).max else "int64")
+        part = type(matrix)((entries, *matrix.structure), shape=matrix.shape, check=False)
+        for axis, lines in numbers.items():
+            part = _lines(part, axis, lines)
+    return part.with_data(matrix.data if matrix.homogeneous else matrix.data[part.data])
+
+
+def _lines(matrix: SparseMatrix, axis: int, numbers: np.ndarray) -> SparseMatrix:
+    """Return these rows or columns as a matrix of the same format."""
+    by_lines: Compressed = matrix.tocsc() if axis else matrix.tocsr()
     indices, indptr = (np.asarray(array) for array in by_lines.structure)
     lengths = np.diff(indptr)[numbers]
     ends = np.cumsum(lengths)
@@ -100,20 +120,20 @@ def _numbers(who: str, chosen: Any, extent: int) -> np.ndarray:
     """Return the numbers of the chosen lines."""
     if isinstance(chosen, slice):
         return np.arange(extent)[chosen]
+    if not _is_traced(chosen):
+        chosen = np.asarray(chosen)
+        chosen = chosen if chosen.size else chosen.astype(np.int64)
+    if chosen.ndim != 1 or chosen.dtype.kind not in "iub":
+        raise ArgumentError(
+            f"{who}: the index is {chosen!r}; expected an integer, a slice, or a vector of integers or of bools."
+        )
     if _is_traced(chosen):
         raise StructureError(
             f"{who}: the index is traced, so how many entries the part has is not known yet. Use one that is known; or "
             "take dense lines, jax.vmap(lambda i: A[i])(rows)."
         )
-    known = np.asarray(chosen)
-    if known.size == 0:
-        known = known.astype(np.int64)
-    if known.ndim != 1 or known.dtype.kind not in "iub":
-        raise ArgumentError(
-            f"{who}: the index is {chosen!r}; expected an integer, a slice, or a vector of integers or of bools."
-        )
     try:
-        numbers: np.ndarray = np.arange(extent)[known]
+        numbers: np.ndarray = np.arange(extent)[chosen]
         return numbers
     except IndexError as error:
         raise IndexError(f"{who}: {error}") from None
