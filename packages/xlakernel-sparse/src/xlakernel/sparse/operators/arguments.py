@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+import reprlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,14 +25,16 @@ def as_array(who: str, what: str, value: Any) -> jax.Array:
     """
     try:
         return jnp.asarray(value)
-    except TypeError as error:
-        raise InputError(f"{who}: {what} is {value!r} of type {type(value).__name__}; expected an array.") from error
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(
+            f"{who}: {what} is {reprlib.repr(value)} of type {type(value).__name__}; expected an array."
+        ) from error
 
 
 def check_shape(who: str, shape: Any) -> tuple[int, int]:
     """Return the *shape* of a matrix as two Python integers."""
     try:
-        rows, cols = (int(np.int64(n)) for n in shape)
+        rows, cols = map(operator.index, shape)
     except (TypeError, ValueError) as error:
         raise ShapeError(f"{who}: shape is {shape!r}; expected (rows, columns), two integers.") from error
     if rows < 0 or cols < 0:
@@ -45,20 +49,27 @@ def index_array(who: str, what: str, value: Any) -> jax.Array:
       ShapeError: if it has another rank.
       DtypeError: if it is of another dtype, or holds numbers that need int64 while JAX's 64-bit types are off.
     """
-    if isinstance(value, np.ndarray) and value.dtype.kind in "iu" and value.dtype.itemsize == 8:
-        limit = np.iinfo(np.int32).max
-        if not jax.config.jax_enable_x64 and value.size and value.max() > limit:
-            raise DtypeError(
-                f"{who}: {what} holds {value.max()}, and JAX's 64-bit types are off, which leaves room up to {limit}. "
-                'Switch them on with jax.config.update("jax_enable_x64", True).'
+    widest = np.dtype("int64" if jax.config.jax_enable_x64 else "int32")
+    if isinstance(value, np.ndarray) and value.dtype.kind in "iu" and not np.can_cast(value.dtype, widest):
+        limits = np.iinfo(widest)
+        lost = value[(value > limits.max) | (value < limits.min)]
+        if lost.size:
+            hint = (
+                ""
+                if jax.config.jax_enable_x64
+                else (' JAX\'s 64-bit types are off; switch them on with jax.config.update("jax_enable_x64", True).')
             )
+            raise DtypeError(
+                f"{who}: {what} holds {lost.flat[0]}; {widest} has room from {limits.min} to {limits.max}.{hint}"
+            )
+        value = value.astype(widest)
     array = as_array(who, what, value)
     if array.ndim != 1:
         raise ShapeError(f"{who}: {what} has the shape {array.shape}; expected one dimension.")
     if array.dtype.name not in ("int32", "int64"):
         if array.dtype.kind not in "iu":
             raise DtypeError(f"{who}: {what} is of dtype {array.dtype}; expected int32 or int64.")
-        array = array.astype("int32" if array.dtype.itemsize < 4 else "int64")
+        array = array.astype("int32" if array.dtype.itemsize < 4 else widest)
     return array
 
 
