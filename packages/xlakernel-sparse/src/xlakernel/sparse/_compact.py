@@ -48,18 +48,16 @@ class CompactArray(EventArray):
             raise ShapeError(f"CompactArray: value has the shape {raw.shape}; expected a vector.")
         active = raw != 0
         (length,) = raw.shape
-        # Each active element goes where the number of active ones before it says; the others out of range.
-        place = jnp.where(active, jnp.cumsum(active, dtype=jnp.int32) - 1, length)
-        numbers = jnp.arange(length, dtype=jnp.int32)
-        indices = jnp.zeros(length, jnp.int32).at[place].set(numbers, mode="drop", unique_indices=True)
-        self._set(indices=indices, count=jnp.sum(active, dtype=jnp.int32), _length=int(length))
+        indices, count = _compacted(active, jnp.arange(length, dtype=jnp.int32))
+        self._set(indices=indices, count=count, _length=int(length))
 
     @classmethod
     def from_indices(cls, indices: Any, size: int, count: Any = None) -> Self:
         """Make an array from the numbers of its active elements.
 
         Args:
-          indices: the numbers, ``(capacity,)``, int32 or int64, each at most once. They are checked unless traced.
+          indices: the numbers, ``(capacity,)``, int32 or int64, each at most once. They are checked; where they are
+            traced, those that are out of range are left out.
           size: how many elements the array has.
           count: how many of *indices* are active; None: all of them.
 
@@ -74,7 +72,11 @@ class CompactArray(EventArray):
         if count.shape != () or count.dtype.kind not in "iu":
             raise DtypeError(f"{who}: count is {count}; expected one integer.")
         count = count.astype(jnp.int32)
-        if not isinstance(count, jax.core.Tracer) and not isinstance(indices, jax.core.Tracer):
+        if isinstance(count, jax.core.Tracer) or isinstance(indices, jax.core.Tracer):
+            # Kernels read the rows of these numbers without looking.
+            counted = jnp.arange(indices.shape[0]) < count
+            indices, count = _compacted(counted & (indices >= 0) & (indices < size), indices)
+        else:
             _check_numbers(who, np.asarray(indices), int(count), size)
         return object.__new__(cls)._set(indices=indices, count=count, _length=int(size))
 
@@ -105,6 +107,14 @@ class CompactArray(EventArray):
         """Return the array that was flattened; for JAX."""
         indices, count = leaves
         return object.__new__(cls)._set(indices=indices, count=count, _length=length)
+
+
+def _compacted(active: jax.Array, numbers: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return *numbers* with those that are active first, and how many these are."""
+    # Each active one goes where the number of active ones before it says; the others out of range.
+    place = jnp.where(active, jnp.cumsum(active, dtype=jnp.int32) - 1, active.shape[0])
+    found = jnp.zeros_like(numbers).at[place].set(numbers, mode="drop", unique_indices=True)
+    return found, jnp.sum(active, dtype=jnp.int32)
 
 
 def _check_numbers(who: str, indices: np.ndarray, count: int, size: int) -> None:

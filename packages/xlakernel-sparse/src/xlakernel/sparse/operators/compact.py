@@ -62,7 +62,7 @@ def compact_csrmv(
         indices,
         indptr,
         active,
-        jnp.minimum(count, active.shape[0]).astype("int32"),
+        jnp.clip(count, 0, active.shape[0]).astype("int32"),
         outs=[jax.ShapeDtypeStruct(shape[1:], dtype)],
         backend=backend,
         shape=shape,
