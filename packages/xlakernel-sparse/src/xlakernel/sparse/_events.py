@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Self
 
 import jax
@@ -31,9 +31,18 @@ class EventArray(abc.ABC):
     operand: ClassVar[Operand] = BINARY
     #: NumPy leaves operators between its arrays and these to us.
     __array_ufunc__ = None
+    #: Equality is that of the elements.
+    __hash__ = None  # type: ignore[assignment]
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"{type(self).__name__} is immutable: {name} cannot be set.")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{type(self).__name__} is immutable: {name} cannot be deleted.")
+
+    def __setstate__(self, state: Any) -> None:
+        _, attributes = state  # what pickle and copy found in the slots
+        self._set(**attributes)
 
     def _set(self, **attributes: Any) -> Self:
         for name, value in attributes.items():
@@ -80,9 +89,19 @@ class EventArray(abc.ABC):
         return self.value
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.asarray(self.value, dtype)
+        # NumPy before 2.0 knows no copy=None.
+        return np.asarray(self.value, dtype) if copy is None else np.array(self.value, dtype, copy=copy)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[i] for i in range(len(self)))
+
+    def __bool__(self) -> bool:
+        return bool(self.value)
 
     def __repr__(self) -> str:
+        leaves = jax.tree.leaves(self, is_leaf=lambda leaf: leaf is None)
+        if not all(hasattr(leaf, "dtype") for leaf in leaves):  # JAX puts other things into pytrees
+            return f"{type(self).__name__}({', '.join(map(repr, leaves))})"
         return f"{type(self).__name__}({self.dtype.name}[{','.join(map(str, self.shape))}])"
 
     def sum(self, axis: Any = None, dtype: Any = None) -> jax.Array:
@@ -111,6 +130,10 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, (jax.Array, np.ndarray, EventArray))
 
 
+def _of_plain(function: Callable[[Any], Any]) -> Callable[[EventArray], Any]:
+    return lambda self: function(self.value)
+
+
 def _as_plain(function: Callable[..., Any], *, reflected: bool = False) -> Callable[..., Any]:
     """Return an operator that treats an event array as a plain one."""
 
@@ -123,10 +146,14 @@ def _as_plain(function: Callable[..., Any], *, reflected: bool = False) -> Calla
     return apply
 
 
-for _name in ("add", "sub", "mul", "truediv"):
-    _function = getattr(operator, _name)
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and_", "or_", "xor"):
+    _function, _name = getattr(operator, _name), _name.rstrip("_")
     setattr(EventArray, f"__{_name}__", _as_plain(_function))
     setattr(EventArray, f"__r{_name}__", _as_plain(_function, reflected=True))
+for _name in ("lt", "le", "eq", "ne", "gt", "ge"):
+    setattr(EventArray, f"__{_name}__", _as_plain(getattr(operator, _name)))
+for _name in ("neg", "pos", "abs", "invert"):
+    setattr(EventArray, f"__{_name}__", _of_plain(getattr(operator, _name)))
 
 
 def _checked(kind: type, value: Any, *, real: bool) -> jax.Array:
@@ -188,7 +215,8 @@ class BinaryArray(EventArray):
         return self._raw.dtype
 
     def __getitem__(self, index: Any) -> Any:
-        return self._part(self._raw[index])
+        part = self._raw[index]
+        return self._part(part) if part.ndim else ones_where_active(part)
 
     def tree_flatten_with_keys(self) -> Any:
         """Return the leaves and what is static; for JAX."""
@@ -207,7 +235,7 @@ class WeightedArray(EventArray):
     Zeros add nothing even where the weight is infinite or not a number, unlike those of a dense array.
 
     Args:
-      value: the array, of integers, real or complex numbers, of any shape.
+      value: the array, of bool, integers, real or complex numbers, of any shape.
 
     Raises:
       DtypeError: if it is of another dtype.
@@ -314,7 +342,7 @@ class BitPackedArray(EventArray):
     def value(self) -> jax.Array:
         """The array as a plain one, of bool."""
         bits = (self.words[..., None] >> jnp.arange(_WORD, dtype=jnp.uint32)) & 1
-        return bits.reshape(*self.words.shape[:-1], -1)[..., : self._length].astype(bool)
+        return bits.reshape(*bits.shape[:-2], bits.shape[-2] * _WORD)[..., : self._length].astype(bool)
 
     @property
     def shape(self) -> tuple[int, ...]:
