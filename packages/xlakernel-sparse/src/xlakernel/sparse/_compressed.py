@@ -157,11 +157,11 @@ class Compressed(SparseMatrix):
     def to_scipy(self) -> Any:
         """Return a sparse array of SciPy's of the same format, on the host and without padding.
 
-        bfloat16, which SciPy does not know, becomes float32.
+        float16 and bfloat16, which SciPy does not know, become float32.
         """
         import scipy.sparse
 
-        indices, indptr = (np.asarray(array) for array in self.structure)
+        indices, indptr = (np.array(array) for array in self.structure)  # SciPy sorts in place
         data = host_data(self.data, self.nnz)
         kind = getattr(scipy.sparse, self._scipy[0])
         return kind((data[: indptr[-1]], indices[: indptr[-1]], indptr), shape=self.shape)

@@ -114,7 +114,7 @@ class COO(SparseMatrix):
     def to_scipy(self) -> Any:
         """Return a sparse array of SciPy's of the same format, on the host and without padding.
 
-        bfloat16, which SciPy does not know, becomes float32.
+        float16 and bfloat16, which SciPy does not know, become float32.
         """
         import scipy.sparse
 

@@ -22,6 +22,8 @@ def coordinates_of_dense(who: str, dense: Any, nnz: int | None) -> Coordinates:
     if dense.ndim != 2:
         raise ShapeError(f"{who}: dense has the shape {dense.shape}; expected two dimensions.")
     check_dtype(who, "dense", dense.dtype)
+    if nnz is not None and (isinstance(nnz, bool) or not isinstance(nnz, (int, np.integer)) or nnz < 0):
+        raise ArgumentError(f"{who}: nnz is {nnz!r}; expected a number of entries, an integer from 0 on, or None.")
     traced = isinstance(dense, jax.core.Tracer)
     found = jnp.count_nonzero(dense)
     if nnz is None:
@@ -96,6 +98,6 @@ def scipy_matrix(who: str, matrix: Any, kind: str) -> Any:
 
 
 def host_data(data: jax.Array, entries: int) -> np.ndarray:
-    """Return weights as a NumPy array with one for each entry, of a dtype that SciPy knows."""
-    known = np.asarray(data.astype(jnp.float32) if data.dtype == jnp.bfloat16 else data)
+    """Return weights as a NumPy array with one for each entry, of a dtype that SciPy knows, which may be written to."""
+    known = np.array(data.astype(jnp.float32) if data.dtype in (jnp.float16, jnp.bfloat16) else data)
     return np.repeat(known, entries) if data.shape == (1,) else known

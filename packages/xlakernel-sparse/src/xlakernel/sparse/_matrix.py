@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import operator
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import jax
@@ -51,6 +52,13 @@ class SparseMatrix(abc.ABC):
             f"{type(self).__name__} is immutable: {name} cannot be set. A.with_data(new) returns the matrix with other "
             "weights."
         )
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{type(self).__name__} is immutable: {name} cannot be deleted.")
+
+    def __setstate__(self, state: Any) -> None:
+        _, attributes = state  # what pickle and copy found in the slots
+        self._set(**attributes)
 
     def _set(self, **attributes: Any) -> Self:
         for name, value in attributes.items():
@@ -125,6 +133,9 @@ class SparseMatrix(abc.ABC):
         return self.data.shape == (1,)
 
     def __repr__(self) -> str:
+        leaves = (self.data, *self.structure)
+        if not all(hasattr(leaf, "dtype") for leaf in leaves):  # JAX puts other things into pytrees
+            return f"{type(self).__name__}({leaves}, shape={self.shape})"
         weights = ", equal weights" if self.homogeneous and self.nnz != 1 else ""
         rows, columns = self.shape
         return f"{type(self).__name__}({self.dtype.name}[{rows},{columns}], nnz={self.nnz}{weights})"
@@ -302,10 +313,11 @@ class SparseMatrix(abc.ABC):
     def diagonal(self, offset: int = 0) -> jax.Array:
         """Return a diagonal, the entries with ``column - row == offset``, as ``jax.numpy.diagonal`` does."""
         rows, columns = self.shape
+        offset = max(-rows, min(operator.index(offset), columns))  # beyond these diagonals are empty
         first = max(-offset, 0)
         length = max(min(rows - first, columns - max(offset, 0)), 0)
         row, column = self.coordinates()
-        place = jnp.where((column.astype(row.dtype) - row == offset) & (row < rows), row - first, length)
+        place = jnp.where((column - row == offset) & (row < rows), row - first, length)
         return jnp.zeros(length, self.dtype).at[place].add(self.data, mode="drop")
 
     # From and to others.
@@ -321,7 +333,8 @@ class SparseMatrix(abc.ABC):
 
         Raises:
           ShapeError: if it is no matrix, or has more elements that are not zero than *nnz*.
-          ArgumentError: if it is traced, and *nnz* is None, or its elements are integers.
+          ArgumentError: if *nnz* is no number of entries; if *dense* is traced, and *nnz* is None or its elements are
+            integers.
           DtypeError: if its dtype is not supported.
         """
         data, row, col = _interchange.coordinates_of_dense(f"{cls.__name__}.from_dense", dense, nnz)
@@ -421,7 +434,7 @@ class SparseMatrix(abc.ABC):
     def to_scipy(self) -> Any:
         """Return a sparse array of SciPy's of the same format, on the host and without padding.
 
-        bfloat16, which SciPy does not know, becomes float32.
+        float16 and bfloat16, which SciPy does not know, become float32.
         """
 
     def to_bcoo(self) -> Any:
