@@ -121,7 +121,7 @@ class Compressed(SparseMatrix):
     def _multiply(self, operand: Operand, x: jax.Array, *, transpose: bool, who: str) -> jax.Array:
         across = transpose != (self._axis == 1)
         if self.prepared is not None:
-            return _prepared.multiply(self, operand, x, transpose=across)
+            return _prepared.multiply(self, operand, x, transpose=across, who=who)
         return PRODUCTS[operand](
             who, self.data, *self.structure, x, shape=self.line_shape, transpose=across, backend=None
         )

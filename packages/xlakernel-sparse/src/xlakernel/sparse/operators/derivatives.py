@@ -16,14 +16,21 @@ import jax.numpy as jnp
 from jax.interpreters import ad
 
 from xlakernel.core import XLACustomKernel
+from xlakernel.core.errors import DifferentiationError
 
 from .compact import compact_product
 from .coordinates import COORDINATE_PRODUCTS
-from .operand import DENSE, Operand
+from .operand import DENSE, OPERANDS, Operand
+from .prepared import PREPARED_PRODUCTS
 from .product import PRODUCTS
 from .sampled import sampled_product
 
 _Struct = jax.ShapeDtypeStruct
+
+_WEIGHTS_TWICE = (
+    "a derivative is asked for in all leaves of a prepared matrix, which holds its weights twice. Take it in A.data, "
+    "and put that in with with_data: jax.grad(lambda w: loss(A.with_data(w)))(A.data)."
+)
 
 
 def _is_zero(tangent: Any) -> bool:
@@ -33,6 +40,7 @@ def _is_zero(tangent: Any) -> bool:
 def _define_product(
     op: XLACustomKernel,
     operand: Operand,
+    plain: XLACustomKernel,
     dense: XLACustomKernel,
     flip: Callable[..., tuple[Sequence[Any], dict[str, Any]]],
     sample: Callable[..., Any],
@@ -42,6 +50,7 @@ def _define_product(
     Args:
       op: the operator.
       operand: its kind of operand.
+      plain: the same product of a matrix without a mirror; what is behind the first two arrays of *structure* is that.
       dense: the product with dense operands of this rank.
       flip: ``flip(structure, static)`` returns those of the transposed matrix.
       sample: ``sample(structure, cotangent, values, **params)`` returns the cotangent of each entry's weight.
@@ -49,12 +58,15 @@ def _define_product(
 
     def jvp(primals: Sequence[Any], tangents: Sequence[Any], *, outs: Any, **params: Any) -> Any:
         data, *structure, x = primals
-        of_data, *_, of_x = tangents
+        of_data, *of_structure, of_x = tangents
+        if not all(map(_is_zero, of_structure)):
+            raise DifferentiationError(_WEIGHTS_TWICE)
         (y,) = op.primitive.bind(*primals, outs=outs, **params)
         parts = []
         if not _is_zero(of_data):
-            parts += op.primitive.bind(of_data, *structure, x, outs=outs, **params)
-        if not _is_zero(of_x):
+            parts += plain.primitive.bind(of_data, *structure[:2], x, outs=outs, **params)
+        # Events of real numbers may meet weights of integers, and their sum has no derivative.
+        if not _is_zero(of_x) and jnp.issubdtype(y.dtype, jnp.inexact):
             parts += dense.primitive.bind(data, *structure, of_x.astype(y.dtype), outs=outs, **params)
         return [y], [sum(parts[1:], parts[0]) if parts else ad.Zero(jax.typeof(y).to_tangent_aval())]
 
@@ -67,7 +79,8 @@ def _define_product(
         if ad.is_undefined_primal(x):
             flipped, keywords = flip(structure, static)
             like = _Struct(x.aval.shape, x.aval.dtype)
-            (found[-1],) = op.primitive.bind(data, *flipped, cotangent, outs=[like], dispatch=dispatch, **keywords)
+            # Also where events are transposed by hand, as if they were dense.
+            (found[-1],) = dense.primitive.bind(data, *flipped, cotangent, outs=[like], dispatch=dispatch, **keywords)
         elif static["homogeneous"]:  # the product is the one weight times that of a matrix of ones
             one = jnp.ones(1, out.dtype)
             (of_ones,) = op.primitive.bind(one, *structure, x, outs=outs, dispatch=dispatch, **static)
@@ -120,17 +133,24 @@ def _flip_coordinates(structure: Sequence[Any], static: dict[str, Any]) -> tuple
 
 def _sample_coordinates(structure: Sequence[Any], cotangent: Any, values: Any, **_: Any) -> Any:
     into, of = structure
+    if 0 in (cotangent.shape[0], values.shape[0]):  # all is padding, and JAX gathers nothing from nothing
+        return jnp.zeros(into.shape, cotangent.dtype)
     found = cotangent.at[into].get(mode="fill", fill_value=0) * values.at[of].get(mode="fill", fill_value=0)
     return found if found.ndim == 1 else found.sum(axis=1, dtype=found.dtype)
 
 
-for _products, _flip, _sample in (
-    (PRODUCTS, _flip_compressed, _sample_compressed),
-    (COORDINATE_PRODUCTS, _flip_coordinates, _sample_coordinates),
+for _products, _plain, _flip, _sample in (
+    (PRODUCTS, PRODUCTS, _flip_compressed, _sample_compressed),
+    (PREPARED_PRODUCTS, PRODUCTS, _flip_compressed, _sample_compressed),
+    (COORDINATE_PRODUCTS, COORDINATE_PRODUCTS, _flip_coordinates, _sample_coordinates),
 ):
-    for _operand, _product in _products.items():
+    for _operand in OPERANDS.values():
         for _rank in (1, 2):
-            _define_product(_product.of_rank(_rank), _operand, _products[DENSE].of_rank(_rank), _flip, _sample)
+            _op, _same, _dense = (
+                products[kind].of_rank(_rank)
+                for products, kind in ((_products, _operand), (_plain, _operand), (_products, DENSE))
+            )
+            _define_product(_op, _operand, _same, _dense, _flip, _sample)
 for _position in (2, 3):
     sampled_product.def_transpose(_position, _sampled_transpose(_position))
 
