@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from xlakernel.core import XLACustomKernel
 from xlakernel.core.errors import DtypeError, ShapeError
@@ -55,6 +56,7 @@ def compact_csrmv(
         raise ShapeError(f"{who}: count has the shape {count.shape}; expected one integer, shape ().")
     if count.dtype.kind not in "iu":
         raise DtypeError(f"{who}: count is of dtype {count.dtype}; expected an integer.")
+    most = min(active.shape[0], np.iinfo(count.dtype).max)  # a narrow count cannot be compared with a larger number
     dtype = accumulator(data.dtype)
     y: jax.Array
     (y,) = compact_product(
@@ -62,7 +64,7 @@ def compact_csrmv(
         indices,
         indptr,
         active,
-        jnp.clip(count, 0, active.shape[0]).astype("int32"),
+        jnp.clip(count, 0, most).astype("int32"),
         outs=[jax.ShapeDtypeStruct(shape[1:], dtype)],
         backend=backend,
         shape=shape,

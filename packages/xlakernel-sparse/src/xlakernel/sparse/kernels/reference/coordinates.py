@@ -13,6 +13,8 @@ def scatter_entries(
     out: Any, operand: str, data: jax.Array, rows: jax.Array, columns: jax.Array, x: jax.Array
 ) -> jax.Array:
     """Add ``data[k] * x[columns[k]]`` to ``rows[k]`` for each entry; those with a row out of range are left out."""
+    if 0 in (x.shape[0], out.shape[0]):  # all is padding, and JAX gathers nothing from nothing
+        return jnp.zeros(out.shape, out.dtype)
     data = data.astype(out.dtype)
     data = data if x.ndim == 1 else data[:, None]
     factor = x.at[columns].get(mode="fill", fill_value=0)

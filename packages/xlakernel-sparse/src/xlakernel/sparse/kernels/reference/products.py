@@ -45,6 +45,8 @@ def sampled_product(outs: Sequence[Any], *, shape: tuple[int, int]) -> Callable[
     """Make the product of two dense matrices at the entries only."""
 
     def run(indices: jax.Array, indptr: jax.Array, u: jax.Array, v: jax.Array) -> jax.Array:
+        if 0 in shape:  # all is padding, and JAX gathers nothing from nothing
+            return jnp.zeros(outs[0].shape, outs[0].dtype)
         rows = rows_of_entries(indptr, indices.shape[0])
         found = u.at[rows].get(mode="fill", fill_value=0) * v.at[indices].get(mode="fill", fill_value=0)
         return found if u.ndim == 1 else found.sum(axis=1, dtype=outs[0].dtype)
