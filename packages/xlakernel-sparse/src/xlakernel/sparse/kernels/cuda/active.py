@@ -28,6 +28,8 @@ PIECE = 512
 GROUPS = 1024
 
 _THREADS = 1024
+_SHIFT = 48
+_LOW = (1 << _SHIFT) - 1
 
 
 def groups_of(rows: int) -> tuple[int, int]:
@@ -82,8 +84,7 @@ def _kernel(listed: bool) -> Any:
     def list_active(
         x: Any, count: Any, indptr: Any, rows: Any, pieces: Any, lengths: Any, totals: Any, y: Any, each: Any
     ) -> None:
-        row_sums = cuda.shared.array(32, np.int64)
-        piece_sums = cuda.shared.array(32, np.int64)
+        sums = cuda.shared.array(32, np.int64)
         for i in range(cuda.grid(1), y.size, cuda.gridsize(1)):
             y[i] = 0
         base = np.int64(cuda.blockIdx.x) * each
@@ -93,13 +94,15 @@ def _kernel(listed: bool) -> Any:
             has = np.int64(0)
             if row >= 0:
                 has = (np.int64(load(indptr, row + 1)) - np.int64(load(indptr, row)) + PIECE - 1) // PIECE
-            place = block_scan(np.int64(has > 0), row_sums)
-            upto = block_scan(has, piece_sums)
+            # Rows and their pieces are added up at once, in the upper and the lower bits of a number.
+            both = block_scan((np.int64(has > 0) << _SHIFT) + has, sums)
             if has > 0:
-                rows[base + listed_rows + place - 1] = row
-                pieces[base + listed_rows + place - 1] = listed_pieces + upto
-            listed_rows += row_sums[_THREADS // 32 - 1]
-            listed_pieces += piece_sums[_THREADS // 32 - 1]
+                place = base + listed_rows + (both >> _SHIFT) - 1
+                rows[place] = row
+                pieces[place] = listed_pieces + (both & _LOW)
+            every = sums[_THREADS // 32 - 1]
+            listed_rows += every >> _SHIFT
+            listed_pieces += every & _LOW
             cuda.syncthreads()
         if cuda.threadIdx.x == 0:
             lengths[cuda.blockIdx.x] = listed_rows

@@ -25,16 +25,15 @@ from .launches import multiprocessors
 from .layout import rows_of
 from .memory import load
 from .numbers import in_memory, kind_of
-from .staging import SHARED_BYTES, stage_slice
+from .staging import RESERVED, SHARED_BYTES, stage_slice
 from .walk import TILE, walk_of
 from .warp import row_at
 
-_THREADS = 512
+_THREADS = 1024
 _WARPS = _THREADS // 32
-_PREFETCH = True
+_PREFETCH = False
 _RESIDENT = 1
 _LOCAL = 1 << 16  # what 16 bits tell apart
-_RESERVED = 1024  # bytes of shared memory that CUDA keeps of a block's
 
 
 class Blocked(NamedTuple):
@@ -53,7 +52,7 @@ class Blocked(NamedTuple):
 
 def block_width(columns: int, dtype: Any) -> int:
     """Return how many columns a block has, a multiple of four: as few blocks as shared memory allows, all of a size."""
-    most = min(_LOCAL, (SHARED_BYTES - _RESERVED) // np.dtype(kind_of(dtype)).itemsize // 4 * 4)
+    most = min(_LOCAL, (SHARED_BYTES - RESERVED) // np.dtype(kind_of(dtype)).itemsize // 4 * 4)
     blocks = max(1, math.ceil(columns / most))
     return max(4, math.ceil(columns / blocks / 4) * 4)
 

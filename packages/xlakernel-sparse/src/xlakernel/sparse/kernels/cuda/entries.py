@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import cuda
 
-from .memory import is_aligned, load, load4, load4_if
+from .memory import is_aligned, load, load4, load4_if, load_if
 from .terms import term, weight_at
 
 Device = Callable[..., Any]
@@ -51,6 +51,17 @@ def from_bits(source: Any, column: Any) -> Any:
 def from_slice(source: Any, column: Any) -> Any:
     """Return an element of shared memory."""
     return source[np.uint32(column)]
+
+
+@cuda.jit(device=True, forceinline=True)
+def from_front(source: Any, column: Any) -> Any:
+    """Return the operand's value for a column: the first so many are in shared memory, the others in an input."""
+    front, x, staged = source
+    column = np.uint32(column)
+    is_front = column < np.uint32(staged)
+    far = load_if(not is_front, x, column)
+    near = front[column if is_front else np.uint32(0)]
+    return near if is_front else far
 
 
 @cuda.jit(device=True, forceinline=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -16,20 +16,19 @@ from . import entries
 from .launches import blocks_of, multiprocessors, share_of
 from .memory import load
 from .numbers import in_memory, kind_of
-from .staging import SHARED_BYTES, stage_bits
+from .staging import RESERVED, SHARED_BYTES, stage_bits, stage_slice
 from .walk import TILE, walk_of
 
 _THREADS = 256
 _EVENT_THREADS = 512
 _PREFETCH = False
-_MOST = 8
-_RESIDENT = 3
+_STAGED_THREADS = 1024
+_RESIDENT = 2
 
 
 @functools.cache
 def _kernel(operand: str, kind: type, homogeneous: bool) -> Any:
-    of_entry = entries.products(operand, kind, entries.from_memory, homogeneous=homogeneous)
-    walk = walk_of(of_entry, prefetch=_PREFETCH)
+    walk = walk_of(entries.products(operand, kind, entries.from_memory, homogeneous=homogeneous))
 
     @cuda.jit(launch_bounds=_THREADS)
     def gather_vector(data: Any, indices: Any, indptr: Any, x: Any, y: Any, share: Any) -> None:
@@ -42,11 +41,29 @@ def _kernel(operand: str, kind: type, homogeneous: bool) -> Any:
 
 
 @functools.cache
+def _staged_kernel(operand: str, kind: type, homogeneous: bool) -> Any:
+    of_entry = entries.products(operand, kind, entries.from_front, homogeneous=homogeneous)
+    walk = walk_of(of_entry, prefetch=_PREFETCH)
+
+    @cuda.jit(launch_bounds=_STAGED_THREADS)
+    def gather_staged(data: Any, indices: Any, indptr: Any, x: Any, y: Any, staged: Any, share: Any) -> None:
+        front = cuda.shared.array(0, kind)
+        stage_slice(x, 0, staged, front)
+        cuda.syncthreads()
+        start = np.int64(cuda.grid(1) // 32) * share
+        stop = min(start + share, np.int64(load(indptr, y.size)))
+        if start < stop:
+            walk(data, indices, indptr, y.size, (front, x, np.int32(staged)), start, stop, y, 0)
+
+    return gather_staged
+
+
+@functools.cache
 def _events_kernel(kind: type, homogeneous: bool) -> Any:
     of = entries.counted if homogeneous else entries.looked_up
     walk = walk_of(of(kind, entries.from_bits))
 
-    @cuda.jit(launch_bounds=_EVENT_THREADS)
+    @cuda.jit(launch_bounds=(_EVENT_THREADS, _RESIDENT))
     def gather_events(data: Any, indices: Any, indptr: Any, x: Any, y: Any, share: Any) -> None:
         words = cuda.shared.array(0, np.uint32)
         stage_bits(x, words)
@@ -59,30 +76,55 @@ def _events_kernel(kind: type, homogeneous: bool) -> Any:
     return gather_events
 
 
+class _Launch(NamedTuple):
+    """A kernel and how it is launched: the blocks that run at once on a multiprocessor, 0 for many small ones."""
+
+    kernel: Any
+    threads: int
+    shared_mem: int
+    resident: int
+    static: dict[str, int]
+
+
+def _launch_of(operand: str, dtype: Any, columns: int, entries: int, homogeneous: bool) -> _Launch:
+    kind = kind_of(dtype)
+    if operand == "binary":
+        bits = 4 * blocks_of(columns, 32)
+        if bits <= SHARED_BYTES - RESERVED:
+            resident = max(1, min(_RESIDENT, SHARED_BYTES // (bits + RESERVED)))
+            return _Launch(_events_kernel(kind, homogeneous), _EVENT_THREADS, bits, resident, {})
+    else:
+        size = np.dtype(kind).itemsize
+        staged = min(columns, (SHARED_BYTES - RESERVED) // size)
+        resident = max(1, min(2, SHARED_BYTES // (staged * size + RESERVED)))
+        # What all blocks copy should be little beside what they look up.
+        if entries >= 2 * staged * multiprocessors() * resident:
+            kernel = _staged_kernel(operand, kind, homogeneous)
+            return _Launch(kernel, _STAGED_THREADS, staged * size, resident, {"staged": staged})
+    return _Launch(_kernel(operand, kind, homogeneous), _THREADS, 0, 0, {})
+
+
 def gather_vector(
     out: jax.ShapeDtypeStruct, *, operand: str, shape: tuple[int, int], homogeneous: bool
 ) -> Callable[..., Any]:
     """Return ``f(data, indices, indptr, x)``, the matrix times a vector."""
-    kind, struct = kind_of(out.dtype), in_memory(out)
-    bits = 4 * blocks_of(shape[1], 32)
 
     def multiply(data: Any, indices: Any, indptr: Any, x: Any) -> Any:
-        if operand == "binary" and bits <= SHARED_BYTES:
-            kernel, threads, shared = _events_kernel(kind, homogeneous), _EVENT_THREADS, bits
-            # The events are packed once a block, so there are no more blocks than run at once.
-            resident = min(_RESIDENT, SHARED_BYTES // (bits + 1024)) or 1
+        kernel, threads, shared_mem, resident, static = _launch_of(
+            operand, out.dtype, shape[1], indices.size, homogeneous
+        )
+        if resident:
             share = share_of(indices.size, multiprocessors() * resident * threads // 32, most=1 << 62)
         else:
-            kernel, threads, shared = _kernel(operand, kind, homogeneous), _THREADS, 0
-            share = share_of(indices.size, multiprocessors() * 64, most=_MOST * TILE)
+            share = share_of(indices.size, multiprocessors() * 64, most=8 * TILE)
         run = numba_cuda_kernel(
             kernel,
-            struct,
+            in_memory(out),
             grid=blocks_of(indices.size, share * threads // 32),
             block=threads,
-            shared_mem=shared,
+            shared_mem=shared_mem,
             output_init=0,
         )
-        return run(data, indices, indptr, x, share=share).astype(out.dtype)
+        return run(data, indices, indptr, x, share=share, **static).astype(out.dtype)
 
     return multiply

@@ -111,32 +111,53 @@ def load4_if(_: Any, wanted: Any, array: Any, index: Any) -> Any:
     return types.UniTuple(_loaded(array.dtype), 4)(wanted, array, index), codegen
 
 
+def _load_one(context: Any, builder: Any, signature: Any, array: Any, index: Any, wanted: Any = None) -> Any:
+    array_type, index_type = signature.args[:2]
+    dtype = array_type.dtype
+    pointer = _pointer(context, builder, array_type, array, index_type, index)
+    element = _I16 if _is_half(dtype) else context.get_data_type(dtype)
+    size = 2 if _is_half(dtype) else context.get_abi_sizeof(element)
+    memory = cgutils.alloca_once(builder, ir.ArrayType(element, 1))
+    unit, name, mark = _UNITS.get(size, _UNITS[8])
+    load = f"ld.global.nc.{name} $0, [$1];"
+    if wanted is not None:
+        move = f"mov.{'b16' if size < 4 else name} $0, 0;"
+        load = f"{{ .reg .pred p; setp.ne.b32 p, $2, 0; {move} @p {load} }}"
+    constraints = f"={mark},l" if wanted is None else f"=&{mark},l,r"
+    for first in range(0, size, 8):
+        args = [builder.gep(pointer, [ir.Constant(_I32, first)])] + ([] if wanted is None else [wanted])
+        got = _asm(builder, unit, load, constraints, args)
+        got = builder.trunc(got, _I8) if size == 1 else got
+        place = builder.gep(builder.bitcast(memory, _I8.as_pointer()), [ir.Constant(_I32, first)])
+        builder.store(got, builder.bitcast(place, got.type.as_pointer()))
+    return _unpacked(context, builder, dtype, memory, 0)
+
+
+# By an element's bytes: the type of a register, what a load into it is called, and the register's kind. Larger elements
+# are loaded eight bytes at a time.
+_UNITS = {1: (_I16, "u8", "h"), 2: (_I16, "b16", "h"), 4: (_I32, "b32", "r"), 8: (_I64, "b64", "l")}
+
+
 @intrinsic
 def load(_: Any, array: Any, index: Any) -> Any:
     """Return ``array[index]`` of an input, which the kernel does not change: through the read-only path and L1."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        array_type, index_type = signature.args
-        dtype = array_type.dtype
-        pointer = _pointer(context, builder, array_type, args[0], index_type, args[1])
-        if _is_half(dtype):
-            bits = _asm(builder, _I16, "ld.global.nc.b16 $0, [$1];", "=h,l", [pointer])
-            return _widened(builder, dtype, bits)
-        element = context.get_data_type(dtype)
-        memory = cgutils.alloca_once(builder, ir.ArrayType(element, 1))
-        size = context.get_abi_sizeof(element)
-        unit, name, mark = {1: (_I16, "u8", "h"), 2: (_I16, "b16", "h"), 4: (_I32, "b32", "r")}.get(
-            size, (_I64, "b64", "l")
-        )
-        for first in range(0, size, 8):
-            at = builder.gep(pointer, [ir.Constant(_I32, first)])
-            got = _asm(builder, unit, f"ld.global.nc.{name} $0, [$1];", f"={mark},l", [at])
-            got = builder.trunc(got, _I8) if size == 1 else got
-            place = builder.gep(builder.bitcast(memory, _I8.as_pointer()), [ir.Constant(_I32, first)])
-            builder.store(got, builder.bitcast(place, got.type.as_pointer()))
-        return _unpacked(context, builder, dtype, memory, 0)
+        return _load_one(context, builder, signature, *args)
 
     return _loaded(array.dtype)(array, index), codegen
+
+
+@intrinsic
+def load_if(_: Any, wanted: Any, array: Any, index: Any) -> Any:
+    """Return the same where *wanted*, and zero, without an access, where not."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        flag = builder.zext(context.cast(builder, args[0], signature.args[0], types.boolean), _I32)
+        inner = signature.return_type(*signature.args[1:])
+        return _load_one(context, builder, inner, args[1], args[2], flag)
+
+    return _loaded(array.dtype)(wanted, array, index), codegen
 
 
 @intrinsic

@@ -11,6 +11,8 @@ from .memory import is_aligned, load, load4
 
 #: Bytes of shared memory that a block can have, on the GPUs that have most (compute capability 9.0: 227 KiB).
 SHARED_BYTES = 227 * 1024
+#: Bytes of it that CUDA keeps of each block's.
+RESERVED = 1024
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -36,12 +38,18 @@ def stage_bits(events: Any, words: Any) -> Any:
 
 
 @cuda.jit(device=True, forceinline=True)
-def stage_slice(x: Any, first: Any, count: Any, words: Any) -> Any:
+def stage_slice(x: Any, first: Any, count: Any, words: Any) -> None:
     """Copy ``x[first : first + count]`` to shared memory; the block's threads must meet before they read it."""
-    done = np.int64(0)
-    if is_aligned(x) and first % 4 == 0:
-        done = count // 4 * 4
-        for i in range(4 * cuda.threadIdx.x, done, 4 * cuda.blockDim.x):
-            words[i], words[i + 1], words[i + 2], words[i + 3] = load4(x, first + i)
-    for i in range(done + cuda.threadIdx.x, count, cuda.blockDim.x):
+    step = cuda.blockDim.x
+    i = np.int64(cuda.threadIdx.x)
+    while i + 7 * step < count:  # eight loads at a time, which overlap
+        a, b = load(x, first + i), load(x, first + i + step)
+        c, d = load(x, first + i + 2 * step), load(x, first + i + 3 * step)
+        e, f = load(x, first + i + 4 * step), load(x, first + i + 5 * step)
+        g, h = load(x, first + i + 6 * step), load(x, first + i + 7 * step)
+        words[i], words[i + step], words[i + 2 * step], words[i + 3 * step] = a, b, c, d
+        words[i + 4 * step], words[i + 5 * step], words[i + 6 * step], words[i + 7 * step] = e, f, g, h
+        i += 8 * step
+    while i < count:
         words[i] = load(x, first + i)
+        i += step

@@ -63,17 +63,17 @@ def walk_of(entries: Entries, *, prefetch: bool = False) -> Callable[..., Any]:
         return kind((four[0] + four[1]) + (four[2] + four[3]))
 
     @cuda.jit(device=True, forceinline=True)
-    def between(four: Any, at: Any, first: Any, last: Any) -> Any:
-        return kind(
-            (
-                (four[0] if first <= at and at < last else zero)
-                + (four[1] if first <= at + 1 and at + 1 < last else zero)
-            )
-            + (
-                (four[2] if first <= at + 2 and at + 2 < last else zero)
-                + (four[3] if first <= at + 3 and at + 3 < last else zero)
-            )
-        )
+    def within(four: Any, whole: Any, at: Any, first: Any, last: Any) -> Any:
+        """Return the sum of the terms at places *at* to *at* + 3 that are from *first* to *last*."""
+        if first <= at and at + 4 <= last:
+            return whole
+        found = zero
+        if at < last and at + 4 > first:  # one thread, where a row begins or ends within its four
+            found = kind(found + (four[0] if first <= at and at < last else zero))
+            found = kind(found + (four[1] if first <= at + 1 and at + 1 < last else zero))
+            found = kind(found + (four[2] if first <= at + 2 and at + 2 < last else zero))
+            found = kind(found + (four[3] if first <= at + 3 and at + 3 < last else zero))
+        return found
 
     @cuda.jit(device=True, forceinline=True)
     def walk(
@@ -83,6 +83,7 @@ def walk_of(entries: Entries, *, prefetch: bool = False) -> Callable[..., Any]:
         at = np.int32(4 * lane)
         row = row_at(indptr, rows, start)
         end = np.int64(load(indptr, row + 1))
+        after = np.int64(load(indptr, min(row + 2, rows)))  # of the next row, before it is asked for
         found = zero
         tile = start // 4 * 4
         first = np.int32(start - tile)
@@ -105,28 +106,32 @@ def walk_of(entries: Entries, *, prefetch: bool = False) -> Callable[..., Any]:
                 p1 = singles(data, indices, source, k + 128, stop)
                 p2 = singles(data, indices, source, k + 256, stop)
                 p3 = singles(data, indices, source, k + 384, stop)
+            s0, s1, s2, s3 = all_of(p0), all_of(p1), all_of(p2), all_of(p3)
             left = np.int32(min(stop - tile, np.int64(TILE)))
             while first < left:
                 last = np.int32(min(end - tile, np.int64(left)))
                 if first == 0 and last == TILE:
-                    found = kind(found + ((all_of(p0) + all_of(p1)) + (all_of(p2) + all_of(p3))))
+                    found = kind(found + ((s0 + s1) + (s2 + s3)))
                 else:
                     if first < 128:
-                        found = kind(found + between(p0, at, first, last))
+                        found = kind(found + within(p0, s0, at, first, last))
                     if first < 256 and last > 128:
-                        found = kind(found + between(p1, at + 128, first, last))
+                        found = kind(found + within(p1, s1, at + 128, first, last))
                     if first < 384 and last > 256:
-                        found = kind(found + between(p2, at + 256, first, last))
+                        found = kind(found + within(p2, s2, at + 256, first, last))
                     if last > 384:
-                        found = kind(found + between(p3, at + 384, first, last))
+                        found = kind(found + within(p3, s3, at + 384, first, last))
                 here = tile + last
                 if here in (end, stop):
                     whole = total(found)
                     if lane == 0:
                         add_to(y, row - skipped, value(data, whole))
                     found = zero
-                    if here < stop:
+                    if after > here:
+                        row, end = row + 1, after
+                    elif here < stop:
                         row, end = next_row(indptr, rows, row, here)
+                    after = np.int64(load(indptr, min(row + 2, rows)))
                 first = last
             first = np.int32(0)
             tile += TILE
