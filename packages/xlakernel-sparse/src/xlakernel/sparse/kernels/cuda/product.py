@@ -8,11 +8,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .events import scatter_events
 from .gather import gather_vector
 from .gather_matrix import gather_matrix
 from .scatter import scatter_vector
-from .scatter_matrix import scatter_event_matrix, scatter_matrix
+from .scatter_matrix import scatter_matrix
 
 
 def product(
@@ -28,21 +27,17 @@ def product(
       homogeneous: whether all entries have the weight ``data[0]``.
     """
     (out,) = outs
-    is_vector, dense = len(out.shape) == 1, operand == "dense"
+    is_vector = len(out.shape) == 1
     if not out.size or 0 in shape:
         return lambda data, indices, indptr, x: jnp.zeros(out.shape, out.dtype)
     if not transpose and is_vector:
         multiply = gather_vector(out, operand=operand, shape=shape, homogeneous=homogeneous)
     elif not transpose:
         multiply = gather_matrix(out, operand=operand, homogeneous=homogeneous)
-    elif is_vector and dense:
-        multiply = scatter_vector(out, homogeneous=homogeneous)
     elif is_vector:
-        multiply = scatter_events(out, operand=operand, homogeneous=homogeneous)
-    elif dense:
-        multiply = scatter_matrix(out, homogeneous=homogeneous)
+        multiply = scatter_vector(out, operand=operand, homogeneous=homogeneous)
     else:
-        multiply = scatter_event_matrix(out, operand=operand, homogeneous=homogeneous)
+        multiply = scatter_matrix(out, operand=operand, homogeneous=homogeneous)
     return _where_entries(multiply, out)
 
 
@@ -57,17 +52,23 @@ def compact_product(
       homogeneous: whether all entries have the weight ``data[0]``.
     """
     (out,) = outs
-    if 0 in shape:
-        return lambda data, indices, indptr, active, count: jnp.zeros(out.shape, out.dtype)
-    return _where_entries(scatter_events(out, operand="binary", homogeneous=homogeneous, listed=True), out)
+    rows = shape[0]
+    multiply = product(outs, operand="weighted", shape=shape, transpose=True, homogeneous=homogeneous)
+
+    def sum_rows(data: Any, indices: Any, indptr: Any, active: Any, count: Any) -> Any:
+        listed = jnp.where(jnp.arange(active.size) < count, active, rows)  # others are dropped
+        times = jnp.zeros((rows,), out.dtype).at[listed].add(1, mode="drop")
+        return multiply(data, indices, indptr, times)
+
+    return sum_rows
 
 
 def _where_entries(multiply: Callable[..., Any], out: jax.ShapeDtypeStruct) -> Callable[..., Any]:
     """Return *multiply* for a matrix that may have no entries, which no kernel is launched for."""
 
-    def checked(data: Any, indices: Any, indptr: Any, x: Any, *count: Any) -> Any:
+    def checked(data: Any, indices: Any, indptr: Any, x: Any) -> Any:
         if not indices.size or not x.size:
             return jnp.zeros(out.shape, out.dtype)
-        return multiply(data, indices, indptr, x, *count)
+        return multiply(data, indices, indptr, x)
 
     return checked

@@ -1,4 +1,4 @@
-"""The transpose of a compressed matrix times a dense vector: every entry is added to where its column says."""
+"""The transpose of a compressed matrix times a vector: active rows are added to where their columns say."""
 
 from __future__ import annotations
 
@@ -12,48 +12,63 @@ from numba import cuda
 
 from xlakernel.cuda import numba_cuda_kernel
 
-from .launches import blocks_of, multiprocessors, share_of
+from .launches import blocks_of, multiprocessors
 from .memory import load
 from .numbers import in_memory, kind_of
 from .push import push_of
-from .walk import TILE
-from .warp import next_row, row_at
+from .shares import active_rows_of
+from .tally import tally_launch
+from .terms import counts
 
 _THREADS = 256
+_WARPS = 96  # on a multiprocessor: more than fit at once, so that what is uneven by chance evens out
 
 
 @functools.cache
-def _kernel(kind: type, homogeneous: bool) -> Any:
-    push = push_of("dense", kind, homogeneous=homogeneous)
+def visit_of(operand: str, kind: type, homogeneous: bool) -> Callable[..., Any]:
+    """Return a device function that adds the active rows of a share to a vector in memory; see `active_rows_of`."""
+    push, is_active = push_of(operand, kind, homogeneous=homogeneous), counts(operand)
+
+    @cuda.jit(device=True, forceinline=True)
+    def active(x: Any, row: Any) -> Any:
+        return is_active(load(x, row))
+
+    @cuda.jit(device=True, forceinline=True)
+    def push_row(row: Any, first: Any, last: Any, to: Any) -> None:
+        data, indices, x, y = to
+        push(data, indices, first, last, load(x, row), y)
+
+    return active_rows_of(active, push_row)
+
+
+@functools.cache
+def _kernel(operand: str, kind: type, homogeneous: bool) -> Any:
+    visit = visit_of(operand, kind, homogeneous)
 
     @cuda.jit(launch_bounds=_THREADS)
     def scatter_vector(data: Any, indices: Any, indptr: Any, x: Any, y: Any, share: Any) -> None:
         rows = np.int64(x.size)
-        start = np.int64(cuda.grid(1) // 32) * share
-        stop = min(start + share, np.int64(load(indptr, rows)))
-        if start < stop:
-            row = row_at(indptr, rows, start)
-            end = np.int64(load(indptr, row + 1))
-            while start < stop:
-                last = min(end, stop)
-                push(data, indices, start, last, load(x, row), y)
-                start = last
-                if start < stop:
-                    row, end = next_row(indptr, rows, row, start)
+        begin = np.int64(cuda.grid(1) // 32) * share
+        end = min(begin + share, rows + np.int64(load(indptr, rows)))
+        if begin < end:
+            visit(indptr, x, rows, begin, end, (data, indices, x, y))
 
     return scatter_vector
 
 
-def scatter_vector(out: jax.ShapeDtypeStruct, *, homogeneous: bool) -> Callable[..., Any]:
-    """Return ``f(data, indices, indptr, x)``, the matrix's transpose times a dense vector."""
-    kernel = _kernel(kind_of(out.dtype), homogeneous)
+def scatter_vector(out: jax.ShapeDtypeStruct, *, operand: str, homogeneous: bool) -> Callable[..., Any]:
+    """Return ``f(data, indices, indptr, x)``, the matrix's transpose times a vector."""
 
     def multiply(data: Any, indices: Any, indptr: Any, x: Any) -> Any:
-        share = share_of(indices.size, multiprocessors() * 64, most=4 * TILE)
+        tally = tally_launch(out, operand, indices.size, homogeneous)
+        if tally:
+            return tally(data, indices, indptr, x)
+        places = x.size + indices.size
+        share = max(256, blocks_of(places, multiprocessors() * _WARPS))
         run = numba_cuda_kernel(
-            kernel,
+            _kernel(operand, kind_of(out.dtype), homogeneous),
             in_memory(out),
-            grid=blocks_of(indices.size, share * _THREADS // 32),
+            grid=blocks_of(places, share * _THREADS // 32),
             block=_THREADS,
             output_init=0,
         )
