@@ -21,7 +21,7 @@ from numba import cuda
 from xlakernel.cuda import numba_cuda_kernel
 
 from . import entries
-from .launches import multiprocessors
+from .launches import multiprocessors, threads_for
 from .layout import rows_of
 from .memory import load
 from .numbers import in_memory, kind_of
@@ -29,10 +29,6 @@ from .staging import RESERVED, SHARED_BYTES, stage_slice
 from .walk import TILE, walk_of
 from .warp import row_at
 
-_THREADS = 1024
-_WARPS = _THREADS // 32
-_PREFETCH = False
-_RESIDENT = 1
 _LOCAL = 1 << 16  # what 16 bits tell apart
 
 
@@ -89,10 +85,12 @@ def block_layout(indices: jax.Array, indptr: jax.Array, *, shape: tuple[int, int
 
 @functools.cache
 def _kernel(kind: type, homogeneous: bool) -> Any:
+    threads = threads_for(kind)
+    warps = threads // 32
     of_entry = entries.products("dense", kind, entries.from_slice, homogeneous=homogeneous)
-    walk = walk_of(of_entry, prefetch=_PREFETCH)
+    walk = walk_of(of_entry)
 
-    @cuda.jit(launch_bounds=_THREADS)
+    @cuda.jit(launch_bounds=threads)
     def blocked_vector(data: Any, indices: Any, indptr: Any, x: Any, y: Any, width: Any, share: Any) -> None:
         part = cuda.shared.array(0, kind)
         rows = np.int64(y.size)
@@ -106,7 +104,7 @@ def _kernel(kind: type, homogeneous: bool) -> Any:
             stage_slice(x, block * width, min(width, x.size - block * width), part)
             cuda.syncthreads()
             base = start // 4 * 4
-            each = ((end - base + TILE - 1) // TILE + _WARPS - 1) // _WARPS * TILE
+            each = ((end - base + TILE - 1) // TILE + warps - 1) // warps * TILE
             warp = np.int64(cuda.threadIdx.x // 32)
             first = max(start, base + warp * each)
             last = min(end, base + (warp + 1) * each)
@@ -129,18 +127,18 @@ def blocked_product(
     """
     (out,) = outs
     kind, struct = kind_of(out.dtype), in_memory(out)
-    width = block_width(shape[1], out.dtype)
+    width, threads = block_width(shape[1], out.dtype), threads_for(kind)
 
     def multiply(data: Any, indices: Any, indptr: Any, x: Any) -> Any:
         if not indices.size or not out.size:
             return jnp.zeros(out.shape, out.dtype)
-        blocks = min(multiprocessors() * _RESIDENT, math.ceil(indices.size / (TILE * _WARPS)))
+        blocks = min(multiprocessors(), math.ceil(indices.size / (TILE * threads // 32)))
         share = math.ceil(indices.size / blocks / 4) * 4
         run = numba_cuda_kernel(
             _kernel(kind, homogeneous),
             struct,
             grid=blocks,
-            block=_THREADS,
+            block=threads,
             shared_mem=width * np.dtype(kind).itemsize,
             output_init=0,
         )

@@ -13,17 +13,14 @@ from numba import cuda
 from xlakernel.cuda import numba_cuda_kernel
 
 from . import entries
-from .launches import blocks_of, multiprocessors, share_of
+from .launches import blocks_of, multiprocessors, share_of, threads_for
 from .memory import load
 from .numbers import in_memory, kind_of
 from .staging import RESERVED, SHARED_BYTES, stage_bits, stage_slice
 from .walk import TILE, walk_of
 
 _THREADS = 256
-_EVENT_THREADS = 512
-_PREFETCH = False
-_STAGED_THREADS = 1024
-_RESIDENT = 2
+_EVENT_THREADS = 1024
 
 
 @functools.cache
@@ -43,9 +40,9 @@ def _kernel(operand: str, kind: type, homogeneous: bool) -> Any:
 @functools.cache
 def _staged_kernel(operand: str, kind: type, homogeneous: bool) -> Any:
     of_entry = entries.products(operand, kind, entries.from_front, homogeneous=homogeneous)
-    walk = walk_of(of_entry, prefetch=_PREFETCH)
+    walk = walk_of(of_entry)
 
-    @cuda.jit(launch_bounds=_STAGED_THREADS)
+    @cuda.jit(launch_bounds=threads_for(kind))
     def gather_staged(data: Any, indices: Any, indptr: Any, x: Any, y: Any, staged: Any, share: Any) -> None:
         front = cuda.shared.array(0, kind)
         stage_slice(x, 0, staged, front)
@@ -63,7 +60,7 @@ def _events_kernel(kind: type, homogeneous: bool) -> Any:
     of = entries.counted if homogeneous else entries.looked_up
     walk = walk_of(of(kind, entries.from_bits))
 
-    @cuda.jit(launch_bounds=(_EVENT_THREADS, _RESIDENT))
+    @cuda.jit(launch_bounds=_EVENT_THREADS)
     def gather_events(data: Any, indices: Any, indptr: Any, x: Any, y: Any, share: Any) -> None:
         words = cuda.shared.array(0, np.uint32)
         stage_bits(x, words)
@@ -91,16 +88,14 @@ def _launch_of(operand: str, dtype: Any, columns: int, entries: int, homogeneous
     if operand == "binary":
         bits = 4 * blocks_of(columns, 32)
         if bits <= SHARED_BYTES - RESERVED:
-            resident = max(1, min(_RESIDENT, SHARED_BYTES // (bits + RESERVED)))
-            return _Launch(_events_kernel(kind, homogeneous), _EVENT_THREADS, bits, resident, {})
+            return _Launch(_events_kernel(kind, homogeneous), _EVENT_THREADS, bits, 1, {})
     else:
         size = np.dtype(kind).itemsize
         staged = min(columns, (SHARED_BYTES - RESERVED) // size)
-        resident = max(1, min(2, SHARED_BYTES // (staged * size + RESERVED)))
         # What all blocks copy should be little beside what they look up.
-        if entries >= 2 * staged * multiprocessors() * resident:
+        if entries >= 2 * staged * multiprocessors():
             kernel = _staged_kernel(operand, kind, homogeneous)
-            return _Launch(kernel, _STAGED_THREADS, staged * size, resident, {"staged": staged})
+            return _Launch(kernel, threads_for(kind), staged * size, 1, {"staged": staged})
     return _Launch(_kernel(operand, kind, homogeneous), _THREADS, 0, 0, {})
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import math
 
+import numpy as np
+
 from .walk import TILE
 
 #: Multiprocessors of the GPUs that the launches are measured on (H100, H200), for where there is no GPU to ask.
@@ -36,3 +38,8 @@ def share_of(entries: int, warps: int, *, most: int) -> int:
 def blocks_of(work: int, each: int) -> int:
     """Return how many blocks take *work*, one at least, so that there is a launch."""
     return max(1, math.ceil(work / each))
+
+
+def threads_for(kind: type) -> int:
+    """Return how many threads a block has that fills a multiprocessor: all that there are registers for."""
+    return 1024 if np.dtype(kind).itemsize <= 4 else 512

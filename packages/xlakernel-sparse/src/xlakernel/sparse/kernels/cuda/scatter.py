@@ -16,7 +16,7 @@ from .launches import blocks_of, multiprocessors
 from .memory import load
 from .numbers import in_memory, kind_of
 from .push import push_of
-from .shares import active_rows_of
+from .shares import active_rows_of, share_number
 from .tally import tally_launch
 from .terms import counts
 
@@ -48,7 +48,7 @@ def _kernel(operand: str, kind: type, homogeneous: bool) -> Any:
     @cuda.jit(launch_bounds=_THREADS)
     def scatter_vector(data: Any, indices: Any, indptr: Any, x: Any, y: Any, share: Any) -> None:
         rows = np.int64(x.size)
-        begin = np.int64(cuda.grid(1) // 32) * share
+        begin = share_number(cuda.gridDim.x, cuda.blockIdx.x) * share
         end = min(begin + share, rows + np.int64(load(indptr, rows)))
         if begin < end:
             visit(indptr, x, rows, begin, end, (data, indices, x, y))

@@ -16,7 +16,7 @@ from .columns import group_of, tiles_of, weights_of
 from .launches import blocks_of, multiprocessors
 from .memory import add_to, load
 from .numbers import in_memory, kind_of
-from .shares import active_rows_of
+from .shares import active_rows_of, share_number
 from .terms import counts, term
 from .walk import TILE
 from .warp import ALL
@@ -72,7 +72,7 @@ def _kernel(operand: str, kind: type, homogeneous: bool, group: int) -> Any:
     @cuda.jit(launch_bounds=_THREADS)
     def scatter_matrix(data: Any, indices: Any, indptr: Any, x: Any, active: Any, y: Any, share: Any) -> None:
         rows = np.int64(x.shape[0])
-        begin = np.int64(cuda.grid(1) // 32) * share
+        begin = share_number(cuda.gridDim.x, cuda.blockIdx.x) * share
         end = min(begin + share, rows + np.int64(load(indptr, rows)))
         if begin < end:
             visit(indptr, active, rows, begin, end, (data, indices, x, y))

@@ -12,6 +12,15 @@ from .memory import load
 from .warp import ALL, row_of_share
 
 
+@cuda.jit(device=True, forceinline=True)
+def share_number(blocks: Any, block: Any) -> Any:
+    """Return the number of a warp's share: those beside each other are of different blocks.
+
+    A long row that is active is then the work of many multiprocessors, not of one.
+    """
+    return np.int64(cuda.threadIdx.x // 32) * blocks + block
+
+
 def active_rows_of(is_active: Callable[..., Any], push: Callable[..., Any]) -> Callable[..., Any]:
     """Return a device function for all threads of a warp: ``visit(indptr, x, rows, begin, end, to)``.
 
@@ -32,10 +41,10 @@ def active_rows_of(is_active: Callable[..., Any], push: Callable[..., Any]) -> C
             if row < rows and is_active(x, row):
                 first = max(np.int64(load(indptr, row)), begin - row - 1)
                 last = min(np.int64(load(indptr, row + 1)), end - row - 1)
-            left = cuda.ballot_sync(ALL, first < last)
+            left = np.uint32(cuda.ballot_sync(ALL, first < last))
             while left != 0:
                 lane = cuda.ffs(left) - 1
-                left &= left - 1
+                left = np.uint32(left & (left - np.uint32(1)))
                 push(base + lane, cuda.shfl_sync(ALL, first, lane), cuda.shfl_sync(ALL, last, lane), to)
             base += 32
 

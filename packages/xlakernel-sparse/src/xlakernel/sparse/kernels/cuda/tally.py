@@ -25,15 +25,15 @@ from xlakernel.cuda import numba_cuda_kernel
 from .launches import multiprocessors
 from .memory import add_to, is_aligned, load, load4_if
 from .push import columns_of, push_of
-from .shares import active_rows_of
+from .shares import active_rows_of, share_number
 from .staging import RESERVED, SHARED_BYTES
 from .walk import TILE
 
 _THREADS = 1024
 _WARPS = _THREADS // 32
 _SAMPLES = 8 * _THREADS
-#: Shares of the work that a warp takes one after the other.
-_SHARES = 4
+#: Shares of the work that a warp takes one after the other: of equal weights, of others.
+_SHARES = {True: 1, False: 2}
 #: Active entries for each column, from which on it pays: of equal weights, of others.
 MANY = {True: 40, False: 70}
 #: What a counter of 16 bits is emptied at, long before it is full: others may count on meanwhile.
@@ -141,6 +141,7 @@ def _row_tally(homogeneous: bool) -> Callable[..., Any]:
 @functools.cache
 def _kernel(homogeneous: bool) -> Any:
     push = push_of("binary", np.float32, homogeneous=homogeneous)
+    shares = _SHARES[homogeneous]
     element, total = (np.uint32, _counted) if homogeneous else (np.float32, _added)
 
     @cuda.jit(device=True, forceinline=True)
@@ -159,7 +160,7 @@ def _kernel(homogeneous: bool) -> Any:
         places = rows + np.int64(load(indptr, rows))
         if _sampled(x, hits) < many:
             share = (places + cuda.gridsize(1) // 32 - 1) // (cuda.gridsize(1) // 32)
-            begin = np.int64(cuda.grid(1) // 32) * share
+            begin = share_number(cuda.gridDim.x, cuda.blockIdx.x) * share
             if begin < places:
                 visit(indptr, x, rows, begin, min(begin + share, places), (data, indices, y))
             return
@@ -169,19 +170,22 @@ def _kernel(homogeneous: bool) -> Any:
         cuda.syncthreads()
         low = np.int64(cuda.blockIdx.x % slices) * width
         here = min(np.int64(width), y.size - low)
-        warps = cuda.gridDim.x // slices * _WARPS
-        share = (places + warps * _SHARES - 1) // (warps * _SHARES)
-        number = np.int64(cuda.blockIdx.x // slices * _WARPS + cuda.threadIdx.x // 32)
-        if cuda.blockIdx.x < cuda.gridDim.x // slices * slices:
+        blocks = cuda.gridDim.x // slices  # for each slice of the columns
+        warps = np.int64(blocks * _WARPS)
+        share = (places + warps * shares - 1) // (warps * shares)
+        if cuda.blockIdx.x < blocks * slices:
+            number = share_number(blocks, cuda.blockIdx.x // slices)
             for begin in range(number * share, places, warps * share):
                 visit_tallying(
                     indptr, x, rows, begin, min(begin + share, places), (data, indices, (sums, y, low, here))
                 )
         cuda.syncthreads()
+        ahead = here * np.int64(cuda.blockIdx.x) // cuda.gridDim.x  # no two blocks add to one place at a time
         for i in range(cuda.threadIdx.x, here, cuda.blockDim.x):
-            found = total(sums, i)
+            column = i + ahead if i + ahead < here else i + ahead - here
+            found = total(sums, column)
             if found != 0:
-                add_to(y, low + i, found * np.float32(load(data, 0)) if homogeneous else found)
+                add_to(y, low + column, found * np.float32(load(data, 0)) if homogeneous else found)
 
     return tally_events
 

@@ -22,15 +22,11 @@ from .warp import next_row, row_at, warp_sum
 TILE = 512
 
 
-def walk_of(entries: Entries, *, prefetch: bool = False) -> Callable[..., Any]:
+def walk_of(entries: Entries) -> Callable[..., Any]:
     """Return a device function that adds the rows of some entries to the output.
 
     It is ``walk(data, indices, indptr, rows, source, start, stop, y, skipped)``, for all threads of a warp: the entries
     from *start* to *stop*, at least one, where ``y`` begins with row *skipped*.
-
-    Args:
-      entries: what an entry is.
-      prefetch: whether a tile is loaded while the one before is added up, which takes registers.
     """
     kind, raw, terms, one, value, is_aligned = entries
     total = warp_sum(kind)
@@ -88,15 +84,11 @@ def walk_of(entries: Entries, *, prefetch: bool = False) -> Callable[..., Any]:
         tile = start // 4 * 4
         first = np.int32(start - tile)
         is_fast = is_aligned(data, indices) and tile + TILE <= stop
-        if prefetch and is_fast:
-            ahead = quads(data, indices, tile + at)
         while tile < stop:
             k = tile + at
             if is_fast:
-                now = ahead if prefetch else quads(data, indices, k)
+                now = quads(data, indices, k)
                 is_fast = tile + 2 * TILE <= stop
-                if prefetch and is_fast:
-                    ahead = quads(data, indices, k + TILE)
                 p0 = terms(now[0], data, source, k)
                 p1 = terms(now[1], data, source, k + 128)
                 p2 = terms(now[2], data, source, k + 256)
