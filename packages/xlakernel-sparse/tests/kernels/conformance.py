@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from structures import BFLOAT16, assert_sums, draw, numbers, sum_entries
+from structures import BFLOAT16, assert_sums, draw, numbers, operand_of, sum_entries, wide_of
 
 from xlakernel.core import debug_mode
 
@@ -53,15 +53,6 @@ each_weight = pytest.mark.parametrize("homogeneous", [False, True], ids=["weight
 
 def struct(shape, dtype):
     return jax.ShapeDtypeStruct(shape, np.dtype(dtype))
-
-
-def operand_of(rng, operand, size, columns, dtype, rate=0.3):
-    shape = (size,) if columns is None else (size, columns)
-    active = rng.random(shape) < rate
-    if operand == "binary":
-        return active
-    values = numbers(rng, shape, dtype)
-    return values * active if operand == "weighted" else values
 
 
 class KernelCases:
@@ -401,9 +392,3 @@ class KernelCases:
         with debug_mode():
             self.check_product(LARGE["large"](), "dense", transpose, None, homogeneous=False)
             self.check_product(LARGE["large"](), "dense", transpose, 40, homogeneous=True)
-
-
-def wide_of(values, dtype):
-    """Return the dtype in which expected values are computed: floats in double precision, integers in their own."""
-    kind = np.dtype(dtype).kind
-    return np.dtype(dtype) if kind in "iu" else np.dtype(np.complex128 if kind == "c" else np.float64)

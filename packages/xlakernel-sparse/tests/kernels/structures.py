@@ -63,6 +63,22 @@ def numbers(rng, shape, dtype):
     return (real + 1j * rng.uniform(-1, 1, shape) if dtype.kind == "c" else real).astype(dtype)
 
 
+def operand_of(rng, operand, size, columns, dtype, rate=0.3):
+    """Return an operand with *size* rows, a vector if *columns* is None, of which *rate* is active."""
+    shape = (size,) if columns is None else (size, columns)
+    active = rng.random(shape) < rate
+    if operand == "binary":
+        return active
+    values = numbers(rng, shape, dtype)
+    return values * active if operand == "weighted" else values
+
+
+def wide_of(values, dtype):
+    """Return the dtype in which expected values are computed: floats in double precision, integers in their own."""
+    kind = np.dtype(dtype).kind
+    return np.dtype(dtype) if kind in "iu" else np.dtype(np.complex128 if kind == "c" else np.float64)
+
+
 def sum_entries(target, source, weights, x, size, operand):
     """Return the sums ``y[target] += weights * x[source]``, and those of the magnitudes, as the measure of errors."""
     kind = wide(weights.dtype if operand == "binary" else np.result_type(wide(weights.dtype), wide(x.dtype)))
