@@ -26,5 +26,5 @@ class TestNumba(KernelCases):
 def test_a_kernel_can_be_kept_on_disk_and_exported(name):
     """Its content hash is the same in every process."""
     kernel = KERNELS[name]
-    assert unknown_objects(COMPILER.fresh(kernel), COMPILER.implementations) == []
+    assert unknown_objects(COMPILER.fresh(kernel), COMPILER.implementations()) == []
     assert kernel.stats.cache_path is not None

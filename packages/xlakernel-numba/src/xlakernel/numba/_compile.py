@@ -204,7 +204,7 @@ class NumbaKernel(Kernel):
         user = self.dispatcher
         own = COMPILER.fresh(user)
         # What no other process can name would be written by each one, and never read.
-        if user.stats.cache_path is not None and is_reproducible(user, COMPILER.implementations):
+        if user.stats.cache_path is not None and is_reproducible(user, COMPILER.implementations()):
             enable_disk_cache(own, content)
         return own
 

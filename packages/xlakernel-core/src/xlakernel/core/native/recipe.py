@@ -31,7 +31,7 @@ class Compiler:
       kind: the class of its dispatchers.
       parts: returns what a dispatcher is made of, its Python function among them; picklable if these are.
       make: makes a dispatcher of these.
-      implementations: see `fingerprint`.
+      implementations: returns what `fingerprint` takes, as it is now.
       lock: held while it compiles.
       options: returns what else a dispatcher's code depends on.
     """
@@ -41,7 +41,7 @@ class Compiler:
     kind: type
     parts: Callable[[Any], tuple[Any, ...]]
     make: Callable[..., Any]
-    implementations: Implementations
+    implementations: Callable[[], Implementations]
     lock: AbstractContextManager[Any]
     options: Callable[[Any], Mapping[str, Any]] = lambda _: {}
 
@@ -52,7 +52,7 @@ class Compiler:
     def fingerprint(self, dispatcher: Any, definition: Definition | None = None) -> str:
         """Return the fingerprint of a kernel and of all it refers to."""
         options = self.options(dispatcher) or None
-        return fingerprint(dispatcher, options, self.implementations, definition)
+        return fingerprint(dispatcher, options, self.implementations(), definition)
 
     def source_fingerprint(self, dispatcher: Any) -> str | None:
         """Return the one that all versions of Python agree on; None: some source is missing."""
@@ -63,7 +63,7 @@ class Compiler:
 
     def unknown(self, dispatcher: Any) -> list[Any]:
         """Return the objects that make a kernel another one in each process."""
-        return unknown_objects(dispatcher, self.implementations)
+        return unknown_objects(dispatcher, self.implementations())
 
 
 def is_importable(dispatcher: Any) -> bool:
@@ -181,29 +181,36 @@ def _describe_unknown(value: Any) -> str:
     )
 
 
-def implementations_in(context: Any) -> Implementations:
-    """Return the function that finds what users have declared for the code of one of Numba's typing contexts.
+def implementations_in(context: Any) -> Callable[[], Implementations]:
+    """Return a function that takes note of what users have declared for the code of one of Numba's typing contexts.
 
-    It yields what is compiled in place of a plain function, or for an attribute of a name. That is declared by
-    ``numba.overload`` and ``register_jitable``, and by ``overload_method`` and ``overload_attribute``.
+    It returns another one, which finds what is compiled in place of a plain function, or for an attribute of a name.
+    That is declared by ``numba.overload`` and ``register_jitable``, and by ``overload_method`` and
+    ``overload_attribute``.
     """
 
-    def implementations(what: Any) -> Iterator[Any]:
-        context.refresh()  # take note of what was declared since the last compilation
-        templates: Any
-        if isinstance(what, str):
-            every = itertools.chain.from_iterable(list(context._attributes.values()))
-            templates = [template for template in every if getattr(template, "_attr", None) == what]
-        else:
-            try:
-                templates = getattr(context.resolve_value_type(what), "templates", ())
-            except ValueError:  # nothing: Numba will not compile a call of it
-                return
-        for template in templates:
-            found = getattr(template, "_overload_func", None)
-            # Numba's own are known by its version; some of them are declared late.
-            own = isinstance(what, str) and str(getattr(found, "__module__", "")).startswith("numba.")
-            if found is not None and found is not what and not own:
-                yield found
+    def take_note() -> Implementations:
+        context.refresh()  # of what was declared since the last compilation
+        of_attributes: dict[str, list[Any]] = {}
+        for template in itertools.chain.from_iterable(list(context._attributes.values())):
+            of_attributes.setdefault(getattr(template, "_attr", None) or "", []).append(template)
 
-    return implementations
+        def implementations(what: Any) -> Iterator[Any]:
+            templates: Any
+            if isinstance(what, str):
+                templates = of_attributes.get(what, ())
+            else:
+                try:
+                    templates = getattr(context.resolve_value_type(what), "templates", ())
+                except ValueError:  # nothing: Numba will not compile a call of it
+                    return
+            for template in templates:
+                found = getattr(template, "_overload_func", None)
+                # Numba's own are known by its version; some of them are declared late.
+                own = isinstance(what, str) and str(getattr(found, "__module__", "")).startswith("numba.")
+                if found is not None and found is not what and not own:
+                    yield found
+
+        return implementations
+
+    return take_note
