@@ -13,6 +13,7 @@ from sphinx.errors import ExtensionError
 import xlakernel.core
 import xlakernel.cuda
 import xlakernel.numba
+import xlakernel.sparse
 import xlakernel.warp
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -36,6 +37,7 @@ myst_substitutions = {
     "numba_version": xlakernel.numba.__version__,
     "cuda_version": xlakernel.cuda.__version__,
     "warp_version": xlakernel.warp.__version__,
+    "sparse_version": xlakernel.sparse.__version__,
 }
 
 # A page that fails, or writes a warning, fails the build. The examples are for the CPU, also where there is a GPU.

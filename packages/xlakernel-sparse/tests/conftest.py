@@ -1,0 +1,118 @@
+"""Matrices, strategies and settings that several test files share."""
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from xlakernel.core import use_backend
+from xlakernel.sparse import COO, CSC, CSR
+
+# Several devices without several machines. It must be said before JAX starts.
+if jax.config.jax_num_cpu_devices != 4:
+    jax.config.update("jax_num_cpu_devices", 4)
+
+settings.register_profile("xlakernel", deadline=None, database=None, max_examples=15)
+settings.load_profile("xlakernel")
+
+#: Programs are compiled for each shape and number of entries: tests that need no other use these.
+SHAPE = (5, 4)
+ROOM = 10
+
+
+@pytest.fixture
+def x64():
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture(scope="module")
+def plain_jax():
+    """Use the plain JAX kernels, which are compiled quickest, in all tests of a file."""
+    with use_backend("jax"):
+        yield
+
+
+@pytest.fixture(scope="session", params=[CSR, CSC, COO], ids=lambda kind: kind.__name__)
+def kind(request):
+    """A format."""
+    return request.param
+
+
+def place_entries(entries, shape):
+    """Return the dense matrix of the entries ``(row, column, weight)``, in double precision; duplicates add up."""
+    complexes = any(np.iscomplexobj(weight) for *_, weight in entries)
+    dense = np.zeros(shape, np.complex128 if complexes else np.float64)
+    for row, column, weight in entries:
+        dense[row, column] += weight
+    return dense
+
+
+def build_matrix(kind, entries, shape=SHAPE, *, room=ROOM, dtype="float32", index="int32", equal=None):
+    """Make a matrix of entries as they are, neither sorted nor summed, with padding behind up to *room*.
+
+    The weights of padding are NaN where the dtype has it: they must never be seen.
+    """
+    room = max(room, len(entries))
+    axis = {CSR: 0, CSC: 1, COO: None}[kind]
+    if axis is not None:
+        entries = sorted(entries, key=lambda entry: entry[axis])  # stable: unsorted within a line
+    padding = np.nan if np.dtype(dtype).kind in "fcV" else 77
+    data = np.full(room, padding, np.complex128 if np.dtype(dtype).kind == "c" else np.float64)
+    data[: len(entries)] = [weight for *_, weight in entries]
+    data = data.astype(dtype) if equal is None else np.array([equal], dtype)
+    outside = [kind is COO and extent for extent in shape]
+    places = [
+        np.array([entry[i] for entry in entries] + [outside[i]] * (room - len(entries)), index).reshape(room)
+        for i in (0, 1)
+    ]
+    if axis is None:
+        return COO((data, *places), shape=shape)
+    lines = places[axis][: len(entries)]
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(lines, minlength=shape[axis]))]).astype(index)
+    return kind((data, places[1 - axis], indptr), shape=shape)
+
+
+@pytest.fixture(scope="session")
+def build():
+    """Return `build_matrix`."""
+    return build_matrix
+
+
+@pytest.fixture(scope="session")
+def dense_of():
+    """Return `place_entries`."""
+    return lambda entries, shape=SHAPE: place_entries(entries, shape)
+
+
+@pytest.fixture(scope="session")
+def entries():
+    """Return a strategy of entries in a matrix of 5 rows and 4 columns: unsorted, duplicates among them, up to 10.
+
+    Weights are small integers, so that sums are exact in every dtype.
+    """
+    entry = st.tuples(st.integers(0, SHAPE[0] - 1), st.integers(0, SHAPE[1] - 1), st.integers(-3, 3))
+    return st.lists(entry, max_size=ROOM)
+
+
+#: Unsorted, with a duplicate, a stored zero, an empty row and an empty column.
+ENTRIES = [(4, 3, 2.0), (0, 2, -1.0), (2, 3, 3.0), (0, 0, 1.0), (4, 0, -2.0), (2, 3, 1.0), (1, 2, 0.0)]
+
+
+@pytest.fixture(scope="session")
+def odd():
+    """Return entries with all that is odd: unsorted, a duplicate, a stored zero, an empty row and an empty column."""
+    return list(ENTRIES)
+
+
+@pytest.fixture
+def matrix(kind, odd):
+    """Return a matrix of each format, of the odd entries and with padding."""
+    return build_matrix(kind, odd)
+
+
+@pytest.fixture
+def dense(odd):
+    """Return the same matrix, dense, in float32."""
+    return place_entries(odd, SHAPE).astype(np.float32)

@@ -1,0 +1,166 @@
+"""Matrices whose rows or columns are spread over devices: values, gradients, and what the devices exchange."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+from numpy.testing import assert_allclose
+
+from xlakernel.core.errors import ArgumentError, InputError, ShapeError, StructureError
+from xlakernel.sparse import CSC, CSR, BinaryArray, BitPackedArray, CompactArray, WeightedArray
+
+RANDOM = np.random.default_rng(0)
+DEVICES = 4
+EVENTS = (BinaryArray, WeightedArray, BitPackedArray, CompactArray)
+
+
+def draw(shape):
+    dense = RANDOM.integers(1, 9, shape) * (RANDOM.random(shape) < 0.4)
+    dense[:, 1] = 0
+    return dense.astype(np.float32)
+
+
+def make_mesh(kind):
+    return jax.make_mesh((DEVICES,), ("x",), (getattr(AxisType, kind),), devices=jax.devices("cpu")[:DEVICES])
+
+
+@pytest.fixture(scope="module", params=["Auto", "Explicit"])
+def mesh(request):
+    return make_mesh(request.param)
+
+
+# What divides among the devices and what does not, rows and columns, each kind of mesh.
+CASES = {
+    "rows": ("Auto", (8, 12), CSR, False),
+    "columns, prepared": ("Auto", (8, 12), CSC, True),
+    "odd rows, prepared": ("Auto", (7, 5), CSR, True),
+    "odd columns": ("Auto", (7, 5), CSC, False),
+    "fewer rows than devices": ("Auto", (3, 9), CSR, False),
+    "rows, explicit": ("Explicit", (8, 12), CSR, True),
+    "odd columns, explicit": ("Explicit", (7, 5), CSC, False),
+}
+
+
+@pytest.fixture(params=CASES.values(), ids=CASES)
+def sharded(request):
+    """Return a spread matrix and the dense one."""
+    axes, shape, kind, prepared = request.param
+    dense = draw(shape)
+    matrix = kind.from_dense(dense).shard(make_mesh(axes), "x")
+    return (matrix.prepare() if prepared else matrix), dense
+
+
+def test_products(sharded):
+    matrix, dense = sharded
+    rows, columns = dense.shape
+    x, u = np.arange(columns, dtype=np.float32) % 3, np.arange(rows, dtype=np.float32) % 3
+    many = np.stack([x, x + 1], axis=1)
+    assert_allclose(matrix @ x, dense @ x)
+    assert_allclose(u @ matrix, u @ dense)
+    assert_allclose(jax.jit(lambda m, x: m @ x)(matrix, many), dense @ many)
+    assert_allclose(jax.jit(lambda m, x: x @ m)(matrix, np.stack([u, u])), np.stack([u @ dense] * 2))
+    assert_allclose(matrix.T @ u, u @ dense)
+    assert_allclose(matrix.todense(), dense)
+
+
+@pytest.mark.parametrize("kind", EVENTS)
+def test_events(sharded, kind):
+    matrix, dense = sharded
+    x, u = (np.arange(n, dtype=np.float32) % 3 == 1 for n in dense.shape[::-1])
+    x, u = x.astype(np.float32), u.astype(np.float32)
+    assert_allclose(matrix @ kind(x), dense @ x)
+    assert_allclose(kind(u) @ matrix, u @ dense)
+
+
+def test_gradients(sharded):
+    matrix, dense = sharded
+    rows, columns = dense.shape
+    x, u = np.arange(columns, dtype=np.float32) % 3, np.arange(rows, dtype=np.float32) % 2
+
+    def loss(weights, x, u):
+        product = matrix.with_data(weights)
+        return ((product @ x) ** 2).sum() + ((BinaryArray(u) @ product) ** 3).sum()
+
+    def of_dense(dense, x, u):
+        return ((dense @ x) ** 2).sum() + ((u @ dense) ** 3).sum()
+
+    of_weights, *of_operands = jax.jit(jax.grad(loss, (0, 1, 2)))(matrix.data, x, u)
+    expected, *of_dense_operands = jax.grad(of_dense, (0, 1, 2))(dense, x, u)
+    assert_allclose(matrix.with_data(of_weights).todense(), np.where(dense, expected, 0), rtol=1e-5)
+    for found, known in zip(of_operands, of_dense_operands, strict=True):
+        assert_allclose(found, known, rtol=1e-5)
+
+
+def test_equal_weights_stay_one_number(mesh):
+    dense = (draw((8, 12)) != 0).astype(np.float32)
+    matrix = CSR.from_dense(dense).with_data(jnp.full(1, 0.5)).shard(mesh, "x").prepare()
+    x = np.arange(12, dtype=np.float32)
+    assert matrix.data.shape == (1,)
+    assert_allclose(matrix @ x, 0.5 * dense @ x)
+    found = jax.jit(jax.grad(lambda w: ((matrix.with_data(w) @ x) ** 2).sum()))(matrix.data)
+    assert_allclose(found, [jax.grad(lambda w: ((w * dense @ x) ** 2).sum())(0.5)], rtol=1e-5)
+
+
+def collectives(program, *args):
+    kinds = "all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter|collective-broadcast"
+    return re.findall(rf" ({kinds})(?:-start)?\(", jax.jit(program).lower(*args).compile().as_text())
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_devices_exchange_only_sums(mesh, prepared):
+    dense = draw((8, 12))
+    rows = CSR.from_dense(dense).shard(mesh, "x")
+    rows = rows.prepare() if prepared else rows
+    x, u = jnp.ones(12), jax.device_put(jnp.ones(8), NamedSharding(mesh, P("x")))
+    assert collectives(lambda m, x: m @ x, rows, x) == []
+    assert collectives(lambda m, u: u @ m, rows, u) == ["all-reduce"]
+    assert collectives(lambda m, x: x @ m, rows.T, x) == []
+    assert collectives(lambda m, u: m @ u, rows.T, u) == ["all-reduce"]
+    assert (rows @ x).sharding.spec == P("x")
+    assert [shard.data.shape for shard in rows.blocks.indices.addressable_shards] == [(1, rows.data.shape[1])] * 4
+
+
+def test_a_matrix_passes_through_jit_and_scan(mesh):
+    dense = draw((8, 8))
+    matrix = CSR.from_dense(dense).shard(mesh, "x")
+    same = jax.jit(lambda m: jax.tree.map(lambda leaf: leaf, m))(matrix)
+    x = jnp.arange(8.0)
+    assert_allclose(same @ x, dense @ x)
+
+    @jax.jit
+    def run(matrix, x):
+        return jax.lax.scan(lambda total, x: (total + (x @ matrix).sum(), None), 0.0, jnp.stack([x, x]))[0]
+
+    # What enters a scan is on all devices.
+    x = jax.device_put(x, NamedSharding(mesh, P()))
+    assert_allclose(run(matrix, x), 2 * (x @ dense).sum())
+
+
+def test_repr_and_attributes(mesh):
+    matrix = CSC.from_dense(draw((7, 5))).shard(mesh, "x")
+    assert repr(matrix) == "ShardedMatrix(float32[7,5], columns over 'x')"
+    assert (matrix.shape, matrix.dtype, matrix.ndim, matrix.axis) == ((7, 5), np.float32, 2, 1)
+    assert matrix.T.shape == (5, 7)
+    with pytest.raises(AttributeError, match="immutable"):
+        matrix.shape = (1, 1)
+
+
+def test_errors(mesh):
+    matrix = CSR.from_dense(draw((8, 12)))
+    with pytest.raises(InputError, match=r"mesh is 4; expected a jax\.sharding\.Mesh"):
+        matrix.shard(4, "x")
+    with pytest.raises(ArgumentError, match=r"no axis 'y'; it has \['x'\]"):
+        matrix.shard(mesh, "y")
+    with pytest.raises(StructureError, match="Shard it outside of jit"):
+        jax.jit(lambda m: m.shard(mesh, "x").data)(matrix)
+    spread = matrix.shard(mesh, "x")
+    with pytest.raises(ShapeError, match=r"x has the shape \(8,\).*must be \(12,\) or \(12, k\)"):
+        spread @ jnp.ones(8)
+    with pytest.raises(ShapeError, match=r"must be \(8,\) or \(k, 8\)"):
+        jnp.ones((8, 2)) @ spread
+    with pytest.raises(ShapeError, match="expected"):
+        spread.with_data(jnp.ones(3))
