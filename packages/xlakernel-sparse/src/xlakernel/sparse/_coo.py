@@ -7,12 +7,10 @@ from typing import Any, Self
 import jax
 import numpy as np
 
-from xlakernel.core.errors import StructureError
-
 from ._compact import CompactArray
 from ._interchange import host_data
 from ._matrix import SparseMatrix, three_arrays
-from ._validation import check_range, should_check
+from ._validation import check_coordinate_values, should_check
 from .operators.coordinates import COORDINATE_PRODUCTS, check_coordinates
 from .operators.operand import BINARY, Operand
 
@@ -55,15 +53,7 @@ class COO(SparseMatrix):
         who = type(self).__name__
         data, row, col, shape = check_coordinates(who, *three_arrays(who, arrays, "data, row, col"), shape)
         if should_check(who, check, row, col):
-            check_range(who, "row", row, shape[0], "row", padding=True)
-            check_range(who, "col", col, shape[1], "column", padding=True)
-            halves = (row == shape[0]) != (col == shape[1])
-            if halves.any():
-                where = int(halves.argmax())
-                raise StructureError(
-                    f"{who}: entry {where} is at ({row[where]}, {col[where]}), and the shape is {shape}; an entry is "
-                    "inside, or is padding, where both are out of range."
-                )
+            check_coordinate_values(who, row, col, shape)
         self._set(data=data, row=row, col=col, shape=shape)
 
     @property

@@ -63,12 +63,29 @@ def check_compressed_values(who: str, indices: Any, indptr: Any, extent: int, li
         raise StructureError(
             f"{who}: indptr ends with {last}, but there are {indices.shape[0]} indices; it must end with at most that."
         )
-    check_range(who, "indices", indices, extent, place)
+    _check_range(who, "indices", _near(indices), extent, place)
 
 
-def check_range(who: str, what: str, indices: Any, extent: int, place: str, *, padding: bool = False) -> None:
+def check_coordinate_values(who: str, row: Any, col: Any, shape: tuple[int, int]) -> None:
+    """Check the index arrays of a matrix in coordinates.
+
+    Raises:
+      StructureError: if an index is out of range, but for entries of which both are those of *shape*: padding.
+    """
+    row, col = _near(row), _near(col)
+    _check_range(who, "row", row, shape[0], "row", padding=True)
+    _check_range(who, "col", col, shape[1], "column", padding=True)
+    halves = (row == shape[0]) != (col == shape[1])
+    if halves.any():
+        where = int(halves.argmax())
+        raise StructureError(
+            f"{who}: entry {where} is at ({row[where]}, {col[where]}), and the shape is {shape}; an entry is inside, "
+            "or is padding, where both are out of range."
+        )
+
+
+def _check_range(who: str, what: str, indices: Any, extent: int, place: str, *, padding: bool = False) -> None:
     """Raise `StructureError` if one of *indices* is not below *extent*, which may stand for padding."""
-    indices = _near(indices)
     wrong = (indices < 0) | (indices >= extent + padding)
     if wrong.any():
         where = int(wrong.argmax())

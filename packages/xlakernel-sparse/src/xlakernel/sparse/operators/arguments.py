@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import reprlib
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import jax
@@ -23,6 +24,8 @@ def as_array(who: str, what: str, value: Any) -> jax.Array:
     Raises:
       InputError: if it is none and nothing that NumPy takes for one.
     """
+    if isinstance(value, jax.Array):  # what is known stays so inside of jit
+        return value
     try:
         return jnp.asarray(value)
     except (TypeError, ValueError, OverflowError) as error:
@@ -63,7 +66,9 @@ def index_array(who: str, what: str, value: Any) -> jax.Array:
                 f"{who}: {what} holds {lost.flat[0]}; {widest} has room from {limits.min} to {limits.max}.{hint}"
             )
         value = value.astype(widest)
-    array = as_array(who, what, value)
+    # Inside of jit a NumPy array would be traced, and its values not be known to checks.
+    with jax.ensure_compile_time_eval() if isinstance(value, np.ndarray) else nullcontext():
+        array = as_array(who, what, value)
     if array.ndim != 1:
         raise ShapeError(f"{who}: {what} has the shape {array.shape}; expected one dimension.")
     if array.dtype.name not in ("int32", "int64"):
