@@ -36,7 +36,8 @@ def coordinates_of_dense(who: str, dense: Any, nnz: int | None) -> Coordinates:
     elif not traced and found > nnz:
         raise ShapeError(f"{who}: nnz is {nnz}, but {found} elements are not zero.")
     row, col = jnp.nonzero(dense, size=nnz, fill_value=dense.shape)
-    data = dense.at[row, col].get(mode="fill", fill_value=0)
+    # Of an empty array JAX gathers nothing, not even padding.
+    data = dense.at[row, col].get(mode="fill", fill_value=0) if dense.size else jnp.zeros(nnz, dense.dtype)
     if traced:
         data = _spoil(who, data, found > nnz)
     return data, row.astype(jnp.int32), col.astype(jnp.int32)

@@ -237,6 +237,8 @@ class SparseMatrix(abc.ABC):
             fits = False
         if not fits:
             raise ShapeError(f"{who}: x has the shape {other.shape}, which does not broadcast to {self.shape}.")
+        if not other.size:  # of an empty array JAX gathers nothing, not even padding
+            return jnp.ones(self.nnz, other.dtype)
         row, column = self.coordinates()
         other = other.reshape((1,) * (2 - other.ndim) + other.shape)
         row = row if other.shape[0] > 1 else jnp.zeros_like(row)
@@ -338,7 +340,7 @@ class SparseMatrix(abc.ABC):
           DtypeError: if its dtype is not supported.
         """
         data, row, col = _interchange.coordinates_of_dense(f"{cls.__name__}.from_dense", dense, nnz)
-        return cls._of_coordinates(data, row, col, jnp.shape(dense))
+        return cls._of_coordinates(data, row, col, np.shape(dense))
 
     @classmethod
     def from_scipy(cls, matrix: Any) -> Self:
@@ -419,11 +421,11 @@ class SparseMatrix(abc.ABC):
         return cls._convert(FORMATS["COO"]((data, row, col), shape=shape))
 
     def tocsr(self) -> CSR:
-        """Return the matrix in compressed rows; what is converted ascends within each."""
+        """Return the matrix in compressed rows; those of columns ascend within each, coordinates keep their order."""
         return FORMATS["CSR"]._convert(self)  # type: ignore[no-any-return]
 
     def tocsc(self) -> CSC:
-        """Return the matrix in compressed columns; what is converted ascends within each."""
+        """Return the matrix in compressed columns; those of rows ascend within each, coordinates keep their order."""
         return FORMATS["CSC"]._convert(self)  # type: ignore[no-any-return]
 
     def tocoo(self) -> COO:
