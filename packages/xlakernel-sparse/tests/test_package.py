@@ -8,7 +8,7 @@ from importlib.resources import files
 
 import xlakernel.sparse
 
-HEAVY = {"jax", "numba", "scipy", "warp"}
+HEAVY = {"numba", "scipy", "warp"}
 
 
 def test_version_is_the_one_installed():
