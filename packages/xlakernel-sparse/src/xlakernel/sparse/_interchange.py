@@ -35,9 +35,12 @@ def coordinates_of_dense(who: str, dense: Any, nnz: int | None) -> Coordinates:
         nnz = int(found)
     elif not traced and found > nnz:
         raise ShapeError(f"{who}: nnz is {nnz}, but {found} elements are not zero.")
-    row, col = jnp.nonzero(dense, size=nnz, fill_value=dense.shape)
-    # Of an empty array JAX gathers nothing, not even padding.
-    data = dense.at[row, col].get(mode="fill", fill_value=0) if dense.size else jnp.zeros(nnz, dense.dtype)
+    if dense.size:
+        row, col = jnp.nonzero(dense, size=nnz, fill_value=dense.shape)
+        data = dense.at[row, col].get(mode="fill", fill_value=0)
+    else:  # for an empty array JAX fills with 0, and gathers nothing
+        row, col = (jnp.full(nnz, extent) for extent in dense.shape)
+        data = jnp.zeros(nnz, dense.dtype)
     if traced:
         data = _spoil(who, data, found > nnz)
     return data, row.astype(jnp.int32), col.astype(jnp.int32)
