@@ -1,0 +1,281 @@
+"""What is done entry by entry, and sums and diagonals."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+
+from xlakernel.core import use_backend
+from xlakernel.core.errors import DtypeError, InputError, ShapeError, StructureError
+from xlakernel.sparse import COO, CSC, CSR, BinaryArray
+
+pytestmark = pytest.mark.usefixtures("plain_jax")
+
+
+def same_structure(one, other):
+    return type(one) is type(other) and all(a is b for a, b in zip(one.structure, other.structure, strict=True))
+
+
+# Scaling
+
+
+def test_a_number_scales_from_both_sides(matrix, dense):
+    for scaled in (matrix * 2, 2 * matrix, np.float32(2) * matrix, jnp.float32(2) * matrix, matrix.multiply(2)):
+        assert same_structure(scaled, matrix) and scaled.dtype == jnp.float32
+        assert_array_equal(scaled.todense(), 2 * dense)
+    assert_array_equal((matrix / 2).todense(), dense / 2)
+    assert_array_equal((-matrix).todense(), -dense)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+def test_one_number_keeps_one_weight(kind, build, odd, shape):
+    matrix = build(kind, odd, equal=3.0) * np.full(shape, 2.0, np.float32)
+    assert matrix.homogeneous and matrix.data.tolist() == [6.0]
+    assert (matrix / 4).homogeneous
+
+
+def test_a_traced_number_scales(matrix, dense):
+    assert_array_equal(jax.jit(lambda a: (a * matrix).todense())(3.0), 3 * dense)
+
+
+def test_gradients_reach_a_number(kind, build, odd, dense):
+    matrix = build(kind, odd, room=7)
+    assert jax.grad(lambda a: (matrix * a).todense().sum())(2.0) == dense.sum()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "other", "product", "quotient"),
+    [
+        ("float16", 2, "float16", "float16"),
+        ("bfloat16", 2.0, "bfloat16", "bfloat16"),
+        ("float16", np.float32(2), "float32", "float32"),
+        ("int8", 2, "int8", "float32"),
+        ("int32", 2.0, "float32", "float32"),
+        ("float32", 2j, "complex64", "complex64"),
+        ("int32", True, "int32", "float32"),
+        ("float32", np.ones((5, 1), bool), "float32", "float32"),
+        ("int8", np.ones((5, 4), "int16"), "int16", "float32"),
+    ],
+)
+def test_dtypes_are_those_of_jax(build, odd, dtype, other, product, quotient):
+    matrix = build(CSR, odd, dtype=dtype)
+    assert (matrix * other).dtype == product
+    assert (matrix / other).dtype == quotient
+
+
+# Dense factors
+
+
+@given(data=st.data())
+@pytest.mark.parametrize("shape", [(5, 4), (4,), (5, 1), (1, 4)])
+def test_a_dense_factor_broadcasts(kind, shape, build, dense_of, entries, data):
+    found = data.draw(entries)
+    factor = np.arange(2, 2 + np.prod(shape), dtype=np.float32).reshape(shape)
+    with use_backend("jax"):
+        matrix = build(kind, found)
+        product = matrix * factor
+        assert same_structure(product, matrix)
+        assert_array_equal(product.todense(), dense_of(found) * factor)
+        equal = build(kind, found, equal=2.0) * factor
+        assert_array_equal(equal.todense(), dense_of([(i, j, 2) for i, j, _ in found]) * factor)
+
+
+def test_dense_factors_of_all_sides(matrix, dense):
+    factor = np.arange(1.0, 21, dtype=np.float32).reshape(5, 4)
+    for product in (factor * matrix, jnp.asarray(factor) * matrix, matrix.multiply(factor), matrix * factor.tolist()):
+        assert_array_equal(product.todense(), factor * dense)
+    assert_array_equal((matrix / factor).with_data(matrix.data).todense(), dense)
+    np.testing.assert_allclose((matrix / factor).todense(), dense / factor, rtol=1e-6)
+    assert_array_equal((matrix * BinaryArray(factor - 1)).todense(), dense * (factor != 1))
+
+
+def test_what_is_not_an_entry_is_not_divided(kind, build):
+    """0 / 0 is not a number, but only where there is an entry."""
+    matrix = build(kind, [(0, 1, 1.0), (2, 2, 0.0)]) / np.zeros((5, 4), np.float32)
+    expected = np.zeros((5, 4))
+    expected[0, 1], expected[2, 2] = np.inf, np.nan
+    assert_array_equal(matrix.todense(), expected)
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (0, 3), (3, 0)])
+def test_empty_factors(kind, shape):
+    for nnz in (0, 2):
+        matrix = kind.from_dense(np.zeros(shape, np.float32), nnz=nnz)
+        assert_array_equal((matrix * np.zeros(shape, np.float32)).todense(), np.zeros(shape))
+
+
+def test_gradients_reach_a_dense_factor(matrix, dense):
+    gradient = jax.grad(lambda factor: (matrix * factor).todense().sum())(jnp.ones((5, 4)))
+    assert_array_equal(gradient, dense)
+
+
+@pytest.mark.parametrize("shape", [(5,), (4, 1), (4, 5), (2, 5, 4), (1, 1, 1), (0,), (1, 5, 4)])
+def test_factors_that_do_not_broadcast_are_refused(matrix, shape):
+    with pytest.raises(ShapeError, match=r"\* x: x has the shape .*, which does not broadcast to \(5, 4\)"):
+        matrix * np.ones(shape, np.float32)
+
+
+def test_factors_that_are_no_arrays_are_refused(matrix):
+    with pytest.raises(InputError, match=r"A\.with_data\(A\.data \* B\.data\); for a matrix product write A @ x"):
+        matrix * matrix
+    with pytest.raises(InputError, match="expected an array"):
+        matrix * "text"
+    with pytest.raises(TypeError, match="unsupported operand"):
+        2 / matrix
+
+
+# Sums of two matrices
+
+
+def test_matrices_of_one_structure_add_up(kind, build, odd, matrix, dense):
+    again = build(kind, odd) * 3
+    assert again.structure[0] is not matrix.structure[0]
+    assert_array_equal((matrix + again).todense(), 4 * dense)
+    assert_array_equal((matrix - again).todense(), -2 * dense)
+    assert same_structure(matrix + again, matrix)
+
+
+def test_one_weight_and_many_add_up(kind, build, odd, matrix, dense_of):
+    equal = build(kind, odd, equal=2.0)
+    expected = dense_of([(i, j, weight + 2) for i, j, weight in odd])
+    assert_array_equal((matrix + equal).todense(), expected)
+    assert_array_equal((equal + matrix).todense(), expected)
+    assert (equal + equal).homogeneous
+
+
+def test_sums_have_the_wider_dtype(matrix):
+    assert (matrix.astype("int8") + matrix.astype("float16")).dtype == jnp.float16
+
+
+@pytest.mark.parametrize("kind", [CSR, CSC])
+def test_sums_stay_prepared(build, odd, dense, kind):
+    total = build(kind, odd).prepare() + build(kind, odd)
+    assert total.prepared is not None
+    assert_array_equal(total @ jnp.ones(4), 2 * dense.sum(axis=1))
+    assert_array_equal(jnp.ones(5) @ total, 2 * dense.sum(axis=0))
+
+
+def test_inside_of_jit_one_structure_is_known_by_identity(matrix, dense):
+    @jax.jit
+    def total(matrix):
+        return (matrix + matrix.with_data(matrix.data * 2)).todense()
+
+    assert_array_equal(total(matrix), 3 * dense)
+    with pytest.raises(StructureError, match=r"cannot be seen while tracing.*A\.with_data\(A\.data \+ B\.data\)"):
+        jax.jit(lambda a, b: a + b)(matrix, matrix)
+
+
+def test_matrices_of_other_structures_are_refused(kind, build, odd, matrix):
+    elsewhere = [(row, (column + 1) % 4, weight) for row, column, weight in odd]
+    with pytest.raises(StructureError, match=r"the entries of both are at other places.*to_scipy\(\)"):
+        matrix + build(kind, elsewhere)
+    with pytest.raises(StructureError, match="expected two of one structure"):
+        matrix + build(kind, odd, room=11)
+    with pytest.raises(StructureError, match="expected two of one structure"):
+        matrix - build(kind, odd, (6, 4))
+    with pytest.raises(StructureError, match="expected two of one structure"):
+        matrix + build(COO if kind is CSR else CSR, odd)
+
+
+@pytest.mark.parametrize("other", [0, 1.5, np.ones((5, 4), "float32")])
+def test_only_matrices_are_added(matrix, other):
+    with pytest.raises(InputError, match=r"expected a sparse matrix.*A\.todense\(\) \+ x"):
+        matrix + other
+
+
+# Sums of entries
+
+
+@given(data=st.data())
+def test_sums_are_those_of_the_dense_matrix(kind, build, dense_of, entries, data):
+    found = data.draw(entries)
+    expected = dense_of(found)
+    with use_backend("jax"):
+        matrix = build(kind, found)
+        for axis in (0, 1, -1, -2, None):
+            assert_array_equal(matrix.sum(axis), expected.sum(axis))
+        equal = build(kind, found, equal=2.0)
+        assert equal.sum() == 2 * len(found)
+
+
+@pytest.mark.parametrize("axis", [0, 1, None])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "float16", "bfloat16", "complex64"])
+def test_sums_have_the_dtype_that_jax_gives(build, odd, dtype, axis):
+    matrix = build(CSR, [(i, j, abs(weight)) for i, j, weight in odd], dtype=dtype)
+    expected = jnp.sum(matrix.todense(), axis)
+    assert matrix.sum(axis).dtype == expected.dtype
+    assert_array_equal(matrix.sum(axis), expected)
+
+
+def test_small_integers_do_not_overflow(kind, build):
+    matrix = build(kind, [(0, column, 100) for column in range(4)], dtype="int8")
+    assert matrix.sum() == 400
+    assert matrix.sum(axis=1)[0] == 400
+
+
+def test_half_precision_is_summed_in_single(kind, build):
+    entries = [(0, 0, 2048.0), (0, 1, 1.0), (0, 2, 1.0), (0, 3, 1.0), (0, 3, 1.0)]
+    assert build(kind, entries, dtype="float16").sum(axis=1)[0] == 2052  # 2048 + 1 is 2048 in float16
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (0, 3), (3, 0)])
+def test_sums_of_nothing(kind, shape):
+    for nnz in (0, 2):
+        matrix = kind.from_dense(np.zeros(shape, np.float32), nnz=nnz)
+        assert_array_equal(matrix.sum(axis=0), np.zeros(shape[1]))
+        assert_array_equal(matrix.sum(axis=1), np.zeros(shape[0]))
+        assert matrix.sum() == 0
+
+
+@pytest.mark.parametrize("axis", [2, -3, (0, 1), "rows"])
+def test_axes_are_those_of_a_matrix(matrix, axis):
+    with pytest.raises(ShapeError, match=r"sum: axis is .*; allowed: 0, 1, -1, -2 or None"):
+        matrix.sum(axis)
+
+
+def test_gradients_pass_through_sums(matrix):
+    gradient = jax.grad(lambda data: (matrix.with_data(data).sum(axis=1) ** 2).sum())(matrix.data)
+    rows = np.asarray(matrix.coordinates()[0][:7])
+    assert_array_equal(gradient[:7], 2 * matrix.sum(axis=1)[rows])
+    assert_array_equal(gradient[7:], 0)
+
+
+# Diagonals
+
+
+@given(data=st.data())
+def test_diagonals_are_those_of_the_dense_matrix(kind, build, dense_of, entries, data):
+    found = data.draw(entries)
+    with use_backend("jax"):
+        matrix = build(kind, found)
+        for offset in (-5, -4, -1, 0, 1, 3, 4):
+            assert_array_equal(matrix.diagonal(offset), np.diagonal(dense_of(found), offset))
+
+
+def test_a_diagonal_of_equal_weights_and_in_jit(kind, build, odd, dense_of):
+    matrix = build(kind, odd, equal=2)
+    expected = np.diagonal(dense_of([(i, j, 2) for i, j, _ in odd]), -1)
+    assert_array_equal(jax.jit(lambda matrix: matrix.diagonal(-1))(matrix), expected)
+
+
+@pytest.mark.parametrize("offset", [-(2**40), -6, 5, 2**40])
+def test_diagonals_outside_are_empty(matrix, offset):
+    assert matrix.diagonal(offset).shape == (0,)
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (0, 3), (3, 0)])
+def test_diagonals_of_empty_matrices(kind, shape):
+    assert kind.from_dense(np.zeros(shape, np.float32), nnz=2).diagonal().shape == (0,)
+
+
+def test_an_offset_is_an_integer(matrix):
+    with pytest.raises(TypeError, match="float"):
+        matrix.diagonal(1.5)
+
+
+def test_no_dtype_without_sums_slips_in(matrix):
+    with pytest.raises(DtypeError, match="bool"):
+        matrix.with_data(matrix.data > 0)

@@ -1,0 +1,249 @@
+"""Parts of a matrix: rows, columns, elements, slices."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+
+from xlakernel.core import use_backend
+from xlakernel.core.errors import ArgumentError, StructureError
+from xlakernel.sparse import CSR
+
+pytestmark = pytest.mark.usefixtures("plain_jax")
+
+#: Indices of an axis of four or five, each of which asks for a matrix.
+LISTS = [
+    slice(1, 3),
+    slice(None, None, -1),
+    slice(3, None, -2),
+    slice(2, 2),
+    slice(-3, 100),
+    [3, 0, 0],
+    (1, 2),
+    np.array([-1, -4], np.int16),
+    jnp.array([2, 1]),
+    range(1, 4, 2),
+    [],
+]
+
+
+# Rows, columns, elements: dense
+
+
+@pytest.mark.parametrize("i", [0, 4, -1, -5, np.int8(2), np.array(3), jnp.array(4)])
+def test_a_row_is_dense(matrix, dense, i):
+    assert_array_equal(matrix[i], dense[int(i)])
+    assert_array_equal(matrix[i, :], dense[int(i)])
+
+
+@pytest.mark.parametrize("j", [0, 3, -1, -4, np.uint8(2)])
+def test_a_column_is_dense(matrix, dense, j):
+    assert_array_equal(matrix[:, j], dense[:, int(j)])
+
+
+def test_elements(matrix, dense):
+    found = [[matrix[i, j] for j in range(-4, 4)] for i in (0, 2, -1)]
+    assert_array_equal(found, dense[[0, 2, -1]][:, np.arange(-4, 4)])
+    assert matrix[0, 2].shape == ()
+
+
+@pytest.mark.parametrize("part", [*LISTS, np.array([True, False, True, False])])
+def test_parts_of_a_row(matrix, dense, part):
+    expected = dense[4][part if isinstance(part, slice) else np.array(part, dtype=int if part is LISTS[-1] else None)]
+    assert_array_equal(matrix[4, part], expected)
+
+
+@pytest.mark.parametrize("part", LISTS)
+def test_parts_of_a_column(matrix, dense, part):
+    expected = dense[:, 3][part if isinstance(part, slice) else np.array(part, dtype=int)]
+    assert_array_equal(matrix[part, 3], expected)
+
+
+def test_rows_one_by_one(matrix, dense):
+    assert_array_equal(list(matrix), dense)
+
+
+def test_equal_weights_and_other_dtypes(kind, build, odd, dense_of):
+    expected = dense_of([(i, j, 2) for i, j, _ in odd])
+    assert_array_equal(build(kind, odd, equal=2)[4], expected[4])
+    assert build(kind, odd, equal=2, dtype="int8")[4].dtype == jnp.int8
+    assert build(kind, odd, dtype="complex64")[:, 3].dtype == jnp.complex64
+
+
+def test_weights_that_are_no_numbers_stay_in_their_rows(kind, build):
+    matrix = build(kind, [(0, 1, np.nan), (1, 1, 2.0), (2, 3, np.inf)])
+    assert_array_equal(matrix[1], [0, 2, 0, 0])
+    assert_array_equal(matrix[:, 2], np.zeros(5))
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "int8"])
+def test_traced_rows_and_columns(matrix, dense, dtype):
+    row, column = jax.jit(lambda i: matrix[i]), jax.jit(lambda j: matrix[:, j])
+    for i in (0, 3, *((-1,) if dtype != "uint8" else ())):
+        assert_array_equal(row(np.array(i, dtype)), dense[i])
+        assert_array_equal(column(np.array(i, dtype)), dense[:, i])
+
+
+def test_traced_elements_of_a_traced_matrix(matrix, dense):
+    element = jax.jit(lambda matrix, i, j: matrix[i, j])
+    assert [element(matrix, i, j) for i, j in [(0, 2), (-1, -1), (4, 0)]] == [dense[0, 2], dense[4, 3], dense[4, 0]]
+
+
+def test_traced_indices_out_of_range_are_brought_into_it_as_jax_does(matrix, dense):
+    row = jax.jit(lambda i: matrix[i])
+    assert_array_equal(row(99), dense[4])
+    assert_array_equal(row(-99), dense[0])
+
+
+def test_several_rows_at_once(matrix, dense):
+    rows = jnp.array([4, 0, 4])
+    assert_array_equal(jax.vmap(lambda i: matrix[i])(rows), dense[rows])
+    assert_array_equal(jax.vmap(lambda j: matrix[:, j])(jnp.array([3, 0])), dense.T[[3, 0]])
+
+
+def test_gradients_pass_through_a_row(matrix, dense):
+    gradient = jax.grad(lambda data: (matrix.with_data(data)[4] ** 2).sum())(matrix.data)
+    row, column = map(np.asarray, matrix.coordinates())
+    expected = [2 * dense[4, j] if i == 4 else 0 for i, j in zip(row, column, strict=True)]
+    assert_array_equal(gradient, expected)
+
+
+# Slices and lists: matrices of the same format
+
+
+@pytest.mark.parametrize("part", LISTS)
+def test_several_rows_or_columns_are_a_matrix(matrix, dense, part):
+    index = part if isinstance(part, slice) else np.array(part, dtype=int)
+    for found, expected in [
+        (matrix[list(part) if isinstance(part, tuple) else part], dense[index]),
+        (matrix[:, part], dense[:, index]),
+        (matrix[part, 1:3], dense[index][:, 1:3]),
+    ]:
+        assert type(found) is type(matrix)
+        assert found.shape == expected.shape
+        assert_array_equal(found.todense(), expected)
+
+
+@pytest.mark.parametrize("mask", [[True, False, False, True, True], [False] * 5])
+def test_bools_choose(matrix, dense, mask):
+    assert_array_equal(matrix[mask].todense(), dense[np.array(mask)])
+    assert_array_equal(matrix[:, jnp.array(mask[:4])].todense(), dense[:, np.array(mask[:4])])
+
+
+def test_everything_is_the_matrix_itself(matrix):
+    assert matrix[:] is matrix and matrix[:, :] is matrix and matrix[()] is matrix
+
+
+@given(data=st.data())
+def test_parts_are_those_of_the_dense_matrix(kind, build, dense_of, entries, data):
+    found = data.draw(entries)
+    rows = data.draw(st.lists(st.integers(-5, 4), max_size=6))
+    columns = data.draw(st.slices(4))
+    with use_backend("jax"):
+        part = build(kind, found)[rows, columns]
+    row, col, weights = np.zeros(0), np.zeros(0), np.zeros(0)
+    theirs = part.to_scipy()
+    row, col, weights = (lambda coo: (coo.row, coo.col, coo.data))(theirs.tocoo())
+    dense = dense_of(list(zip(row, col, weights, strict=True)), part.shape)
+    assert_array_equal(dense, dense_of(found)[np.array(rows, int)][:, columns])
+
+
+def test_equal_weights_stay_so(kind, build, odd, dense_of):
+    part = build(kind, odd, equal=2)[[4, 4, 0], 2:]
+    assert part.homogeneous
+    assert_array_equal(part.todense(), dense_of([(i, j, 2) for i, j, _ in odd])[[4, 4, 0], 2:])
+
+
+def test_an_only_entry_is_chosen_twice(kind, build):
+    matrix = build(kind, [(1, 2, 5.0)], room=1)
+    expected = np.zeros((3, 4))
+    expected[[0, 2], 2] = 5
+    assert_array_equal(matrix[[1, 0, 1]].todense(), expected)
+
+
+def test_empty_matrices_have_parts(kind):
+    matrix = kind.from_dense(np.zeros((0, 3), np.float32), nnz=2)
+    assert matrix[:, 1:].shape == (0, 2)
+    assert matrix[:0].shape == (0, 3)
+    assert matrix[:, 1].shape == (0,)
+
+
+def test_weights_may_be_traced(matrix, dense):
+    """How many entries a part has, the structure says, which is known."""
+
+    @jax.jit
+    def part(data):
+        return matrix.with_data(data)[[4, 0]][:, 2:].todense()
+
+    assert_array_equal(part(2 * matrix.data), 2 * dense[[4, 0], 2:])
+
+
+def test_native_kernels_are_used_while_tracing(build, odd, dense):
+    matrix = build(CSR, odd)
+    with use_backend("numba"):
+        part = jax.jit(lambda data: matrix.with_data(data)[:, 2:].data)(matrix.data)
+    assert part.shape == (5,)
+
+
+def test_gradients_pass_through_a_slice(matrix, dense):
+    def loss(data):
+        return (matrix.with_data(data)[[4, 2], 2:].todense() ** 2).sum()
+
+    row, column = map(np.asarray, matrix.coordinates())
+    expected = [2 * dense[i, j] if i in (2, 4) and 2 <= j < 4 else 0 for i, j in zip(row, column, strict=True)]
+    assert_array_equal(jax.grad(loss)(matrix.data), expected)
+    assert_array_equal(jax.jit(jax.grad(loss))(matrix.data), expected)
+
+
+def test_a_part_of_a_prepared_matrix(build, odd, dense):
+    part = build(CSR, odd).prepare()[[4, 0]]
+    assert part.prepared is None  # what was added is that of the whole
+    assert_array_equal(part.todense(), dense[[4, 0]])
+
+
+# What is refused
+
+
+@pytest.mark.parametrize("index", [5, -6, (0, 4), (0, -5), (slice(None), 4), ([5],), ([0, -6],), (0, [4])])
+def test_indices_out_of_range(matrix, index):
+    with pytest.raises(IndexError, match=r"\[\.\.\.\]: (the )?index -?\d"):
+        matrix[index]
+
+
+@pytest.mark.parametrize("index", [[True, False], np.ones(6, bool), (slice(None), [True])])
+def test_masks_of_another_length(matrix, index):
+    with pytest.raises(IndexError, match="boolean index did not match"):
+        matrix[index]
+
+
+@pytest.mark.parametrize("index", [1.0, "text", True, np.zeros((2, 2), int), [1.5], (0, "text"), jnp.array(True)])
+def test_what_is_no_index(matrix, index):
+    with pytest.raises(ArgumentError, match=r"expected an integer, a slice, or a vector of integers or of bools"):
+        matrix[index]
+
+
+@pytest.mark.parametrize("index", [..., None, (0, None), (0, 1, 2), (..., 0)])
+def test_indices_of_another_number(matrix, index):
+    with pytest.raises(ArgumentError, match=r"expected one or two integers, slices or vectors"):
+        matrix[index]
+
+
+def test_two_lists_are_ambiguous(matrix):
+    with pytest.raises(ArgumentError, match=r"NumPy takes for pairs.*A\[rows\]\[:, columns\]"):
+        matrix[[0, 1], [1, 2]]
+
+
+@pytest.mark.parametrize("number", [1.5, True])
+def test_traced_indices_are_integers(matrix, number):
+    with pytest.raises(ArgumentError, match="expected an integer"):
+        jax.jit(lambda i: matrix[i])(number)
+
+
+def test_a_matrix_of_unknown_size_is_refused_while_tracing(matrix):
+    with pytest.raises(StructureError, match=r"the matrix is traced.*jax\.vmap\(lambda i: A\[i\]\)\(rows\)"):
+        jax.jit(lambda matrix: matrix[1:3])(matrix)
+    with pytest.raises(StructureError, match=r"the index is traced"):
+        jax.jit(lambda rows: matrix[rows])(jnp.array([0, 1]))
