@@ -48,7 +48,8 @@ def sampled_product(outs: Sequence[Any], *, shape: tuple[int, int]) -> Callable[
         if 0 in shape:  # all is padding, and JAX gathers nothing from nothing
             return jnp.zeros(outs[0].shape, outs[0].dtype)
         rows = rows_of_entries(indptr, indices.shape[0])
-        found = u.at[rows].get(mode="fill", fill_value=0) * v.at[indices].get(mode="fill", fill_value=0)
+        columns = jnp.where(rows < shape[0], indices, shape[1])  # padding has none, where there could be infinity
+        found = u.at[rows].get(mode="fill", fill_value=0) * v.at[columns].get(mode="fill", fill_value=0)
         return found if u.ndim == 1 else found.sum(axis=1, dtype=outs[0].dtype)
 
     return run
