@@ -21,7 +21,7 @@ from numba import cuda
 from xlakernel.cuda import numba_cuda_kernel
 
 from . import entries
-from .launches import multiprocessors, threads_for
+from .launches import filling, multiprocessors, threads_for
 from .layout import rows_of
 from .memory import load
 from .numbers import in_memory, kind_of
@@ -139,7 +139,7 @@ def blocked_product(
             struct,
             grid=blocks,
             block=threads,
-            shared_mem=width * np.dtype(kind).itemsize,
+            shared_mem=filling(width * np.dtype(kind).itemsize),
             output_init=0,
         )
         return run(data, indices, indptr, x, width=width, share=share).astype(out.dtype)

@@ -13,7 +13,7 @@ from numba import cuda
 from xlakernel.cuda import numba_cuda_kernel
 
 from . import entries
-from .launches import blocks_of, multiprocessors, share_of, threads_for
+from .launches import blocks_of, filling, multiprocessors, share_of, threads_for
 from .memory import load
 from .numbers import in_memory, kind_of
 from .staging import RESERVED, SHARED_BYTES, stage_bits, stage_slice
@@ -74,12 +74,12 @@ def _events_kernel(kind: type, homogeneous: bool) -> Any:
 
 
 class _Launch(NamedTuple):
-    """A kernel and how it is launched: the blocks that run at once on a multiprocessor, 0 for many small ones."""
+    """A kernel and how it is launched: with one block on each multiprocessor, or with many small ones."""
 
     kernel: Any
     threads: int
     shared_mem: int
-    resident: int
+    fills: bool
     static: dict[str, int]
 
 
@@ -88,15 +88,15 @@ def _launch_of(operand: str, dtype: Any, columns: int, entries: int, homogeneous
     if operand == "binary":
         bits = 4 * blocks_of(columns, 32)
         if bits <= SHARED_BYTES - RESERVED:
-            return _Launch(_events_kernel(kind, homogeneous), _EVENT_THREADS, bits, 1, {})
+            return _Launch(_events_kernel(kind, homogeneous), _EVENT_THREADS, filling(bits), True, {})
     else:
         size = np.dtype(kind).itemsize
         staged = min(columns, (SHARED_BYTES - RESERVED) // size)
         # What all blocks copy should be little beside what they look up.
         if entries >= 2 * staged * multiprocessors():
             kernel = _staged_kernel(operand, kind, homogeneous)
-            return _Launch(kernel, threads_for(kind), staged * size, 1, {"staged": staged})
-    return _Launch(_kernel(operand, kind, homogeneous), _THREADS, 0, 0, {})
+            return _Launch(kernel, threads_for(kind), filling(staged * size), True, {"staged": staged})
+    return _Launch(_kernel(operand, kind, homogeneous), _THREADS, 0, False, {})
 
 
 def gather_vector(
@@ -105,11 +105,9 @@ def gather_vector(
     """Return ``f(data, indices, indptr, x)``, the matrix times a vector."""
 
     def multiply(data: Any, indices: Any, indptr: Any, x: Any) -> Any:
-        kernel, threads, shared_mem, resident, static = _launch_of(
-            operand, out.dtype, shape[1], indices.size, homogeneous
-        )
-        if resident:
-            share = share_of(indices.size, multiprocessors() * resident * threads // 32, most=1 << 62)
+        kernel, threads, shared_mem, fills, static = _launch_of(operand, out.dtype, shape[1], indices.size, homogeneous)
+        if fills:
+            share = share_of(indices.size, multiprocessors() * threads // 32, most=1 << 62)
         else:
             share = share_of(indices.size, multiprocessors() * 64, most=8 * TILE)
         run = numba_cuda_kernel(

@@ -43,3 +43,12 @@ def blocks_of(work: int, each: int) -> int:
 def threads_for(kind: type) -> int:
     """Return how many threads a block has that fills a multiprocessor: all that there are registers for."""
     return 1024 if np.dtype(kind).itemsize <= 4 else 512
+
+
+def filling(shared_mem: int) -> int:
+    """Return the bytes of shared memory for a block that fills a multiprocessor, more than what is usual.
+
+    Debug mode leaves the code of kernels with more than 48 KiB as it is. It takes others apart into functions, which
+    need more registers than so many threads have.
+    """
+    return max(shared_mem, 48 * 1024 + 16)

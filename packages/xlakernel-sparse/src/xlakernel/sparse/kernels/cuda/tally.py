@@ -22,7 +22,7 @@ from numba import cuda
 
 from xlakernel.cuda import numba_cuda_kernel
 
-from .launches import multiprocessors
+from .launches import filling, multiprocessors
 from .memory import add_to, is_aligned, load, load4_if
 from .push import columns_of, push_of
 from .shares import active_rows_of, share_number
@@ -212,7 +212,7 @@ def tally_launch(out: jax.ShapeDtypeStruct, operand: str, entries: int, homogene
             out,
             grid=multiprocessors(),
             block=_THREADS,
-            shared_mem=width * each,
+            shared_mem=filling(width * each),
             output_init=0,
         )
         return run(data, indices, indptr, x, slices=slices, width=width, many=math.ceil(many * _SAMPLES / entries))

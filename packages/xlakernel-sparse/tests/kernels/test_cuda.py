@@ -1,0 +1,140 @@
+"""The Numba CUDA kernels of the sparse operators."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+pytest.importorskip("numba_cuda")
+
+from conformance import KernelCases, each_weight, operand_of, struct
+from structures import assert_sums, draw, numbers, sum_entries
+
+from xlakernel.sparse.kernels import cuda as generators
+from xlakernel.sparse.kernels.cuda import launches
+from xlakernel.sparse.kernels.cuda.blocked import block_layout, block_width, blocked_product, blocks_in
+
+# So many columns that a vector of float32 takes two blocks, and of complex128 more.
+WIDE = {
+    "few columns": lambda: draw(40, (70, 50), 6, padding=3),
+    "two blocks": lambda: draw(41, (200, 70_001), 90, padding=1),
+    "heavy tail": lambda: draw(42, (400, 60_000), 80, heavy=True),
+    "empty rows": lambda: draw(43, (3000, 100_000), 0.3),
+    "no entries": lambda: draw(44, (4, 6), 0, padding=2),
+    "no rows": lambda: draw(45, (0, 6), padding=2),
+    "no columns": lambda: draw(46, (6, 0)),
+}
+
+
+@pytest.mark.gpu
+class TestCuda(KernelCases):
+    generators = generators
+    platform = "cuda"
+
+    def check_blocked(self, structure, homogeneous, dtype="float32", data_dtype=None):
+        rng = np.random.default_rng(0)
+        data = numbers(rng, 1 if homogeneous else structure.indices.size, data_dtype or dtype)
+        x = operand_of(rng, "dense", structure.shape[1], None, dtype)
+        out = struct(structure.shape[:1], dtype)
+
+        @jax.jit
+        def multiply(data, indices, indptr, x):
+            layout = block_layout(indices, indptr, shape=structure.shape, dtype=dtype)
+            moved = data if homogeneous else data[layout.permutation]
+            run = blocked_product([out], shape=structure.shape, homogeneous=homogeneous)
+            return run(moved, layout.indices, layout.indptr, x)
+
+        found = multiply(data, structure.indices, structure.indptr, x)
+        assert found.dtype == out.dtype
+        weights = np.broadcast_to(data, structure.indices.shape)[: structure.entries].astype(
+            np.complex128 if np.dtype(dtype).kind == "c" else np.float64
+        )
+        expected = sum_entries(structure.rows, structure.columns, weights, x, structure.shape[0], "dense")
+        assert_sums(found, *expected, structure.entries)
+
+    @each_weight
+    @pytest.mark.parametrize("name", WIDE)
+    def test_blocked_product(self, name, homogeneous):
+        self.check_blocked(WIDE[name](), homogeneous)
+
+    @pytest.mark.parametrize("dtype", ["float64", "complex64", "complex128"])
+    def test_blocked_product_of_dtype(self, dtype):
+        self.check_blocked(WIDE["two blocks"](), False, dtype)
+
+    @pytest.mark.parametrize("narrow", ["float16"])
+    def test_blocked_product_of_narrow_data(self, narrow):
+        self.check_blocked(WIDE["two blocks"](), False, data_dtype=narrow)
+
+    @each_weight
+    @pytest.mark.parametrize("rate", [0, 0.02, 0.3, 1])
+    def test_many_events_are_added_up_in_shared_memory(self, rate, homogeneous):
+        self.check_product(draw(50, (2000, 300), 150), "binary", True, None, homogeneous, rate=rate)
+
+    def test_a_counter_that_is_full_is_emptied(self):
+        structure = draw(51, (1000, 3), 3000)
+        self.check_product(structure, "binary", True, None, homogeneous=True, rate=1)
+
+    @pytest.mark.parametrize("transpose", [False, True])
+    @pytest.mark.parametrize("operand", ["dense", "binary"])
+    def test_slices_of_a_batch_need_not_be_aligned(self, operand, transpose):
+        structure = draw(52, (300, 250), 67)
+        rng = np.random.default_rng(1)
+        size, results = structure.shape if transpose else structure.shape[::-1]
+        columns = np.stack([np.roll(structure.columns, i) for i in range(3)])
+        assert columns.shape[1] % 4, "or every slice is aligned"
+        data = numbers(rng, columns.shape, "float32")
+        x = operand_of(rng, operand, size, 3, "float32").T
+        run = generators.product(
+            [struct((results,), "float32")],
+            operand=operand,
+            shape=structure.shape,
+            transpose=transpose,
+            homogeneous=False,
+        )
+        found = jax.vmap(run, in_axes=(0, 0, None, 0))(data, columns, structure.indptr, jnp.asarray(x))
+        for i in range(3):
+            rows, to = structure.rows, columns[i]
+            target, source = (to, rows) if transpose else (rows, to)
+            expected = sum_entries(target, source, data[i].astype(np.float64), x[i], results, operand)
+            assert_sums(found[i], *expected, structure.entries)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128", "int8", "int32"])
+@pytest.mark.parametrize("columns", [0, 1, 5, 50_000, 65_537, 1_000_000])
+def test_a_block_of_columns_fits_into_shared_memory_and_into_16_bits(columns, dtype):
+    from xlakernel.sparse.kernels.cuda.numbers import kind_of
+    from xlakernel.sparse.kernels.cuda.staging import SHARED_BYTES
+
+    width, blocks = block_width(columns, dtype), blocks_in(columns, dtype)
+    assert width % 4 == 0 and width <= 2**16 and width * np.dtype(kind_of(dtype)).itemsize < SHARED_BYTES
+    assert (blocks - 1) * width < max(columns, 1) <= blocks * width
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_the_layout_has_every_entry_once_in_its_block_and_row(name):
+    """It is plain JAX, and runs anywhere."""
+    structure = WIDE[name]()
+    (rows, columns), size = structure.shape, structure.indices.size
+    width, blocks = block_width(columns, "float32"), blocks_in(columns, "float32")
+    layout = jax.jit(lambda i, p: block_layout(i, p, shape=structure.shape, dtype="float32"))(
+        structure.indices, structure.indptr
+    )
+    local, indptr, permutation = map(np.asarray, layout)
+    assert sorted(permutation) == list(range(size))
+    assert indptr.shape == (blocks * rows + 1,) and indptr[0] == 0 and indptr[-1] == structure.entries
+    segment = np.repeat(np.arange(blocks * rows), np.diff(indptr))
+    found = segment // max(rows, 1) * width + local[: structure.entries]
+    moved = permutation[: structure.entries]
+    np.testing.assert_array_equal(found, structure.columns[moved])
+    np.testing.assert_array_equal(segment % max(rows, 1), structure.rows[moved])
+    same_segment = np.diff(segment) == 0
+    assert np.all(np.diff(moved)[same_segment] > 0)  # in the order that they had
+
+
+@pytest.mark.parametrize(
+    ("entries", "warps", "most"), [(1, 1, 10**9), (10**8, 4224, 10**9), (10**8, 100, 4096), (513, 1, 512)]
+)
+def test_a_share_is_of_whole_tiles(entries, warps, most):
+    share = launches.share_of(entries, warps, most=most)
+    assert share % 512 == 0 and 0 < share <= max(512, most)
+    assert share * warps >= entries or share + 512 > most
