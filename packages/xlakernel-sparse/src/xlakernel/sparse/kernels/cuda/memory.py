@@ -125,8 +125,8 @@ def _load_one(context: Any, builder: Any, signature: Any, array: Any, index: Any
         load = f"{{ .reg .pred p; setp.ne.b32 p, $2, 0; {move} @p {load} }}"
     constraints = f"={mark},l" if wanted is None else f"=&{mark},l,r"
     for first in range(0, size, 8):
-        args = [builder.gep(pointer, [ir.Constant(_I32, first)])] + ([] if wanted is None else [wanted])
-        got = _asm(builder, unit, load, constraints, args)
+        at = builder.gep(pointer, [ir.Constant(_I32, first)])
+        got = _asm(builder, unit, load, constraints, [at] if wanted is None else [at, wanted])
         got = builder.trunc(got, _I8) if size == 1 else got
         place = builder.gep(builder.bitcast(memory, _I8.as_pointer()), [ir.Constant(_I32, first)])
         builder.store(got, builder.bitcast(place, got.type.as_pointer()))
@@ -186,9 +186,9 @@ def add_to(_: Any, array: Any, index: Any, value: Any) -> Any:
         value = context.cast(builder, args[2], value_type, dtype)
         if isinstance(dtype, types.Complex):
             number = context.make_complex(builder, dtype, value=value)
-            parts, part = (number.real, number.imag), dtype.underlying_float
+            parts, part = [number.real, number.imag], dtype.underlying_float
         else:
-            parts, part = (value,), dtype
+            parts, part = [value], dtype
         name, mark = _REDUCTIONS[type(part) is types.Float, part.bitwidth]
         for i, one in enumerate(parts):
             at = builder.gep(pointer, [ir.Constant(_I32, i * part.bitwidth // 8)])

@@ -23,7 +23,7 @@ def columns_of(indices: Any, k: Any, first: Any, last: Any) -> Any:
 
 
 @functools.cache
-def push_of(operand: str, kind: type, *, homogeneous: bool) -> Device:
+def push_of(operand: str, kind: type, *, homogeneous: bool) -> Any:
     """Return a device function for all threads of a warp: ``push(data, indices, first, last, value, y)``.
 
     It adds what the entries from *first* to *last* are, times the operand's *value*, to the vector *y*.

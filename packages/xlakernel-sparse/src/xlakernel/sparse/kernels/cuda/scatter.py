@@ -16,7 +16,7 @@ from .launches import blocks_of, multiprocessors
 from .memory import load
 from .numbers import in_memory, kind_of
 from .push import push_of
-from .shares import active_rows_of, share_number
+from .shares import ROOM, active_rows_of, share_number
 from .tally import tally_launch
 from .terms import counts
 
@@ -25,8 +25,8 @@ _WARPS = 96  # on a multiprocessor: more than fit at once, so that what is uneve
 
 
 @functools.cache
-def visit_of(operand: str, kind: type, homogeneous: bool) -> Callable[..., Any]:
-    """Return a device function that adds the active rows of a share to a vector in memory; see `active_rows_of`."""
+def _rows_of(operand: str, kind: type, homogeneous: bool) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Return device functions that add the active rows of a share to a vector in memory; see `active_rows_of`."""
     push, is_active = push_of(operand, kind, homogeneous=homogeneous), counts(operand)
 
     @cuda.jit(device=True, forceinline=True)
@@ -43,15 +43,25 @@ def visit_of(operand: str, kind: type, homogeneous: bool) -> Callable[..., Any]:
 
 @functools.cache
 def _kernel(operand: str, kind: type, homogeneous: bool) -> Any:
-    visit = visit_of(operand, kind, homogeneous)
+    visit, finish = _rows_of(operand, kind, homogeneous)
 
     @cuda.jit(launch_bounds=_THREADS)
     def scatter_vector(data: Any, indices: Any, indptr: Any, x: Any, y: Any, share: Any) -> None:
+        queue = (
+            cuda.shared.array(ROOM, np.int64),
+            cuda.shared.array(ROOM, np.int64),
+            cuda.shared.array(ROOM, np.int64),
+            cuda.shared.array(1, np.int32),
+        )
+        if cuda.threadIdx.x == 0:
+            queue[3][0] = 0
+        cuda.syncthreads()
         rows = np.int64(x.size)
         begin = share_number(cuda.gridDim.x, cuda.blockIdx.x) * share
         end = min(begin + share, rows + np.int64(load(indptr, rows)))
         if begin < end:
-            visit(indptr, x, rows, begin, end, (data, indices, x, y))
+            visit(indptr, x, rows, begin, end, (data, indices, x, y), queue)
+        finish(queue, (data, indices, x, y))
 
     return scatter_vector
 

@@ -16,7 +16,7 @@ from .columns import group_of, tiles_of, weights_of
 from .launches import blocks_of, multiprocessors
 from .memory import add_to, load
 from .numbers import in_memory, kind_of
-from .shares import active_rows_of, share_number
+from .shares import ROOM, active_rows_of, share_number
 from .terms import counts, term
 from .walk import TILE
 from .warp import ALL
@@ -25,7 +25,7 @@ _THREADS = 256
 
 
 @functools.cache
-def _push(operand: str, kind: type, homogeneous: bool, group: int) -> Callable[..., Any]:
+def _push(operand: str, kind: type, homogeneous: bool, group: int) -> Any:
     """Return ``push(data, indices, x, first, last, row, y)`` for all threads of a warp."""
     of, is_active = term(operand, kind), counts(operand)
     weight_at, weight_from = weights_of(kind, homogeneous=homogeneous)
@@ -67,15 +67,25 @@ def _kernel(operand: str, kind: type, homogeneous: bool, group: int) -> Any:
     def active(mask: Any, row: Any) -> Any:
         return is_active(load(mask, row))
 
-    visit = active_rows_of(active, push_row)
+    visit, finish = active_rows_of(active, push_row)
 
     @cuda.jit(launch_bounds=_THREADS)
     def scatter_matrix(data: Any, indices: Any, indptr: Any, x: Any, active: Any, y: Any, share: Any) -> None:
+        queue = (
+            cuda.shared.array(ROOM, np.int64),
+            cuda.shared.array(ROOM, np.int64),
+            cuda.shared.array(ROOM, np.int64),
+            cuda.shared.array(1, np.int32),
+        )
+        if cuda.threadIdx.x == 0:
+            queue[3][0] = 0
+        cuda.syncthreads()
         rows = np.int64(x.shape[0])
         begin = share_number(cuda.gridDim.x, cuda.blockIdx.x) * share
         end = min(begin + share, rows + np.int64(load(indptr, rows)))
         if begin < end:
-            visit(indptr, active, rows, begin, end, (data, indices, x, y))
+            visit(indptr, active, rows, begin, end, (data, indices, x, y), queue)
+        finish(queue, (data, indices, x, y))
 
     return scatter_matrix
 

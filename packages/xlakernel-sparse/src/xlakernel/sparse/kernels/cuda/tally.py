@@ -25,7 +25,7 @@ from xlakernel.cuda import numba_cuda_kernel
 from .launches import filling, multiprocessors
 from .memory import add_to, is_aligned, load, load4_if
 from .push import columns_of, push_of
-from .shares import active_rows_of, share_number
+from .shares import ROOM, active_rows_of, share_number
 from .staging import RESERVED, SHARED_BYTES
 from .walk import TILE
 
@@ -39,6 +39,7 @@ MANY = {True: 40, False: 70}
 #: What a counter of 16 bits is emptied at, long before it is full: others may count on meanwhile.
 _FULL = 1 << 15
 _MOST_SLICES = 2
+_QUEUE = 3 * 8 * ROOM + 64  # bytes of shared memory for what is set aside, and for the sample
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -87,7 +88,7 @@ def _added(sums: Any, column: Any) -> Any:
 
 
 @functools.cache
-def _row_tally(homogeneous: bool) -> Callable[..., Any]:
+def _row_tally(homogeneous: bool) -> Any:
     """Return ``tally(row, first, last, to)`` for all threads of a warp, which adds entries up in shared memory."""
     add = _count if homogeneous else _add
 
@@ -149,20 +150,29 @@ def _kernel(homogeneous: bool) -> Any:
         data, indices, y = to
         push(data, indices, first, last, True, y)
 
-    visit = active_rows_of(_active, push_row)
-    visit_tallying = active_rows_of(_active, _row_tally(homogeneous))
+    visit, finish = active_rows_of(_active, push_row)
+    visit_tallying, finish_tallying = active_rows_of(_active, _row_tally(homogeneous))
 
     @cuda.jit(launch_bounds=_THREADS)
     def tally_events(data: Any, indices: Any, indptr: Any, x: Any, y: Any, slices: Any, width: Any, many: Any) -> None:
         hits = cuda.shared.array(1, np.int32)
         sums = cuda.shared.array(0, element)
+        queue = (
+            cuda.shared.array(ROOM, np.int64),
+            cuda.shared.array(ROOM, np.int64),
+            cuda.shared.array(ROOM, np.int64),
+            cuda.shared.array(1, np.int32),
+        )
+        if cuda.threadIdx.x == 0:
+            queue[3][0] = 0
         rows = np.int64(x.size)
         places = rows + np.int64(load(indptr, rows))
         if _sampled(x, hits) < many:
             share = (places + cuda.gridsize(1) // 32 - 1) // (cuda.gridsize(1) // 32)
             begin = share_number(cuda.gridDim.x, cuda.blockIdx.x) * share
             if begin < places:
-                visit(indptr, x, rows, begin, min(begin + share, places), (data, indices, y))
+                visit(indptr, x, rows, begin, min(begin + share, places), (data, indices, y), queue)
+            finish(queue, (data, indices, y))
             return
         words = (width + 1) // 2 if homogeneous else width
         for i in range(cuda.threadIdx.x, words, cuda.blockDim.x):
@@ -173,12 +183,12 @@ def _kernel(homogeneous: bool) -> Any:
         blocks = cuda.gridDim.x // slices  # for each slice of the columns
         warps = np.int64(blocks * _WARPS)
         share = (places + warps * shares - 1) // (warps * shares)
+        to = (data, indices, (sums, y, low, here))
         if cuda.blockIdx.x < blocks * slices:
             number = share_number(blocks, cuda.blockIdx.x // slices)
             for begin in range(number * share, places, warps * share):
-                visit_tallying(
-                    indptr, x, rows, begin, min(begin + share, places), (data, indices, (sums, y, low, here))
-                )
+                visit_tallying(indptr, x, rows, begin, min(begin + share, places), to, queue)
+        finish_tallying(queue, to)
         cuda.syncthreads()
         ahead = here * np.int64(cuda.blockIdx.x) // cuda.gridDim.x  # no two blocks add to one place at a time
         for i in range(cuda.threadIdx.x, here, cuda.blockDim.x):
@@ -200,7 +210,7 @@ def tally_launch(out: jax.ShapeDtypeStruct, operand: str, entries: int, homogene
       homogeneous: whether all entries have the weight ``data[0]``.
     """
     columns, each = out.size, 2 if homogeneous else 4
-    slices = math.ceil(columns * each / (SHARED_BYTES - RESERVED))
+    slices = math.ceil(columns * each / (SHARED_BYTES - RESERVED - _QUEUE))
     many = MANY[homogeneous] * columns
     if operand != "binary" or out.dtype != jnp.float32 or slices > _MOST_SLICES or entries < many:
         return None

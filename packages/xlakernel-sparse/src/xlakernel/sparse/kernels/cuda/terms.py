@@ -6,7 +6,6 @@ it is not zero: what does not count adds nothing, also if its weight is infinite
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from numba import cuda
@@ -14,7 +13,7 @@ from numba import cuda
 from .memory import load
 
 
-def term(operand: str, kind: type) -> Callable[..., Any]:
+def term(operand: str, kind: type) -> Any:
     """Return a device function of a weight and the operand's value."""
     zero = kind(0)
 
@@ -33,7 +32,7 @@ def term(operand: str, kind: type) -> Callable[..., Any]:
     return {"dense": dense, "weighted": weighted, "binary": binary}[operand]
 
 
-def counts(operand: str) -> Callable[..., Any]:
+def counts(operand: str) -> Any:
     """Return a device function of the operand's value: whether it adds anything at all."""
 
     @cuda.jit(device=True, forceinline=True)
@@ -47,7 +46,7 @@ def counts(operand: str) -> Callable[..., Any]:
     return always if operand == "dense" else where_not_zero
 
 
-def weight_at(*, homogeneous: bool) -> Callable[..., Any]:
+def weight_at(*, homogeneous: bool) -> Any:
     """Return a device function of the weights and an entry."""
 
     @cuda.jit(device=True, forceinline=True)

@@ -8,7 +8,6 @@ needs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from .warp import next_row, row_at, warp_sum
 TILE = 512
 
 
-def walk_of(entries: Entries) -> Callable[..., Any]:
+def walk_of(entries: Entries) -> Any:
     """Return a device function that adds the rows of some entries to the output.
 
     It is ``walk(data, indices, indptr, rows, source, start, stop, y, skipped)``, for all threads of a warp: the entries
