@@ -14,7 +14,7 @@ from numba import cuda
 from xlakernel.cuda import numba_cuda_kernel
 
 from .columns import group_of, tiles_of
-from .launches import blocks_of
+from .launches import blocks_of, kept_whole
 from .memory import add_to, load
 from .numbers import in_memory, kind_of
 from .terms import counts, term, weight_at
@@ -99,7 +99,9 @@ def coo_product(
             group, tiles = group_of(x.shape[1]), tiles_of(x.shape[1])
             kernel = _matrix_kernel(operand, kind, homogeneous, group)
         grid = (blocks_of(row.size, _EACH * _THREADS // group), tiles)
-        run = numba_cuda_kernel(kernel, in_memory(out), grid=grid, block=_THREADS, output_init=0)
+        run = numba_cuda_kernel(
+            kernel, in_memory(out), grid=grid, block=_THREADS, shared_mem=kept_whole(), output_init=0
+        )
         return run(data, row, col, x).astype(out.dtype)
 
     return multiply

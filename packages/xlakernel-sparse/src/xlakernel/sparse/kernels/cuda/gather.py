@@ -13,7 +13,7 @@ from numba import cuda
 from xlakernel.cuda import numba_cuda_kernel
 
 from . import entries
-from .launches import blocks_of, filling, multiprocessors, share_of, threads_for
+from .launches import blocks_of, filling, kept_whole, multiprocessors, share_of, threads_for
 from .memory import load
 from .numbers import in_memory, kind_of
 from .staging import RESERVED, SHARED_BYTES, stage_bits, stage_slice
@@ -96,7 +96,7 @@ def _launch_of(operand: str, dtype: Any, columns: int, entries: int, homogeneous
         if entries >= 2 * staged * multiprocessors():
             kernel = _staged_kernel(operand, kind, homogeneous)
             return _Launch(kernel, threads_for(kind), filling(staged * size), True, {"staged": staged})
-    return _Launch(_kernel(operand, kind, homogeneous), _THREADS, 0, False, {})
+    return _Launch(_kernel(operand, kind, homogeneous), _THREADS, kept_whole(), False, {})
 
 
 def gather_vector(

@@ -13,7 +13,7 @@ from numba import cuda
 from xlakernel.cuda import numba_cuda_kernel
 
 from .columns import group_of, tiles_of, weights_of
-from .launches import blocks_of, multiprocessors, share_of
+from .launches import blocks_of, kept_whole, multiprocessors, share_of
 from .memory import add_to, is_aligned, load, load4
 from .numbers import in_memory, kind_of
 from .terms import term
@@ -163,6 +163,7 @@ def gather_matrix(out: jax.ShapeDtypeStruct, *, operand: str, homogeneous: bool)
             in_memory(out),
             grid=(blocks_of(indices.size, share * _THREADS // 32), tiles_of(threads)),
             block=_THREADS,
+            shared_mem=kept_whole(),
             output_init=0,
         )
         return run(data, indices, indptr, x, share=share).astype(out.dtype)

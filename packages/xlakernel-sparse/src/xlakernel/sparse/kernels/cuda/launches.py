@@ -7,10 +7,16 @@ import math
 
 import numpy as np
 
+from xlakernel.core.config import is_debugging
+
 from .walk import TILE
 
 #: Multiprocessors of the GPUs that the launches are measured on (H100, H200), for where there is no GPU to ask.
 _USUAL_MULTIPROCESSORS = 132
+
+
+# Debug mode does not compile kernels anew that have more dynamic shared memory than 48 KiB.
+_WHOLE = 48 * 1024 + 16
 
 
 @functools.cache
@@ -48,7 +54,15 @@ def threads_for(kind: type) -> int:
 def filling(shared_mem: int) -> int:
     """Return the bytes of shared memory for a block that fills a multiprocessor, more than what is usual.
 
-    Debug mode leaves the code of kernels with more than 48 KiB as it is. It takes others apart into functions, which
-    need more registers than so many threads have.
+    So the code stays as it is in debug mode too: see `kept_whole`.
     """
-    return max(shared_mem, 48 * 1024 + 16)
+    return max(shared_mem, _WHOLE)
+
+
+def kept_whole() -> int:
+    """Return the bytes of shared memory to ask for so that debug mode leaves a kernel's code as it is; usually none.
+
+    These kernels raise nothing that would have to be reported. Compiled for that, they are taken apart into functions:
+    those need more registers than large blocks have, and sums over a warp come out wrong.
+    """
+    return _WHOLE if is_debugging() else 0

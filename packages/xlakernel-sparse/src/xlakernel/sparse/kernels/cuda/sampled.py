@@ -13,7 +13,7 @@ from numba import cuda
 
 from xlakernel.cuda import numba_cuda_kernel
 
-from .launches import blocks_of, multiprocessors, share_of
+from .launches import blocks_of, kept_whole, multiprocessors, share_of
 from .memory import load
 from .numbers import kind_of
 from .walk import TILE
@@ -82,6 +82,7 @@ def sampled_product(outs: Sequence[jax.ShapeDtypeStruct], *, shape: tuple[int, i
             out,
             grid=blocks_of(indices.size, share * _THREADS // 32),
             block=_THREADS,
+            shared_mem=kept_whole(),
         )
         return run(indices, indptr, u, v, columns=columns, share=share)
 

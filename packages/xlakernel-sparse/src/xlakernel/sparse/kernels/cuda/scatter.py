@@ -12,7 +12,7 @@ from numba import cuda
 
 from xlakernel.cuda import numba_cuda_kernel
 
-from .launches import blocks_of, multiprocessors
+from .launches import blocks_of, kept_whole, multiprocessors
 from .memory import load
 from .numbers import in_memory, kind_of
 from .push import push_of
@@ -80,6 +80,7 @@ def scatter_vector(out: jax.ShapeDtypeStruct, *, operand: str, homogeneous: bool
             in_memory(out),
             grid=blocks_of(places, share * _THREADS // 32),
             block=_THREADS,
+            shared_mem=kept_whole(),
             output_init=0,
         )
         return run(data, indices, indptr, x, share=share).astype(out.dtype)

@@ -13,7 +13,7 @@ from numba import cuda
 from xlakernel.cuda import numba_cuda_kernel
 
 from .columns import group_of, tiles_of, weights_of
-from .launches import blocks_of, multiprocessors
+from .launches import blocks_of, kept_whole, multiprocessors
 from .memory import add_to, load
 from .numbers import in_memory, kind_of
 from .shares import ROOM, active_rows_of, share_number
@@ -103,6 +103,7 @@ def scatter_matrix(out: jax.ShapeDtypeStruct, *, operand: str, homogeneous: bool
             in_memory(out),
             grid=(blocks_of(places, share * _THREADS // 32), tiles_of(columns)),
             block=_THREADS,
+            shared_mem=kept_whole(),
             output_init=0,
         )
         # A dense matrix stands for itself: nobody asks which of its rows are active.
