@@ -259,9 +259,7 @@ def test_a_prepared_matrix_is_differentiated_by_its_data(build, odd):
 @operands
 def test_lengths_that_do_not_fit(make, operand, odd):
     matrix, x = make(odd), OPERANDS[operand](np.ones(7, np.float32))
-    with pytest.raises(
-        ShapeError, match=r"@ x: x has the shape \(7,\); .* it must be \(4,\) or \(4, k\)"
-    ):
+    with pytest.raises(ShapeError, match=r"@ x: x has the shape \(7,\); .* it must be \(4,\) or \(4, k\)"):
         matrix @ x
     with pytest.raises(ShapeError, match=r"x @ .*: x has the shape \(7,\).* it must be \(5,\) or \(k, 5\)"):
         x @ matrix
