@@ -10,8 +10,20 @@ pytest.importorskip("numba_cuda")
 from conformance import KernelCases, each_weight, operand_of, struct
 from structures import assert_sums, draw, numbers, sum_entries
 
+from xlakernel.core.ffi.fingerprint import unknown_objects
+from xlakernel.cuda._recipe import COMPILER
 from xlakernel.sparse.kernels import cuda as generators
-from xlakernel.sparse.kernels.cuda import launches
+from xlakernel.sparse.kernels.cuda import (
+    blocked,
+    coo,
+    gather,
+    gather_matrix,
+    launches,
+    sampled,
+    scatter,
+    scatter_matrix,
+    tally,
+)
 from xlakernel.sparse.kernels.cuda.blocked import block_layout, block_width, blocked_product, blocks_in
 
 # So many columns that a vector of float32 takes two blocks, and of complex128 more.
@@ -138,3 +150,24 @@ def test_a_share_is_of_whole_tiles(entries, warps, most):
     share = launches.share_of(entries, warps, most=most)
     assert share % 512 == 0 and 0 < share <= max(512, most)
     assert share * warps >= entries or share + 512 > most
+
+
+@pytest.mark.parametrize("homogeneous", [False, True])
+def test_kernels_can_be_exported(homogeneous):
+    """Their content hashes are the same in every process."""
+    kind = np.float32
+    kernels = [
+        blocked._kernel(kind, homogeneous),
+        coo._matrix_kernel("weighted", kind, homogeneous, 8),
+        coo._vector_kernel("binary", kind, homogeneous),
+        gather._events_kernel(kind, homogeneous),
+        gather._kernel("dense", kind, homogeneous),
+        gather._staged_kernel("dense", kind, homogeneous),
+        gather_matrix._kernel("dense", kind, homogeneous, 8, True),
+        sampled._kernel(kind, 4),
+        scatter._kernel("binary", kind, homogeneous),
+        scatter_matrix._kernel("binary", kind, homogeneous, 8),
+        tally._kernel(homogeneous),
+    ]
+    for kernel in kernels:
+        assert unknown_objects(COMPILER.fresh(kernel), COMPILER.implementations) == []

@@ -62,7 +62,8 @@ def filling(shared_mem: int) -> int:
 def kept_whole() -> int:
     """Return the bytes of shared memory to ask for so that debug mode leaves a kernel's code as it is; usually none.
 
-    These kernels raise nothing that would have to be reported. Compiled for that, they are taken apart into functions:
-    those need more registers than large blocks have, and sums over a warp come out wrong.
+    These kernels raise nothing that would have to be reported. Compiled for that, they are taken apart into functions,
+    which need more registers than large blocks have; and some that sum over a warp gave wrong results then, with
+    numba-cuda 0.30.4.
     """
     return _WHOLE if is_debugging() else 0

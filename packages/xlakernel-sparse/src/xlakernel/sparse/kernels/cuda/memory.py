@@ -12,11 +12,15 @@ from numba import types
 from numba.cuda import cgutils
 from numba.cuda.extending import intrinsic
 
-_I8, _I16, _I32, _I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 _GLOBAL = 1  # NVVM's number of the address space
 
 #: What a 16-byte load asks of the address of an array's first element.
 ALIGNMENT = 16
+
+
+def _int(bits: int) -> Any:
+    """Return LLVM's integer type; it is no global, so that a kernel's code has the same hash in every process."""
+    return ir.IntType(bits)
 
 
 def _is_half(dtype: Any) -> bool:
@@ -34,7 +38,7 @@ def _pointer(context: Any, builder: Any, array_type: Any, array: Any, index_type
     if index is not None:
         wide = types.int64 if index_type.signed else types.uint64
         data = builder.gep(data, [context.cast(builder, index, index_type, wide)])
-    return builder.addrspacecast(builder.bitcast(data, _I8.as_pointer()), _I8.as_pointer(_GLOBAL))
+    return builder.addrspacecast(builder.bitcast(data, _int(8).as_pointer()), _int(8).as_pointer(_GLOBAL))
 
 
 def _asm(builder: Any, result: Any, text: str, constraints: str, args: Any, *, effect: bool = False) -> Any:
@@ -46,12 +50,12 @@ def _widened(builder: Any, dtype: Any, bits: Any) -> Any:
     """Return a float from the 16 bits of a float16 or a bfloat16."""
     if str(dtype) == "float16":
         return _asm(builder, ir.FloatType(), "cvt.f32.f16 $0, $1;", "=f,h", [bits])
-    return builder.bitcast(builder.shl(builder.zext(bits, _I32), ir.Constant(_I32, 16)), ir.FloatType())
+    return builder.bitcast(builder.shl(builder.zext(bits, _int(32)), ir.Constant(_int(32), 16)), ir.FloatType())
 
 
 def _unpacked(context: Any, builder: Any, dtype: Any, memory: Any, place: int) -> Any:
     """Return an element of what was copied to the stack, from where LLVM takes it into registers."""
-    at = builder.gep(memory, [ir.Constant(_I32, 0), ir.Constant(_I32, place)])
+    at = builder.gep(memory, [ir.Constant(_int(32), 0), ir.Constant(_int(32), place)])
     return _widened(builder, dtype, builder.load(at)) if _is_half(dtype) else context.unpack_value(builder, dtype, at)
 
 
@@ -67,24 +71,24 @@ def _copy(builder: Any, pointer: Any, words: Any, count: int, wanted: Any) -> No
     # An output that is written before the address is read must not share its register: "&".
     mark = "=r" if wanted is None else "=&r"
     constraints = ",".join([mark] * width + ["l"] + (["r"] if wanted is not None else []))
-    result = _I32 if width == 1 else ir.LiteralStructType([_I32] * width)
+    result = _int(32) if width == 1 else ir.LiteralStructType([_int(32)] * width)
     for first in range(0, count, width):
-        args = [builder.gep(pointer, [ir.Constant(_I32, 4 * first)])] + ([wanted] if wanted is not None else [])
+        args = [builder.gep(pointer, [ir.Constant(_int(32), 4 * first)])] + ([wanted] if wanted is not None else [])
         got = _asm(builder, result, load, constraints, args)
         for i in range(width):
             word = got if width == 1 else builder.extract_value(got, i)
-            builder.store(word, builder.gep(words, [ir.Constant(_I32, first + i)]))
+            builder.store(word, builder.gep(words, [ir.Constant(_int(32), first + i)]))
 
 
 def _load_four(context: Any, builder: Any, signature: Any, array: Any, index: Any, wanted: Any = None) -> Any:
     array_type, index_type = signature.args[:2]
     dtype = array_type.dtype
-    element = _I16 if _is_half(dtype) else context.get_data_type(dtype)
+    element = _int(16) if _is_half(dtype) else context.get_data_type(dtype)
     memory = cgutils.alloca_once(builder, ir.ArrayType(element, 4))
     memory.align = ALIGNMENT
     size = 2 if _is_half(dtype) else context.get_abi_sizeof(element)
     pointer = _pointer(context, builder, array_type, array, index_type, index)
-    _copy(builder, pointer, builder.bitcast(memory, _I32.as_pointer()), size, wanted)
+    _copy(builder, pointer, builder.bitcast(memory, _int(32).as_pointer()), size, wanted)
     values = [_unpacked(context, builder, dtype, memory, i) for i in range(4)]
     return context.make_tuple(builder, signature.return_type, values)
 
@@ -104,7 +108,7 @@ def load4_if(_: Any, wanted: Any, array: Any, index: Any) -> Any:
     """Return the same where *wanted*, and zeros, without an access, where not: no branch, so loads overlap."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        flag = builder.zext(context.cast(builder, args[0], signature.args[0], types.boolean), _I32)
+        flag = builder.zext(context.cast(builder, args[0], signature.args[0], types.boolean), _int(32))
         inner = signature.return_type(*signature.args[1:])
         return _load_four(context, builder, inner, args[1], args[2], flag)
 
@@ -115,27 +119,28 @@ def _load_one(context: Any, builder: Any, signature: Any, array: Any, index: Any
     array_type, index_type = signature.args[:2]
     dtype = array_type.dtype
     pointer = _pointer(context, builder, array_type, array, index_type, index)
-    element = _I16 if _is_half(dtype) else context.get_data_type(dtype)
+    element = _int(16) if _is_half(dtype) else context.get_data_type(dtype)
     size = 2 if _is_half(dtype) else context.get_abi_sizeof(element)
     memory = cgutils.alloca_once(builder, ir.ArrayType(element, 1))
-    unit, name, mark = _UNITS.get(size, _UNITS[8])
+    bits, name, mark = _UNITS.get(size, _UNITS[8])
+    unit = _int(bits)
     load = f"ld.global.nc.{name} $0, [$1];"
     if wanted is not None:
         move = f"mov.{'b16' if size < 4 else name} $0, 0;"
         load = f"{{ .reg .pred p; setp.ne.b32 p, $2, 0; {move} @p {load} }}"
     constraints = f"={mark},l" if wanted is None else f"=&{mark},l,r"
     for first in range(0, size, 8):
-        at = builder.gep(pointer, [ir.Constant(_I32, first)])
+        at = builder.gep(pointer, [ir.Constant(_int(32), first)])
         got = _asm(builder, unit, load, constraints, [at] if wanted is None else [at, wanted])
-        got = builder.trunc(got, _I8) if size == 1 else got
-        place = builder.gep(builder.bitcast(memory, _I8.as_pointer()), [ir.Constant(_I32, first)])
+        got = builder.trunc(got, _int(8)) if size == 1 else got
+        place = builder.gep(builder.bitcast(memory, _int(8).as_pointer()), [ir.Constant(_int(32), first)])
         builder.store(got, builder.bitcast(place, got.type.as_pointer()))
     return _unpacked(context, builder, dtype, memory, 0)
 
 
-# By an element's bytes: the type of a register, what a load into it is called, and the register's kind. Larger elements
+# By an element's bytes: the bits of a register, what a load into it is called, and the register's kind. Larger elements
 # are loaded eight bytes at a time.
-_UNITS = {1: (_I16, "u8", "h"), 2: (_I16, "b16", "h"), 4: (_I32, "b32", "r"), 8: (_I64, "b64", "l")}
+_UNITS = {1: (16, "u8", "h"), 2: (16, "b16", "h"), 4: (32, "b32", "r"), 8: (64, "b64", "l")}
 
 
 @intrinsic
@@ -153,7 +158,7 @@ def load_if(_: Any, wanted: Any, array: Any, index: Any) -> Any:
     """Return the same where *wanted*, and zero, without an access, where not."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        flag = builder.zext(context.cast(builder, args[0], signature.args[0], types.boolean), _I32)
+        flag = builder.zext(context.cast(builder, args[0], signature.args[0], types.boolean), _int(32))
         inner = signature.return_type(*signature.args[1:])
         return _load_one(context, builder, inner, args[1], args[2], flag)
 
@@ -165,9 +170,9 @@ def is_aligned(_: Any, array: Any) -> Any:
     """Whether the array begins where `load4` may: a slice of a batch need not."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        address = builder.ptrtoint(_pointer(context, builder, signature.args[0], args[0]), _I64)
-        low = builder.and_(address, ir.Constant(_I64, ALIGNMENT - 1))
-        return builder.icmp_unsigned("==", low, ir.Constant(_I64, 0))
+        address = builder.ptrtoint(_pointer(context, builder, signature.args[0], args[0]), _int(64))
+        low = builder.and_(address, ir.Constant(_int(64), ALIGNMENT - 1))
+        return builder.icmp_unsigned("==", low, ir.Constant(_int(64), 0))
 
     return types.boolean(array), codegen
 
@@ -191,7 +196,7 @@ def add_to(_: Any, array: Any, index: Any, value: Any) -> Any:
             parts, part = [value], dtype
         name, mark = _REDUCTIONS[type(part) is types.Float, part.bitwidth]
         for i, one in enumerate(parts):
-            at = builder.gep(pointer, [ir.Constant(_I32, i * part.bitwidth // 8)])
+            at = builder.gep(pointer, [ir.Constant(_int(32), i * part.bitwidth // 8)])
             _asm(builder, ir.VoidType(), f"red.global.add.{name} [$0], $1;", f"l,{mark}", [at, one], effect=True)
         return context.get_dummy_value()
 
