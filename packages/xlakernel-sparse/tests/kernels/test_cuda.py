@@ -78,6 +78,12 @@ class TestCuda(KernelCases):
         self.check_blocked(WIDE["two blocks"](), False, data_dtype=narrow)
 
     @each_weight
+    @pytest.mark.parametrize("operand", ["dense", "weighted"])
+    @pytest.mark.parametrize("dtype", ["float32", "complex128", "int32"])
+    def test_a_vector_is_staged_where_there_are_many_entries_for_each_column(self, dtype, operand, homogeneous):
+        self.check_product(draw(53, (200, 50), 150), operand, False, None, homogeneous, dtype=dtype)
+
+    @each_weight
     @pytest.mark.parametrize("rate", [0, 0.02, 0.3, 1])
     def test_many_events_are_added_up_in_shared_memory(self, rate, homogeneous):
         self.check_product(draw(50, (2000, 300), 150), "binary", True, None, homogeneous, rate=rate)
