@@ -252,7 +252,7 @@ def test_astype(kind, build, odd, dense, dtype):
 
 def test_astype_keeps_what_was_prepared(build, odd, dense):
     matrix = build(CSR, odd).prepare().astype("float16")
-    assert matrix.prepared is not None and matrix.prepared.data.dtype == jnp.float16
+    assert matrix.prepared is not None and matrix.prepared.mirror.data.dtype == jnp.float16
     assert_array_equal(jnp.ones(5, "float16") @ matrix, dense.sum(axis=0))
 
 
@@ -306,7 +306,7 @@ def test_with_data_takes_one_weight_and_back(matrix, dense):
 def test_with_data_keeps_what_was_prepared(build, odd, dense, kind):
     matrix = build(kind, odd).prepare()
     for changed in (matrix.with_data(matrix.data * 3), matrix.with_data([1.0]).with_data(matrix.data * 3)):
-        assert changed.prepared.permutation is matrix.prepared.permutation
+        assert changed.prepared.mirror.permutation is matrix.prepared.mirror.permutation
         assert_array_equal(changed @ jnp.ones(4), 3 * dense.sum(axis=1))
         assert_array_equal(jnp.ones(5) @ changed, 3 * dense.sum(axis=0))
 

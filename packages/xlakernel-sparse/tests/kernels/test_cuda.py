@@ -15,6 +15,7 @@ from xlakernel.cuda._recipe import COMPILER
 from xlakernel.sparse.kernels import cuda as generators
 from xlakernel.sparse.kernels.cuda import (
     blocked,
+    blocked_product,
     coo,
     gather,
     gather_matrix,
@@ -24,7 +25,7 @@ from xlakernel.sparse.kernels.cuda import (
     scatter_matrix,
     tally,
 )
-from xlakernel.sparse.kernels.cuda.blocked import block_layout, block_width, blocked_product, blocks_in
+from xlakernel.sparse.operators.blocks import SHARED_BYTES, block_count, block_width, bytes_of, make_blocks
 
 # So many columns that a vector of float32 takes two blocks, and of complex128 more.
 WIDE = {
@@ -51,7 +52,7 @@ class TestCuda(KernelCases):
 
         @jax.jit
         def multiply(data, indices, indptr, x):
-            layout = block_layout(indices, indptr, shape=structure.shape, dtype=dtype)
+            layout = make_blocks(indices, indptr, shape=structure.shape, dtype=dtype)
             moved = data if homogeneous else data[layout.permutation]
             run = blocked_product([out], shape=structure.shape, homogeneous=homogeneous)
             return run(moved, layout.indices, layout.indptr, x)
@@ -121,10 +122,11 @@ class TestCuda(KernelCases):
 @pytest.mark.parametrize("columns", [0, 1, 5, 50_000, 65_537, 1_000_000])
 def test_a_block_of_columns_fits_into_shared_memory_and_into_16_bits(columns, dtype):
     from xlakernel.sparse.kernels.cuda.numbers import kind_of
-    from xlakernel.sparse.kernels.cuda.staging import SHARED_BYTES
 
-    width, blocks = block_width(columns, dtype), blocks_in(columns, dtype)
-    assert width % 4 == 0 and width <= 2**16 and width * np.dtype(kind_of(dtype)).itemsize < SHARED_BYTES
+    blocks = block_count(columns, dtype)
+    width = block_width(columns, blocks)
+    assert bytes_of(dtype) == np.dtype(kind_of(dtype)).itemsize
+    assert width % 4 == 0 and width <= 2**16 and width * bytes_of(dtype) <= SHARED_BYTES
     assert (blocks - 1) * width < max(columns, 1) <= blocks * width
 
 
@@ -133,8 +135,9 @@ def test_the_layout_has_every_entry_once_in_its_block_and_row(name):
     """It is plain JAX, and runs anywhere."""
     structure = WIDE[name]()
     (rows, columns), size = structure.shape, structure.indices.size
-    width, blocks = block_width(columns, "float32"), blocks_in(columns, "float32")
-    layout = jax.jit(lambda i, p: block_layout(i, p, shape=structure.shape, dtype="float32"))(
+    blocks = block_count(columns, "float32")
+    width = block_width(columns, blocks)
+    layout = jax.jit(lambda i, p: make_blocks(i, p, shape=structure.shape, dtype="float32"))(
         structure.indices, structure.indptr
     )
     local, indptr, permutation = map(np.asarray, layout)
@@ -176,4 +179,4 @@ def test_kernels_can_be_exported(homogeneous):
         tally._kernel(homogeneous),
     ]
     for kernel in kernels:
-        assert unknown_objects(COMPILER.fresh(kernel), COMPILER.implementations) == []
+        assert unknown_objects(COMPILER.fresh(kernel), COMPILER.implementations()) == []

@@ -1,7 +1,8 @@
 """What `prepare` adds to a matrix, and the products that read it.
 
-The mirror holds the entries in the order of the other axis. The mirrored weights are a copy: derivatives go to the
-weights themselves, through the products of the matrix without a mirror.
+The mirror holds the entries in the order of the other axis; blocks hold those of either in an order that GPUs read
+fastest. The weights in these orders are copies: derivatives go to the weights themselves, through the products of the
+matrix without them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 from jax import lax
 
+from .operators.blocks import make_blocks
 from .operators.conversion import csr_transpose
+from .operators.dtypes import accumulator
 from .operators.operand import Operand
 from .operators.prepared import PREPARED_PRODUCTS
 
@@ -19,42 +22,68 @@ if TYPE_CHECKING:
     from ._compressed import Compressed
 
 
-class Prepared(NamedTuple):
-    """The mirror of a compressed matrix.
+class Order(NamedTuple):
+    """The entries of a compressed matrix in another order.
 
     Attributes:
-      data: the weights in the mirror's order, ``(nnz,)``; None where all are equal.
-      indices: the line of each entry of the mirror, ``(nnz,)``.
-      indptr: where each line of the mirror begins, ``(places + 1,)``.
-      permutation: entry ``k`` of the mirror is entry ``permutation[k]`` of the matrix, ``(nnz,)``.
+      indices: where each entry is within its line, ``(nnz,)``.
+      indptr: where each line begins.
+      permutation: entry ``k`` is entry ``permutation[k]`` of the matrix, ``(nnz,)``.
+      data: the weights, ``(nnz,)``; None where all are equal.
     """
 
-    data: jax.Array | None
     indices: jax.Array
     indptr: jax.Array
     permutation: jax.Array
+    data: jax.Array | None = None
+
+    def with_data(self, data: jax.Array) -> Order:
+        """Return the same order of the matrix with these weights."""
+        return self._replace(data=None if data.shape == (1,) else lax.stop_gradient(data)[self.permutation])
+
+
+class Prepared(NamedTuple):
+    """What a prepared matrix has besides its arrays.
+
+    Attributes:
+      mirror: the entries in the order of the other axis.
+      blocks: the entries in column blocks, and those of the mirror; None if they were not asked for.
+    """
+
+    mirror: Order
+    blocks: tuple[Order, Order] | None
 
     def with_data(self, data: jax.Array) -> Prepared:
-        """Return the mirror of the matrix with these weights."""
-        mirrored = None if data.shape == (1,) else lax.stop_gradient(data)[self.permutation]
-        return self._replace(data=mirrored)
+        """Return the same for the matrix with these weights."""
+        blocks = self.blocks and tuple(order.with_data(data) for order in self.blocks)
+        return Prepared(self.mirror.with_data(data), blocks)  # type: ignore[arg-type]  # two as before
 
 
-def prepare(data: jax.Array, indices: jax.Array, indptr: jax.Array, shape: tuple[int, int]) -> Prepared:
-    """Make the mirror of a matrix in compressed rows."""
-    return Prepared(None, *csr_transpose(indices, indptr, shape=shape)).with_data(data)
+def prepare(
+    data: jax.Array, indices: jax.Array, indptr: jax.Array, shape: tuple[int, int], *, blocks: bool
+) -> Prepared:
+    """Prepare a matrix in compressed rows."""
+    mirror = Order(*csr_transpose(indices, indptr, shape=shape))
+    in_blocks = None
+    if blocks:
+        dtype = accumulator(data.dtype)
+        own = make_blocks(indices, indptr, shape=shape, dtype=dtype)
+        mirrored = make_blocks(mirror.indices, mirror.indptr, shape=shape[::-1], dtype=dtype)
+        permutation = mirror.permutation[mirrored.permutation]
+        in_blocks = Order(*own), Order(*mirrored._replace(permutation=permutation))
+    return Prepared(mirror, in_blocks).with_data(data)
 
 
 def multiply(matrix: Compressed, operand: Operand, x: Any, *, transpose: bool, who: str) -> jax.Array:
     """Multiply a prepared matrix, taken as one in compressed rows, by *x* of rank 1 or 2."""
     assert matrix.prepared is not None
-    mirrored, indices, indptr, _ = matrix.prepared
-    mirror = (indices, indptr) if mirrored is None else (indices, indptr, mirrored)
-    product = PREPARED_PRODUCTS[operand]
-    return product(
+    mirror, blocks = matrix.prepared
+    orders = (mirror, *(blocks or ()))
+    return PREPARED_PRODUCTS[operand](
         *(who, matrix.data, *matrix.structure, x),
         shape=matrix.line_shape,
         transpose=transpose,
         backend=None,
-        mirror=mirror,
+        orders=[array for order in orders for array in (order.indices, order.indptr)],
+        weights=[order.data for order in orders if order.data is not None],
     )

@@ -97,9 +97,13 @@ class ShardedMatrix:
             return matrix
         return matrix._prepared(lambda block: block.with_data(block.data))
 
-    def prepare(self) -> Self:
-        """Return the matrix with what makes its products fast on both sides, as `CSR.prepare` does on one device."""
-        return self._prepared(lambda block: block.prepare())
+    def prepare(self, *, blocks: bool | None = None) -> Self:
+        """Return the matrix with what makes its products fast on both sides, as `CSR.prepare` does on one device.
+
+        Args:
+          blocks: as for `CSR.prepare`.
+        """
+        return self._prepared(lambda block: block.prepare(blocks=blocks))
 
     def _prepared(self, prepare: Callable[[Compressed], Compressed]) -> Self:
         def local(block: Compressed) -> Any:

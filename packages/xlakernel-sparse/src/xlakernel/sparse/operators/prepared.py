@@ -6,12 +6,14 @@ these lines, and the kernel of the products without a mirror is given that one.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
 from xlakernel.core import XLACustomKernel
 from xlakernel.core.config import PLATFORMS
 
+from .blocks import block_count
 from .operand import BINARY, DENSE, WEIGHTED, Operand
 from .product import PRODUCTS, CompressedProduct
 
@@ -19,8 +21,9 @@ from .product import PRODUCTS, CompressedProduct
 class PreparedProduct(CompressedProduct):
     """The products with one kind of operand, of a matrix with a mirror.
 
-    Their inputs are ``data, indices, indptr``, those of the mirror, and ``x``. The mirror's are ``indices, indptr``
-    and, where not all weights are equal, ``data``.
+    Their inputs are ``data, indices, indptr``, then ``indices, indptr`` of each other order that there is: of the
+    mirror, and where the matrix has column blocks, of those, and of those of the mirror; then, where not all weights
+    are equal, ``data`` of each of these orders; and ``x``.
     """
 
     def _operator(self, suffix: str) -> XLACustomKernel:
@@ -29,30 +32,51 @@ class PreparedProduct(CompressedProduct):
         for platform in PLATFORMS:
             for backend in plain.available_backends(platform):
                 generator = plain.entry(platform, backend).kernel_generator
-                op.def_kernel(backend, platform, _choosing(generator, self.operand))
+                has_blocks = backend == "numba_cuda" and plain is PRODUCTS[DENSE].vector
+                op.def_kernel(backend, platform, _choosing(generator, self.operand, has_blocks))
         op.def_tags("sparse", "csr", "prepared", self.operand.name)
         return op
 
 
-def _choosing(plain: Callable[..., Callable[..., Any]], operand: Operand) -> Callable[..., Callable[..., Any]]:
-    """Return a generator of kernels that give one of the two orders to a kernel of *plain*."""
+def _choosing(
+    plain: Callable[..., Callable[..., Any]], operand: Operand, has_blocks: bool
+) -> Callable[..., Callable[..., Any]]:
+    """Return a generator of kernels that give one of the orders to a kernel of *plain*, or to that for blocks."""
     scatter = operand is not DENSE
 
     def generator(outs: Any, *, shape: tuple[int, int], transpose: bool, homogeneous: bool) -> Callable[..., Any]:
-        mirrored = transpose != scatter
+        mirrored = int(transpose != scatter)
         shape = shape[::-1] if mirrored else shape
-        kernel = plain(outs, shape=shape, transpose=scatter, homogeneous=homogeneous)
 
-        def run(data: Any, indices: Any, indptr: Any, *mirror_and_x: Any) -> Any:
-            *mirror, x = mirror_and_x
-            if not mirrored:
-                return kernel(data, indices, indptr, x)
-            mirrored_indices, mirrored_indptr, *weights = mirror
-            return kernel(weights[0] if weights else data, mirrored_indices, mirrored_indptr, x)
+        def run(data: Any, indices: Any, indptr: Any, *others: Any) -> Any:
+            *arrays, x = others
+            orders = 3 if len(arrays) > 3 else 1
+            structures = [(indices, indptr), *zip(arrays[: 2 * orders : 2], arrays[1 : 2 * orders : 2], strict=True)]
+            weights = [data] * (orders + 1) if homogeneous else [data, *arrays[2 * orders :]]
+            chosen = mirrored
+            kernel = None
+            if has_blocks and orders > 1:
+                chosen += 2
+                kernel = _of_blocks(outs, structures[chosen][1], shape=shape, homogeneous=homogeneous)
+            if kernel is None:
+                chosen = mirrored
+                kernel = plain(outs, shape=shape, transpose=scatter, homogeneous=homogeneous)
+            return kernel(weights[chosen], *structures[chosen], x)
 
         return run
 
     return generator
+
+
+def _of_blocks(outs: Any, indptr: Any, *, shape: tuple[int, int], **keywords: Any) -> Callable[..., Any] | None:
+    """Return the kernel for column blocks; None if they are too wide for sums of this dtype."""
+    rows, columns = shape
+    blocks = (indptr.shape[0] - 1) // max(rows, 1)
+    if blocks < block_count(columns, outs[0].dtype):
+        return None
+    kernels = importlib.import_module("xlakernel.sparse.kernels.cuda")
+    kernel: Callable[..., Any] = kernels.blocked_product(outs, shape=shape, **keywords)
+    return kernel
 
 
 PREPARED_PRODUCTS = {operand: PreparedProduct(operand) for operand in (DENSE, BINARY, WEIGHTED)}

@@ -56,9 +56,10 @@ class CompressedProduct:
         transpose: bool,
         backend: str | None,
         ranks: Sequence[int] = (1, 2),
-        mirror: Sequence[Any] = (),
+        orders: Sequence[Any] = (),
+        weights: Sequence[Any] = (),
     ) -> jax.Array:
-        """Check the arguments for the function *who*, and multiply; *mirror* is that of `PreparedProduct`."""
+        """Check the arguments for the function *who*, and multiply; *orders* and *weights* are of `PreparedProduct`."""
         data, indices, indptr, shape = check_compressed(who, data, indices, indptr, shape)
         rows, length = (shape[1], shape[0]) if transpose else shape
         x = check_operand(who, self.operand, x, ranks, length, shape)
@@ -69,8 +70,8 @@ class CompressedProduct:
             as_weights(data, dtype),
             indices,
             indptr,
-            *mirror[:2],
-            *(as_weights(weights, dtype) for weights in mirror[2:]),
+            *orders,
+            *(as_weights(again, dtype) for again in weights),
             x if self.operand is BINARY else x.astype(dtype),
             outs=[jax.ShapeDtypeStruct((rows, *x.shape[1:]), dtype)],
             backend=backend,

@@ -1,7 +1,5 @@
 """Kernels for NVIDIA GPUs, in Numba CUDA."""
 
-from .blocked import Blocked as Blocked
-from .blocked import block_layout as block_layout
 from .blocked import blocked_product as blocked_product
 from .coo import coo_product as coo_product
 from .product import compact_product as compact_product
@@ -11,8 +9,6 @@ from .transpose import transpose as transpose
 from .transpose import transpose_with_data as transpose_with_data
 
 __all__ = [
-    "Blocked",
-    "block_layout",
     "blocked_product",
     "compact_product",
     "coo_product",

@@ -9,11 +9,6 @@ from numba import cuda
 
 from .memory import is_aligned, load, load4
 
-#: Bytes of shared memory that a block can have, on the GPUs that have most (compute capability 9.0: 227 KiB).
-SHARED_BYTES = 227 * 1024
-#: Bytes of it that CUDA keeps of each block's.
-RESERVED = 1024
-
 
 @cuda.jit(device=True, forceinline=True)
 def _four_bits(events: Any, k: Any) -> Any:

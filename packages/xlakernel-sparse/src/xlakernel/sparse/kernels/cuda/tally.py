@@ -22,11 +22,11 @@ from numba import cuda
 
 from xlakernel.cuda import numba_cuda_kernel
 
+from ...operators.blocks import SHARED_BYTES
 from .launches import filling, multiprocessors
 from .memory import add_to, is_aligned, load, load4_if
 from .push import columns_of, push_of
 from .shares import ROOM, active_rows_of, share_number
-from .staging import RESERVED, SHARED_BYTES
 from .walk import TILE
 
 _THREADS = 1024
@@ -210,7 +210,7 @@ def tally_launch(out: jax.ShapeDtypeStruct, operand: str, entries: int, homogene
       homogeneous: whether all entries have the weight ``data[0]``.
     """
     columns, each = out.size, 2 if homogeneous else 4
-    slices = math.ceil(columns * each / (SHARED_BYTES - RESERVED - _QUEUE))
+    slices = math.ceil(columns * each / (SHARED_BYTES - _QUEUE))
     many = MANY[homogeneous] * columns
     if operand != "binary" or out.dtype != jnp.float32 or slices > _MOST_SLICES or entries < many:
         return None

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .layout import rows_of
+from ...operators.entries import rows_of_entries
 
 
 def transpose(outs: Sequence[jax.ShapeDtypeStruct], *, shape: tuple[int, int]) -> Callable[..., Any]:
@@ -30,7 +30,7 @@ def transpose(outs: Sequence[jax.ShapeDtypeStruct], *, shape: tuple[int, int]) -
             (jnp.where(places < indptr[-1], indices, columns), places), num_keys=1, is_stable=True
         )
         indptr_t = jnp.searchsorted(column, jnp.arange(columns + 1, dtype=column.dtype)).astype(indptr.dtype)
-        row = rows_of(indptr, size)[permutation]
+        row = rows_of_entries(indptr, size)[permutation]
         indices_t = jnp.where(column < columns, row, 0).astype(indices.dtype)
         return indices_t, indptr_t, permutation
 
