@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
@@ -69,6 +69,7 @@ def test_dtypes_are_those_of_jax(build, odd, dtype, other, product, quotient):
 # Dense factors
 
 
+@settings(max_examples=8)
 @given(data=st.data())
 @pytest.mark.parametrize("shape", [(5, 4), (4,), (5, 1), (1, 4)])
 def test_a_dense_factor_broadcasts(kind, shape, build, dense_of, entries, data):
@@ -189,6 +190,7 @@ def test_only_matrices_are_added(matrix, other):
 # Sums of entries
 
 
+@settings(max_examples=8)
 @given(data=st.data())
 def test_sums_are_those_of_the_dense_matrix(kind, build, dense_of, entries, data):
     found = data.draw(entries)
@@ -246,6 +248,7 @@ def test_gradients_pass_through_sums(matrix):
 # Diagonals
 
 
+@settings(max_examples=8)
 @given(data=st.data())
 def test_diagonals_are_those_of_the_dense_matrix(kind, build, dense_of, entries, data):
     found = data.draw(entries)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
@@ -59,6 +59,7 @@ vectors_of = {n: st.lists(numbers, min_size=n, max_size=n).map(lambda x: np.arra
 
 
 @operands
+@settings(max_examples=8)
 @given(data=st.data())
 def test_vectors(make, operand, dense_of, entries, data):
     found = data.draw(entries)
@@ -73,6 +74,7 @@ def test_vectors(make, operand, dense_of, entries, data):
 
 
 @pytest.mark.parametrize("operand", ["dense", "numpy", "list", "binary", "weighted", "packed"])
+@settings(max_examples=8)
 @given(data=st.data())
 def test_matrices(make, operand, dense_of, entries, data):
     found, columns = data.draw(entries), 3

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
@@ -14,16 +14,13 @@ from xlakernel.sparse import CSR
 
 pytestmark = pytest.mark.usefixtures("plain_jax")
 
-#: Indices of an axis of four or five, each of which asks for a matrix.
+#: Indices of an axis of four or five, each of which asks for several lines. Each number of entries compiles anew.
 LISTS = [
-    slice(1, 3),
     slice(None, None, -1),
-    slice(3, None, -2),
+    slice(-3, 100, 2),
     slice(2, 2),
-    slice(-3, 100),
     [3, 0, 0],
-    (1, 2),
-    np.array([-1, -4], np.int16),
+    np.array([-1, -4, 0], np.int16),
     jnp.array([2, 1]),
     range(1, 4, 2),
     [],
@@ -51,13 +48,15 @@ def test_elements(matrix, dense):
 
 
 @pytest.mark.parametrize("part", [*LISTS, np.array([True, False, True, False])])
-def test_parts_of_a_row(matrix, dense, part):
+def test_parts_of_a_row(build, odd, dense, part):
+    matrix = build(CSR, odd)
     expected = dense[4][part if isinstance(part, slice) else np.array(part, dtype=int if part is LISTS[-1] else None)]
     assert_array_equal(matrix[4, part], expected)
 
 
 @pytest.mark.parametrize("part", LISTS)
-def test_parts_of_a_column(matrix, dense, part):
+def test_parts_of_a_column(build, odd, dense, part):
+    matrix = build(CSR, odd)
     expected = dense[:, 3][part if isinstance(part, slice) else np.array(part, dtype=int)]
     assert_array_equal(matrix[part, 3], expected)
 
@@ -118,7 +117,7 @@ def test_gradients_pass_through_a_row(matrix, dense):
 def test_several_rows_or_columns_are_a_matrix(matrix, dense, part):
     index = part if isinstance(part, slice) else np.array(part, dtype=int)
     for found, expected in [
-        (matrix[list(part) if isinstance(part, tuple) else part], dense[index]),
+        (matrix[part], dense[index]),
         (matrix[:, part], dense[:, index]),
         (matrix[part, 1:3], dense[index][:, 1:3]),
     ]:
@@ -137,6 +136,7 @@ def test_everything_is_the_matrix_itself(matrix):
     assert matrix[:] is matrix and matrix[:, :] is matrix and matrix[()] is matrix
 
 
+@settings(max_examples=8)
 @given(data=st.data())
 def test_parts_are_those_of_the_dense_matrix(kind, build, dense_of, entries, data):
     found = data.draw(entries)
@@ -144,11 +144,9 @@ def test_parts_are_those_of_the_dense_matrix(kind, build, dense_of, entries, dat
     columns = data.draw(st.slices(4))
     with use_backend("jax"):
         part = build(kind, found)[rows, columns]
-    row, col, weights = np.zeros(0), np.zeros(0), np.zeros(0)
-    theirs = part.to_scipy()
-    row, col, weights = (lambda coo: (coo.row, coo.col, coo.data))(theirs.tocoo())
-    dense = dense_of(list(zip(row, col, weights, strict=True)), part.shape)
-    assert_array_equal(dense, dense_of(found)[np.array(rows, int)][:, columns])
+        theirs = part.to_scipy().toarray()  # compiles less than todense
+    assert part.shape == theirs.shape
+    assert_array_equal(theirs, dense_of(found)[np.array(rows, int)][:, columns])
 
 
 def test_equal_weights_stay_so(kind, build, odd, dense_of):
