@@ -25,7 +25,6 @@ ROWS = [0, 0, 0, 2, 2, 3, 4, 4, 4, 4, 5, 5]
 COLUMNS = [*INDICES[:10], 7, 7]
 NNZ = len(INDICES)
 
-FORMATS = ["csr", "csc", "coo", "prepared csr", "prepared csc"]
 OPERANDS = {"dense": lambda x: x, "binary": BinaryArray, "weighted": WeightedArray}
 
 

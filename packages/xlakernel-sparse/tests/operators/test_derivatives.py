@@ -24,7 +24,7 @@ from xlakernel.sparse import (
     csrmv,
 )
 
-FORMATS = ["csr", "csc", "coo", "prepared csr", "prepared csc"]
+FORMATS = ["csr", "csc", "coo", "prepared csc"]
 KINDS = ["dense", "binary", "weighted"]
 SIDES = ["left", "right"]
 # Homogeneous or not, side, batch: each pair of settings once.
@@ -215,6 +215,13 @@ def test_what_is_not_differentiated_costs_no_kernel(make, calls, plain_jax):
     assert calls(jax.grad(loss, argnums=1), w, x) == ["csrmv", "csrmv"]
     assert calls(jax.grad(loss, argnums=(0, 1)), w, x) == ["csrmv", "csrmv", "csr_sddmm"]
     assert calls(lambda w, x: jax.jvp(lambda w: sparse(w, x), (w,), (w,)), w, x) == ["csrmv", "csrmv"]
+
+
+def test_sums_of_integers_have_no_tangents_to_compute(make, calls, plain_jax):
+    for name, operator in (("csr", "binary_csrmv"), ("prepared csr", "prepared_binary_csrmv"), ("coo", "binary_coomv")):
+        example = make(name)
+        counts, x = example.matrix.with_data(jnp.arange(12)), example.operand("left")
+        assert calls(lambda x, A=counts: jax.jvp(lambda x: A @ BinaryArray(x), (x,), (x,))[0], x) == [operator]
 
 
 def test_which_products_derivatives_of_events_are(make, calls, plain_jax):
