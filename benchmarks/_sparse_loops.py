@@ -78,7 +78,7 @@ def time_loops(cases: Mapping[str, Loop | None], rounds: int) -> dict[str, list[
     for name, run in list(present.items()):
         try:
             calls[name] = _calls(run)
-        except Exception as error:  # noqa: BLE001  # a peer that fails is told of, and its marks do not hold
+        except Exception as error:  # a peer that fails is told of, and its marks do not hold
             if not name.endswith("brainevent"):
                 raise
             print(f"{name} failed: {type(error).__name__}: {str(error)[:200]}")
