@@ -9,27 +9,36 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from _sparse_matrices import OPERANDS
 
 from xlakernel.sparse import CSR
 
-#: ``run(calls)`` multiplies that often, by one operand after the other, and waits.
+#: ``run(calls)`` multiplies that often, by one operand after the other, and waits; a multiple of `OPERANDS` and 2.
 Loop = Callable[[int], None]
 
 SECONDS = 0.03  #: how long one measurement of a case takes, if a call is not longer
 
 
 def in_jit(product: Callable[[Any, jax.Array], jax.Array], matrix: Any, operands: jax.Array) -> Loop:
-    """Return a loop that is one compiled program."""
+    """Return a loop that is one compiled program, which multiplies by all operands in each of its iterations."""
 
     @jax.jit
-    def run(matrix: Any, operands: jax.Array, calls: jax.Array) -> jax.Array:
-        def step(i: jax.Array, _: jax.Array) -> jax.Array:
-            return product(matrix, operands[i % operands.shape[0]])
+    def run(matrix: Any, operands: tuple[jax.Array, ...], iterations: jax.Array) -> Any:
+        def step(_: jax.Array, results: Any) -> Any:
+            # What depends on the last results is multiplied anew, and not once for all iterations.
+            again, _ = jax.lax.optimization_barrier((operands, results))
+            return tuple(product(matrix, x) for x in again)
 
-        out = jax.eval_shape(product, matrix, operands[0])
-        return jax.lax.fori_loop(0, calls, step, jnp.zeros(out.shape, out.dtype))
+        structs = jax.eval_shape(lambda: tuple(product(matrix, x) for x in operands))
+        nothing = tuple(jnp.zeros(struct.shape, struct.dtype) for struct in structs)
+        return jax.lax.fori_loop(0, iterations, step, nothing)
 
-    return lambda calls: run(matrix, operands, calls).block_until_ready()
+    each = tuple(operands)
+
+    def loop(calls: int) -> None:
+        jax.block_until_ready(run(matrix, each, -(-calls // len(each))))
+
+    return loop
 
 
 def on_host(product: Callable[[Any], Any], operands: Any) -> Loop:
@@ -94,7 +103,7 @@ def time_loops(cases: Mapping[str, Loop | None], rounds: int) -> dict[str, list[
 
 def _calls(run: Loop) -> int:
     """Return how many calls fill a measurement; compiles, and warms up."""
-    run(1)
+    run(OPERANDS)
     start = time.perf_counter()
-    run(2)
-    return max(2, round(2 * SECONDS / (time.perf_counter() - start)))
+    run(OPERANDS)
+    return OPERANDS * max(1, round(SECONDS / (time.perf_counter() - start)))

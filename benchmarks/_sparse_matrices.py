@@ -27,7 +27,7 @@ class Size:
 #: By JAX's platform.
 SIZES = {"cpu": Size(20_000, 200), "cuda": Size(100_000, 1000)}
 RATES = (0.001, 0.01, 0.1)  #: fractions of the neurons that spike in a step
-OPERANDS = 16  #: a loop goes through as many, so that none of them stays where it is quickest
+OPERANDS = 8  #: a loop goes through as many, so that none of them stays where it is quickest
 COLUMNS = 32
 
 

@@ -361,6 +361,7 @@ class KernelCases:
 
     # With the bounds of all indices checked, and every element of an output written
 
+    @pytest.mark.slow
     @each_operand
     @each_side
     def test_product_in_debug_mode(self, operand, transpose):
@@ -376,6 +377,7 @@ class KernelCases:
             for columns in (0, 3, 40):
                 self.check_product(STRUCTURES["wide"](), operand, transpose, columns, homogeneous=True)
 
+    @pytest.mark.slow
     def test_others_in_debug_mode(self):
         with debug_mode():
             for name in ("tall", "only padding"):

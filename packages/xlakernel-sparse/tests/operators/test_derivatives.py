@@ -57,6 +57,7 @@ def all_products(make, name, kind, dtype="float64"):
         yield sparse, dense, (example.matrix.data, example.operand(side, *batch, dtype=dtype))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", FORMATS)
 def test_both_modes_and_second_order(make, x64, op_by_op, name, kind):
@@ -79,6 +80,7 @@ def test_both_modes_and_second_order(make, x64, op_by_op, name, kind):
         assert_close(along(sparse), along(dense))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FORMATS)
 def test_jacobians_and_hessians(make, x64, op_by_op, name):
     example = make(name, "float64")
