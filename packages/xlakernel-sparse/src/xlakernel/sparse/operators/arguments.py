@@ -52,16 +52,13 @@ def index_array(who: str, what: str, value: Any) -> jax.Array:
       ShapeError: if it has another rank.
       DtypeError: if it is of another dtype, or holds numbers that need int64 while JAX's 64-bit types are off.
     """
-    widest = np.dtype("int64" if jax.config.jax_enable_x64 else "int32")
+    widest = jax.dtypes.canonicalize_dtype("int64")  # int32 where JAX's 64-bit types are off
     if isinstance(value, np.ndarray) and value.dtype.kind in "iu" and not np.can_cast(value.dtype, widest):
         limits = np.iinfo(widest)
         lost = value[(value > limits.max) | (value < limits.min)]
         if lost.size:
-            hint = (
-                ""
-                if jax.config.jax_enable_x64
-                else (' JAX\'s 64-bit types are off; switch them on with jax.config.update("jax_enable_x64", True).')
-            )
+            off = widest.itemsize < 8
+            hint = ' JAX\'s 64-bit types are off; switch them on with jax.config.update("jax_enable_x64", True).' * off
             raise DtypeError(
                 f"{who}: {what} holds {lost.flat[0]}; {widest} has room from {limits.min} to {limits.max}.{hint}"
             )
