@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlakernel.core.errors import InputError, ShapeError, StructureError
+from xlakernel.core.errors import InputError, ShapeError
 
-from . import _interchange, _random, _selection
+from . import _arithmetic, _interchange, _random, _selection
 from ._compact import CompactArray
 from ._events import EventArray
 from .operators.arguments import as_array, check_data, check_shape
@@ -195,18 +195,18 @@ class SparseMatrix(abc.ABC):
         return self.with_data(-self.data)
 
     def __mul__(self, other: Any) -> Self:
-        return self.with_data(self.data * self._factor("*", other))
+        return self.with_data(self.data * _arithmetic.factor_of(self, "*", other))
 
     __rmul__ = __mul__
 
     def __truediv__(self, other: Any) -> Self:
-        return self.with_data(self.data / self._factor("/", other))
+        return self.with_data(self.data / _arithmetic.factor_of(self, "/", other))
 
     def __add__(self, other: Any) -> Self:
-        return self.with_data(self.data + self._same_structure("+", other).data)
+        return self.with_data(self.data + _arithmetic.with_same_structure(self, "+", other).data)
 
     def __sub__(self, other: Any) -> Self:
-        return self.with_data(self.data - self._same_structure("-", other).data)
+        return self.with_data(self.data - _arithmetic.with_same_structure(self, "-", other).data)
 
     def multiply(self, other: Any) -> Self:
         """Multiply each entry by that of *other* at its place, as ``*`` does.
@@ -219,52 +219,6 @@ class SparseMatrix(abc.ABC):
         """
         product: Self = self * other
         return product
-
-    def _factor(self, sign: str, other: Any) -> Any:
-        """Return what *other* has at the entries."""
-        who = f"{type(self).__name__} {sign} x"
-        if isinstance(other, SparseMatrix):
-            raise InputError(
-                f"{who}: both are sparse. For matrices of one structure write "
-                f"A.with_data(A.data {sign} B.data); for a matrix product write A @ x."
-            )
-        other = as_array(who, "x", other)
-        if other.size == 1 and other.ndim <= 2:
-            return other.reshape(1) if other.ndim else other
-        try:
-            fits = np.broadcast_shapes(other.shape, self.shape) == self.shape
-        except ValueError:
-            fits = False
-        if not fits:
-            raise ShapeError(f"{who}: x has the shape {other.shape}, which does not broadcast to {self.shape}.")
-        if not other.size:  # of an empty array JAX gathers nothing, not even padding
-            return jnp.ones(self.nnz, other.dtype)
-        row, column = self.coordinates()
-        other = other.reshape((1,) * (2 - other.ndim) + other.shape)
-        row = row if other.shape[0] > 1 else jnp.zeros_like(row)
-        column = column if other.shape[1] > 1 else jnp.zeros_like(column)
-        return other.at[row, column].get(mode="fill", fill_value=1)
-
-    def _same_structure(self, sign: str, other: Any) -> SparseMatrix:
-        who = f"{type(self).__name__} {sign} x"
-        if not isinstance(other, SparseMatrix):
-            raise InputError(
-                f"{who}: x is {type(other).__name__}; expected a sparse matrix. To add to each entry write "
-                "A.with_data(A.data + x); for a dense result A.todense() + x."
-            )
-        if type(other) is not type(self) or other.shape != self.shape or other.nnz != self.nnz:
-            raise StructureError(f"{who}: A is {self!r} and x is {other!r}; expected two of one structure.{_UNION}")
-        for mine, others in zip(self.structure, other.structure, strict=True):
-            if mine is others:
-                continue
-            if isinstance(mine, jax.core.Tracer) or isinstance(others, jax.core.Tracer):
-                raise StructureError(
-                    f"{who}: whether both have one structure cannot be seen while tracing. If they have, write "
-                    f"A.with_data(A.data {sign} B.data)."
-                )
-            if not np.array_equal(mine, others):
-                raise StructureError(f"{who}: the entries of both are at other places.{_UNION}")
-        return other
 
     # Parts.
 
@@ -461,11 +415,6 @@ class SparseMatrix(abc.ABC):
 
     def _checked_data(self, data: Any) -> jax.Array:
         return check_data(f"{type(self).__name__}.with_data", data, self.nnz)
-
-
-_UNION = (
-    " Matrices of different structures are added outside of jit, by SciPy: CSR.from_scipy(A.to_scipy() + B.to_scipy())."
-)
 
 
 def three_arrays(who: str, arrays: Any, names: str) -> tuple[Any, Any, Any]:
