@@ -21,6 +21,9 @@ RULES: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("rooms
 # Libraries that another one ties to itself, release by release: to need it is to declare them.
 BROUGHT = {"jax": {"jaxlib", "ml-dtypes"}, "numba": {"llvmlite"}, "numba-cuda": {"numba"}}
 
+# Where an import is named otherwise than its distribution, for one that is not installed.
+OWNERS = {"warp": ["warp-lang"]}
+
 
 def normal(name: str) -> str:
     """Return a distribution's name as indexes compare it."""
@@ -59,7 +62,7 @@ def undeclared(folder: Path, root: Path, allowed: set[str], optional: set[str]) 
             else:
                 # What is not installed here must at least be declared under its own name, or under that of its part
                 # of a namespace: cuda.bindings comes from cuda-bindings.
-                needed = {normal(name) for name in owners.get(top, [top, "-".join([top, *rest[:1]])])}
+                needed = {normal(name) for name in owners.get(top, OWNERS.get(top, [top, "-".join([top, *rest[:1]])]))}
             if not needed & allowed:
                 where = f"{path.relative_to(root)}:{found.line}"
                 yield f"{where}: {found.target} comes from {sorted(needed)}, which is not declared"
