@@ -168,8 +168,34 @@ def _checked(kind: type, value: Any, *, real: bool) -> jax.Array:
     return array
 
 
+class _Unpacked(EventArray):
+    """An event array that holds the array that it was made of."""
+
+    __slots__ = ("_raw",)
+    _raw: jax.Array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents."""
+        return self._raw.shape
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of the array that it was made of."""
+        return self._raw.dtype
+
+    def tree_flatten_with_keys(self) -> Any:
+        """Return the leaves and what is static; for JAX."""
+        return [(jax.tree_util.GetAttrKey("value"), self._raw)], None
+
+    @classmethod
+    def tree_unflatten(cls, _: Any, leaves: Any) -> Self:
+        """Return the array that was flattened; for JAX."""
+        return object.__new__(cls)._set(_raw=leaves[0])
+
+
 @jax.tree_util.register_pytree_with_keys_class
-class BinaryArray(EventArray):
+class BinaryArray(_Unpacked):
     """Spikes: what is not zero is active and counts as 1, whatever its value; NaN is active.
 
     Products with it are differentiated as if it were dense: the gradient with respect to an array of real numbers
@@ -189,8 +215,7 @@ class BinaryArray(EventArray):
       [2. 3.]
     """
 
-    __slots__ = ("_raw",)
-    _raw: jax.Array
+    __slots__ = ()
 
     def __init__(self, value: Any) -> None:
         self._set(_raw=_checked(type(self), value, real=True))
@@ -204,32 +229,13 @@ class BinaryArray(EventArray):
         """Return the array as it was given; products look for what is not zero themselves."""
         return self._raw
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The extents."""
-        return self._raw.shape
-
-    @property
-    def dtype(self) -> Any:
-        """The dtype of the array that it was made of."""
-        return self._raw.dtype
-
     def __getitem__(self, index: Any) -> Any:
         part = self._raw[index]
         return self._part(part) if part.ndim else ones_where_active(part)
 
-    def tree_flatten_with_keys(self) -> Any:
-        """Return the leaves and what is static; for JAX."""
-        return [(jax.tree_util.GetAttrKey("value"), self._raw)], None
-
-    @classmethod
-    def tree_unflatten(cls, _: Any, leaves: Any) -> Self:
-        """Return the array that was flattened; for JAX."""
-        return object.__new__(cls)._set(_raw=leaves[0])
-
 
 @jax.tree_util.register_pytree_with_keys_class
-class WeightedArray(EventArray):
+class WeightedArray(_Unpacked):
     """An array of which most elements are zero: its values count, and for zeros nothing is done.
 
     Zeros add nothing even where the weight is infinite or not a number, unlike those of a dense array.
@@ -248,9 +254,8 @@ class WeightedArray(EventArray):
       [0.5 1.5]
     """
 
-    __slots__ = ("_raw",)
+    __slots__ = ()
     operand = WEIGHTED
-    _raw: jax.Array
 
     def __init__(self, value: Any) -> None:
         self._set(_raw=_checked(type(self), value, real=False))
@@ -259,25 +264,6 @@ class WeightedArray(EventArray):
     def value(self) -> jax.Array:
         """The array as a plain one."""
         return self._raw
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The extents."""
-        return self._raw.shape
-
-    @property
-    def dtype(self) -> Any:
-        """The dtype of the values."""
-        return self._raw.dtype
-
-    def tree_flatten_with_keys(self) -> Any:
-        """Return the leaves and what is static; for JAX."""
-        return [(jax.tree_util.GetAttrKey("value"), self._raw)], None
-
-    @classmethod
-    def tree_unflatten(cls, _: Any, leaves: Any) -> Self:
-        """Return the array that was flattened; for JAX."""
-        return object.__new__(cls)._set(_raw=leaves[0])
 
 
 _WORD = 32
