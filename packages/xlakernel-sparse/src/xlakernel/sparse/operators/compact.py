@@ -30,7 +30,8 @@ def compact_csrmv(
       data: weights, ``(nnz,)``, or ``(1,)`` where all are equal.
       indices: columns of the entries, ``(nnz,)``, int32 or int64.
       indptr: where each row begins, ``(rows + 1,)``, int32 or int64.
-      active: numbers of the active rows, ``(capacity,)``, int32 or int64. What is behind *count* does not matter.
+      active: numbers of the active rows, ``(capacity,)``, int32 or int64. What is behind *count* does not matter. They
+        are not checked: `CompactArray` does that.
       count: how many there are, a 0-d integer, at most *capacity*.
       shape: the matrix's shape, (rows, columns).
       backend: the backend to use, instead of the one chosen by context and defaults.
