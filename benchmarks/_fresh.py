@@ -125,7 +125,7 @@ def first_conversion() -> float:
     import numba  # noqa: F401  # its import is not what is measured
     from _sparse_matrices import SIZES, uniform
 
-    import xlakernel.sparse.kernels.numba  # noqa: F401
+    import xlakernel.sparse.kernels.numba  # noqa: F401  # nor that of the kernels
 
     matrix = jax.block_until_ready(uniform(SIZES["cpu"]))
     start = time.perf_counter()

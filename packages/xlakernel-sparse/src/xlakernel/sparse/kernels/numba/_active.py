@@ -10,7 +10,7 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _word(typing: Any, flags: Any, start: Any) -> Any:
     """Return eight elements of an array of bools, from *start*, as one number; it need not be aligned."""
 

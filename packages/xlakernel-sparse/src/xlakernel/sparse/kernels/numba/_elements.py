@@ -13,7 +13,7 @@ from numba import njit, types
 from numba.extending import intrinsic, overload
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def cast(typing: Any, value: Any, array: Any) -> Any:
     """Return *value* in the dtype of *array*; 16-bit floats widen exactly."""
 

@@ -10,7 +10,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def prefetch(typing: Any, array: Any, index: Any) -> Any:
     """Ask for the cache line of ``array[index]``, a vector; an address that does not exist is no error."""
 

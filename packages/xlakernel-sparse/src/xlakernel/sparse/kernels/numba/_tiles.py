@@ -27,7 +27,7 @@ def _width(size: Any, dtype: Any) -> int:
     return max(1, int(size.literal_value) // int(dtype.bitwidth // 8))
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+@intrinsic(prefer_literal=True)
 def tile_width(typing: Any, size: Any, array: Any) -> Any:
     """Return how many columns of *array* a tile of *size* bytes, a literal, has; at least 1."""
     width = _width(size, array.dtype)
@@ -38,7 +38,7 @@ def tile_width(typing: Any, size: Any, array: Any) -> Any:
     return types.int64(size, array), generate
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+@intrinsic(prefer_literal=True)
 def gather_tile(
     typing: Any,
     size: Any,
@@ -82,7 +82,7 @@ def gather_tile(
     return types.void(size, data, indices, integer, integer, x, y, integer, integer, active), generate
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+@intrinsic(prefer_literal=True)
 def scatter_tile(
     typing: Any,
     size: Any,
