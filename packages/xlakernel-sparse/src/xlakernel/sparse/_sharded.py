@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
@@ -129,13 +130,20 @@ class ShardedMatrix:
         if isinstance(x, (CompactArray, BitPackedArray)):
             x = BinaryArray(x.value)
         along = len(x.shape) - 1 if transpose else 0  # the axis that is summed over
-        result, length = self.shape[::-1] if transpose else self.shape
+        length = self.shape[0 if transpose else 1]
         if len(x.shape) not in (1, 2) or x.shape[along] != length:
             form = f"(k, {length})" if transpose else f"({length}, k)"
             raise ShapeError(
                 f"{who}: x has the shape {x.shape}; with a matrix of shape {self.shape} it must be ({length},) or "
                 f"{form}."
             )
+        product: jax.Array = _multiply(self, x, transpose)
+        return product
+
+    def _multiply(self, x: Any, transpose: bool) -> jax.Array:
+        """Return the product with *x*, which fits."""
+        along = len(x.shape) - 1 if transpose else 0
+        result, length = self.shape[::-1] if transpose else self.shape
         spread = PartitionSpec(*[None] * along, self.axis_name)
         sums = transpose == (self.axis == 0)  # whether what is summed over is spread
         if sums:
@@ -192,6 +200,11 @@ class ShardedMatrix:
         """Return the matrix that was flattened; for JAX."""
         shape, mesh, axis_name, axis = static
         return cls._of(blocks=leaves[0], shape=shape, mesh=mesh, axis_name=axis_name, axis=axis)
+
+
+@functools.partial(jax.jit, static_argnums=2)  # outside of jit each call would compile its shard_map anew
+def _multiply(matrix: ShardedMatrix, x: Any, transpose: bool) -> jax.Array:
+    return matrix._multiply(x, transpose)
 
 
 def _lengthened(array: jax.Array, axis: int, missing: int) -> jax.Array:
