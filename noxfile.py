@@ -104,8 +104,9 @@ def run_tests(session: nox.Session, package: str, device: str, *install: str) ->
     packages = editable(wanted, *(line.removeprefix(PREFIX) for line in local))
     session.install(*install, *packages, *group("test"), *(line for line in requirements if line not in local))
     env = {"JAX_PLATFORMS": "cpu"}
-    # Files side by side: each has kernels of its own, which its tests share.
-    marked = ["-m", "not gpu", "--numprocesses=auto", "--maxprocesses=8", "--dist=loadfile"]
+    # Files side by side: each has kernels of its own, which its tests share. What is handed to pytest comes later, so
+    # that `-- -m "not gpu"` has the long grids too.
+    marked = ["-m", "not gpu and not slow", "--numprocesses=auto", "--maxprocesses=8", "--dist=loadfile"]
     if device != "cpu":
         env = {"JAX_PLATFORMS": "cuda,cpu", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
         marked = []
@@ -129,7 +130,10 @@ def newest_cuda() -> str:
 @nox.session(python=PYTHONS, tags=["cpu"])
 @each_package
 def tests(session: nox.Session, package: str) -> None:
-    """Test on the CPU; `-- numba -k vmap` is one package, with the rest handed to pytest."""
+    """Test on the CPU; `-- numba -k vmap` is one package, with the rest handed to pytest.
+
+    The long grids, marked as slow, are left out; `-- -m "not gpu"` runs them too.
+    """
     run_tests(session, package, "cpu")
 
 
@@ -267,10 +271,11 @@ def release(session: nox.Session) -> None:
     check = [sys.executable, str(CHECKS / "check_release.py"), *session.posargs]
     session.run(*check)
     package = session.posargs[0]
-    sessions = ["lint", "typecheck", "layers", f"minimum-versions({package})"]
-    sessions += [f"tests-{python}({package})" for python in PYTHONS]
-    sessions += [f"isolation({name})" for name in opened() if name.split("[")[0] == package]
-    again = [sys.executable, "-m", "nox", "-f", __file__, "--stop-on-first-error"]
-    session.run(*again, "-s", *sessions, "--", package)
+    checks = ["lint", "typecheck", "layers"]
+    checks += [f"isolation({name})" for name in opened() if name.split("[")[0] == package]
+    tested = [f"minimum-versions({package})", *(f"tests-{python}({package})" for python in PYTHONS)]
+    again = [sys.executable, "-m", "nox", "-f", __file__, "--stop-on-first-error", "-s"]
+    session.run(*again, *checks, "--", package)
+    session.run(*again, *tested, "--", package, "-m", "not gpu")
     if len(session.posargs) == 1:
         session.run(*check, "--print")
