@@ -13,30 +13,32 @@ from _sparse_matrices import OPERANDS
 
 from xlakernel.sparse import CSR
 
-#: ``run(calls)`` multiplies that often, by one operand after the other, and waits; a multiple of `OPERANDS` and 2.
+#: ``run(calls)`` multiplies that often, by one operand after the other, and waits; a multiple of `OPERANDS`.
 Loop = Callable[[int], None]
 
 SECONDS = 0.03  #: how long one measurement of a case takes, if a call is not longer
 
 
 def in_jit(product: Callable[[Any, jax.Array], jax.Array], matrix: Any, operands: jax.Array) -> Loop:
-    """Return a loop that is one compiled program, which multiplies by all operands in each of its iterations."""
+    """Return a loop that is one compiled program.
+
+    Each product depends on the iteration, by its operand: what does not, XLA moves out of the loop, also from behind
+    `jax.lax.optimization_barrier` on the CPU. There, products of one iteration could run at the same time, so there is
+    one; a GPU runs them in order, and waits for the host after each iteration, so that there are several.
+    """
+    together = 1 if jax.default_backend() == "cpu" else len(operands)
 
     @jax.jit
-    def run(matrix: Any, operands: tuple[jax.Array, ...], iterations: jax.Array) -> Any:
-        def step(_: jax.Array, results: Any) -> Any:
-            # What depends on the last results is multiplied anew, and not once for all iterations.
-            again, _ = jax.lax.optimization_barrier((operands, results))
-            return tuple(product(matrix, x) for x in again)
+    def run(matrix: Any, operands: jax.Array, iterations: jax.Array) -> Any:
+        def step(iteration: jax.Array, _: Any) -> Any:
+            return tuple(product(matrix, operands[(iteration + j) % len(operands)]) for j in range(together))
 
-        structs = jax.eval_shape(lambda: tuple(product(matrix, x) for x in operands))
-        nothing = tuple(jnp.zeros(struct.shape, struct.dtype) for struct in structs)
+        struct = jax.eval_shape(product, matrix, operands[0])
+        nothing = tuple(jnp.zeros(struct.shape, struct.dtype) for _ in range(together))
         return jax.lax.fori_loop(0, iterations, step, nothing)
 
-    each = tuple(operands)
-
     def loop(calls: int) -> None:
-        jax.block_until_ready(run(matrix, each, -(-calls // len(each))))
+        jax.block_until_ready(run(matrix, operands, -(-calls // together)))
 
     return loop
 
