@@ -36,7 +36,9 @@ class Operand:
 
     def kernel_input(self, x: Any, dtype: Any) -> Any:
         """Return *x* as kernels take it: whether each element is active, or values of *dtype*."""
-        return x != 0 if self.name == "binary" else x.astype(dtype)
+        if self.name != "binary":
+            return x.astype(dtype)
+        return x if x.dtype == bool else x != 0  # which XLA would compute for a bool too
 
     def values(self, x: Any, dtype: Any) -> Any:
         """Return the numbers that the matrix is multiplied by, as a differentiable function of *x*."""

@@ -28,20 +28,38 @@ def _word(typing: Any, flags: Any, start: Any) -> Any:
 def active_flags(flags, active):
     """Write the positions of True into *active*, which has room for all and one more; return their number.
 
-    Eight flags are looked at together, and inside such a word nothing is guessed about them: each position is written,
-    and stays if the next is not written over it.
+    64 flags are looked at together, then eight of them, and inside such a word nothing is guessed about them: each
+    position is written, and stays if the next is not written over it.
     """
     count = np.uint64(0)
-    whole = np.uint64(flags.size // 8 * 8)
-    for start in range(np.uint64(0), whole, np.uint64(8)):
-        if _word(flags, start) != np.uint64(0):
-            for i in range(start, start + np.uint64(8)):
-                active[count] = i
-                count += np.uint64(flags[i])
+    whole = np.uint64(flags.size // 64 * 64)
+    for begin in range(np.uint64(0), whole, np.uint64(64)):
+        any_active = np.uint64(0)
+        for start in range(begin, begin + np.uint64(64), np.uint64(8)):
+            any_active |= _word(flags, start)
+        if any_active != np.uint64(0):
+            for start in range(begin, begin + np.uint64(64), np.uint64(8)):
+                if _word(flags, start) != np.uint64(0):
+                    for i in range(start, start + np.uint64(8)):
+                        active[count] = i
+                        count += np.uint64(flags[i])
     for i in range(whole, np.uint64(flags.size)):
         active[count] = i
         count += np.uint64(flags[i])
     return count
+
+
+@njit
+def pack_flags(flags, words):
+    """Write the flags as bits: flag i is bit ``i % 32`` of ``words[i // 32]``."""
+    words[:] = 0
+    whole = np.uint64(flags.size // 8 * 8)
+    for start in range(np.uint64(0), whole, np.uint64(8)):
+        # The product has the lowest bits of the eight bytes in its highest byte, that of the first byte lowest.
+        eight = (_word(flags, start) * np.uint64(0x0102040810204080)) >> np.uint64(56)
+        words[start >> np.uint64(5)] |= np.uint32(eight << (start & np.uint64(31)))
+    for i in range(whole, np.uint64(flags.size)):
+        words[i >> np.uint64(5)] |= np.uint32(np.uint64(flags[i]) << (i & np.uint64(31)))
 
 
 @njit

@@ -23,6 +23,17 @@ def cast(typing: Any, value: Any, array: Any) -> Any:
     return array.dtype(value, array), generate
 
 
+def unsigned(index):
+    """Return an index, which is not negative, as an unsigned number of the same width."""
+    raise NotImplementedError
+
+
+@overload(unsigned)
+def _unsigned(index):
+    wide = types.uint32 if index.bitwidth == 32 else types.uint64
+    return lambda index: wide(index)
+
+
 @njit
 def zero(array):
     """Return 0 in the dtype of *array*."""

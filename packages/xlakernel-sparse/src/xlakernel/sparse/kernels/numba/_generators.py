@@ -15,15 +15,19 @@ from . import conversion, coo, events, gather, matrix, sampled, scatter
 # transposed, rank of the operand, whether only what is active counts → kernel
 _PRODUCTS = {
     (False, 1, False): gather.gather,
-    (False, 1, True): gather.gather_active,
     (False, 2, False): matrix.gather_matrix,
     (False, 2, True): matrix.gather_active_matrix,
     (True, 1, False): scatter.scatter,
     (True, 2, False): matrix.scatter_matrix,
     (True, 2, True): matrix.scatter_active_matrix,
 }
-# The events of a transposed product: only active rows are visited.
-_EVENTS = {"binary": events.scatter_flags, "weighted": events.scatter_values}
+# Vectors of events: transposed, kind of events → kernel. Only the rows of what is active are visited if transposed.
+_EVENTS = {
+    (False, "binary"): gather.gather_flags,
+    (False, "weighted"): gather.gather_values,
+    (True, "binary"): events.scatter_flags,
+    (True, "weighted"): events.scatter_values,
+}
 
 # rank of the operand, whether only what is active counts → kernel
 _COO_PRODUCTS = {
@@ -48,8 +52,8 @@ def product(
     """
     (out,) = outs
     rank = _kernel_rank(out)
-    if transpose and rank == 1 and operand != "dense":
-        kernel = _EVENTS[operand]
+    if rank == 1 and operand != "dense":
+        kernel = _EVENTS[transpose, operand]
     else:
         kernel = _PRODUCTS[transpose, rank, operand != "dense"]
     run = numba_kernel(kernel, _of_rank(out, rank))

@@ -12,9 +12,13 @@ from numba import njit, prange
 
 from ._elements import cast
 from ._parts import first_of, first_row, part_count
+from ._prefetch import prefetch_for_writing
 
 # Columns in a bucket, as a power of 2: at least so many, and at most as many as 16 bits can number.
-_SMALLEST, _LARGEST = 8, 16
+_SMALLEST, _LARGEST = 7, 16
+# Elements of 4 and of 2 bytes in a cache line. Where many streams are written in turn, the next line of each is asked
+# for before it is reached: a processor waits for it otherwise, as it completes its stores in order.
+_LINE, _LINE_OF_16_BITS = np.uint64(16), np.uint64(32)
 
 
 @njit
@@ -69,6 +73,9 @@ def _distribute(first, last, indices, indptr, payload, bits, positions, row, col
             row[q] = i
             column[q] = j & within
             _move(payload, k, q, moved)
+            prefetch_for_writing(row, q + _LINE)
+            prefetch_for_writing(column, q + _LINE_OF_16_BITS)
+            prefetch_for_writing(moved, q + _LINE)
 
 
 @njit
@@ -89,6 +96,8 @@ def _order(begin, end, first, row, column, moved, indices_t, indptr_t, moved_t, 
         counts[j] = np.int64(q + np.uint64(1))
         indices_t[q] = row[k]
         moved_t[q] = moved[k]
+        prefetch_for_writing(indices_t, q + _LINE)
+        prefetch_for_writing(moved_t, q + _LINE)
 
 
 @njit
