@@ -1,7 +1,6 @@
 """A matrix times a vector: each row gathers the elements of the vector that it has entries for.
 
-Flags are gathered in one of two ways. Where weights are wanted too, from bits: 32 together in a word, because there are
-instructions that gather words and none that gather bytes. Where all weights are equal, flags are only counted.
+Flags are gathered as bits, 32 together in a word, because there are instructions that gather words and none for bytes.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from numba import njit, prange, types
 from numba.extending import overload
 
 from ._active import pack_flags
-from ._elements import cast, term, unsigned, weight, zero
+from ._elements import term, unsigned, weight, zero
 from ._parts import first_row, part_count
 
 
@@ -29,50 +28,13 @@ def _element_of(x, j):
 
 # A sum may be taken in any order, as vectors need it. NaN and infinities stay what they are.
 @njit(fastmath={"contract", "reassoc", "nsz"})
-def _sum_rows(first, last, data, indices, indptr, x, y, active):
+def _rows(first, last, data, indices, indptr, x, y, active):
     # Unsigned: Numba then asks of no index whether it counts from the end, and LLVM can vectorise.
     for i in range(np.uint64(first), np.uint64(last)):
         total = zero(y)
         for k in range(np.uint64(indptr[i]), np.uint64(indptr[i + np.uint64(1)])):
             total += term(weight(data, k, y), _element(x, unsigned(indices[k])), active)
         y[i] = total
-
-
-@njit
-def _count_rows(first, last, data, indices, indptr, flags, y, active):
-    """Compute the rows from the numbers of their active entries, which have the same weight."""
-    one, four = np.uint64(1), np.uint64(4)
-    for i in range(np.uint64(first), np.uint64(last)):
-        k, end = np.uint64(indptr[i]), np.uint64(indptr[i + one])
-        # In four sums, of which none waits for another.
-        a, b, c, d = np.uint64(0), np.uint64(0), np.uint64(0), np.uint64(0)
-        while k + four <= end:
-            a += np.uint64(flags[np.uint64(unsigned(indices[k]))])
-            b += np.uint64(flags[np.uint64(unsigned(indices[k + one]))])
-            c += np.uint64(flags[np.uint64(unsigned(indices[k + np.uint64(2)]))])
-            d += np.uint64(flags[np.uint64(unsigned(indices[k + np.uint64(3)]))])
-            k += four
-        while k < end:
-            a += np.uint64(flags[np.uint64(unsigned(indices[k]))])
-            k += one
-        count = a + b + c + d
-        # Not 0 times the weight, which may be NaN.
-        y[i] = cast(count, y) * cast(data[0, 0], y) if count != 0 else zero(y)
-
-
-def _rows(first, last, data, indices, indptr, x, y, active):
-    """Compute the rows *first* … *last* - 1; of flags, count what is active."""
-    raise NotImplementedError
-
-
-@overload(_rows)
-def _rows_of(first, last, data, indices, indptr, x, y, active):
-    compute = _count_rows if x.dtype == types.bool_ else _sum_rows
-
-    def rows(first, last, data, indices, indptr, x, y, active):
-        compute(first, last, data, indices, indptr, x, y, active)
-
-    return rows
 
 
 @njit(parallel=True)
@@ -101,9 +63,6 @@ def gather_values(data, indices, indptr, x, y):
 @njit(cache=True)
 def gather_flags(data, indices, indptr, x, y):
     """The same over the entries whose element of *x* is True, which counts as 1."""
-    if data.ndim == 2:
-        _gather(data, indices, indptr, x, y, True)
-    else:
-        bits = np.empty((1, (x.size + 31) // 32), np.uint32)
-        pack_flags(x, bits[0])
-        _gather(data, indices, indptr, bits, y, True)
+    bits = np.empty((1, (x.size + 31) // 32), np.uint32)
+    pack_flags(x, bits[0])
+    _gather(data, indices, indptr, bits, y, True)
