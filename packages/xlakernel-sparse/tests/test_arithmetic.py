@@ -41,9 +41,35 @@ def test_a_traced_number_scales(matrix, dense):
     assert_array_equal(jax.jit(lambda a: (a * matrix).todense())(3.0), 3 * dense)
 
 
-def test_gradients_reach_a_number(kind, build, odd, dense):
-    matrix = build(kind, odd, room=7)
-    assert jax.grad(lambda a: (matrix * a).todense().sum())(2.0) == dense.sum()
+@pytest.mark.parametrize("equal", [None, 3.0], ids=["weights", "equal"])
+def test_gradients_in_a_factor_see_no_padding(kind, build, odd, dense_of, equal):
+    matrix = build(kind, odd, equal=equal)
+    assert equal or np.isnan(matrix.data[7:]).all()
+    x = jnp.arange(1.0, 5)
+    expected = (dense_of([(i, j, equal or weight) for i, j, weight in odd]) @ x).sum()
+    for scaled in (lambda a: a * matrix, lambda a: matrix * a, lambda a: matrix * a.reshape(1, 1)):
+        assert jax.grad(lambda a, f=scaled: (f(a) @ x).sum())(2.0 * jnp.ones(())) == expected
+        assert jax.jvp(lambda a, f=scaled: (f(a) @ x).sum(), (jnp.ones(()),), (jnp.ones(()),))[1] == expected
+    assert jax.grad(lambda a: ((matrix / a) @ x).sum())(0.5) == -4 * expected
+    assert jax.grad(jax.grad(lambda a: ((a * a * matrix) @ x).sum()))(3.0) == 2 * expected
+
+
+@pytest.mark.parametrize(("kind", "prepared"), [(CSR, False), (CSR, True), (CSC, False), (CSC, True), (COO, False)])
+def test_gradients_in_scaled_weights_see_no_padding(kind, build, odd, prepared):
+    matrix = build(kind, odd)
+    matrix = matrix.prepare() if prepared else matrix
+    x = jnp.arange(1.0, 5)
+
+    def loss(data, factor):
+        return ((matrix.with_data(data) * factor) @ x).sum()
+
+    column = np.asarray(matrix.coordinates()[1][:7])
+    for factor in (jnp.float32(2), jnp.full((5, 1), 2.0), jnp.full(4, 2.0)):
+        of_data, of_factor = jax.grad(loss, (0, 1))(matrix.data, factor)
+        assert_array_equal(of_data, np.append(2 * x[column], [0, 0, 0]))
+        assert np.isfinite(of_factor).all()
+    # Not even a factor that is infinite gives padding a gradient.
+    assert_array_equal(jax.grad(loss)(matrix.data, jnp.inf)[7:], 0)
 
 
 @pytest.mark.parametrize(

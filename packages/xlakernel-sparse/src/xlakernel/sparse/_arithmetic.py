@@ -24,6 +24,17 @@ def _is_sparse(value: Any) -> bool:
     return hasattr(value, "coordinates")  # its class, the base of all formats, is made of this module
 
 
+def known_weights(matrix: SparseMatrix) -> jax.Array:
+    """Return the weights, of padding 0.
+
+    Padding's own may be anything, and no result shows them; but times a cotangent of 0, NaN is NaN, which reaches the
+    derivative in what all weights are multiplied by.
+    """
+    if matrix.homogeneous or not jnp.issubdtype(matrix.dtype, jnp.inexact):
+        return matrix.data
+    return jnp.where(matrix._is_entry(), matrix.data, 0)
+
+
 def factor_of(matrix: SparseMatrix, sign: str, other: Any) -> Any:
     """Return what *other*, a number or a dense array, has at the entries.
 

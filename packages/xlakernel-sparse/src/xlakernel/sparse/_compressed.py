@@ -65,6 +65,9 @@ class Compressed(SparseMatrix):
         place = jnp.where(line < lines, self.indices, places)
         return (line, place) if self._axis == 0 else (place, line)
 
+    def _is_entry(self) -> jax.Array:
+        return jnp.arange(self.nnz) < self.indptr[-1]
+
     def with_data(self, data: Any) -> Self:
         """Return the matrix with other weights, and all else as it is, what `prepare` added too.
 

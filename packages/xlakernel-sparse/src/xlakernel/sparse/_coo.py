@@ -70,6 +70,9 @@ class COO(SparseMatrix):
         """Return the row and the column of each entry, ``(nnz,)``; for padding those of *shape*, out of range."""
         return self.structure
 
+    def _is_entry(self) -> jax.Array:
+        return self.row < self.shape[0]
+
     def with_data(self, data: Any) -> Self:
         """Return the matrix with other weights, and all else as it is.
 

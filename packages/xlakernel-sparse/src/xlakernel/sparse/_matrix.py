@@ -96,6 +96,10 @@ class SparseMatrix(abc.ABC):
         """Return the row and the column of each entry, ``(nnz,)``; for padding those of *shape*, out of range."""
 
     @abc.abstractmethod
+    def _is_entry(self) -> jax.Array:
+        """Return which entries are no padding, ``(nnz,)``."""
+
+    @abc.abstractmethod
     def with_data(self, data: Any) -> Self:
         """Return the matrix with other weights, and all else as it is.
 
@@ -195,12 +199,12 @@ class SparseMatrix(abc.ABC):
         return self.with_data(-self.data)
 
     def __mul__(self, other: Any) -> Self:
-        return self.with_data(self.data * _arithmetic.factor_of(self, "*", other))
+        return self.with_data(_arithmetic.known_weights(self) * _arithmetic.factor_of(self, "*", other))
 
     __rmul__ = __mul__
 
     def __truediv__(self, other: Any) -> Self:
-        return self.with_data(self.data / _arithmetic.factor_of(self, "/", other))
+        return self.with_data(_arithmetic.known_weights(self) / _arithmetic.factor_of(self, "/", other))
 
     def __add__(self, other: Any) -> Self:
         return self.with_data(self.data + _arithmetic.with_same_structure(self, "+", other).data)
