@@ -207,10 +207,11 @@ def test_matrices_of_other_structures_are_refused(kind, build, odd, matrix):
         matrix + build(COO if kind is CSR else CSR, odd)
 
 
-@pytest.mark.parametrize("other", [0, 1.5, np.ones((5, 4), "float32")])
+@pytest.mark.parametrize("other", [1.5, "0", np.zeros((5, 4), "float32"), jnp.zeros(())])
 def test_only_matrices_are_added(matrix, other):
-    with pytest.raises(InputError, match=r"expected a sparse matrix.*A\.todense\(\) \+ x"):
-        matrix + other
+    for add in (lambda: matrix + other, lambda: other + matrix, lambda: matrix - other, lambda: other - matrix):
+        with pytest.raises(InputError, match=r"expected a sparse matrix.*A\.todense\(\) \+ x"):
+            add()
 
 
 # Sums of entries

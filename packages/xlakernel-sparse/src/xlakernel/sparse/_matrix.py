@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import abc
+import math
 import operator
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +13,13 @@ import numpy as np
 
 from xlakernel.core.errors import InputError, ShapeError
 
-from . import _arithmetic, _interchange, _random, _selection
+from . import _interchange, _random, _selection
+from ._arithmetic import Arithmetic
 from ._compact import CompactArray
 from ._events import EventArray
 from .operators.arguments import as_array, check_data, check_shape
-from .operators.operand import DENSE, Operand
+from .operators.dtypes import accumulator
+from .operators.operand import DENSE
 
 if TYPE_CHECKING:
     from ._compressed import CSC, CSR
@@ -26,135 +29,24 @@ if TYPE_CHECKING:
 FORMATS: dict[str, type[Any]] = {}
 
 
-class SparseMatrix(abc.ABC):
+class SparseMatrix(Arithmetic):
     """A matrix of which only some entries are stored; the base of `CSR`, `CSC` and `COO`.
 
     It is an immutable pytree whose arrays are all leaves: it goes through ``jax.jit``, ``jax.vmap``, ``jax.lax.scan``
     and ``jax.export`` like an array, and two matrices of one shape and number of entries share a compiled program.
     Its *data* is differentiable; take gradients with respect to ``A.data`` and put new weights in with `with_data`.
+    Like JAX's arrays it cannot be hashed, and so be no static argument. With ``==`` it is compared to nothing that has
+    elements: say what is to be equal, as ``A.todense() == B.todense()``.
 
     Attributes:
       data: weights, ``(nnz,)``, or ``(1,)`` where all entries are equal.
       shape: (rows, columns).
     """
 
-    __slots__ = ("data", "shape")
-
-    #: NumPy leaves operators between its arrays and these to us.
-    __array_ufunc__ = None
-    ndim = 2
-
-    data: jax.Array
-    shape: tuple[int, int]
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(
-            f"{type(self).__name__} is immutable: {name} cannot be set. A.with_data(new) returns the matrix with other "
-            "weights."
-        )
-
-    def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"{type(self).__name__} is immutable: {name} cannot be deleted.")
-
-    def __setstate__(self, state: Any) -> None:
-        _, attributes = state  # what pickle and copy found in the slots
-        self._set(**attributes)
-
-    def _set(self, **attributes: Any) -> Self:
-        for name, value in attributes.items():
-            object.__setattr__(self, name, value)
-        return self
-
-    # What a format says of itself.
-
-    #: The name of SciPy's class, and its attributes of our constructor's arrays.
-    _scipy: ClassVar[tuple[str, tuple[str, str, str]]]
+    __slots__ = ()
 
     def __init_subclass__(cls) -> None:
         FORMATS[cls.__name__] = cls
-
-    @abc.abstractmethod
-    def __init__(self, arrays: Any, *, shape: Any, check: bool | None = None) -> None: ...
-
-    @classmethod
-    @abc.abstractmethod
-    def _convert(cls, matrix: SparseMatrix) -> Self:
-        """Return *matrix* in this format."""
-
-    @property
-    @abc.abstractmethod
-    def structure(self) -> tuple[jax.Array, jax.Array]:
-        """The index arrays."""
-
-    @property
-    @abc.abstractmethod
-    def T(self) -> SparseMatrix:
-        """The transposed matrix, of the same arrays."""
-
-    @abc.abstractmethod
-    def coordinates(self) -> tuple[jax.Array, jax.Array]:
-        """Return the row and the column of each entry, ``(nnz,)``; for padding those of *shape*, out of range."""
-
-    @abc.abstractmethod
-    def _is_entry(self) -> jax.Array:
-        """Return which entries are no padding, ``(nnz,)``."""
-
-    @abc.abstractmethod
-    def with_data(self, data: Any) -> Self:
-        """Return the matrix with other weights, and all else as it is.
-
-        Args:
-          data: the weights, ``(nnz,)``, or ``(1,)`` where all are to be equal, of any dtype that a matrix may have.
-
-        Raises:
-          ShapeError: if it has another length.
-          DtypeError: if its dtype is not supported.
-        """
-
-    @abc.abstractmethod
-    def _multiply(self, operand: Operand, x: jax.Array, *, transpose: bool, who: str) -> jax.Array:
-        """Return the product with *x* of rank 1 or 2."""
-
-    @abc.abstractmethod
-    def _multiply_compact(self, events: CompactArray, *, transpose: bool, who: str) -> jax.Array:
-        """Return the product with active numbers."""
-
-    # What arrays have.
-
-    @property
-    def dtype(self) -> Any:
-        """The dtype of the weights."""
-        return self.data.dtype
-
-    @property
-    def nnz(self) -> int:
-        """How many entries are stored, zeros, duplicates and padding among them."""
-        return int(self.structure[0].shape[0])
-
-    @property
-    def homogeneous(self) -> bool:
-        """Whether all entries have one weight, which *data* then holds alone."""
-        return self.data.shape == (1,)
-
-    def __repr__(self) -> str:
-        leaves = (self.data, *self.structure)
-        if not all(hasattr(leaf, "dtype") for leaf in leaves):  # JAX puts other things into pytrees
-            return f"{type(self).__name__}({leaves}, shape={self.shape})"
-        weights = ", equal weights" if self.homogeneous and self.nnz != 1 else ""
-        rows, columns = self.shape
-        return f"{type(self).__name__}({self.dtype.name}[{rows},{columns}], nnz={self.nnz}{weights})"
-
-    def transpose(self) -> SparseMatrix:
-        """Return the transposed matrix, of the same arrays: `T`."""
-        return self.T
-
-    def astype(self, dtype: Any) -> Self:
-        """Return the matrix with weights of another dtype."""
-        return self.with_data(self.data.astype(dtype))
-
-    def conj(self) -> Self:
-        """Return the matrix with conjugated weights."""
-        return self.with_data(jnp.conj(self.data))
 
     # Products.
 
@@ -183,6 +75,10 @@ class SparseMatrix(abc.ABC):
             return self._multiply(operand, x.T, transpose=True, who=who).T
         return self._multiply(operand, x, transpose=transpose, who=who)
 
+    def dot(self, other: Any) -> Any:
+        """Return the product ``A @ other``; with a number ``A * other``, as SciPy does."""
+        return self * other if np.ndim(other) == 0 else self @ other
+
     def _check_extent(self, who: str, shape: tuple[int, ...], transpose: bool) -> None:
         length = self.shape[0 if transpose else 1]
         axis = -1 if transpose else 0
@@ -192,37 +88,6 @@ class SparseMatrix(abc.ABC):
                 f"{who}: x has the shape {shape}; with a matrix of shape {self.shape} it must be ({length},) or "
                 f"{matrix}."
             )
-
-    # Entry by entry.
-
-    def __neg__(self) -> Self:
-        return self.with_data(-self.data)
-
-    def __mul__(self, other: Any) -> Self:
-        return self.with_data(_arithmetic.known_weights(self) * _arithmetic.factor_of(self, "*", other))
-
-    __rmul__ = __mul__
-
-    def __truediv__(self, other: Any) -> Self:
-        return self.with_data(_arithmetic.known_weights(self) / _arithmetic.factor_of(self, "/", other))
-
-    def __add__(self, other: Any) -> Self:
-        return self.with_data(self.data + _arithmetic.with_same_structure(self, "+", other).data)
-
-    def __sub__(self, other: Any) -> Self:
-        return self.with_data(self.data - _arithmetic.with_same_structure(self, "-", other).data)
-
-    def multiply(self, other: Any) -> Self:
-        """Multiply each entry by that of *other* at its place, as ``*`` does.
-
-        Args:
-          other: a number, or a dense array that broadcasts to the matrix's shape.
-
-        Raises:
-          ShapeError: if it does not broadcast to it.
-        """
-        product: Self = self * other
-        return product
 
     # Parts.
 
@@ -248,6 +113,10 @@ class SparseMatrix(abc.ABC):
         row, column = self.coordinates()
         return jnp.zeros(self.shape, self.dtype).at[row, column].add(self.data, mode="drop")
 
+    def toarray(self) -> jax.Array:
+        """Return the matrix as a dense array, ``(rows, columns)``: `todense` by the name that SciPy prefers."""
+        return self.todense()
+
     def sum(self, axis: int | None = None) -> jax.Array:
         """Add up the entries.
 
@@ -269,6 +138,23 @@ class SparseMatrix(abc.ABC):
             return jnp.sum(matrix @ jnp.ones(self.shape[1], dtype))
         ones = jnp.ones(self.shape[axis], dtype)
         return ones @ matrix if axis in (0, -2) else matrix @ ones
+
+    def mean(self, axis: int | None = None) -> jax.Array:
+        """Return the mean of all elements, of which those that are no entries count as 0.
+
+        Args:
+          axis: 0 or -2 for the mean of each column, ``(columns,)``; 1 or -1 for that of each row, ``(rows,)``; None for
+            that of all.
+
+        Returns:
+          The means, of the dtype that ``jax.numpy.mean`` gives to an array of the matrix's dtype.
+
+        Raises:
+          ShapeError: if there is no such axis.
+        """
+        dtype = jax.eval_shape(jnp.mean, jax.ShapeDtypeStruct((1,), self.dtype)).dtype
+        total = self.astype(accumulator(dtype)).sum(axis)
+        return (total / (math.prod(self.shape) if axis is None else self.shape[axis])).astype(dtype)
 
     def diagonal(self, offset: int = 0) -> jax.Array:
         """Return a diagonal, the entries with ``column - row == offset``, as ``jax.numpy.diagonal`` does."""

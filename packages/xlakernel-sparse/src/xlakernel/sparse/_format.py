@@ -1,0 +1,138 @@
+"""`Format`: what a matrix in one of the formats is and says of itself."""
+
+from __future__ import annotations
+
+import abc
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import jax
+import jax.numpy as jnp
+
+from .operators.operand import Operand
+
+if TYPE_CHECKING:
+    from ._compact import CompactArray
+    from ._matrix import SparseMatrix
+
+
+class Format(abc.ABC):
+    """An immutable matrix, what its format must say, and what arrays have; the first base of `SparseMatrix`."""
+
+    __slots__ = ("data", "shape")
+
+    #: NumPy leaves operators between its arrays and these to us.
+    __array_ufunc__ = None
+    ndim = 2
+
+    data: jax.Array
+    shape: tuple[int, int]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(
+            f"{type(self).__name__} is immutable: {name} cannot be set. A.with_data(new) returns the matrix with other "
+            "weights."
+        )
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{type(self).__name__} is immutable: {name} cannot be deleted.")
+
+    def __setstate__(self, state: Any) -> None:
+        _, attributes = state  # what pickle and copy found in the slots
+        self._set(**attributes)
+
+    def _set(self, **attributes: Any) -> Self:
+        for name, value in attributes.items():
+            object.__setattr__(self, name, value)
+        return self
+
+    # What a format says of itself.
+
+    #: The name of SciPy's class, and its attributes of our constructor's arrays.
+    _scipy: ClassVar[tuple[str, tuple[str, str, str]]]
+
+    @abc.abstractmethod
+    def __init__(self, arrays: Any, *, shape: Any, check: bool | None = None) -> None: ...
+
+    @classmethod
+    @abc.abstractmethod
+    def _convert(cls, matrix: SparseMatrix) -> Self:
+        """Return *matrix* in this format."""
+
+    @property
+    @abc.abstractmethod
+    def structure(self) -> tuple[jax.Array, jax.Array]:
+        """The index arrays."""
+
+    @property
+    @abc.abstractmethod
+    def T(self) -> SparseMatrix:
+        """The transposed matrix, of the same arrays."""
+
+    @abc.abstractmethod
+    def coordinates(self) -> tuple[jax.Array, jax.Array]:
+        """Return the row and the column of each entry, ``(nnz,)``; for padding those of *shape*, out of range."""
+
+    @abc.abstractmethod
+    def _is_entry(self) -> jax.Array:
+        """Return which entries are no padding, ``(nnz,)``."""
+
+    @abc.abstractmethod
+    def with_data(self, data: Any) -> Self:
+        """Return the matrix with other weights, and all else as it is.
+
+        Args:
+          data: the weights, ``(nnz,)``, or ``(1,)`` where all are to be equal, of any dtype that a matrix may have.
+
+        Raises:
+          ShapeError: if it has another length.
+          DtypeError: if its dtype is not supported.
+        """
+
+    @abc.abstractmethod
+    def _multiply(self, operand: Operand, x: jax.Array, *, transpose: bool, who: str) -> jax.Array:
+        """Return the product with *x* of rank 1 or 2."""
+
+    @abc.abstractmethod
+    def _multiply_compact(self, events: CompactArray, *, transpose: bool, who: str) -> jax.Array:
+        """Return the product with active numbers."""
+
+    # What arrays have.
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of the weights."""
+        return self.data.dtype
+
+    @property
+    def nnz(self) -> int:
+        """How many entries are stored, zeros, duplicates and padding among them."""
+        return int(self.structure[0].shape[0])
+
+    @property
+    def homogeneous(self) -> bool:
+        """Whether all entries have one weight, which *data* then holds alone."""
+        return self.data.shape == (1,)
+
+    def __repr__(self) -> str:
+        leaves = (self.data, *self.structure)
+        if not all(hasattr(leaf, "dtype") for leaf in leaves):  # JAX puts other things into pytrees
+            return f"{type(self).__name__}({leaves}, shape={self.shape})"
+        weights = ", equal weights" if self.homogeneous and self.nnz != 1 else ""
+        rows, columns = self.shape
+        return f"{type(self).__name__}({self.dtype.name}[{rows},{columns}], nnz={self.nnz}{weights})"
+
+    def transpose(self) -> SparseMatrix:
+        """Return the transposed matrix, of the same arrays: `T`."""
+        return self.T
+
+    def astype(self, dtype: Any) -> Self:
+        """Return the matrix with weights of another dtype."""
+        return self.with_data(self.data.astype(dtype))
+
+    def conj(self) -> Self:
+        """Return the matrix with conjugated weights."""
+        return self.with_data(jnp.conj(self.data))
+
+    def copy(self) -> Self:
+        """Return the matrix itself, which cannot change."""
+        return self
