@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from xlakernel.core import use_backend
+from xlakernel.core.errors import BackendNotFoundError
 
 ONE = jnp.ones(())
 
@@ -94,6 +95,43 @@ def test_a_default_counts_for_its_own_operator(op, new_operator, run, chosen):
     assert run() == "b"
     assert chosen(lambda x: other(x, outs=x)) == "d"
     assert other.get_default("cpu") == "jax"
+
+
+@pytest.fixture
+def follower(op, new_operator):
+    """An operator with the kernels of *op* but for c, whose default is that of *op*."""
+    follower = new_operator()
+    for backend in ("a", "b"):
+        follower.def_kernel(backend, "cpu", op.entry("cpu", backend).kernel_generator)
+    follower.def_default_of(op)
+    return follower
+
+
+def test_a_default_counts_for_operators_that_follow(op, follower, chosen):
+    f = jax.jit(lambda x: follower(x, outs=x))
+    assert (follower.get_default("cpu"), chosen(f)) == ("a", "a")
+    op.set_default("cpu", "b")
+    assert (follower.get_default("cpu"), chosen(f)) == ("b", "b")
+    with use_backend("a"):
+        assert chosen(f) == "a"
+    op.set_default("cpu", "a")
+    assert (follower.get_default("cpu"), chosen(f)) == ("a", "a")
+
+
+def test_an_operator_that_follows_may_have_its_own_default(op, follower, chosen):
+    f = jax.jit(lambda x: follower(x, outs=x))
+    op.set_default("cpu", "b")
+    follower.set_default("cpu", "a")  # also where it is the first one registered
+    assert (follower.defaults, op.defaults["cpu"], chosen(f)) == ({"cpu": "a"}, "b", "a")
+    follower.set_default("cpu", "b")
+    op.set_default("cpu", "a")
+    assert (follower.get_default("cpu"), chosen(f)) == ("b", "b")
+
+
+def test_a_default_that_a_follower_has_not_is_an_error(op, follower):
+    op.set_default("cpu", "c")
+    with pytest.raises(BackendNotFoundError, match=r"no 'c' kernel for platform 'cpu'; registered: \['a', 'b'\]"):
+        follower(ONE, outs=ONE)
 
 
 def test_what_is_traced_in_a_context_keeps_its_choice(op, chosen):

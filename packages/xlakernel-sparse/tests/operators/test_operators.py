@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xlakernel import sparse
-from xlakernel.core import XLACustomKernel, use_backend
+from xlakernel.core import XLACustomKernel, operators, use_backend
 from xlakernel.core.errors import (
     BackendNotFoundError,
     DtypeError,
@@ -272,6 +272,22 @@ def test_a_prepared_matrix_has_the_backends_of_others(make):
         assert "custom_call" not in jax.jit(run).lower(x).as_text()
     with use_backend("cupy"), pytest.raises(BackendNotFoundError, match="prepared_csrmv: no 'cupy' kernel"):
         run(x)
+
+
+@pytest.mark.parametrize(("name", "columns"), [("csrmv", ()), ("csrmm", (3,))])
+def test_a_default_counts_for_prepared_matrices_too(make, name, columns):
+    example = make("prepared csr")
+    x = example.operand("left", *columns)
+    program = jax.jit(lambda x: example.matrix @ x)
+    op = operators()[name]
+    try:
+        op.set_default("cpu", "jax")
+        assert operators()[f"prepared_{name}"].get_default("cpu") == "jax"
+        assert "custom_call" not in program.lower(x).as_text()
+        assert "custom_call" in jax.jit(lambda x: example.matrix @ sparse.BinaryArray(x)).lower(x).as_text()
+    finally:
+        op.set_default("cpu", "numba")
+    assert "custom_call" in program.lower(x).as_text()
 
 
 def test_a_second_call_compiles_nothing(csr, coo, make_weights, compilations):

@@ -99,6 +99,7 @@ class XLACustomKernel(TransformRules):
         self.primitive = OperatorPrimitive(self)
         self._kernels: dict[str, dict[str, KernelEntry]] = {}
         self._initial: dict[str, str] = {}
+        self._leader: XLACustomKernel | None = None
         self._call: Callable[..., Any] | None = None
         self._tags: frozenset[str] = frozenset()
         self._benchmark_data: Callable[..., Any] | None = None
@@ -162,7 +163,7 @@ class XLACustomKernel(TransformRules):
     def _asked_for(self, backend: str | None) -> tuple[tuple[str, str], ...]:
         """Return the backend for each platform that one is asked for, here where a call is traced."""
         requested = dict.fromkeys(PLATFORMS, backend) if backend is not None else requested_backends()
-        chosen = {p: requested.get(p) or remembered_default(self._number, p) for p in PLATFORMS}
+        chosen = {p: requested.get(p) or self._chosen_default(p) for p in PLATFORMS}
         return tuple((platform, name) for platform, name in chosen.items() if name is not None)
 
     def first_backend(self, platform: str) -> str | None:
@@ -257,12 +258,26 @@ class XLACustomKernel(TransformRules):
         """
         check_platform(platform, self.name)
         self.entry(platform, backend)
-        remember_default(self._number, platform, None if backend == self._initial[platform] else backend)
+        # Where another operator's choice would count, the first backend is a choice too.
+        is_initial = backend == self._initial[platform] and self._leader is None
+        remember_default(self._number, platform, None if is_initial else backend)
+
+    def def_default_of(self, other: XLACustomKernel) -> None:
+        """Let the default that is set for *other* count here too, until one is set for this operator itself.
+
+        It is for operators that users know as one. A backend that is set for *other* and not registered here is an
+        error of the calls of this operator.
+        """
+        self._leader = other
+
+    def _chosen_default(self, platform: str) -> str | None:
+        own = remembered_default(self._number, platform)
+        return own if own or self._leader is None else self._leader._chosen_default(platform)
 
     def get_default(self, platform: str) -> str | None:
         """Return the default backend of *platform*; None if it has no kernel."""
         check_platform(platform, self.name)
-        return remembered_default(self._number, platform) or self.first_backend(platform)
+        return self._chosen_default(platform) or self.first_backend(platform)
 
     @property
     def defaults(self) -> dict[str, str]:

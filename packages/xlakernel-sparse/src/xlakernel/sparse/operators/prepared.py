@@ -34,6 +34,7 @@ class PreparedProduct(CompressedProduct):
                 generator = plain.entry(platform, backend).kernel_generator
                 has_blocks = backend == "numba_cuda" and plain is PRODUCTS[DENSE].vector
                 op.def_kernel(backend, platform, _choosing(generator, self.operand, has_blocks))
+        op.def_default_of(plain)  # whether a matrix is prepared is no reason for other kernels
         op.def_tags("sparse", "csr", "prepared", self.operand.name)
         return op
 
