@@ -288,6 +288,24 @@ def test_gradients_pass_as_if_it_were_dense(kind):
     assert_array_equal(jax.grad(lambda value: 3 * kind(value)[1])(value), [0, 3, 0])
 
 
+@pytest.mark.parametrize("spikes", [BinaryArray, WeightedArray])
+def test_a_gradient_in_events_is_read_as_raw(matrix, dense, spikes):
+    events = spikes(jnp.array([0.0, 1.0, 0.0, 2.0, 0.0]))
+    assert_array_equal(events.raw, [0, 1, 0, 2, 0])
+    for gradient_of in (jax.grad, lambda f: jax.jit(jax.grad(f))):
+        gradient = gradient_of(lambda events: (events @ matrix).sum())(events)
+        assert type(gradient) is spikes
+        assert_array_equal(gradient.raw, dense.sum(axis=1))
+        assert_array_equal(jax.tree.map(lambda a, b: a - b, events, gradient).raw, events.raw - dense.sum(axis=1))
+    gradient = jax.grad(lambda events: jnp.sum(jnp.asarray(events) * jnp.arange(5.0)))(events)
+    assert_array_equal(gradient.raw, jnp.arange(5.0))
+
+
+def test_a_gradient_in_events_of_bool_is_of_no_dtype(matrix):
+    gradient = jax.grad(lambda events: (events @ matrix).sum(), allow_int=True)(BinaryArray(SPIKES))
+    assert gradient.raw.dtype == jax.dtypes.float0 and gradient.raw.shape == (5,)
+
+
 # Packed bits
 
 

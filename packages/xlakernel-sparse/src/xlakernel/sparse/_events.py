@@ -171,27 +171,27 @@ def _checked(kind: type, value: Any, *, real: bool) -> jax.Array:
 class _Unpacked(EventArray):
     """An event array that holds the array that it was made of."""
 
-    __slots__ = ("_raw",)
-    _raw: jax.Array
+    __slots__ = ("raw",)
+    raw: jax.Array
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The extents."""
-        return self._raw.shape
+        return self.raw.shape
 
     @property
     def dtype(self) -> Any:
         """The dtype of the array that it was made of."""
-        return self._raw.dtype
+        return self.raw.dtype
 
     def tree_flatten_with_keys(self) -> Any:
         """Return the leaves and what is static; for JAX."""
-        return [(jax.tree_util.GetAttrKey("value"), self._raw)], None
+        return [(jax.tree_util.GetAttrKey("raw"), self.raw)], None
 
     @classmethod
     def tree_unflatten(cls, _: Any, leaves: Any) -> Self:
         """Return the array that was flattened; for JAX."""
-        return object.__new__(cls)._set(_raw=leaves[0])
+        return object.__new__(cls)._set(raw=leaves[0])
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -199,38 +199,45 @@ class BinaryArray(_Unpacked):
     """Spikes: what is not zero is active and counts as 1, whatever its value; NaN is active.
 
     Products with it are differentiated as if it were dense: the gradient with respect to an array of real numbers
-    reaches all of its elements, so that a surrogate gradient can pass it on to what made the spikes.
+    reaches all of its elements, so that a surrogate gradient can pass it on to what made the spikes. A gradient with
+    respect to the object itself is in its `raw`: JAX makes gradients objects of the kind that they belong to, and the
+    `value` of this kind is 0 and 1.
 
     Args:
       value: the array, of bool, integers or real numbers, of any shape.
+
+    Attributes:
+      raw: the array as it was given.
 
     Raises:
       DtypeError: if it is of another dtype.
 
     Example:
-      >>> import jax.numpy as jnp
+      >>> import jax, jax.numpy as jnp
       >>> from xlakernel.sparse import BinaryArray, CSR
       >>> A = CSR.from_dense(jnp.array([[0.0, 1.0], [2.0, 3.0]]))
       >>> print(BinaryArray(jnp.array([False, True])) @ A)
       [2. 3.]
+      >>> print(jax.grad(lambda spikes: (spikes @ A).sum())(BinaryArray(jnp.array([0.0, 1.0]))).raw)
+      [1. 5.]
     """
 
     __slots__ = ()
 
     def __init__(self, value: Any) -> None:
-        self._set(_raw=_checked(type(self), value, real=True))
+        self._set(raw=_checked(type(self), value, real=True))
 
     @property
     def value(self) -> jax.Array:
         """The array as a plain one: 1 where it is active, else 0, of its own dtype."""
-        return ones_where_active(self._raw)
+        return ones_where_active(self.raw)
 
     def operand_array(self) -> jax.Array:
         """Return the array as it was given; products look for what is not zero themselves."""
-        return self._raw
+        return self.raw
 
     def __getitem__(self, index: Any) -> Any:
-        part = self._raw[index]
+        part = self.raw[index]
         return self._part(part) if part.ndim else ones_where_active(part)
 
 
@@ -242,6 +249,9 @@ class WeightedArray(_Unpacked):
 
     Args:
       value: the array, of bool, integers, real or complex numbers, of any shape.
+
+    Attributes:
+      raw: the array as it was given, which is its `value`.
 
     Raises:
       DtypeError: if it is of another dtype.
@@ -258,12 +268,12 @@ class WeightedArray(_Unpacked):
     operand = WEIGHTED
 
     def __init__(self, value: Any) -> None:
-        self._set(_raw=_checked(type(self), value, real=False))
+        self._set(raw=_checked(type(self), value, real=False))
 
     @property
     def value(self) -> jax.Array:
         """The array as a plain one."""
-        return self._raw
+        return self.raw
 
 
 _WORD = 32
