@@ -18,7 +18,7 @@ from ._sharded import ShardedMatrix
 from ._validation import check_compressed_values, should_check
 from .operators.arguments import check_data, check_shape, check_structure
 from .operators.compact import compact_csrmv
-from .operators.conversion import csr_to_csc, csr_transpose
+from .operators.conversion import csr_to_csc, sort_entries
 from .operators.entries import rows_of_entries
 from .operators.operand import BINARY, Operand
 from .operators.product import PRODUCTS
@@ -162,13 +162,9 @@ class Compressed(SparseMatrix):
     def _of_entries(cls, matrix: SparseMatrix) -> Self:
         """Sort entries by lines."""
         line, place = matrix.coordinates() if cls._axis == 0 else matrix.coordinates()[::-1]
-        lines, places = _line_shape(cls._axis, matrix.shape)
-        # In a matrix of one row, transposing sorts by columns, which here are the lines; padding has one of its own.
-        everything = jnp.array([0, matrix.nnz], line.dtype if matrix.nnz <= np.iinfo(line.dtype).max else jnp.int64)
-        _, indptr, permutation = csr_transpose(line, everything, shape=(1, lines + 1))
-        place = place[permutation]
+        indices, indptr, permutation = sort_entries(line, place, _line_shape(cls._axis, matrix.shape))
         data = matrix.data if matrix.homogeneous else matrix.data[permutation]
-        return cls((data, jnp.where(place < places, place, 0), indptr[:-1]), shape=matrix.shape, check=False)
+        return cls((data, indices, indptr), shape=matrix.shape, check=False)
 
     def to_scipy(self) -> Any:
         """Return a sparse array of SciPy's of the same format, on the host and without padding.

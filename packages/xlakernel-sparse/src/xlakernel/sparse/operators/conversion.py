@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.interpreters import ad
 
 from xlakernel.core import XLACustomKernel
@@ -101,6 +102,38 @@ def _structs(indices: Any, indptr: Any, shape: tuple[int, int]) -> list[Any]:
         _Struct((shape[1] + 1,), indptr.dtype),
         _Struct(indices.shape, indptr.dtype),
     ]
+
+
+def sort_entries(
+    line: jax.Array, place: jax.Array, shape: tuple[int, int], *, dispatch: Any = None
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Sort entries in coordinates by lines.
+
+    Args:
+      line: the line of each entry, ``(nnz,)``; that of padding is out of range.
+      place: its place within the line, likewise.
+      shape: how many lines there are, and how many places a line has.
+      dispatch: that of the primitive which asks for it; None: what context and defaults choose.
+
+    Returns:
+      ``indices`` and ``indptr`` of the compressed matrix, in which entries of one line stay in order and padding is
+      behind them, and the permutation, ``(nnz,)``: entry ``k`` there is entry ``permutation[k]`` here.
+    """
+    lines, places = shape
+    entries = line.shape[0]
+    line = jnp.where((line >= 0) & (line < lines), line, lines)  # kernels count without looking
+    # In a matrix of one row, transposing sorts by columns, which here are the lines; padding has one of its own.
+    everything = jnp.array([0, entries], line.dtype if entries <= np.iinfo(line.dtype).max else jnp.int64)
+    one_row = (1, lines + 1)
+    found: Any
+    if dispatch is None:
+        found = csr_transpose(line, everything, shape=one_row)
+    else:
+        outs = _structs(line, everything, one_row)
+        found = structure_transpose.primitive.bind(line, everything, outs=outs, dispatch=dispatch, shape=one_row)
+    _, indptr, permutation = found
+    place = place[permutation]
+    return jnp.where(place < places, place, 0), indptr[:-1], permutation
 
 
 @matrix_transpose.def_jvp_rule

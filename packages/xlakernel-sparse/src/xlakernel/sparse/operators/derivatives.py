@@ -19,6 +19,7 @@ from xlakernel.core import XLACustomKernel
 from xlakernel.core.errors import DifferentiationError
 
 from .compact import compact_product
+from .conversion import sort_entries
 from .coordinates import COORDINATE_PRODUCTS
 from .operand import DENSE, OPERANDS, Operand
 from .prepared import PREPARED_PRODUCTS
@@ -131,12 +132,18 @@ def _flip_coordinates(structure: Sequence[Any], static: dict[str, Any]) -> tuple
     return structure[::-1], {**static, "shape": static["shape"][::-1]}
 
 
-def _sample_coordinates(structure: Sequence[Any], cotangent: Any, values: Any, **_: Any) -> Any:
+def _sample_coordinates(structure: Sequence[Any], cotangent: Any, values: Any, *, dispatch: Any, **_: Any) -> Any:
     into, of = structure
     if 0 in (cotangent.shape[0], values.shape[0]):  # all is padding, and JAX gathers nothing from nothing
         return jnp.zeros(into.shape, cotangent.dtype)
-    found = cotangent.at[into].get(mode="fill", fill_value=0) * values.at[of].get(mode="fill", fill_value=0)
-    return found if found.ndim == 1 else found.sum(axis=1, dtype=found.dtype)
+    if cotangent.ndim == 1:
+        return cotangent.at[into].get(mode="fill", fill_value=0) * values.at[of].get(mode="fill", fill_value=0)
+    # Gathered from matrices, an array of all entries and columns would be allocated; sorted by rows, none is.
+    shape = (cotangent.shape[0], values.shape[0])
+    of, indptr, permutation = sort_entries(into, of, shape, dispatch=dispatch)
+    static = {"dispatch": dispatch, "shape": shape, "transpose": False}
+    found = _sample_compressed((of, indptr), cotangent, values, **static)
+    return jnp.zeros_like(found).at[permutation].set(found, unique_indices=True)
 
 
 for _products, _plain, _flip, _sample in (
