@@ -210,7 +210,7 @@ class CSR(Compressed):
 
     Raises:
       ShapeError: if lengths do not fit each other.
-      DtypeError: if a dtype is not supported.
+      DtypeError: if a dtype is not supported, or that of the indices has no room for the shape.
       StructureError: if an index is out of range, or *indptr* is not monotone from 0 to at most ``nnz``.
       ArgumentError: if *check* is true and the indices are traced.
 
@@ -246,7 +246,7 @@ class CSC(Compressed):
 
     Raises:
       ShapeError: if lengths do not fit each other.
-      DtypeError: if a dtype is not supported.
+      DtypeError: if a dtype is not supported, or that of the indices has no room for the shape.
       StructureError: if an index is out of range, or *indptr* is not monotone from 0 to at most ``nnz``.
       ArgumentError: if *check* is true and the indices are traced.
     """

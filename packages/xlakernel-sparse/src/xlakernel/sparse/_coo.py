@@ -32,7 +32,7 @@ class COO(SparseMatrix):
 
     Raises:
       ShapeError: if lengths do not fit each other.
-      DtypeError: if a dtype is not supported.
+      DtypeError: if a dtype is not supported, or that of the indices has no room for the shape.
       StructureError: if an index is out of range.
       ArgumentError: if *check* is true and the indices are traced.
 

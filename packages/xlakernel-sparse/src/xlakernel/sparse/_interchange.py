@@ -10,7 +10,7 @@ import numpy as np
 
 from xlakernel.core.errors import ArgumentError, InputError, ShapeError
 
-from .operators.arguments import as_array
+from .operators.arguments import as_array, check_room
 from .operators.dtypes import check_dtype
 
 Coordinates = tuple[jax.Array, jax.Array, jax.Array]
@@ -24,6 +24,7 @@ def coordinates_of_dense(who: str, dense: Any, nnz: int | None) -> Coordinates:
     check_dtype(who, "dense", dense.dtype)
     if nnz is not None and (isinstance(nnz, bool) or not isinstance(nnz, (int, np.integer)) or nnz < 0):
         raise ArgumentError(f"{who}: nnz is {nnz!r}; expected a number of entries, an integer from 0 on, or None.")
+    check_room(who, "numbers of elements", "int64", dense.size)  # which JAX counts before it takes them apart
     traced = isinstance(dense, jax.core.Tracer)
     found = jnp.count_nonzero(dense)
     if nnz is None:
@@ -64,6 +65,7 @@ def coordinates_of_bcoo(who: str, bcoo: Any) -> Coordinates:
     _check_kind(who, bcoo, BCOO)
     row, col = bcoo.indices[:, 0], bcoo.indices[:, 1]
     rows, columns = bcoo.shape
+    check_room(who, "rows and columns", bcoo.indices.dtype, max(bcoo.shape))
     outside = (row >= rows) | (col >= columns)
     return bcoo.data, jnp.where(outside, rows, row), jnp.where(outside, columns, col)
 
@@ -73,6 +75,7 @@ def rows_of_bcsr(who: str, bcsr: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
     from jax.experimental.sparse import BCSR
 
     _check_kind(who, bcsr, BCSR)
+    check_room(who, "numbers of entries", bcsr.indptr.dtype, bcsr.indices.shape[0])
     is_entry = jnp.arange(bcsr.indices.shape[0]) < bcsr.indptr[-1]
     return bcsr.data, jnp.where(is_entry, bcsr.indices, 0), bcsr.indptr
 

@@ -30,6 +30,8 @@ def draw_structure(
       per_row: the number of entries in each row; or None.
     """
     rows, columns = shape
+    if max(shape) > np.iinfo(np.int32).max:
+        raise ArgumentError(f"{who}: shape is {shape}; rows and columns are drawn in int32, up to {2**31 - 1} of each.")
     if (density is None) == (per_row is None):
         raise ArgumentError(f"{who}: give either density or per_row; got density={density!r} and per_row={per_row!r}.")
     if per_row is not None:

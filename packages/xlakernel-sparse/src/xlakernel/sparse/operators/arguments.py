@@ -45,6 +45,22 @@ def check_shape(who: str, shape: Any) -> tuple[int, int]:
     return rows, cols
 
 
+def _hint_of_wider() -> str:
+    if jax.dtypes.canonicalize_dtype("int64").itemsize == 8:
+        return ""
+    return ' JAX\'s 64-bit types are off; switch them on with jax.config.update("jax_enable_x64", True).'
+
+
+def check_room(who: str, what: str, dtype: Any, most: int) -> None:
+    """Raise `DtypeError` unless numbers from 0 to *most* can be of *dtype*, an integer one; JAX would wrap them."""
+    dtype = jax.dtypes.canonicalize_dtype(dtype)
+    limit = np.iinfo(dtype).max
+    if most > limit:
+        raise DtypeError(
+            f"{who}: {what} up to {most} have no room in {dtype}, which ends at {limit}. Take int64.{_hint_of_wider()}"
+        )
+
+
 def index_array(who: str, what: str, value: Any) -> jax.Array:
     """Return *value* as a 1-D array of int32 or int64.
 
@@ -57,10 +73,9 @@ def index_array(who: str, what: str, value: Any) -> jax.Array:
         limits = np.iinfo(widest)
         lost = value[(value > limits.max) | (value < limits.min)]
         if lost.size:
-            off = widest.itemsize < 8
-            hint = ' JAX\'s 64-bit types are off; switch them on with jax.config.update("jax_enable_x64", True).' * off
             raise DtypeError(
-                f"{who}: {what} holds {lost.flat[0]}; {widest} has room from {limits.min} to {limits.max}.{hint}"
+                f"{who}: {what} holds {lost.flat[0]}; {widest} has room from {limits.min} to {limits.max}."
+                f"{_hint_of_wider()}"
             )
         value = value.astype(widest)
     # Inside of jit a NumPy array would be traced, and its values not be known to checks.
@@ -79,7 +94,7 @@ def check_compressed(who: str, data: Any, indices: Any, indptr: Any, shape: Any)
     """Return the arrays of a matrix in compressed rows, and its shape, as they must be.
 
     Raises:
-      ShapeError, DtypeError: if their lengths, ranks or dtypes do not fit each other.
+      ShapeError, DtypeError: if their lengths, ranks or dtypes do not fit each other, or the shape.
     """
     shape = check_shape(who, shape)
     indices, indptr = check_structure(who, indices, indptr, shape)
@@ -94,6 +109,10 @@ def check_structure(who: str, indices: Any, indptr: Any, shape: tuple[int, int],
             f"{who}: indptr has {indptr.shape[0]} elements; a matrix with {shape[0]} {lines} has {shape[0] + 1}, one "
             "more."
         )
+    # Padding is in the row and the column behind the last; and either array may hold either in a conversion.
+    for array in (indices, indptr):
+        check_room(who, "rows and columns", array.dtype, max(shape))
+    check_room(who, "numbers of entries", indptr.dtype, indices.shape[0])
     return indices, indptr
 
 

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .arguments import check_room
 from .entries import rows_of_entries
 
 #: Bytes of shared memory that a block of threads can have on the GPUs that have most (compute capability 9.0), without
@@ -70,6 +71,7 @@ def make_blocks(indices: jax.Array, indptr: jax.Array, *, shape: tuple[int, int]
     places = jnp.arange(indices.size, dtype=indptr.dtype)
     row = rows_of_entries(indptr, indices.size)
     segments = blocks * rows
+    check_room("the sorting of entries by column blocks", "rows of all blocks", "int64", segments)
     wide = jnp.int32 if segments < np.iinfo(np.int32).max else jnp.int64
     segment = (indices // width).astype(wide) * rows + row.astype(wide)
     segment = jnp.where(places < indptr[-1], segment, segments)

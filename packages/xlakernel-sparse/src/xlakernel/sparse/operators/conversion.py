@@ -12,7 +12,7 @@ from jax.interpreters import ad
 
 from xlakernel.core import XLACustomKernel
 
-from .arguments import check_compressed, check_shape, check_structure
+from .arguments import check_compressed, check_room, check_shape, check_structure
 from .backends import register
 
 _Struct = jax.ShapeDtypeStruct
@@ -123,6 +123,7 @@ def sort_entries(
     entries = line.shape[0]
     line = jnp.where((line >= 0) & (line < lines), line, lines)  # kernels count without looking
     # In a matrix of one row, transposing sorts by columns, which here are the lines; padding has one of its own.
+    check_room("the sorting of entries", "numbers of entries", "int64", entries)
     everything = jnp.array([0, entries], line.dtype if entries <= np.iinfo(line.dtype).max else jnp.int64)
     one_row = (1, lines + 1)
     found: Any

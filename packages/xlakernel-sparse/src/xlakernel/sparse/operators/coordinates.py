@@ -10,7 +10,7 @@ import jax
 from xlakernel.core import XLACustomKernel
 from xlakernel.core.errors import ShapeError
 
-from .arguments import check_data, check_operand, check_shape, index_array
+from .arguments import check_data, check_operand, check_room, check_shape, index_array
 from .backends import register
 from .operand import BINARY, DENSE, WEIGHTED
 from .pair import ProductPair
@@ -54,12 +54,14 @@ def check_coordinates(who: str, data: Any, row: Any, col: Any, shape: Any) -> An
     """Return the arrays of a matrix in coordinates, and its shape, as they must be.
 
     Raises:
-      ShapeError, DtypeError: if their lengths, ranks or dtypes do not fit each other.
+      ShapeError, DtypeError: if their lengths, ranks or dtypes do not fit each other, or the shape.
     """
     shape = check_shape(who, shape)
     row, col = index_array(who, "row", row), index_array(who, "col", col)
     if row.shape != col.shape:
         raise ShapeError(f"{who}: row has {row.shape[0]} elements and col {col.shape[0]}; expected as many.")
+    for array in (row, col):  # padding is in the row and the column behind the last, and the transpose swaps both
+        check_room(who, "rows and columns", array.dtype, max(shape))
     return check_data(who, data, row.shape[0]), row, col, shape
 
 
