@@ -18,6 +18,8 @@ from xlakernel.core import debug_mode
 
 OPERANDS = ("dense", "binary", "weighted")
 DTYPES = ("float32", "float64", "complex64", "complex128", "int8", "int32", "int64", "uint8", "uint16", "uint64")
+# One of each kind; a kernel takes long to compile, so that the others are among the long grids.
+KINDS = ("float64", "complex64", "int32")
 # Narrow data whose products are summed in float32.
 NARROW = ("float16", "bfloat16")
 COLUMNS = (0, 1, 2, 3, 5, 8, 17, 32, 33, 100)
@@ -49,6 +51,20 @@ each_operand = pytest.mark.parametrize("operand", OPERANDS)
 each_side = pytest.mark.parametrize("transpose", [False, True], ids=["A@x", "A.T@x"])
 each_rank = pytest.mark.parametrize("columns", [None, 6], ids=["vector", "matrix"])
 each_weight = pytest.mark.parametrize("homogeneous", [False, True], ids=["weights", "homogeneous"])
+# The integers of indices and of indptr. That both may be int32 is what the other tests show.
+each_index = pytest.mark.parametrize(
+    ("index", "pointer"),
+    [
+        ("int64", "int64"),
+        pytest.param("int32", "int64", marks=pytest.mark.slow),
+        pytest.param("int64", "int32", marks=pytest.mark.slow),
+    ],
+)
+
+
+def slow_but(values, first):
+    """Return *values* as parameters, of which all but *first* are among the long grids."""
+    return [value if value in first else pytest.param(value, marks=pytest.mark.slow) for value in values]
 
 
 def struct(shape, dtype):
@@ -157,7 +173,7 @@ class KernelCases:
 
     @each_side
     @each_rank
-    @pytest.mark.parametrize("dtype", DTYPES[1:])
+    @pytest.mark.parametrize("dtype", slow_but(DTYPES[1:], KINDS))
     def test_product_of_dtype(self, dtype, transpose, columns):
         self.check_product(STRUCTURES["wide"](), "dense", transpose, columns, homogeneous=False, dtype=dtype)
 
@@ -173,14 +189,14 @@ class KernelCases:
 
     @each_operand
     @each_side
-    @pytest.mark.parametrize("narrow", NARROW)
-    def test_narrow_data(self, narrow, operand, transpose):
-        for columns in (None, 17):
-            self.check_product(STRUCTURES["wide"](), operand, transpose, columns, False, data_dtype=narrow)
+    @pytest.mark.parametrize("narrow", slow_but(NARROW, ("bfloat16",)))
+    @pytest.mark.parametrize("columns", slow_but((None, 17), (None,)))
+    def test_narrow_data(self, narrow, operand, transpose, columns):
+        self.check_product(STRUCTURES["wide"](), operand, transpose, columns, False, data_dtype=narrow)
 
     @each_side
     @each_rank
-    @pytest.mark.parametrize(("index", "pointer"), [("int32", "int64"), ("int64", "int32"), ("int64", "int64")])
+    @each_index
     def test_index_dtypes(self, index, pointer, transpose, columns):
         structure = draw(30, (40, 50), padding=2, index=index, pointer=pointer)
         for operand in ("dense", "binary"):
@@ -282,7 +298,7 @@ class KernelCases:
         self.check_sampled({**STRUCTURES, **LARGE}[name](), columns, "float32")
 
     @each_rank
-    @pytest.mark.parametrize("dtype", ["float64", "complex64", "int32", "uint8"])
+    @pytest.mark.parametrize("dtype", slow_but(("float64", "complex64", "int32", "uint8"), ("complex64", "int32")))
     def test_sampled_product_of_dtype(self, dtype, columns):
         self.check_sampled(STRUCTURES["wide"](), columns, dtype)
 
@@ -318,11 +334,13 @@ class KernelCases:
         self.check_transpose(structure)
         self.check_transpose(structure, "float32")
 
-    @pytest.mark.parametrize("dtype", ["bool", "int8", "float16", "bfloat16", "float64", "complex128"])
+    @pytest.mark.parametrize(
+        "dtype", slow_but(("bool", "int8", "float16", "bfloat16", "float64", "complex128"), ("bool", "float64"))
+    )
     def test_transpose_with_data_of_dtype(self, dtype):
         self.check_transpose(STRUCTURES["wide"](), dtype)
 
-    @pytest.mark.parametrize(("index", "pointer"), [("int32", "int64"), ("int64", "int32"), ("int64", "int64")])
+    @each_index
     def test_transpose_index_dtypes(self, index, pointer):
         structure = draw(31, (60, 700), padding=2, index=index, pointer=pointer)
         self.check_transpose(structure)
@@ -355,7 +373,7 @@ class KernelCases:
         self.check_coo((3000, 2000), 130_000, operand, columns, homogeneous)
 
     @each_rank
-    @pytest.mark.parametrize("dtype", ["float64", "complex64", "int32", "uint8"])
+    @pytest.mark.parametrize("dtype", slow_but(("float64", "complex64", "int32", "uint8"), ("complex64", "int32")))
     def test_coo_product_of_dtype(self, dtype, columns):
         self.check_coo((30, 20), 100, "dense", columns, False, dtype=dtype, index="int64")
 
