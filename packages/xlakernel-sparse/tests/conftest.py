@@ -34,6 +34,19 @@ def plain_jax():
         yield
 
 
+@pytest.fixture(scope="session")
+def compiled():
+    """Return a list that grows by one whenever JAX compiles a program."""
+    events = []
+
+    def note(event, duration, **_):
+        if "backend_compile" in event:
+            events.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(note)  # for good: JAX 0.7 cannot take one back
+    return events
+
+
 @pytest.fixture(scope="session", params=[CSR, CSC, COO], ids=lambda kind: kind.__name__)
 def kind(request):
     """A format."""

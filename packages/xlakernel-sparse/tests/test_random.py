@@ -75,6 +75,14 @@ def test_it_is_the_same_inside_of_jit(kind, how):
         assert_array_equal(mine, others)
 
 
+@pytest.mark.parametrize("how", [{"per_row": 3}, {"density": 0.25}, {"density": 0.75}])
+def test_a_second_draw_compiles_nothing(kind, how, compiled):
+    kind.random(jax.random.key(3), (5, 8), **how)
+    before = len(compiled)
+    kind.random(jax.random.key(4), (5, 8), **how)
+    assert len(compiled) == before
+
+
 def test_keys_of_both_kinds_and_several_at_once():
     keys = jax.random.split(jax.random.key(2), 3)
     many = jax.vmap(lambda key: CSR.random(key, (5, 8), density=0.25).todense())(keys)

@@ -7,6 +7,7 @@ sets are equally likely. Where more than half of the places are taken, those lef
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -38,8 +39,7 @@ def draw_structure(
         if isinstance(per_row, bool) or not isinstance(per_row, (int, np.integer)) or not 0 <= per_row <= columns:
             raise ArgumentError(f"{who}: per_row is {per_row!r}; allowed: integers from 0 to {columns}, the columns.")
         number = int(per_row)
-        places = jax.vmap(lambda key: _distinct(key, number, (columns,))[0])(jax.random.split(key, rows))
-        return jnp.repeat(jnp.arange(rows, dtype=jnp.int32), number), places.reshape(-1)
+        return jnp.repeat(jnp.arange(rows, dtype=jnp.int32), number), _distinct_in_rows(key, number, shape).reshape(-1)
     assert density is not None
     if not 0 <= density <= 1:
         raise ArgumentError(f"{who}: density is {density!r}; allowed: 0 to 1.")
@@ -61,6 +61,7 @@ def draw_data(who: str, key: Any, weights: Any, number: int, dtype: Any) -> jax.
     return drawn
 
 
+@functools.partial(jax.jit, static_argnums=(1, 2))  # outside of jit each call would compile its while_loop anew
 def _distinct(key: Any, number: int, shape: tuple[int, ...]) -> tuple[jax.Array, ...]:
     """Draw *number* different places of an array of this shape, sorted."""
     places = math.prod(shape)
@@ -68,6 +69,13 @@ def _distinct(key: Any, number: int, shape: tuple[int, ...]) -> tuple[jax.Array,
         kept = jnp.ones(shape, bool).at[_draw(key, places - number, shape)].set(False)
         return tuple(along.astype(jnp.int32) for along in jnp.nonzero(kept, size=number))
     return _draw(key, number, shape)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _distinct_in_rows(key: Any, number: int, shape: tuple[int, int]) -> jax.Array:
+    """Draw *number* different columns for each row, sorted."""
+    rows, columns = shape
+    return jax.vmap(lambda key: _distinct(key, number, (columns,))[0])(jax.random.split(key, rows))
 
 
 def _draw(key: Any, number: int, shape: tuple[int, ...]) -> tuple[jax.Array, ...]:
