@@ -96,6 +96,52 @@ def run_python(code, folder):
     return done.stdout
 
 
+PAIRS = """
+from xlakernel.sparse import CSR, BinaryArray, BitPackedArray, CompactArray, WeightedArray
+
+A = CSR((w, *structure), shape=(3, 3))
+pairs = {
+    "CSR": (BinaryArray(x), A),
+    "prepared": (WeightedArray(x), A.prepare()),
+    "CSC": (BitPackedArray(x), A.tocsc()),
+    "COO": (CompactArray(x), A.tocoo()),
+}
+"""
+
+WRITE_PAIRS = """
+from xlakernel.core import export
+
+for name, pair in pairs.items():
+    exported = export(jax.jit(lambda events, matrix: (events @ matrix, events, matrix.T)))(*pair)
+    (folder / name).write_bytes(exported.serialize())
+"""
+
+# The programs are loaded first: `deserialize` imports what it needs.
+READ_PAIRS = """
+from xlakernel.core import deserialize
+
+programs = {path.name: deserialize(path.read_bytes()) for path in folder.iterdir()}
+"""
+
+CALL_PAIRS = """
+import json
+
+report = {}
+for name, (events, matrix) in pairs.items():
+    product, again, turned = programs[name].call(events, matrix)
+    assert type(again) is type(events) and type(turned) is type(matrix.T) and turned.shape == matrix.T.shape
+    report[name] = [product.tolist(), (again @ turned.T).tolist()]
+print(json.dumps(report))
+"""
+
+
+def test_matrices_and_events_are_arguments_and_results(tmp_path):
+    run_python(COMMON + PAIRS + WRITE_PAIRS, tmp_path)
+    found = json.loads(run_python(COMMON + READ_PAIRS + PAIRS + CALL_PAIRS, tmp_path))
+    products = {name: X @ A if name == "prepared" else (X != 0) @ A for name in ("CSR", "prepared", "CSC", "COO")}
+    assert found == {name: 2 * [product.tolist()] for name, product in products.items()}
+
+
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     folder = tmp_path_factory.mktemp("programs")

@@ -1,5 +1,6 @@
 """Sparse matrices, event arrays and the operators between them, for JAX."""
 
+from . import _serialization  # noqa: F401  # names the formats in exported programs
 from .__about__ import __version__ as __version__
 from ._compact import CompactArray as CompactArray
 from ._compressed import CSC as CSC

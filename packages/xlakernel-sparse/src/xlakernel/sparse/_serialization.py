@@ -1,0 +1,33 @@
+"""How matrices and event arrays are named in exported programs that take or return them."""
+
+import json
+from typing import Any
+
+from jax import export
+
+from ._compact import CompactArray
+from ._compressed import CSC, CSR
+from ._coo import COO
+from ._events import BinaryArray, BitPackedArray, WeightedArray
+from ._prepared import Order, Prepared
+
+
+def _write(static: Any) -> bytes:
+    return json.dumps(static).encode()
+
+
+def _read(static: bytes) -> Any:
+    """Return a shape, a length or None."""
+    known = json.loads(static)
+    return tuple(known) if isinstance(known, list) else known
+
+
+for _kind in (CSR, CSC, COO, BinaryArray, WeightedArray, BitPackedArray, CompactArray):
+    export.register_pytree_node_serialization(
+        _kind,
+        serialized_name=f"xlakernel.sparse.{_kind.__name__}",
+        serialize_auxdata=_write,
+        deserialize_auxdata=_read,
+    )
+for _part in (Order, Prepared):
+    export.register_namedtuple_serialization(_part, serialized_name=f"xlakernel.sparse.{_part.__name__}")
