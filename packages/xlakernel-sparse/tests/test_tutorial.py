@@ -35,6 +35,7 @@ print("".join(record_outputs.run(record_outputs.cells_of(page.read_text("utf-8")
 
 
 @needs_docs
+@pytest.mark.slow  # it compiles most of the kernels; wherever the documentation is built the page runs as well
 def test_every_cell_of_the_page_runs():
     pytest.importorskip("matplotlib", reason="the page plots")
     done = subprocess.run(
