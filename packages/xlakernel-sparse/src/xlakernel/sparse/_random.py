@@ -75,7 +75,8 @@ def _distinct(key: Any, number: int, shape: tuple[int, ...]) -> tuple[jax.Array,
 def _distinct_in_rows(key: Any, number: int, shape: tuple[int, int]) -> jax.Array:
     """Draw *number* different columns for each row, sorted."""
     rows, columns = shape
-    return jax.vmap(lambda key: _distinct(key, number, (columns,))[0])(jax.random.split(key, rows))
+    places: jax.Array = jax.vmap(lambda key: _distinct(key, number, (columns,))[0])(jax.random.split(key, rows))
+    return places
 
 
 def _draw(key: Any, number: int, shape: tuple[int, ...]) -> tuple[jax.Array, ...]:
