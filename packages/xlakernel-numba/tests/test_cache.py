@@ -189,3 +189,40 @@ def test_a_cache_that_cannot_be_written_is_no_cache(tmp_path, monkeypatch):
     with pytest.warns(UserWarning, match="kernel is compiled without njit's cache=True"):
         assert call(np.ones(1, np.float32)) == 2
     assert call(np.ones(1, np.float32)) == 2
+
+
+THREADS = """
+import jax.numpy as jnp
+import numba
+from xlakernel.numba import numba_kernel
+
+@numba.njit(parallel=True)
+def fill(x, out):
+    for i in numba.prange(x.size):
+        out[i] = x[i] + 2
+
+@numba.njit(cache=True)
+def calls_parallel(x, out):
+    fill(x, out)
+
+x = jnp.arange(3.0)
+assert numba_kernel(calls_parallel, outs=x)(x).tolist() == [2, 3, 4]
+print(numba.threading_layer())
+"""
+
+
+def test_a_kernel_whose_helper_is_parallel_is_loaded_from_disk(tmp_path):
+    """The first parallel code of the second process: https://github.com/numba/numba/issues/8578."""
+    (tmp_path / "script.py").write_text(THREADS)
+    settings = {"JAX_PLATFORMS": "cpu", "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, str(tmp_path / "script.py")],
+            env={**os.environ, **settings},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+    assert len(list(tmp_path.rglob("*.nbc"))) == 1

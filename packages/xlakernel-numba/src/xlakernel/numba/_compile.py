@@ -154,6 +154,10 @@ class NumbaKernel(Kernel):
         # What nobody else uses: our copy of the kernel first, and in debug mode those of its helpers.
         own = checking_copies(self.dispatcher) if mode["debug"] else [self._own_dispatcher(content)]
         lock = record = None
+        # Before any code is loaded: Numba 0.61 loads a cached function whose helpers are parallel without what they need,
+        # and the process dies when the threads are started later (https://github.com/numba/numba/issues/8578).
+        helpers_are_parallel = _is_parallel(references(self.dispatcher))
+        threading_layer = _threading_layer() if helpers_are_parallel else None
         with contextlib.ExitStack() as stack:
             if _is_parallel(own):
                 lock, record = lock_of(name), name
@@ -162,8 +166,7 @@ class NumbaKernel(Kernel):
                 stack.enter_context(explained_bounds())
             compiled = self._compile(own[0], signature)
         # workqueue, the layer that Numba falls back to, aborts the process when two threads enter it at once.
-        helpers_are_parallel = _is_parallel(references(self.dispatcher))
-        if helpers_are_parallel and _threading_layer() == "workqueue":
+        if threading_layer == "workqueue":
             lock = process_lock()
         handler: Handler = build_handler(
             NumbaFunction(compiled, arguments, self.name, self._location, record),
