@@ -2,6 +2,9 @@
 
 from . import errors as errors
 from .__about__ import __version__ as __version__
+from .benchmark import BenchmarkCase as BenchmarkCase
+from .benchmark import BenchmarkResult as BenchmarkResult
+from .benchmark import Measurement as Measurement
 from .config import debug_mode as debug_mode
 from .config import use_backend as use_backend
 from .errors import XLAKernelError as XLAKernelError
@@ -13,8 +16,11 @@ from .kernel import XLACustomKernel as XLACustomKernel
 from .kernel import operators as operators
 
 __all__ = [
+    "BenchmarkCase",
+    "BenchmarkResult",
     "Exported",
     "KernelEntry",
+    "Measurement",
     "XLACustomKernel",
     "XLAKernelError",
     "__version__",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
@@ -13,6 +13,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from . import benchmark
+from .benchmark import BenchmarkCase, BenchmarkResult, Progress
 from .config import (
     PLATFORMS,
     check_backend,
@@ -22,7 +24,7 @@ from .config import (
     remembered_default,
     requested_backends,
 )
-from .errors import BackendNotFoundError, DuplicateNameError, KernelTypeError, XLAKernelError
+from .errors import ArgumentError, BackendNotFoundError, DuplicateNameError, KernelTypeError, XLAKernelError
 from .primitive import Dispatch, OperatorPrimitive, Static
 from .specs import Struct, check_callable, check_enabled, check_inputs, flatten_outs
 from .transforms.rules import TransformRules
@@ -313,7 +315,11 @@ class XLACustomKernel(TransformRules):
         return self._tags
 
     def def_benchmark_data(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """Set the function that makes benchmark cases, ``fn(*, platform)``; it is returned unchanged."""
+        """Set the function that makes benchmark cases; it is returned unchanged.
+
+        ``fn(*, platform)`` returns or yields a `BenchmarkCase` for each call that `benchmark` is to time, of several
+        sizes usually.
+        """
         self._benchmark_data = check_callable(self.name, "def_benchmark_data", fn)
         return fn
 
@@ -321,6 +327,75 @@ class XLACustomKernel(TransformRules):
     def benchmark_data(self) -> Callable[..., Any] | None:
         """The function given to `def_benchmark_data`."""
         return self._benchmark_data
+
+    def benchmark(
+        self,
+        cases: Iterable[BenchmarkCase] | None = None,
+        *,
+        platform: str | None = None,
+        backends: Sequence[str] | None = None,
+        rounds: int = 20,
+        seconds: float = 0.02,
+        rtol: float | None = None,
+        progress: Progress | None = None,
+    ) -> BenchmarkResult:
+        """Compare the backends: compile each case for each of them, compare the results, and time them.
+
+        What is timed is a call of the jitted program, so some microseconds of each are JAX's own. Backends are timed in
+        turn, round by round. One that raises an error, or whose results differ, is not timed; the result says why.
+
+        Args:
+          cases: the calls; those of `def_benchmark_data` unless given. They are calls of the function of `def_call`,
+            else of the operator itself, and then need ``outs`` among their keywords.
+          platform: ``"cpu"``, ``"gpu"`` or ``"tpu"``; that of JAX's default device unless given.
+          backends: the backends to compare; all that are registered unless given.
+          rounds: how many measurements of each.
+          seconds: how long a measurement is at least, over as many calls as fit.
+          rtol: by how much results may differ from those of plain JAX, or of the first backend, in terms of the largest
+            value among them. The square root of the dtype's precision unless given; integers must be equal.
+          progress: ``progress(done, total, what)`` is called before each step and at the end.
+
+        Returns:
+          The measurements: ``print`` shows a table, and `BenchmarkResult.save` and `BenchmarkResult.plot` write them.
+
+        Raises:
+          ArgumentError: if there are no cases, or not of different names; if *rounds* is less than 1; if JAX has no
+            device of the platform.
+          UnknownPlatformError: if there is no such platform.
+          BackendNotFoundError: if a backend is not registered for the platform, or none is.
+
+        Example:
+          >>> import jax, numpy as np
+          >>> from xlakernel.core import BenchmarkCase, XLACustomKernel
+          >>> op = XLACustomKernel("benchmarked", replace=True)
+          >>> _ = op.def_kernel("multiplied", "cpu", lambda outs: lambda x: 2 * x)
+          >>> _ = op.def_kernel("added", "cpu", lambda outs: lambda x: x + x)
+          >>> x = np.ones(1000, np.float32)
+          >>> result = op.benchmark([BenchmarkCase("n=1000", (x,), {"outs": x})], platform="cpu", rounds=3)
+          >>> result.backends
+          ['multiplied', 'added']
+        """
+        if platform is None:
+            platform = {"cpu": "cpu", "tpu": "tpu"}.get(jax.default_backend(), "gpu")
+        check_platform(platform, self.name)
+        if cases is None:
+            if self._benchmark_data is None:
+                raise ArgumentError(
+                    f"{self.name}: benchmark: there are no cases. Pass a list of BenchmarkCase(name, args, kwargs), or "
+                    "set a function that makes them with def_benchmark_data."
+                )
+            cases = self._benchmark_data(platform=platform)
+        return benchmark.measure(
+            self,
+            self._call or self,
+            cases,
+            platform=platform,
+            backends=backends,
+            rounds=rounds,
+            seconds=seconds,
+            rtol=rtol,
+            progress=progress,
+        )
 
 
 def operators(*tags: str) -> Mapping[str, XLACustomKernel]:

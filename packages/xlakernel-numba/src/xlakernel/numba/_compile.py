@@ -154,8 +154,8 @@ class NumbaKernel(Kernel):
         # What nobody else uses: our copy of the kernel first, and in debug mode those of its helpers.
         own = checking_copies(self.dispatcher) if mode["debug"] else [self._own_dispatcher(content)]
         lock = record = None
-        # Before any code is loaded: Numba 0.61 loads a cached function whose helpers are parallel without what they need,
-        # and the process dies when the threads are started later (https://github.com/numba/numba/issues/8578).
+        # Before any code is loaded: Numba 0.61 loads a cached function without what its parallel helpers need, and the
+        # process dies when the threads are started later (https://github.com/numba/numba/issues/8578).
         helpers_are_parallel = _is_parallel(references(self.dispatcher))
         threading_layer = _threading_layer() if helpers_are_parallel else None
         with contextlib.ExitStack() as stack:

@@ -1,0 +1,224 @@
+"""Comparing an operator's backends: what is timed, what is refused, and how the result is shown and kept."""
+
+import json
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from xlakernel.core import BenchmarkCase, BenchmarkResult, Measurement, XLACustomKernel
+from xlakernel.core.errors import (
+    ArgumentError,
+    BackendNotFoundError,
+    MissingDependencyError,
+    UnknownPlatformError,
+)
+
+QUICK = {"platform": "cpu", "rounds": 3, "seconds": 1e-4}
+
+
+@pytest.fixture
+def op():
+    """An operator with a plain kernel, a slow one, and those that are added."""
+    op = XLACustomKernel("tested", replace=True)
+    op.def_kernel("quick", "cpu", lambda outs: lambda x: 2 * x)
+    op.def_kernel("slow", "cpu", lambda outs: lambda x: jax.pure_callback(sleep, outs[0], x))
+    op.def_kernel("jax", "cpu", lambda outs: lambda x: x + x)
+    return op
+
+
+def sleep(x):
+    time.sleep(0.002)
+    return 2 * np.asarray(x)
+
+
+def case(n=8, dtype=np.float32, name=None):
+    x = np.arange(n).astype(dtype)
+    return BenchmarkCase(name or f"n={n}", (x,), {"outs": x})
+
+
+def test_backends_are_timed_and_compared(op):
+    result = op.benchmark([case(8), case(64)], **QUICK)
+    assert (result.operator, result.platform, result.device) == ("tested", "cpu", jax.devices("cpu")[0].device_kind)
+    assert (result.cases, result.backends) == (["n=8", "n=64"], ["quick", "slow", "jax"])
+    for name in result.cases:
+        assert result.fastest(name) != "slow"
+        assert result[name, "slow"].median >= 0.002
+        assert min(result[name, "quick"].seconds) > 0
+        assert result[name, "quick"].first_call > result[name, "quick"].median
+    assert all(len(found.seconds) == 3 and found.problem is None for found in result.measurements)
+    assert result.versions["jax"] == jax.__version__
+
+
+def test_a_measurement_is_as_long_as_asked(op):
+    start = time.perf_counter()
+    op.benchmark([case()], platform="cpu", backends=["quick"], rounds=4, seconds=0.1)
+    assert time.perf_counter() - start > 0.2  # half: what a call takes is estimated from three
+
+
+def test_a_wrong_backend_is_not_timed(op):
+    op.def_kernel("wrong", "cpu", lambda outs: lambda x: 2 * x + 0.1)
+    result = op.benchmark([case()], **QUICK)
+    found = result["n=8", "wrong"]
+    assert found.seconds == () and np.isnan(found.median)
+    assert "differs from that with 'jax' by up to 0.1, where its largest value is 14" in found.problem
+    assert result.fastest("n=8") != "wrong"
+    assert f"n=8, wrong: {found.problem}" in str(result)
+    assert op.benchmark([case()], rtol=0.1, **QUICK)["n=8", "wrong"].seconds
+
+
+@pytest.mark.parametrize("dtype", ["int32", "float16", "bfloat16", "complex64", "bool"])
+def test_dtypes_are_compared(op, dtype):
+    def shifted(x):
+        return x + jnp.ones((), dtype) if dtype != "bool" else ~(x + x)
+
+    op.def_kernel("wrong", "cpu", lambda outs: shifted)
+    result = op.benchmark([case(dtype=jnp.dtype(dtype))], backends=["jax", "wrong"], **QUICK)
+    assert result["n=8", "jax"].seconds
+    assert "differs" in result["n=8", "wrong"].problem
+
+
+def test_what_is_not_finite_must_be_the_same(op):
+    op.def_kernel("nan", "cpu", lambda outs: lambda x: jnp.where(x > 6, jnp.nan, 2 * x))
+    op.def_kernel("too", "cpu", lambda outs: lambda x: jnp.where(x > 6, -jnp.inf, 2 * x))
+    x = np.array([1, np.inf, -np.inf, np.nan], np.float32)
+    result = op.benchmark([BenchmarkCase("odd", (x,), {"outs": x})], backends=["jax", "quick", "nan", "too"], **QUICK)
+    assert [bool(result["odd", backend].seconds) for backend in result.backends] == [True, True, False, False]
+
+
+def test_a_backend_that_fails_does_not_stop_the_others(op):
+    def refuse(outs):
+        raise MissingDependencyError("not installed")
+
+    op.def_kernel("absent", "cpu", refuse)
+    op.def_kernel("raising", "cpu", lambda outs: lambda x: jax.pure_callback(fail, outs[0], x))
+    result = op.benchmark([case()], **QUICK)
+    assert "not installed" in result["n=8", "absent"].problem
+    assert "no such luck" in result["n=8", "raising"].problem
+    assert result.fastest("n=8") in ("quick", "jax")
+
+
+def fail(x):
+    raise ValueError("no such luck")
+
+
+def test_no_backend_works():
+    op = XLACustomKernel("tested", replace=True)
+    op.def_kernel("raising", "cpu", lambda outs: lambda x: jax.pure_callback(fail, outs[0], x))
+    result = op.benchmark([case()], **QUICK)
+    assert result.fastest("n=8") is None
+    assert "not timed" in str(result)
+
+
+def test_the_function_of_users_is_called(op):
+    seen = []
+
+    @op.def_call
+    def call(x, *, factor):
+        seen.append((type(factor), isinstance(x, jax.core.Tracer)))
+        return factor * op(x, outs=x)
+
+    op.benchmark([BenchmarkCase("one", (jnp.ones(3),), {"factor": 3})], **QUICK)
+    assert set(seen) == {(int, True)}
+
+
+def test_cases_of_the_operator(op):
+    op.def_benchmark_data(lambda *, platform: (case(n, name=f"{platform} {n}") for n in (4, 8)))
+    assert op.benchmark(**QUICK).cases == ["cpu 4", "cpu 8"]
+
+
+def test_progress(op):
+    seen = []
+    op.benchmark([case(4), case(8)], progress=lambda *step: seen.append(step), backends=["quick"], **QUICK)
+    assert [done for done, _, _ in seen] == [0, 1, 2, 3, 4]
+    assert {total for _, total, _ in seen} == {4}
+    assert seen[0][2] == "n=4: quick is compiled" and seen[-1][2] == "done"
+
+
+def test_what_is_refused(op):
+    with pytest.raises(ArgumentError, match=r"no cases.*def_benchmark_data"):
+        op.benchmark(**QUICK)
+    with pytest.raises(ArgumentError, match="different names"):
+        op.benchmark([case(), case()], **QUICK)
+    with pytest.raises(ArgumentError, match="different names"):
+        op.benchmark([], **QUICK)
+    with pytest.raises(ArgumentError, match="expected BenchmarkCase"):
+        op.benchmark([np.ones(3)], **QUICK)
+    with pytest.raises(ArgumentError, match="rounds is 0"):
+        op.benchmark([case()], platform="cpu", rounds=0)
+    with pytest.raises(BackendNotFoundError, match="no 'warp' kernel"):
+        op.benchmark([case()], backends=["warp"], **QUICK)
+    with pytest.raises(UnknownPlatformError):
+        op.benchmark([case()], platform="cuda")
+    with pytest.raises(BackendNotFoundError, match="no kernel for platform 'tpu'"):
+        op.benchmark([case()], platform="tpu")
+    op.def_kernel("jax", "tpu", lambda outs: lambda x: x)
+    with pytest.raises(ArgumentError, match="no device of platform 'tpu'"):
+        op.benchmark([case()], platform="tpu")
+
+
+# The result
+
+
+@pytest.fixture
+def result():
+    return BenchmarkResult(
+        operator="op",
+        platform="cpu",
+        device="cpu",
+        date="2026-01-31",
+        versions={"jax": "0.10"},
+        measurements=(
+            Measurement("n=1", "a", (1e-6, 3e-6, 2e-6), 0.1),
+            Measurement("n=1", "b", (5e-6, 4e-6, 6e-6), 0.2),
+            Measurement("n=2", "a", (8e-6, 8e-6, 8e-6), 0.1),
+            Measurement("n=2", "b", problem="Difference: it is wrong"),
+        ),
+    )
+
+
+def test_it_is_printed_as_a_table(result):
+    assert str(result).splitlines() == [
+        "op, cpu (cpu), µs a call  a            b",
+        "n=1                       2 (1 … 3) *  5 (4 … 6)",
+        "n=2                       8 (8 … 8) *  not timed",
+        "n=2, b: Difference: it is wrong",
+    ]
+
+
+def test_it_is_read_as_it_was_written(result, tmp_path):
+    path = result.save(tmp_path / "result.json")
+    assert BenchmarkResult.load(path) == result
+    assert json.loads(path.read_text())["measurements"][0]["seconds"] == [1e-6, 3e-6, 2e-6]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"measurements": [{"case": 1}]}', '{"measurements": 3}'])
+def test_other_files_are_refused(tmp_path, text):
+    path = tmp_path / "other.json"
+    path.write_text(text)
+    with pytest.raises(ArgumentError, match="not what save writes"):
+        BenchmarkResult.load(path)
+
+
+def test_it_is_drawn(result, tmp_path):
+    pytest.importorskip("matplotlib", reason="charts are drawn with it")
+    figure = result.plot(tmp_path / "chart.png")
+    (axes,) = figure.axes
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["a", "b"]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["n=1", "n=2"]
+    assert (tmp_path / "chart.png").stat().st_size > 1000
+
+
+def test_drawing_without_matplotlib(result, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
+    with pytest.raises(MissingDependencyError, match="pip install matplotlib"):
+        result.plot()
+
+
+def test_what_is_not_in_it(result):
+    with pytest.raises(KeyError):
+        result["n=3", "a"]
+    with pytest.raises(KeyError):
+        result.fastest("n=3")
