@@ -133,9 +133,9 @@ class BenchmarkResult:
         found = self[case, backend]
         if not found.seconds:
             return "not timed"
-        low, middle, high = (value * 1e6 for value in (min(found.seconds), found.median, max(found.seconds)))
+        low, middle, high = map(_microseconds, (min(found.seconds), found.median, max(found.seconds)))
         star = " *" if backend == self.fastest(case) else ""
-        return f"{middle:.4g} ({low:.4g} … {high:.4g}){star}"
+        return f"{middle} ({low} … {high}){star}"
 
     def save(self, path: str | Path) -> Path:
         """Write it as JSON, with every round of every measurement; `load` reads it."""
@@ -190,6 +190,11 @@ class BenchmarkResult:
         if path is not None:
             figure.savefig(path, dpi=130)
         return figure
+
+
+def _microseconds(seconds: float) -> str:
+    value = seconds * 1e6
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def measure(

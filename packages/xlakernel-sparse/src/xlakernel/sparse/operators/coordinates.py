@@ -10,6 +10,7 @@ import jax
 from xlakernel.core import XLACustomKernel
 from xlakernel.core.errors import ShapeError
 
+from . import cases
 from .arguments import check_data, check_operand, check_room, check_shape, index_array
 from .backends import register
 from .operand import BINARY, DENSE, WEIGHTED
@@ -66,3 +67,5 @@ def check_coordinates(who: str, data: Any, row: Any, col: Any, shape: Any) -> An
 
 
 COORDINATE_PRODUCTS = {operand: CoordinateProduct(operand) for operand in (DENSE, BINARY, WEIGHTED)}
+for _pair in COORDINATE_PRODUCTS.values():
+    cases.def_cases(_pair, cases.coordinates)

@@ -11,6 +11,7 @@ from xlakernel.core import XLACustomKernel
 
 from .arguments import check_compressed, check_operand
 from .backends import register
+from .cases import compressed, def_cases
 from .operand import BINARY, DENSE, WEIGHTED
 from .pair import ProductPair
 
@@ -60,3 +61,5 @@ class CompressedProduct(ProductPair):
 
 
 PRODUCTS = {operand: CompressedProduct(operand) for operand in (DENSE, BINARY, WEIGHTED)}
+for _pair in PRODUCTS.values():
+    def_cases(_pair, compressed)

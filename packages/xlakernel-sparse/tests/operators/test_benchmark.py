@@ -1,0 +1,26 @@
+"""The calls by which the backends of a product are compared."""
+
+import pytest
+
+from xlakernel.core import operators
+from xlakernel.sparse.operators import cases
+
+PRODUCTS = [name for name in operators("sparse") if name.endswith(("csrmv", "csrmm", "coomv", "coomm"))]
+
+
+def test_every_product_has_cases():
+    named = {
+        f"{prefix}{kind}" for prefix in ("", "binary_", "weighted_") for kind in ("csrmv", "csrmm", "coomv", "coomm")
+    }
+    assert named == {name for name in PRODUCTS if not name.startswith(("prepared", "compact"))}
+    for name in named:
+        first, second, *_ = operators()[name].benchmark_data(platform="cpu")
+        assert (first.name, second.name) == ("n=1000, 50 in a row", "n=1000, 50 in a row, transposed")
+
+
+@pytest.mark.parametrize("name", ["binary_csrmv", "coomm"])
+def test_the_backends_agree(name, monkeypatch):
+    monkeypatch.setattr(cases, "SIZES", ((300, 7),))
+    result = operators()[name].benchmark(platform="cpu", backends=["numba", "jax"], rounds=2, seconds=1e-4)
+    assert result.cases == ["n=300, 7 in a row", "n=300, 7 in a row, transposed"]
+    assert all(found.problem is None and len(found.seconds) == 2 for found in result.measurements)
