@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any
 
+import jax
 import numpy as np
 
 from xlakernel.core import BenchmarkCase
@@ -24,11 +24,10 @@ RATE = 0.01
 Structure = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
-def def_cases(pair: ProductPair, structure_of: Structure) -> None:
-    """Give both operators of *pair* the function that users call, and calls to time."""
+def def_cases(pair: ProductPair, multiply: Callable[..., jax.Array], structure_of: Structure) -> None:
+    """Give both operators of *pair* a function that users could call, ``multiply(name, …)``, and calls to time."""
     for op, columns in ((pair.vector, ()), (pair.columns, (COLUMNS,))):
-        # Each format's pair is called with arguments of its own.
-        op.def_call(functools.partial(pair, op.name, backend=None))  # type: ignore[misc,arg-type]
+        op.def_call(functools.partial(multiply, op.name, backend=None))
         op.def_benchmark_data(functools.partial(_cases, pair.operand, structure_of, columns))
 
 

@@ -68,4 +68,4 @@ def check_coordinates(who: str, data: Any, row: Any, col: Any, shape: Any) -> An
 
 COORDINATE_PRODUCTS = {operand: CoordinateProduct(operand) for operand in (DENSE, BINARY, WEIGHTED)}
 for _pair in COORDINATE_PRODUCTS.values():
-    cases.def_cases(_pair, cases.coordinates)
+    cases.def_cases(_pair, _pair, cases.coordinates)

@@ -62,4 +62,4 @@ class CompressedProduct(ProductPair):
 
 PRODUCTS = {operand: CompressedProduct(operand) for operand in (DENSE, BINARY, WEIGHTED)}
 for _pair in PRODUCTS.values():
-    def_cases(_pair, compressed)
+    def_cases(_pair, _pair, compressed)
