@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.sparse
 
 from xlakernel.core.errors import ArgumentError, DtypeError, InputError, ShapeError, StructureError
 from xlakernel.sparse import COO, CSC, CSR
@@ -258,6 +259,22 @@ def test_integers_of_numpy_make_a_shape(kind):
 def test_three_arrays_make_a_matrix(kind, arrays):
     with pytest.raises(InputError, match=r"expected the tuple \(data, .*from_dense, from_scipy"):
         kind(arrays, shape=(2, 3))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "described"),
+    [
+        ((DATA, (INDICES, INDICES)), "a tuple of 2"),
+        (np.eye(3), r"of type ndarray and shape \(3, 3\)"),
+        (jnp.eye(3), r"of type ArrayImpl and shape \(3, 3\)"),
+        (scipy.sparse.eye_array(3), r"of type .*_array and shape \(3, 3\)"),
+        (None, "of type NoneType"),
+    ],
+    ids=str,
+)
+def test_what_other_packages_make_matrices_of_is_named(kind, arrays, described):
+    with pytest.raises(InputError, match=rf"the first argument is {described}; .*\(data, \(row, col\)\) is COO\("):
+        kind(arrays, shape=(3, 3))
 
 
 @pytest.mark.parametrize("wrong", ["text", None, object(), [[1], [1, 2]], [2**40, 0, 1]])

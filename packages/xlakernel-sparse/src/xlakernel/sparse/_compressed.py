@@ -13,9 +13,9 @@ from xlakernel.core.errors import ArgumentError
 from . import _prepared, _sharded
 from ._compact import CompactArray
 from ._interchange import host_data
-from ._matrix import SparseMatrix, three_arrays
+from ._matrix import SparseMatrix
 from ._sharded import ShardedMatrix
-from ._validation import check_compressed_values, should_check
+from ._validation import check_compressed_values, should_check, three_arrays
 from .operators.arguments import check_data, check_shape, check_structure
 from .operators.compact import compact_csrmv
 from .operators.conversion import csr_to_csc, sort_entries

@@ -9,8 +9,8 @@ import numpy as np
 
 from ._compact import CompactArray
 from ._interchange import host_data
-from ._matrix import SparseMatrix, three_arrays
-from ._validation import check_coordinate_values, should_check
+from ._matrix import SparseMatrix
+from ._validation import check_coordinate_values, should_check, three_arrays
 from .operators.coordinates import COORDINATE_PRODUCTS, check_coordinates
 from .operators.operand import BINARY, Operand
 

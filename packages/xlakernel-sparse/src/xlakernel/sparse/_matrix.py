@@ -305,15 +305,3 @@ class SparseMatrix(Arithmetic):
 
     def _checked_data(self, data: Any) -> jax.Array:
         return check_data(f"{type(self).__name__}.with_data", data, self.nnz)
-
-
-def three_arrays(who: str, arrays: Any, names: str) -> tuple[Any, Any, Any]:
-    """Return the three arrays that a format is made of."""
-    try:
-        first, second, third = arrays
-    except (TypeError, ValueError) as error:
-        raise InputError(
-            f"{who}: the first argument is {type(arrays).__name__}; expected the tuple ({names}). Other matrices come "
-            f"by {who}.from_dense, from_scipy, from_bcoo or from_bcsr."
-        ) from error
-    return first, second, third

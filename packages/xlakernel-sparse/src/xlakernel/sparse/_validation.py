@@ -7,7 +7,34 @@ from typing import Any
 import jax
 import numpy as np
 
-from xlakernel.core.errors import ArgumentError, StructureError
+from xlakernel.core.errors import ArgumentError, InputError, StructureError
+
+
+def three_arrays(who: str, arrays: Any, names: str) -> tuple[Any, Any, Any]:
+    """Return the three arrays that a format is made of.
+
+    Raises:
+      InputError: if they are not three; a matrix of three rows is one array.
+    """
+    try:
+        if not hasattr(arrays, "shape"):
+            first, second, third = arrays
+            return first, second, third
+    except (TypeError, ValueError):
+        pass
+    convert = "" if who == "COO" else f".to{who.lower()}()"
+    raise InputError(
+        f"{who}: the first argument is {_described(arrays)}; expected the tuple ({names}). Other matrices come by "
+        f"{who}.from_dense, from_scipy, from_bcoo or from_bcsr; SciPy's (data, (row, col)) is "
+        f"COO((data, row, col), shape=...){convert}."
+    )
+
+
+def _described(value: Any) -> str:
+    kind = type(value).__name__
+    if hasattr(value, "shape"):
+        return f"of type {kind} and shape {value.shape}"
+    return f"a {kind} of {len(value)}" if isinstance(value, (tuple, list)) else f"of type {kind}"
 
 
 def should_check(who: str, check: bool | None, *arrays: Any) -> bool:
