@@ -245,6 +245,17 @@ def test_a_shape_is_two_integers(kind, shape):
         kind(GOOD[kind], shape=shape)
 
 
+def test_a_shape_that_is_left_out_is_asked_for_after_the_arrays(kind):
+    with pytest.raises(ShapeError, match=r"shape is None; expected \(rows, columns\), two integers"):
+        kind(GOOD[kind])
+    with pytest.raises(InputError, match="from_dense"):
+        kind(np.eye(3))
+
+
+def test_a_shape_may_be_the_second_argument(kind):
+    assert kind(GOOD[kind], SHAPES[kind]).shape == SHAPES[kind]
+
+
 def test_a_shape_is_not_negative(kind):
     with pytest.raises(ShapeError, match=r"shape is \(-1, 3\); both must be at least 0"):
         kind(GOOD[kind], shape=(-1, 3))

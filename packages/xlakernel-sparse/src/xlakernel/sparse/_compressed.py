@@ -37,7 +37,7 @@ class Compressed(SparseMatrix):
     indptr: jax.Array
     prepared: _prepared.Prepared | None
 
-    def __init__(self, arrays: Any, *, shape: Any, check: bool | None = None) -> None:
+    def __init__(self, arrays: Any, shape: Any = None, *, check: bool | None = None) -> None:
         who = type(self).__name__
         data, indices, indptr = three_arrays(who, arrays, "data, indices, indptr")
         shape = check_shape(who, shape)
@@ -204,7 +204,7 @@ class CSR(Compressed):
       arrays: ``(data, indices, indptr)``: weights, ``(nnz,)``, or ``(1,)`` where all entries are equal; the column of
         each entry, ``(nnz,)``, in any order within a row, of which duplicates add up; and where each row begins,
         ``(rows + 1,)``. Indices are int32 or int64. Entries from ``indptr[-1]`` on are padding.
-      shape: (rows, columns).
+      shape: (rows, columns); it is always given, and never guessed from the indices.
       check: whether to check the values of the indices, on which the kernels rely: they read and write where those
         say. None: unless they are traced. False is for indices that you trust.
 
@@ -241,7 +241,7 @@ class CSC(Compressed):
       arrays: ``(data, indices, indptr)``: weights, ``(nnz,)``, or ``(1,)`` where all entries are equal; the row of each
         entry, ``(nnz,)``, in any order within a column, of which duplicates add up; and where each column begins,
         ``(columns + 1,)``. Indices are int32 or int64. Entries from ``indptr[-1]`` on are padding.
-      shape: (rows, columns).
+      shape: (rows, columns); it is always given, and never guessed from the indices.
       check: whether to check the values of the indices, as for `CSR`.
 
     Raises:

@@ -26,7 +26,7 @@ class COO(SparseMatrix):
       arrays: ``(data, row, col)``: weights, ``(nnz,)``, or ``(1,)`` where all entries are equal; the row and the column
         of each entry, ``(nnz,)``, int32 or int64. Entries of one place add up. An entry whose row and column are both
         those of *shape*, out of range, is padding.
-      shape: (rows, columns).
+      shape: (rows, columns); it is always given, and never guessed from the indices.
       check: whether to check the values of the indices, on which the kernels rely: they read and write where those
         say. None: unless they are traced. False is for indices that you trust.
 
@@ -49,7 +49,7 @@ class COO(SparseMatrix):
     row: jax.Array
     col: jax.Array
 
-    def __init__(self, arrays: Any, *, shape: Any, check: bool | None = None) -> None:
+    def __init__(self, arrays: Any, shape: Any = None, *, check: bool | None = None) -> None:
         who = type(self).__name__
         data, row, col, shape = check_coordinates(who, *three_arrays(who, arrays, "data, row, col"), shape)
         if should_check(who, check, row, col):

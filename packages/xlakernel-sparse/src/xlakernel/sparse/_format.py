@@ -51,7 +51,7 @@ class Format(abc.ABC):
     _scipy: ClassVar[tuple[str, tuple[str, str, str]]]
 
     @abc.abstractmethod
-    def __init__(self, arrays: Any, *, shape: Any, check: bool | None = None) -> None: ...
+    def __init__(self, arrays: Any, shape: Any = None, *, check: bool | None = None) -> None: ...
 
     @classmethod
     @abc.abstractmethod
