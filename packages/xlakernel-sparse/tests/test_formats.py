@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from xlakernel.core.errors import DtypeError, ShapeError
+from xlakernel.core.errors import DtypeError, InputError, ShapeError
 from xlakernel.sparse import COO, CSC, CSR, SparseMatrix
 
 pytestmark = pytest.mark.usefixtures("plain_jax")
@@ -207,6 +207,22 @@ def test_attributes_are_neither_set_nor_deleted(matrix):
             setattr(matrix, name, None)
         with pytest.raises(AttributeError, match=f"immutable: {name} cannot be deleted"):
             delattr(matrix, name)
+
+
+def test_elements_are_not_set(matrix):
+    with pytest.raises(TypeError, match=r"immutable: elements cannot be set.*A\.data\.at"):
+        matrix[0, 0] = 1.0
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [np.asarray, np.array, jnp.asarray, lambda A: np.dot(A, np.ones(4)), lambda A: np.savez("_", A)],
+    ids=["np.asarray", "np.array", "jnp.asarray", "np.dot", "np.savez"],
+)
+def test_a_matrix_is_never_made_an_array_in_silence(matrix, ask, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"is not made dense unless it is asked for\. A\.todense\(\)"):
+        ask(matrix)
 
 
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda matrix: pickle.loads(pickle.dumps(matrix))])

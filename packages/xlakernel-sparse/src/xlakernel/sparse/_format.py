@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+
+from xlakernel.core.errors import InputError
 
 from .operators.operand import Operand
 
@@ -39,6 +42,19 @@ class Format(abc.ABC):
     def __setstate__(self, state: Any) -> None:
         _, attributes = state  # what pickle and copy found in the slots
         self._set(**attributes)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        raise TypeError(
+            f"{type(self).__name__} is immutable: elements cannot be set. A.with_data(A.data.at[k].set(value)) returns "
+            "the matrix with another weight of entry k."
+        )
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        # Without this NumPy would make an array of one object, and np.dot(A, x) an array of matrices.
+        raise InputError(
+            f"{type(self).__name__}: {self!r} is not made dense unless it is asked for. A.todense() returns a dense "
+            "array, A.to_scipy() a sparse one of SciPy's; a product is A @ x."
+        )
 
     def _set(self, **attributes: Any) -> Self:
         for name, value in attributes.items():
