@@ -1,5 +1,6 @@
 """Which kernel a call runs: who beats whom, in which thread, on which platform."""
 
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -7,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from xlakernel.core import use_backend
+from xlakernel.core import operators, use_backend
 from xlakernel.core.errors import BackendNotFoundError, UnknownPlatformError, XLAKernelError
 
 ONE = jnp.ones(())
@@ -91,6 +92,19 @@ def test_a_missing_backend_is_an_error_that_lists_the_others(op, choose, run):
     with choose(op), pytest.raises(BackendNotFoundError, match=r"registered: \['a', 'b', 'c', 'd'\].*use_backend"):
         run()
     assert run() == "a"
+
+
+def test_a_missing_backend_of_another_platform_names_that(choices):
+    choices.def_kernel("only_gpu", "gpu", lambda outs, **_: lambda x: x)
+    with pytest.raises(BackendNotFoundError, match=r"platform 'cpu'; .* It has one for \['gpu'\]; jax\.devices\(\)"):
+        choices(ONE, outs=ONE, backend="only_gpu")
+
+
+def test_the_default_that_the_message_advises_can_be_set(choices, run):
+    with pytest.raises(BackendNotFoundError, match=re.escape(f"operators()[{choices.name!r}].set_default('cpu', ...)")):
+        run(backend="z")
+    operators()[choices.name].set_default("cpu", "b")
+    assert run() == "b"
 
 
 @pytest.mark.parametrize("backend", ["", 0, False, 3, ("a",), ["a"]], ids=repr)

@@ -295,11 +295,18 @@ class XLACustomKernel(TransformRules):
         """Return what is registered for *backend* on *platform*, or raise `BackendNotFoundError`."""
         found = self._kernels.get(platform, {})
         if backend not in found:
-            choice = f"choose one of them with {self.name}.set_default({platform!r}, ...), use_backend or backend="
+            # The operator may be inside of a function of its name, which has no set_default.
+            choice = (
+                "choose one of them with backend=, use_backend or "
+                f"xlakernel.core.operators()[{self.name!r}].set_default({platform!r}, ...)"
+            )
             advice = choice if found else f"register one with def_kernel({backend!r}, {platform!r}, ...)"
+            elsewhere = sorted(other for other, kernels in self._kernels.items() if backend in kernels)
+            there = f"It has one for {elsewhere}; jax.devices() lists what JAX runs on"
+            where = there if elsewhere else "Import the package that registers it"
             raise BackendNotFoundError(
                 f"{self.name}: no {backend!r} kernel for platform {platform!r}; registered: {sorted(found)}. "
-                f"Import the package that registers it, or {advice}."
+                f"{where}, or {advice}."
             )
         return found[backend]
 
