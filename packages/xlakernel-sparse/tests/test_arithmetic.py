@@ -1,5 +1,7 @@
 """What is done entry by entry, and sums and diagonals."""
 
+import operator
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -141,7 +143,7 @@ def test_gradients_reach_a_dense_factor(matrix, dense):
 
 @pytest.mark.parametrize("shape", [(5,), (4, 1), (4, 5), (2, 5, 4), (1, 1, 1), (0,), (1, 5, 4)])
 def test_factors_that_do_not_broadcast_are_refused(matrix, shape):
-    with pytest.raises(ShapeError, match=r"\* x: x has the shape .*, which does not broadcast to \(5, 4\)"):
+    with pytest.raises(ShapeError, match=r"\* x: x has the shape .*, which does not broadcast to \(5, 4\).* A @ x"):
         matrix * np.ones(shape, np.float32)
 
 
@@ -212,6 +214,15 @@ def test_only_matrices_are_added(matrix, other):
     for add in (lambda: matrix + other, lambda: other + matrix, lambda: matrix - other, lambda: other - matrix):
         with pytest.raises(InputError, match=r"expected a sparse matrix.*A\.todense\(\) \+ x"):
             add()
+
+
+def test_matrices_of_scipy_are_to_be_converted(matrix):
+    theirs = matrix.to_scipy()
+    for operate in (operator.add, operator.mul, operator.matmul):
+        with pytest.raises(InputError, match=r"SciPy's .*come by .*from_scipy"):
+            operate(matrix, theirs)
+    with pytest.raises(InputError, match=r"A\.to_scipy\(\)"):  # SciPy asks for an array before it asks us
+        theirs @ matrix
 
 
 # Sums of entries

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse
 
 from xlakernel.core.errors import ArgumentError, DtypeError, InputError, ShapeError, StructureError
-from xlakernel.sparse import COO, CSC, CSR
+from xlakernel.sparse import COO, CSC, CSR, BinaryArray
 
 pytestmark = pytest.mark.usefixtures("plain_jax")
 
@@ -294,3 +294,29 @@ def test_what_is_no_array_is_refused(kind, wrong):
     arrays[1] = wrong
     with pytest.raises(InputError, match=r"of type .*; expected an array"):
         kind(tuple(arrays), shape=SHAPES[kind])
+
+
+# Operands
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "hint"),
+    [
+        ("A", np.ones(2), r"It fits on the other side: x @ A\.$"),
+        (np.ones(3), "A", r"It fits on the other side: A @ x\.$"),
+        ("A", np.ones((7, 2)), r"It fits on the other side: x @ A\.$"),
+        (np.ones((3, 7)), "A", r"It fits on the other side: A @ x\.$"),
+        ("A", np.ones((7, 3)), r"It fits transposed: give x\.T\.$"),
+        (np.ones((2, 7)), "A", r"It fits transposed: give x\.T\.$"),
+        ("A", np.ones(7), r"it must be \(3,\) or \(3, k\)\.$"),
+        ("A", np.ones((7, 7)), r"it must be \(3,\) or \(3, k\)\.$"),
+        ("A", np.ones(()), r"it must be \(3,\) or \(3, k\)\.$"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("operand", [jnp.asarray, BinaryArray], ids=["dense", "binary"])
+def test_how_an_operand_would_fit_is_said(operand, left, right, hint):
+    A = make(CSR)
+    left, right = (A if isinstance(side, str) else operand(side) for side in (left, right))
+    with pytest.raises(ShapeError, match=hint):
+        left @ right

@@ -174,7 +174,10 @@ def _factor_of(matrix: Format, sign: str, other: Any) -> Any:
     except ValueError:
         fits = False
     if not fits:
-        raise ShapeError(f"{who}: x has the shape {other.shape}, which does not broadcast to {matrix.shape}.")
+        raise ShapeError(
+            f"{who}: x has the shape {other.shape}, which does not broadcast to {matrix.shape}. This is the product "
+            "entry by entry; the matrix product is A @ x or x @ A."
+        )
     if not other.size:  # of an empty array JAX gathers nothing, not even padding
         return jnp.ones(matrix.nnz, other.dtype)
     row, column = matrix.coordinates()
@@ -194,8 +197,8 @@ def _with_same_structure(matrix: Format, sign: str, other: Any) -> Any:
     who = f"{type(matrix).__name__} {sign} x"
     if not isinstance(other, Format):
         raise InputError(
-            f"{who}: x is {type(other).__name__}; expected a sparse matrix. To add to each entry write "
-            "A.with_data(A.data + x); for a dense result A.todense() + x."
+            f"{who}: x is {type(other).__name__}; expected a sparse matrix of this package; SciPy's come by "
+            "from_scipy. To add to each entry write A.with_data(A.data + x); for a dense result A.todense() + x."
         )
     if type(other) is not type(matrix) or other.shape != matrix.shape or other.nnz != matrix.nnz:
         raise StructureError(f"{who}: A is {matrix!r} and x is {other!r}; expected two of one structure.{_UNION}")

@@ -84,9 +84,14 @@ class SparseMatrix(Arithmetic):
         axis = -1 if transpose else 0
         if len(shape) not in (1, 2) or shape[axis] != length:
             matrix = f"(k, {length})" if transpose else f"({length}, k)"
+            hint = ""
+            if len(shape) in (1, 2) and shape[-1 - axis] == self.shape[1 if transpose else 0]:
+                hint = f" It fits on the other side: {'A @ x' if transpose else 'x @ A'}."
+            elif len(shape) == 2 and shape[-1 - axis] == length:
+                hint = " It fits transposed: give x.T."
             raise ShapeError(
                 f"{who}: x has the shape {shape}; with a matrix of shape {self.shape} it must be ({length},) or "
-                f"{matrix}."
+                f"{matrix}.{hint}"
             )
 
     # Parts.

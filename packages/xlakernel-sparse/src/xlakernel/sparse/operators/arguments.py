@@ -29,8 +29,9 @@ def as_array(who: str, what: str, value: Any) -> jax.Array:
     try:
         return jnp.asarray(value)
     except (TypeError, ValueError, OverflowError) as error:
+        theirs = " SciPy's matrices come by CSR.from_scipy." * type(value).__module__.startswith("scipy.sparse")
         raise InputError(
-            f"{who}: {what} is {reprlib.repr(value)} of type {type(value).__name__}; expected an array."
+            f"{who}: {what} is {reprlib.repr(value)} of type {type(value).__name__}; expected an array.{theirs}"
         ) from error
 
 
