@@ -124,6 +124,11 @@ def test_whether_an_array_is_true_is_ambiguous(kind):
     assert bool(kind(SPIKES[1:2])) and not kind(SPIKES[:1])
 
 
+def test_the_base_says_what_spikes_are_made_by():
+    with pytest.raises(InputError, match=r"EventArray .* is not made itself\. Spikes are BinaryArray\(x\)"):
+        EventArray(SPIKES)
+
+
 @kinds
 def test_it_is_immutable_and_not_hashable(kind):
     events = kind(SPIKES)

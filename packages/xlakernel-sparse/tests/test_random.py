@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from xlakernel.core.errors import ArgumentError, ShapeError
+from xlakernel.core.errors import ArgumentError, InputError, ShapeError
 from xlakernel.sparse import COO, CSC, CSR
 
 pytestmark = pytest.mark.usefixtures("plain_jax")
@@ -186,6 +186,17 @@ def test_one_number_is_the_weight_of_all(kind, dtype, expected):
 
 
 # What is refused
+
+
+@pytest.mark.parametrize("key", [0, None, np.random.default_rng(0), jnp.ones(3)], ids=lambda key: type(key).__name__)
+def test_a_key_is_one_of_jax(kind, key):
+    with pytest.raises(InputError, match=rf"^{kind.__name__}\.random: key is .*; expected one key of jax\.random"):
+        kind.random(key, (5, 8), per_row=2)
+
+
+def test_old_keys_are_keys_too(kind):
+    one, other = (kind.random(new(0), (5, 8), per_row=2) for new in (jax.random.key, jax.random.PRNGKey))
+    assert_array_equal(one.todense(), other.todense())
 
 
 @pytest.mark.parametrize("how", [{}, {"density": 0.1, "per_row": 2}])

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlakernel.core.errors import DtypeError, ShapeError
+from xlakernel.core.errors import DtypeError, InputError, ShapeError
 
 from .operators.arguments import as_array
 from .operators.dtypes import check_dtype
@@ -33,6 +33,14 @@ class EventArray(abc.ABC):
     __array_ufunc__ = None
     #: Equality is that of the elements.
     __hash__ = None  # type: ignore[assignment]
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        if cls is EventArray:
+            raise InputError(
+                "EventArray is what event arrays have in common, and is not made itself. Spikes are BinaryArray(x); "
+                "WeightedArray(x) where values count, BitPackedArray(x) and CompactArray(x) for less memory."
+            )
+        return super().__new__(cls)
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"{type(self).__name__} is immutable: {name} cannot be set.")

@@ -250,6 +250,7 @@ class SparseMatrix(Arithmetic):
           dtype: that of the weights; None: float32, or that of the number.
 
         Raises:
+          InputError: if *key* is no key.
           ArgumentError: if not exactly one of *density* and *per_row* is given, or one is out of range.
 
         Example:
@@ -260,7 +261,7 @@ class SparseMatrix(Arithmetic):
         """
         who = f"{cls.__name__}.random"
         shape = check_shape(who, shape)
-        of_places, of_weights = jax.random.split(key)
+        of_places, of_weights = _random.split_key(who, key)
         row, col = _random.draw_structure(who, of_places, shape, density, per_row)
         data = _random.draw_data(who, of_weights, weights, row.shape[0], dtype)
         return cls._convert(FORMATS["COO"]((data, row, col), shape=shape, check=False))

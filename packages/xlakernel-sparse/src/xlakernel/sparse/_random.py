@@ -9,13 +9,29 @@ from __future__ import annotations
 
 import functools
 import math
+import reprlib
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlakernel.core.errors import ArgumentError
+from xlakernel.core.errors import ArgumentError, InputError
+
+
+def split_key(who: str, key: Any) -> jax.Array:
+    """Return two keys.
+
+    Raises:
+      InputError: if *key* is none of `jax.random`.
+    """
+    try:
+        return jax.random.split(key)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"{who}: key is {reprlib.repr(key)} of type {type(key).__name__}; expected one key of jax.random, as "
+            "jax.random.key(0)."
+        ) from error
 
 
 def draw_structure(
