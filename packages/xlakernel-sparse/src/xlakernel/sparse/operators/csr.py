@@ -25,12 +25,14 @@ def csrmv(
     Args:
       data: weights, ``(nnz,)``, or ``(1,)`` where all are equal.
       indices: columns of the entries, ``(nnz,)``, int32 or int64, in any order within a row; duplicates add up.
-        They are not checked: `CSR` does that.
+        They are not checked: `CSR` does that. One out of range reads or writes other memory, which can end the
+        process; on the CPU `xlakernel.core.debug_mode` finds it.
       indptr: where each row begins, ``(rows + 1,)``, int32 or int64.
       x: the vector, ``(columns,)``, or ``(rows,)`` for the transpose.
       shape: the matrix's shape, (rows, columns).
       transpose: whether to multiply by the transposed matrix instead.
-      backend: the backend to use, instead of the one chosen by context and defaults.
+      backend: the backend to use, instead of the one chosen by context and defaults: ``"numba"``, ``"warp"`` or
+        ``"jax"`` on the CPU, ``"numba_cuda"``, ``"warp"`` or ``"jax"`` on a GPU.
 
     Returns:
       The product, ``(rows,)``, or ``(columns,)`` for the transpose, of the dtype that *data* and *x* have together.
