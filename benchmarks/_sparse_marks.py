@@ -53,9 +53,10 @@ _CUDA: dict[str, list[_Entry]] = {
     ],
 }
 
-_DENSE = ("CSR @ x", "x @ CSR", "CSR @ x, prepared", "x @ CSR, prepared", "CSR @ X", "X @ CSR", "CSR @ events, 1.0%")
+_DENSE = ("CSR @ x", "x @ CSR", "CSR @ x, prepared", "x @ CSR, prepared", "CSR @ X", "X @ CSR")
 _HEAVY: list[_Entry] = [
     *((f"{product}, Zipf", f"{product}, uniform", 1.25) for product in _DENSE),
+    ("CSR @ events, 1.0%, Zipf", "CSR @ events, 1.0%, uniform", 1.5),
     *((f"events @ CSR, {rate}, Zipf", f"events @ CSR, {rate}, uniform", 1.5) for rate in _EVENT_RATES),
 ]
 
