@@ -1,0 +1,6 @@
+"""The command ``xlakernel``: what is installed here, what does not go together, and what each operator offers.
+
+It lies beside `xlakernel.core`, not in it, so that it starts without JAX: it also runs where JAX cannot be imported.
+"""
+
+from .command_line import main as main
