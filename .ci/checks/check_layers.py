@@ -15,6 +15,10 @@ PACKAGES = CHECKS.parents[1] / "packages"
 RULES: dict[str, dict[str, Any]] = tomllib.loads((CHECKS / "rooms.toml").read_text("utf-8"))
 
 
+# Packages of the namespace that another's distribution brings, for itself.
+BESIDE = {other for rule in RULES.values() for other in rule.get("beside", [])}
+
+
 def room_of(package: str, module: str) -> dict[str, Any] | None:
     """Return the rule of the room that *module* lies in, if it lies in one."""
     for room, rule in RULES[package].get("rooms", {}).items():
@@ -27,8 +31,9 @@ def broken_arrows(package: str, path: Path, root: Path) -> Iterator[tuple[Import
     """Yield the imports of one file that the rules forbid, each with the rule that it breaks."""
     rule, room = RULES[package], room_of(package, module_name(path, root))
     allowed = {package, *rule["siblings"], *(room or {}).get("siblings", [])}
+    beside = set(rule.get("beside", []))
     for found in find_imports(path, root):
-        for other in RULES.keys() - allowed:
+        for other in (RULES.keys() | BESIDE) - allowed - beside:
             if found.reaches(f"xlakernel.{other}"):
                 yield found, f"only {sorted(allowed)} may be imported from xlakernel here"
         for heavy in rule.get("heavy", []):

@@ -6,13 +6,20 @@ import email
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+RULES = tomllib.loads(Path(__file__).with_name("rooms.toml").read_text("utf-8"))
 CODE = {".py", ".typed"}
 BESIDE = {"CHANGELOG.md", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml", ".gitignore"}
+
+
+def folders(package: str) -> tuple[str, ...]:
+    """Return the folders that the distribution brings, its own first."""
+    return tuple(f"xlakernel/{name}/" for name in (package, *RULES[package].get("beside", [])))
 
 
 def source_files(package: str) -> set[str]:
@@ -31,17 +38,18 @@ def wheel_problems(package: str, path: Path) -> Iterator[str]:
         meta = email.message_from_bytes(wheel.read(info))
         licensed = any(name.endswith(".dist-info/licenses/LICENSE") for name in wheel.namelist())
     expected = source_files(package)
-    inside = f"xlakernel/{package}/"
+    inside = folders(package)
     for name in sorted(names):
         if not name.startswith(inside):
-            yield f"{name} lies outside {inside}"
+            yield f"{name} lies outside {' and '.join(inside)}"
         elif name not in expected:
             yield f"{name} is not in the source tree"
         elif Path(name).suffix not in CODE:
             yield f"{name} is neither code nor py.typed"
-    for name in sorted(expected - names | {f"{inside}py.typed", f"{inside}__init__.py"} - names):
+    required = {f"{folder}{name}" for folder in inside for name in ("py.typed", "__init__.py")}
+    for name in sorted((expected | required) - names):
         yield f"{name} is missing"
-    about = (ROOT / f"packages/xlakernel-{package}/src/{inside}__about__.py").read_text("utf-8")
+    about = (ROOT / f"packages/xlakernel-{package}/src/{inside[0]}__about__.py").read_text("utf-8")
     if f'"{meta["Version"]}"' not in about:
         yield f"its version is {meta['Version']}, which __about__.py does not say"
     if meta["License-Expression"] != "Apache-2.0" or not licensed:
@@ -56,7 +64,7 @@ def sdist_problems(package: str, path: Path) -> Iterator[str]:
     with tarfile.open(path) as archive:
         names = {m.name.partition("/")[2] for m in archive.getmembers() if m.isfile()}
     for name in sorted(names - BESIDE):
-        if not name.startswith((f"src/xlakernel/{package}/", "tests/")):
+        if not name.startswith((*(f"src/{folder}" for folder in folders(package)), "tests/")):
             yield f"{name} does not belong here"
     wanted = {f"src/{name}" for name in source_files(package)} | BESIDE - {".gitignore"}
     for name in sorted(wanted - names):

@@ -185,5 +185,6 @@ def known_incompatibilities(facts: Facts) -> list[Finding]:
     found: list[Finding] = []
     for rule in RULES:
         result = rule(facts)
-        found += result if isinstance(result, list) else [result] * (result is not None)
+        if result is not None:
+            found += result if isinstance(result, list) else [result]
     return found

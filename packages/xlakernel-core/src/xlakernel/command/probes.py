@@ -59,9 +59,9 @@ def ask_numba() -> Answer:
 
 def ask_numba_cuda() -> Answer:
     """Import Numba CUDA, and load the library that it compiles with."""
-    import numba.cuda
+    import numba.cuda  # noqa: F401
 
-    answer: Answer = {"version": getattr(numba.cuda, "__version__", None), "compiler_error": ""}
+    answer: Answer = {"compiler_error": ""}
     try:
         from numba.cuda.cudadrv.nvvm import NVVM
     except ImportError:  # a release that keeps it elsewhere

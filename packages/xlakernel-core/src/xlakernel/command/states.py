@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from .facts import Facts
-from .findings import Finding
+from .findings import Finding, State
 
 _THREADING_LAYERS = "https://numba.readthedocs.io/en/stable/user/threading-layer.html"
 _WARP_CHANGES = "https://github.com/NVIDIA/warp/blob/main/CHANGELOG.md"
@@ -120,7 +120,7 @@ def numba_cuda(facts: Facts) -> Finding:
     """Whether Numba CUDA can be imported, and finds its compiler."""
     stops, extra = ("numba_cuda",), facts.cuda_extra
     if not facts.has("numba-cuda"):
-        state = "problem" if facts.has("xlakernel-cuda") else "note"
+        state: State = "problem" if facts.has("xlakernel-cuda") else "note"
         text = "numba-cuda is not installed: there are no Numba kernels for the GPU."
         return Finding("numba-cuda", state, text, f'pip install "xlakernel-cuda[{extra}]"', stops=stops)
     answer = facts.answers.get("numba_cuda", {"error": "Numba is not installed"})
@@ -139,7 +139,7 @@ def warp(facts: Facts) -> Finding:
     """Whether Warp starts, and where its functions for JAX are."""
     answer = facts.answers.get("warp")
     if answer is None:
-        state = "problem" if facts.has("xlakernel-warp") else "note"
+        state: State = "problem" if facts.has("xlakernel-warp") else "note"
         text = "Warp is not installed: there are no kernels of NVIDIA Warp."
         return Finding("warp", state, text, "pip install xlakernel-warp", stops=("warp",))
     if "error" in answer:
