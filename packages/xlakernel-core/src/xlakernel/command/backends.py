@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib
-import importlib.util
 import json
 import sys
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -105,7 +104,7 @@ def offers_of(op: XLACustomKernel, findings: Sequence[Finding], platforms: Conta
 
 def _against(platform: str, backend: str, findings: Sequence[Finding]) -> tuple[str | None, str | None]:
     package = PACKAGES.get(backend)
-    if package is not None and importlib.util.find_spec(package) is None:
+    if package is not None and package not in own_packages():
         distribution = package.replace(".", "-")
         return f"needs {distribution}", f"pip install {distribution}"
     stopping = [finding for finding in findings if {platform, backend} & set(finding.stops)]

@@ -9,6 +9,7 @@ import os
 import pkgutil
 import platform
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -115,9 +116,8 @@ def collect(timeout: float) -> Facts:
 
 def own_packages() -> list[str]:
     """Return the names of the packages of the namespace that are installed, such as ``xlakernel.numba``."""
-    import xlakernel
-
-    return sorted(found.name for found in pkgutil.iter_modules(xlakernel.__path__, "xlakernel.") if found.ispkg)
+    namespace = sys.modules["xlakernel"]
+    return sorted(found.name for found in pkgutil.iter_modules(namespace.__path__, "xlakernel.") if found.ispkg)
 
 
 def own_versions() -> dict[str, str]:

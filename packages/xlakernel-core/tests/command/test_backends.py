@@ -1,0 +1,133 @@
+"""``xlakernel backends``: what operators offer, and why something cannot be used here."""
+
+import json
+
+import pytest
+
+from xlakernel.command import backends, command_line
+from xlakernel.command.backends import Offer, offers_of
+from xlakernel.command.facts import Facts
+from xlakernel.command.findings import Finding
+from xlakernel.core import XLACustomKernel
+
+JAX = {"version": "0.12.0", "devices": [{"platform": "cpu", "kind": "cpu", "id": 0}]}
+
+
+@pytest.fixture
+def op(new_name):
+    op = XLACustomKernel(new_name())
+    for backend, platform in [("numba", "cpu"), ("warp", "cpu"), ("numba_cuda", "gpu"), ("own", "gpu")]:
+        op.def_kernel(backend, platform, lambda outs: None)
+    op.set_default("gpu", "own")
+    return op
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """Say which of our packages are installed."""
+
+    def say(*packages):
+        monkeypatch.setattr(backends, "own_packages", lambda: ["xlakernel.core", "xlakernel.command", *packages])
+
+    say("xlakernel.numba", "xlakernel.cuda", "xlakernel.warp")
+    return say
+
+
+def test_the_default_of_a_platform_comes_first(op, installed):
+    assert offers_of(op, [], {"cpu", "gpu"}) == [
+        Offer("cpu", "numba", True),
+        Offer("cpu", "warp", False),
+        Offer("gpu", "own", True),
+        Offer("gpu", "numba_cuda", False),
+    ]
+
+
+def test_a_package_that_is_missing_is_named_with_what_installs_it(op, installed):
+    installed("xlakernel.numba")
+    stopped = {offer.backend: (offer.stopped, offer.mend) for offer in offers_of(op, [], {"cpu", "gpu"})}
+    assert stopped == {
+        "numba": (None, None),
+        "warp": ("needs xlakernel-warp", "pip install xlakernel-warp"),
+        "own": (None, None),
+        "numba_cuda": ("needs xlakernel-cuda", "pip install xlakernel-cuda"),
+    }
+
+
+def test_what_the_doctor_finds_is_held_against_backends_and_platforms(op, installed):
+    findings = [
+        Finding("driver", "note", "no driver", stops=("gpu",)),
+        Finding("numpy", "problem", "too new", "pip install older", stops=("numba_cuda",)),
+        Finding("jax", "ok", "well"),
+    ]
+    stopped = {offer.backend: (offer.stopped, offer.mend) for offer in offers_of(op, findings, {"cpu"})}
+    assert stopped == {
+        "numba": (None, None),
+        "warp": (None, None),
+        "own": ("no driver", None),
+        "numba_cuda": ("too new", "pip install older"),
+    }
+
+
+def test_a_platform_of_which_jax_has_no_device(op, installed):
+    assert [offer.stopped for offer in offers_of(op, [], {"cpu"})][2:] == ["JAX has no GPU here."] * 2
+
+
+@pytest.fixture
+def quick(monkeypatch, installed):
+    """Look at no library, and import no package but core."""
+    installed()
+    monkeypatch.setattr(backends, "collect", lambda timeout: Facts(versions={"jax": "1"}, answers={"jax": JAX}))
+
+
+def test_one_operator(op, quick, capsys):
+    assert command_line.main(["backends", op.name]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [
+        f"{op.name}  cpu  numba*[1]  warp[2]",
+        f"{' ' * len(op.name)}  gpu  own*[3]  numba_cuda[4]",
+        "",
+        "* the default of its platform",
+        "[1] cannot be used here: needs xlakernel-numba (pip install xlakernel-numba)",
+        "[2] cannot be used here: needs xlakernel-warp (pip install xlakernel-warp)",
+        "[3] cannot be used here: JAX has no GPU here.",
+        "[4] cannot be used here: needs xlakernel-cuda (pip install xlakernel-cuda)",
+    ]
+
+
+def test_json(op, quick, capsys):
+    assert command_line.main(["backends", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert list(found) == ["operators", "failed"]
+    offer = found["operators"][op.name][0]
+    assert list(offer) == ["platform", "backend", "default", "stopped", "mend"]
+    assert (offer["platform"], offer["backend"], offer["default"]) == ("cpu", "numba", True)
+
+
+def test_a_name_that_is_unknown_is_answered_with_those_like_it(op, quick, capsys):
+    assert command_line.main(["backends", op.name + "x"]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert f"there is no operator '{op.name}x'. Did you mean {op.name}" in said.err
+    assert command_line.main(["backends", "§"]) == 2
+    assert "`xlakernel backends` lists" in capsys.readouterr().err
+
+
+def test_a_module_that_fails_does_not_hide_the_others(op, quick, capsys, monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "broken_operators.py").write_text("raise RuntimeError('half done')", "utf-8")
+    own = "from xlakernel.core import XLACustomKernel\nXLACustomKernel('of_my_own').def_jax_kernel(lambda outs: None)\n"
+    (tmp_path / "my_operators.py").write_text(own, "utf-8")
+    imports = ["--import", "broken_operators", "--import", "my_operators"]
+    assert command_line.main(["backends", "of_my_own", *imports]) == 1
+    said = capsys.readouterr()
+    assert "xlakernel: broken_operators cannot be imported: RuntimeError: half done" in said.err
+    assert said.out.splitlines()[0].split() == ["of_my_own", "cpu", "jax*"]
+
+
+def test_the_packages_that_are_installed_are_imported(run):
+    done = run("backends", "--json")
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["failed"]) == (0, {}), done.stderr
+    pytest.importorskip("xlakernel.sparse")
+    offered = {(offer["platform"], offer["backend"]) for offer in found["operators"]["csrmv"]}
+    assert offered >= {("cpu", "numba"), ("cpu", "jax"), ("gpu", "numba_cuda"), ("gpu", "warp")}
