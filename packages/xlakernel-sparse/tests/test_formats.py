@@ -169,6 +169,17 @@ def test_a_batch_of_matrices_is_stacked(matrix, dense):
     assert_array_equal(jax.vmap(lambda matrix: matrix.todense())(stacked), np.stack([dense, 3 * dense]))
 
 
+def test_several_matrices_are_not_taken_for_one(matrix):
+    """Coordinates of two matrices would add up to one dense array, without an error."""
+    stacked = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), matrix)
+    assert f"nnz={matrix.nnz}" in repr(stacked)
+    for look in (lambda A: A.todense(), lambda A: A.diagonal(), lambda A: A * jnp.ones((5, 1))):
+        with pytest.raises(ShapeError, match=r"several matrices in one.*jax\.vmap"):
+            look(stacked)
+    with pytest.raises(ShapeError, match=r"has the shape \(2, \d+\); expected one dimension"):
+        stacked @ jnp.ones(4)
+
+
 def test_a_branch_chooses_between_matrices(matrix, dense):
     chosen = jax.jit(lambda yes: jax.lax.cond(yes, lambda: matrix, lambda: matrix * 5))
     assert_array_equal(chosen(True).todense(), dense)

@@ -211,6 +211,11 @@ def test_weights_are_numbers_that_can_be_summed(kind, dtype):
         make(kind, data=jnp.ones(3, dtype))
 
 
+def test_keys_are_no_numbers(kind):
+    with pytest.raises(DtypeError, match=r"x is of dtype key<fry>; allowed: float16"):
+        make(kind) @ jax.random.split(jax.random.key(0), SHAPES[kind][1])
+
+
 @pytest.mark.parametrize(("number", "dtype"), [(2**31, "int64"), (-(2**32), "int64"), (2**32 - 1, "uint32")])
 def test_indices_that_would_wrap_into_range_are_refused(kind, number, dtype):
     """Without 64-bit types JAX keeps the lower half, and -2**32 would become 0."""

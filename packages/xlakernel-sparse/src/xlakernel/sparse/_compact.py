@@ -18,6 +18,8 @@ from .operators.arguments import as_array, index_array
 class CompactArray(EventArray):
     """Spikes as the numbers of the active elements: ``events @ A`` need not look at the others.
 
+    Numbers have no derivative: the gradient with respect to *value* is zero, where `BinaryArray` passes it on.
+
     Args:
       value: a vector of bool, integers or real numbers; what is not zero is active.
 

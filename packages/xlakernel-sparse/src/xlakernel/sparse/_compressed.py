@@ -60,6 +60,7 @@ class Compressed(SparseMatrix):
 
     def coordinates(self) -> tuple[jax.Array, jax.Array]:
         """Return the row and the column of each entry, ``(nnz,)``; for padding those of *shape*, out of range."""
+        self._check_single()
         lines, places = self.line_shape
         line = rows_of_entries(self.indptr, self.nnz)
         place = jnp.where(line < lines, self.indices, places)
@@ -115,7 +116,9 @@ class Compressed(SparseMatrix):
         """Spread the matrix over the devices of a mesh: its rows if it is in compressed rows, else its columns.
 
         Each device gets as many lines, and room for as many entries as the fullest needs. What `prepare` added is left
-        out; the result has a `prepare` of its own.
+        out; the result has a `prepare` of its own. Where the devices belong to several processes, each of them calls
+        this with the same matrix, and passes the result to jitted functions as an argument: JAX lets none close over
+        it.
 
         Args:
           mesh: the devices, a ``jax.sharding.Mesh`` as ``jax.make_mesh`` makes.
@@ -124,7 +127,7 @@ class Compressed(SparseMatrix):
         Raises:
           InputError: if *mesh* is none.
           ArgumentError: if it has no such axis.
-          StructureError: if the matrix is traced.
+          StructureError: if the matrix or its weights are traced.
         """
         return _sharded.shard(self, mesh, axis_name)
 

@@ -68,6 +68,7 @@ class COO(SparseMatrix):
 
     def coordinates(self) -> tuple[jax.Array, jax.Array]:
         """Return the row and the column of each entry, ``(nnz,)``; for padding those of *shape*, out of range."""
+        self._check_single()
         return self.structure
 
     def _is_entry(self) -> jax.Array:

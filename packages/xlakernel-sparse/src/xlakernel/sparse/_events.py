@@ -291,6 +291,8 @@ _WORD = 32
 class BitPackedArray(EventArray):
     """Spikes as single bits: a 32nd of the memory of float32, to keep or to send many of them.
 
+    Bits have no derivative: the gradient with respect to *value* is zero, where `BinaryArray` passes it on.
+
     Args:
       value: the array, of at least one dimension; what is not zero is active.
 

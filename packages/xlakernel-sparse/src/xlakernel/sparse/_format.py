@@ -122,7 +122,7 @@ class Format(abc.ABC):
     @property
     def nnz(self) -> int:
         """How many entries are stored, zeros, duplicates and padding among them."""
-        return int(self.structure[0].shape[0])
+        return self.structure[0].shape[-1]  # symbolic where a program is exported for any number
 
     @property
     def homogeneous(self) -> bool:

@@ -309,5 +309,13 @@ class SparseMatrix(Arithmetic):
 
     # Checks that formats share.
 
+    def _check_single(self) -> None:
+        shape = self.structure[0].shape
+        if len(shape) != 1:  # as jax.vmap returns them
+            raise ShapeError(
+                f"{type(self).__name__}: these are several matrices in one, with index arrays of shape {shape}. Map "
+                "over them: jax.vmap(lambda A: A.todense())(matrices)."
+            )
+
     def _checked_data(self, data: Any) -> jax.Array:
         return check_data(f"{type(self).__name__}.with_data", data, self.nnz)

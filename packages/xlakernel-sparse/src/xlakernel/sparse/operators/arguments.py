@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import export
 
 from xlakernel.core.errors import DtypeError, InputError, ShapeError
 
@@ -27,7 +28,8 @@ def as_array(who: str, what: str, value: Any) -> jax.Array:
     if isinstance(value, jax.Array):  # what is known stays so inside of jit
         return value
     try:
-        return jnp.asarray(value)
+        # `asarray` of jax before 0.8 may use NumPy's memory in place, and indices that were checked change with it.
+        return jnp.array(value) if isinstance(value, np.ndarray) else jnp.asarray(value)
     except (TypeError, ValueError, OverflowError) as error:
         theirs = " SciPy's matrices come by CSR.from_scipy." * type(value).__module__.startswith("scipy.sparse")
         raise InputError(
@@ -35,12 +37,24 @@ def as_array(who: str, what: str, value: Any) -> jax.Array:
         ) from error
 
 
+def fits(number: Any, dtype: Any) -> bool:
+    """Whether integers of *dtype* can count as far as *number*; one that is symbolic is taken for a number that can."""
+    return export.is_symbolic_dim(number) or bool(number <= np.iinfo(dtype).max)
+
+
 def check_shape(who: str, shape: Any) -> tuple[int, int]:
     """Return the *shape* of a matrix as two Python integers."""
     try:
         rows, cols = map(operator.index, shape)
     except (TypeError, ValueError) as error:
-        raise ShapeError(f"{who}: shape is {shape!r}; expected (rows, columns), two integers.") from error
+        symbolic = isinstance(shape, Sequence) and any(map(export.is_symbolic_dim, shape))
+        hint = (
+            " A program is exported for a matrix of one shape; the number of entries, columns of dense operands and "
+            "batches may be symbolic."
+        )
+        raise ShapeError(
+            f"{who}: shape is {shape!r}; expected (rows, columns), two integers.{hint * symbolic}"
+        ) from error
     if rows < 0 or cols < 0:
         raise ShapeError(f"{who}: shape is {(rows, cols)}; both must be at least 0.")
     return rows, cols
@@ -52,13 +66,13 @@ def _hint_of_wider() -> str:
     return ' JAX\'s 64-bit types are off; switch them on with jax.config.update("jax_enable_x64", True).'
 
 
-def check_room(who: str, what: str, dtype: Any, most: int) -> None:
+def check_room(who: str, what: str, dtype: Any, most: Any) -> None:
     """Raise `DtypeError` unless numbers from 0 to *most* can be of *dtype*, an integer one; JAX would wrap them."""
     dtype = jax.dtypes.canonicalize_dtype(dtype)
-    limit = np.iinfo(dtype).max
-    if most > limit:
+    if not fits(most, dtype):
         raise DtypeError(
-            f"{who}: {what} up to {most} have no room in {dtype}, which ends at {limit}. Take int64.{_hint_of_wider()}"
+            f"{who}: {what} up to {most} have no room in {dtype}, which ends at {np.iinfo(dtype).max}. Take int64."
+            f"{_hint_of_wider()}"
         )
 
 

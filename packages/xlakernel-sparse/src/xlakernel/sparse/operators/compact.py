@@ -11,7 +11,7 @@ import numpy as np
 from xlakernel.core import XLACustomKernel
 from xlakernel.core.errors import DtypeError, ShapeError
 
-from .arguments import as_array, check_compressed, index_array
+from .arguments import as_array, check_compressed, fits, index_array
 from .backends import register
 from .dtypes import accumulator, as_weights
 
@@ -57,7 +57,8 @@ def compact_csrmv(
         raise ShapeError(f"{who}: count has the shape {count.shape}; expected one integer, shape ().")
     if count.dtype.kind not in "iu":
         raise DtypeError(f"{who}: count is of dtype {count.dtype}; expected an integer.")
-    most = min(active.shape[0], np.iinfo(count.dtype).max)  # a narrow count cannot be compared with a larger number
+    capacity = active.shape[0]
+    most = capacity if fits(capacity, count.dtype) else np.iinfo(count.dtype).max  # with more it cannot be compared
     dtype = accumulator(data.dtype)
     y: jax.Array
     (y,) = compact_product(

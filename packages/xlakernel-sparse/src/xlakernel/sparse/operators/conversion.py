@@ -7,12 +7,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.interpreters import ad
 
 from xlakernel.core import XLACustomKernel
 
-from .arguments import check_compressed, check_room, check_shape, check_structure
+from .arguments import check_compressed, check_room, check_shape, check_structure, fits
 from .backends import register
 
 _Struct = jax.ShapeDtypeStruct
@@ -124,7 +123,7 @@ def sort_entries(
     line = jnp.where((line >= 0) & (line < lines), line, lines)  # kernels count without looking
     # In a matrix of one row, transposing sorts by columns, which here are the lines; padding has one of its own.
     check_room("the sorting of entries", "numbers of entries", "int64", entries)
-    everything = jnp.array([0, entries], line.dtype if entries <= np.iinfo(line.dtype).max else jnp.int64)
+    everything = jnp.array([0, entries], line.dtype if fits(entries, line.dtype) else jnp.int64)
     one_row = (1, lines + 1)
     found: Any
     if dispatch is None:

@@ -18,9 +18,9 @@ _HALF = ("float16", "bfloat16")
 
 def check_dtype(who: str, what: str, dtype: Any) -> None:
     """Raise `DtypeError` unless numbers of *dtype* can be entries or operands."""
-    if jnp.dtype(dtype).name not in SUPPORTED:
-        hint = " Cast it, for example with .astype('int8')." if jnp.dtype(dtype).kind == "b" else ""
-        raise DtypeError(f"{who}: {what} is of dtype {jnp.dtype(dtype).name}; allowed: {', '.join(SUPPORTED)}.{hint}")
+    if dtype.name not in SUPPORTED:
+        hint = " Cast it, for example with .astype('int8')." if dtype.name == "bool" else ""
+        raise DtypeError(f"{who}: {what} is of dtype {dtype.name}; allowed: {', '.join(SUPPORTED)}.{hint}")
 
 
 def accumulator(dtype: Any) -> Any:
