@@ -23,7 +23,7 @@ ROOM = 10
 
 @pytest.fixture
 def x64():
-    with jax.enable_x64(True):
+    with jax.enable_x64(True) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64():
         yield
 
 
@@ -32,19 +32,6 @@ def plain_jax():
     """Use the plain JAX kernels, which are compiled quickest, in all tests of a file."""
     with use_backend("jax"):
         yield
-
-
-@pytest.fixture(scope="session")
-def compiled():
-    """Return a list that grows by one whenever JAX compiles a program."""
-    events = []
-
-    def note(event, duration, **_):
-        if "backend_compile" in event:
-            events.append(event)
-
-    jax.monitoring.register_event_duration_secs_listener(note)  # for good: JAX 0.7 cannot take one back
-    return events
 
 
 @pytest.fixture(scope="session", params=[CSR, CSC, COO], ids=lambda kind: kind.__name__)
@@ -82,7 +69,7 @@ def build_matrix(kind, entries, shape=SHAPE, *, room=ROOM, dtype="float32", inde
     ]
     if axis is None:
         return COO((data, *places), shape=shape)
-    lines = places[axis][: len(entries)]
+    lines = places[axis][: len(entries)].astype(np.intp)  # NumPy before 2.2 counts no uint64
     indptr = np.concatenate([[0], np.cumsum(np.bincount(lines, minlength=shape[axis]))]).astype(index)
     return kind((data, places[1 - axis], indptr), shape=shape)
 
@@ -129,3 +116,21 @@ def matrix(kind, odd):
 def dense(odd):
     """Return the same matrix, dense, in float32."""
     return place_entries(odd, SHAPE).astype(np.float32)
+
+
+_compiled = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda event, _, **__: _compiled.append(event) if event.endswith("backend_compile_duration") else None
+)
+
+
+@pytest.fixture(scope="session")
+def compilations():
+    """Return a function that counts what XLA compiles while another runs."""
+
+    def count(function):
+        before = len(_compiled)
+        jax.block_until_ready(function())
+        return len(_compiled) - before
+
+    return count

@@ -141,21 +141,3 @@ def calls():
                 yield from inside(value)
 
     return lambda function, *arguments: inside(jax.make_jaxpr(function)(*arguments))
-
-
-_compiled = []
-jax.monitoring.register_event_duration_secs_listener(
-    lambda event, _, **__: _compiled.append(event) if event.endswith("backend_compile_duration") else None
-)
-
-
-@pytest.fixture(scope="session")
-def compilations():
-    """Return a function that counts what XLA compiles while another runs."""
-
-    def count(function):
-        before = len(_compiled)
-        jax.block_until_ready(function())
-        return len(_compiled) - before
-
-    return count

@@ -223,6 +223,11 @@ def shard(matrix: Compressed, mesh: Any, axis_name: Any) -> ShardedMatrix:
             f"{who}: the matrix is traced, so how many entries each device gets is not known yet. Shard it outside of "
             "jit, and pass it in."
         )
+    if isinstance(matrix.data, jax.core.Tracer):
+        raise StructureError(
+            f"{who}: the weights are traced, and only what is known can be spread over devices here. Shard the matrix "
+            "first, and put weights in after that: sharded.with_data(weights), in the order of sharded.data."
+        )
     devices = mesh.shape[axis_name]
     lines, places = matrix.line_shape
     each = -(-lines // devices)
