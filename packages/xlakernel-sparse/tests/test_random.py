@@ -49,7 +49,7 @@ def test_many_by_density():
 @pytest.mark.usefixtures("x64")
 def test_64_bit_types_change_nothing(how):
     wide = CSR.random(jax.random.key(3), (5, 8), **how)
-    with jax.enable_x64(False):
+    with jax.enable_x64(False) if hasattr(jax, "enable_x64") else jax.experimental.disable_x64():
         narrow = CSR.random(jax.random.key(3), (5, 8), **how)
     for mine, others in zip(jax.tree.leaves(wide), jax.tree.leaves(narrow), strict=True):
         assert mine.dtype == others.dtype
@@ -181,6 +181,13 @@ def test_weights_and_places_are_drawn_apart():
 def test_one_number_is_the_weight_of_all(kind, dtype, expected):
     matrix = kind.random(jax.random.key(0), (5, 8), per_row=2, weights=2.0, dtype=dtype)
     assert matrix.homogeneous and matrix.data.tolist() == [2.0] and matrix.dtype == jnp.dtype(expected)
+
+
+def test_equal_weights_have_a_dtype_as_others_have():
+    """That of a Python number is weak, and the product with half precision would be of half precision."""
+    matrix = CSR.random(jax.random.key(0), (5, 8), per_row=2, weights=2.0)
+    assert not matrix.data.weak_type
+    assert (matrix @ jnp.ones(8, "bfloat16")).dtype == matrix.dtype == jnp.float32
 
 
 # What is refused

@@ -72,7 +72,7 @@ def draw_data(who: str, key: Any, weights: Any, number: int, dtype: Any) -> jax.
                 f"{who}: weights has the shape {data.shape}; expected a number, or a function of (key, shape, dtype) "
                 "as those of jax.random are."
             )
-        return data.reshape(1)
+        return data.reshape(1).astype(data.dtype)  # a number's dtype is weak: that of x would win against it
     drawn: jax.Array = weights(key, (number,), jnp.float32 if dtype is None else dtype)
     return drawn
 
