@@ -1,0 +1,107 @@
+"""Matrices whose rows or columns are spread over the devices of two processes, which talk through gloo."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+PROGRAM = """
+import sys
+import jax
+import numpy as np
+
+jax.config.update("jax_num_cpu_devices", 2)
+jax.config.update("jax_cpu_collectives_implementation", "gloo")
+jax.distributed.initialize(sys.argv[1], num_processes=2, process_id=int(sys.argv[2]), initialization_timeout=60)
+
+import jax.numpy as jnp
+from jax.sharding import AxisType
+from xlakernel.sparse import CSC, CSR, BinaryArray, CompactArray
+
+assert (jax.process_count(), jax.device_count(), jax.local_device_count()) == (2, 4, 2)
+
+def check(name, found, expected):
+    for shard in found.addressable_shards:
+        np.testing.assert_allclose(shard.data, np.asarray(expected)[shard.index], rtol=1e-5, err_msg=name)
+    print("right:", name, flush=True)
+
+def loss(matrix, weights, x, u):
+    matrix = matrix.with_data(weights)
+    return ((matrix @ x) ** 2).sum() + ((BinaryArray(u) @ matrix) ** 2).sum()
+
+gradients = jax.jit(jax.grad(loss, (1, 2, 3)))
+
+# Every process makes the same matrix. The second shape does not divide among the devices.
+random = np.random.default_rng(0)
+for axes, shape, kind, prepared in (
+    ("Auto", (8, 12), CSR, False), ("Auto", (7, 5), CSC, True), ("Explicit", (7, 5), CSR, True)
+):
+    dense = (random.integers(1, 9, shape) * (random.random(shape) < 0.4)).astype(np.float32)
+    matrix = kind.from_dense(dense).shard(jax.make_mesh((4,), ("d",), (getattr(AxisType, axes),)), "d")
+    matrix = matrix.prepare() if prepared else matrix
+    rows, columns = shape
+    x, u = np.arange(columns, dtype=np.float32), np.arange(rows, dtype=np.float32) % 3
+    case = f"{axes}, {matrix!r}: "
+    assert not matrix.data.is_fully_addressable
+    check(case + "A @ x", matrix @ x, dense @ x)
+    check(case + "u @ A", jnp.asarray(u) @ matrix, u @ dense)
+    check(case + "A @ X", matrix @ np.stack([x, -x], 1), dense @ np.stack([x, -x], 1))
+    check(case + "spikes @ A", BinaryArray(u) @ matrix, (u != 0) @ dense)
+    check(case + "numbers of spikes @ A", CompactArray(u) @ matrix, (u != 0) @ dense)
+    check(case + "the transpose", matrix.T @ u, u @ dense)
+    check(case + "dense", matrix.todense(), dense)
+    # JAX lets no program close over what other processes hold: the matrix is an argument.
+    of_weights, of_x, of_u = gradients(matrix, matrix.data, x, u)
+    spikes = (u != 0).astype(np.float32)
+    known = 2 * (np.outer(dense @ x, x) + np.outer(spikes, spikes @ dense)) * (dense != 0)
+    check(case + "gradient of the weights", jax.jit(lambda A, w: A.with_data(w).todense())(matrix, of_weights), known)
+    check(case + "gradient of x", of_x, 2 * dense.T @ (dense @ x))
+    check(case + "gradient of the spikes", of_u, 2 * dense @ (spikes @ dense))
+print("finished", flush=True)
+"""
+
+CHECKS = 3 * 10
+
+
+def free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def run_both(folder, limit):
+    """Run the program in two processes; return their exit codes and what they wrote. None of them outlives this."""
+    address = f"127.0.0.1:{free_port()}"
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    paths = [folder / f"{i}.txt" for i in range(2)]  # a pipe that nobody reads would fill up
+    both = []
+    try:
+        for i, path in enumerate(paths):
+            command = [sys.executable, "-c", PROGRAM, address, str(i)]
+            with path.open("w") as file:
+                both.append(subprocess.Popen(command, env=environment, stdout=file, stderr=subprocess.STDOUT))
+        end = time.monotonic() + limit
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            for process in both:
+                process.wait(max(0, end - time.monotonic()))
+    finally:
+        for process in both:
+            process.kill()
+            process.wait()
+    return [process.returncode for process in both], [path.read_text() for path in paths]
+
+
+@pytest.mark.slow
+def test_a_matrix_over_two_processes(tmp_path):
+    codes, texts = run_both(tmp_path, limit=180)
+    if any("Address already in use" in text for text in texts):  # someone took the port in between
+        codes, texts = run_both(tmp_path, limit=180)
+    report = "\n".join(f"process {i}, exit code {codes[i]}:\n{text}" for i, text in enumerate(texts))
+    assert codes == [0, 0], report
+    for text in texts:
+        assert text.count("right:") == CHECKS, report
+        assert "finished" in text, report
