@@ -15,7 +15,7 @@ DRIVER = {"found": True, "version": 13010, "status": 0, "devices": ["NVIDIA H200
 
 def finding(name, versions=(), variables=(), **answers):
     versions = {"jax": "0.12.0", "numba": "0.68.1", **dict(versions)}
-    facts = Facts(versions=versions, variables=dict(variables), answers=answers)
+    facts = Facts(prefix="/home/me/env", versions=versions, variables=dict(variables), answers=answers)
     return next((found for found in examine(facts) if found.name == name), None)
 
 
@@ -89,12 +89,16 @@ def test_debug_mode():
     assert (found.state, found.mend) == ("problem", "unset XLAKERNEL_DEBUG")
 
 
+# pip installs the library in a folder that the loader does not know.
+FIND_TBB = "export LD_LIBRARY_PATH=/home/me/env/lib:$LD_LIBRARY_PATH"
+
+
 @pytest.mark.parametrize(
     ("layers", "variables", "mend"),
     [
         ({"tbb": "no"}, {"NUMBA_THREADING_LAYER": "workqueue"}, "unset NUMBA_THREADING_LAYER"),
         ({"tbb": "no", "omp": "libgomp.so.1: no such file"}, {}, "apt-get install libgomp1"),
-        ({"tbb": "no", "omp": "no module"}, {}, "pip install tbb"),
+        ({"tbb": "no", "omp": "no module"}, {}, f"pip install tbb && {FIND_TBB}"),
     ],
 )
 def test_workqueue(layers, variables, mend):
@@ -102,6 +106,11 @@ def test_workqueue(layers, variables, mend):
     found = finding("threads", variables=variables, numba=answer)
     assert (found.state, found.mend) == ("problem", mend)
     assert found.link.endswith("threading-layer.html")
+
+
+def test_a_tbb_that_is_installed_and_not_found():
+    answer = NUMBA | {"layer": "workqueue", "layers": LAYERS | {"tbb": "no", "omp": "no"}}
+    assert finding("threads", {"tbb": "2023.1.0"}, numba=answer).mend == FIND_TBB
 
 
 def test_a_driver_without_a_gpu():

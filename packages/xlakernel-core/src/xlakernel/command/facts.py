@@ -39,6 +39,7 @@ class Facts:
 
     Attributes:
       python: version and machine.
+      prefix: where Python's environment is.
       versions: those of the installed distributions that matter.
       requirements: what these ask for, as their metadata has it.
       variables: the environment variables that are set.
@@ -46,6 +47,7 @@ class Facts:
     """
 
     python: str = ""
+    prefix: str = ""
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
     requirements: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -107,6 +109,7 @@ def collect(timeout: float) -> Facts:
         probes.append("numba_cuda")
     return Facts(
         python=f"{platform.python_version()}, {platform.system()} {platform.machine()}",
+        prefix=sys.prefix,
         versions=versions,
         requirements=requirements,
         variables={name: os.environ[name] for name in VARIABLES if name in os.environ},

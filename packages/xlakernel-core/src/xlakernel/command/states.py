@@ -76,8 +76,7 @@ def threads(facts: Facts) -> Finding | None:
     chosen = [name for name in facts.variables if name.startswith("NUMBA_THREADING_LAYER")]
     steps = [f"unset {' '.join(chosen)}"] * bool(chosen)
     if not others:
-        # Numba's OpenMP layer wants GCC's library, which every distribution of Linux has.
-        steps.append("apt-get install libgomp1" if "libgomp" in answer["layers"]["omp"] else "pip install tbb")
+        steps += _steps_to_a_layer(facts, answer["layers"]["omp"])
     mend = " && ".join(steps) or None
     if "layer_error" in answer:
         text = f"Numba cannot start its threads: {answer['layer_error']} Parallel kernels fail."
@@ -92,6 +91,14 @@ def threads(facts: Facts) -> Finding | None:
         "Kernels of xlakernel that use it wait for each other; functions that you call yourself beside them do not."
     )
     return Finding("threads", "problem", text, mend, _THREADING_LAYERS)
+
+
+def _steps_to_a_layer(facts: Facts, against_omp: str) -> list[str]:
+    if "libgomp" in against_omp:  # GCC's library, which every distribution of Linux has
+        return ["apt-get install libgomp1"]
+    # pip puts it where the loader does not look by itself.
+    path = f"export LD_LIBRARY_PATH={facts.prefix}/lib:$LD_LIBRARY_PATH"
+    return [*["pip install tbb"] * (not facts.has("tbb")), path]
 
 
 def driver(facts: Facts) -> Finding | None:
