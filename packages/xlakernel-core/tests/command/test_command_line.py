@@ -14,7 +14,7 @@ import pytest
 from xlakernel.command import ask as asking
 from xlakernel.command import command_line, doctor
 from xlakernel.command.ask import ask
-from xlakernel.command.facts import Facts
+from xlakernel.command.facts import Facts, is_present
 from xlakernel.command.findings import Finding
 from xlakernel.command.text import Printer
 from xlakernel.core import __version__
@@ -142,10 +142,21 @@ def test_colors_are_for_terminals_of_those_who_want_them(variables, colored):
     assert "jax" in said
 
 
-def test_a_pipe_that_is_closed_is_no_traceback(run):
-    command = f"{sys.executable} -m xlakernel.command --version | true; {sys.executable} -c 'pass'"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
-    assert done.stderr == ""
+PIPED = """
+import sys
+from xlakernel.command import command_line, doctor
+from xlakernel.command.facts import Facts
+doctor.collect = lambda timeout: Facts()
+sys.exit(command_line.main(["doctor"]))
+"""
+
+
+def test_a_pipe_that_is_closed_is_no_traceback():
+    unread, pipe = os.pipe()
+    os.close(unread)
+    done = subprocess.run([sys.executable, "-c", PIPED], stdout=pipe, stderr=subprocess.PIPE, check=False)
+    os.close(pipe)
+    assert (done.returncode, done.stderr) == (1, b"")
 
 
 @pytest.fixture
@@ -167,6 +178,25 @@ def test_what_hangs_is_given_up_and_what_it_said_before_counts(probes):
     assert time.monotonic() - begin < 20
     assert answers["jax"] == {"devices": []}
     assert answers["core"] == answers["warp"] == {"error": "its process gave no answer within 1 s"}
+
+
+def test_the_files_of_the_command_are_no_modules_of_the_libraries(probes):
+    probes("answer(warp=sys.path, driver=os.path.dirname(__file__))")
+    answers = ask(["warp"], timeout=60)
+    assert answers["driver"] not in answers["warp"]
+
+
+@pytest.mark.parametrize(("hidden", "present"), [("json", False), ("nothing", True)])
+def test_what_an_import_hook_hides_is_not_there(monkeypatch, hidden, present):
+    class Hook:
+        def find_spec(self, name, path=None, target=None):
+            if name == hidden:
+                raise ModuleNotFoundError(name)
+
+    monkeypatch.setattr(sys, "meta_path", [Hook(), *sys.meta_path])
+    monkeypatch.delitem(sys.modules, "json")
+    assert is_present("json") == present
+    assert not is_present("no_such_module")
 
 
 def test_libraries_are_asked_at_the_same_time(probes):

@@ -144,13 +144,6 @@ def test_a_library_that_ends_its_process(environment):
     assert "its process was ended by SIGSEGV; its last words: bad plugin" in findings["warp"]["text"]
 
 
-def test_what_lies_in_the_current_folder_is_not_what_is_installed(environment):
-    made = environment(without=["numba", "warp"])
-    (made.folder / "jax.py").write_text("raise RuntimeError('mine')", "utf-8")
-    _, findings = made.doctor()
-    assert findings["jax"]["state"] == "ok"
-
-
 def test_the_command_starts_without_what_it_looks_at(environment):
     made = environment()
     loaded = made.python("-c", "import sys, xlakernel.command; print(*sys.modules)").stdout.split()

@@ -30,7 +30,7 @@ def ask(names: Collection[str], timeout: float) -> dict[str, Answer]:
 
 
 def _ask_together(group: Sequence[str], timeout: float) -> dict[str, Answer]:
-    # -P: what happens to lie in the current folder is not what is installed.
+    # -P: the files beside the probes are no modules of the libraries.
     command = [sys.executable, "-P", str(PATH), *group]
     # JAX would take most of the GPU's memory from what runs there.
     environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}

@@ -103,7 +103,7 @@ def collect(timeout: float) -> Facts:
             continue
         versions.setdefault(name, found.version)
         requirements[name] = tuple(found.requires or ())
-    present = {module: _is_present(module) for module in set(_MODULES.values())}
+    present = {module: is_present(module) for module in set(_MODULES.values())}
     probes = ["driver", *(probe for probe, module in _MODULES.items() if present[module])]
     if present["numba"] and "numba-cuda" in versions:
         probes.append("numba_cuda")
@@ -135,7 +135,8 @@ def own_versions() -> dict[str, str]:
     return found
 
 
-def _is_present(module: str) -> bool:
+def is_present(module: str) -> bool:
+    """Whether a module could be imported, as far as that is known without doing so."""
     try:
         return importlib.util.find_spec(module) is not None
     except (ImportError, ValueError):  # where something stands in for the module
