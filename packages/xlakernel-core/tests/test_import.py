@@ -95,8 +95,11 @@ def test_xlakernel_is_a_namespace_that_packages_share():
 
 
 FACADE = [
+    "BenchmarkCase",
+    "BenchmarkResult",
     "Exported",
     "KernelEntry",
+    "Measurement",
     "XLACustomKernel",
     "XLAKernelError",
     "debug_mode",
@@ -121,7 +124,12 @@ def test_the_facade_is_documented(name):
 
 @pytest.mark.parametrize(
     "kind",
-    [xlakernel.core.XLACustomKernel, xlakernel.core.KernelEntry, xlakernel.core.Exported],
+    [
+        xlakernel.core.XLACustomKernel,
+        xlakernel.core.KernelEntry,
+        xlakernel.core.Exported,
+        xlakernel.core.BenchmarkResult,
+    ],
     ids=lambda kind: kind.__name__,
 )
 def test_public_members_are_documented(kind):
