@@ -142,7 +142,7 @@ def test_a_matrix_passes_through_jit_and_scan(mesh):
 
 def test_a_second_call_compiles_nothing(mesh, compilations):
     matrix, x = CSR.from_dense(draw((8, 12))).shard(mesh, "x"), jnp.ones(12)
-    assert compilations(lambda: matrix @ x) > 0
+    matrix @ x
     assert compilations(lambda: matrix @ x) == 0
 
 

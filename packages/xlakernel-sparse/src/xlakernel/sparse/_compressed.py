@@ -67,6 +67,7 @@ class Compressed(SparseMatrix):
         return (line, place) if self._axis == 0 else (place, line)
 
     def _is_entry(self) -> jax.Array:
+        self._check_single()
         return jnp.arange(self.nnz) < self.indptr[-1]
 
     def with_data(self, data: Any) -> Self:

@@ -72,6 +72,7 @@ class COO(SparseMatrix):
         return self.structure
 
     def _is_entry(self) -> jax.Array:
+        self._check_single()
         return self.row < self.shape[0]
 
     def with_data(self, data: Any) -> Self:
