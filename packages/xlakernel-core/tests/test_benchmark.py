@@ -223,7 +223,7 @@ def test_it_is_drawn(result, tmp_path):
 
 def test_drawing_without_matplotlib(result, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
-    with pytest.raises(MissingDependencyError, match="pip install matplotlib"):
+    with pytest.raises(MissingDependencyError, match=r"pip install \"xlakernel-core\[plot\]\""):
         result.plot()
 
 

@@ -167,13 +167,14 @@ class BenchmarkResult:
           The `matplotlib.figure.Figure`.
 
         Raises:
-          MissingDependencyError: if matplotlib is not installed.
+          MissingDependencyError: if matplotlib, the extra ``xlakernel-core[plot]``, is not installed.
         """
         try:
             from matplotlib.figure import Figure
         except ImportError as error:
             raise MissingDependencyError(
-                "BenchmarkResult.plot: matplotlib is not installed. Install it with `pip install matplotlib`."
+                "BenchmarkResult.plot: matplotlib is not installed. Install it with "
+                '`pip install "xlakernel-core[plot]"`.'
             ) from error
         figure = Figure(figsize=(1.6 + 1.1 * max(3, len(self.cases)), 3.6), layout="constrained")
         axes = figure.subplots()
