@@ -24,6 +24,8 @@ OPERANDS = {
     "compact": CompactArray,
 }
 operands = pytest.mark.parametrize("operand", OPERANDS)
+#: Without those that become arrays of JAX's first, and are dense operands then.
+own_operands = pytest.mark.parametrize("operand", [name for name in OPERANDS if name not in ("numpy", "list")])
 #: Formats, and whether they are prepared.
 FORMS = {
     "CSR": (CSR, False),
@@ -89,7 +91,7 @@ def test_matrices(make, operand, dense_of, entries, data):
     assert_array_equal(left, value_of(operand, y) @ dense)
 
 
-@operands
+@own_operands
 def test_native_kernels(make, operand, odd, dense):
     """The default on a CPU; its kernels have tests of their own."""
     x, y = np.array([2, 0, -1, 3], np.float32), np.array([0, 1, 0, -2, 3], np.float32)
@@ -99,7 +101,7 @@ def test_native_kernels(make, operand, odd, dense):
         assert_array_equal(OPERANDS[operand](y) @ matrix, value_of(operand, y) @ dense)
 
 
-@operands
+@own_operands
 def test_equal_weights(make, operand, odd, dense_of):
     x, y = np.array([2, 0, -1, 3], np.float32), np.array([0, 1, 0, -2, 3], np.float32)
     matrix, dense = make(odd, equal=3.0), dense_of([(i, j, 3) for i, j, _ in odd])
@@ -107,7 +109,7 @@ def test_equal_weights(make, operand, odd, dense_of):
     assert_array_equal(OPERANDS[operand](y) @ matrix, value_of(operand, y) @ dense)
 
 
-@operands
+@own_operands
 @pytest.mark.parametrize("shape", [(0, 0), (0, 3), (3, 0), (3, 2)])
 @pytest.mark.parametrize("kind", [CSR, CSC, COO])
 def test_matrices_without_entries(kind, operand, shape):
