@@ -59,7 +59,7 @@ def ask_numba() -> Answer:
 
 def ask_numba_cuda() -> Answer:
     """Import Numba CUDA, and load the library that it compiles with."""
-    import numba.cuda  # noqa: F401
+    import numba.cuda  # noqa: F401  # whether that works is what is asked
 
     answer: Answer = {"compiler_error": ""}
     try:

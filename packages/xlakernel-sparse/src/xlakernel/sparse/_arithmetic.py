@@ -29,7 +29,7 @@ class Arithmetic(Format, abc.ABC):
     __slots__ = ()
 
     #: As JAX's arrays: what has no == cannot be looked up.
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # how Python itself has it
 
     def __eq__(self, other: object) -> bool:
         _refuse_elements(self, "==", other)
