@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from .config import use_backend
+from .config import check_platform, use_backend
 from .errors import ArgumentError, BackendNotFoundError, MissingDependencyError, XLAKernelError
 
 if TYPE_CHECKING:
@@ -201,9 +201,9 @@ def _microseconds(seconds: float) -> str:
 def measure(
     op: XLACustomKernel,
     call: Callable[..., Any],
-    cases: Iterable[BenchmarkCase],
+    cases: Iterable[BenchmarkCase] | None,
     *,
-    platform: str,
+    platform: str | None,
     backends: Sequence[str] | None,
     rounds: int,
     seconds: float,
@@ -211,6 +211,16 @@ def measure(
     progress: Progress | None,
 ) -> BenchmarkResult:
     """Time *call* with each backend of *op*; `XLACustomKernel.benchmark` has the arguments."""
+    if platform is None:
+        platform = {"cpu": "cpu", "tpu": "tpu"}.get(jax.default_backend(), "gpu")
+    check_platform(platform, op.name)
+    if cases is None:
+        if op.benchmark_data is None:
+            raise ArgumentError(
+                f"{op.name}: benchmark: there are no cases. Pass a list of BenchmarkCase(name, args, kwargs), or set a "
+                "function that makes them with def_benchmark_data."
+            )
+        cases = op.benchmark_data(platform=platform)
     cases = _checked(op, cases, rounds)
     chosen = list(dict.fromkeys(op.available_backends(platform) if backends is None else backends))
     for backend in chosen:

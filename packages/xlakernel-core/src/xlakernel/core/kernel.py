@@ -24,7 +24,7 @@ from .config import (
     remembered_default,
     requested_backends,
 )
-from .errors import ArgumentError, BackendNotFoundError, DuplicateNameError, KernelTypeError, XLAKernelError
+from .errors import BackendNotFoundError, DuplicateNameError, KernelTypeError, XLAKernelError
 from .primitive import Dispatch, OperatorPrimitive, Static
 from .specs import Struct, check_callable, check_enabled, check_inputs, flatten_outs
 from .transforms.rules import TransformRules
@@ -382,16 +382,6 @@ class XLACustomKernel(TransformRules):
           >>> result.backends
           ['multiplied', 'added']
         """
-        if platform is None:
-            platform = {"cpu": "cpu", "tpu": "tpu"}.get(jax.default_backend(), "gpu")
-        check_platform(platform, self.name)
-        if cases is None:
-            if self._benchmark_data is None:
-                raise ArgumentError(
-                    f"{self.name}: benchmark: there are no cases. Pass a list of BenchmarkCase(name, args, kwargs), or "
-                    "set a function that makes them with def_benchmark_data."
-                )
-            cases = self._benchmark_data(platform=platform)
         return benchmark.measure(
             self,
             self._call or self,
