@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("numba_cuda")
 
 from conformance import KernelCases, each_weight, operand_of, struct
-from structures import assert_sums, draw, numbers, sum_entries
+from structures import Structure, assert_sums, draw, numbers, sum_entries
 
 from xlakernel.core.ffi.fingerprint import unknown_objects
 from xlakernel.cuda._recipe import COMPILER
@@ -89,6 +89,31 @@ class TestCuda(KernelCases):
     def test_many_events_are_added_up_in_shared_memory(self, rate, homogeneous):
         self.check_product(draw(50, (2000, 300), 150), "binary", True, None, homogeneous, rate=rate)
 
+    @each_weight
+    @pytest.mark.parametrize("rate", [0.45, 1])
+    @pytest.mark.parametrize("rows_are", ["sorted", "sorted but for one", "with a column twice", "of one column"])
+    def test_rows_are_added_up_in_shared_memory_whatever_their_order(self, rows_are, rate, homogeneous):
+        # Long rows, of which a block adds an entry per thread at once, and short ones.
+        rng = np.random.default_rng(55)
+        lengths = np.concatenate([rng.integers(0, 2500, 150), rng.integers(0, 300, 100)])
+        rows = [np.sort(rng.choice(2500, n, replace=False)) for n in lengths]
+        for i, columns in enumerate(rows):
+            if rows_are == "of one column":
+                columns[:] = i % 7
+            elif rows_are == "with a column twice" and len(columns) > 31 * (i % 5 + 1):
+                at = 31 * (i % 5 + 1)  # where one warp's entries end
+                columns[at] = columns[at - 1]
+            elif rows_are == "sorted but for one" and len(columns) > 1:
+                columns[-1] = 0
+        indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+        structure = Structure(indptr, np.concatenate(rows).astype(np.int32), (250, 2500))
+        assert 0.8 * rate * structure.entries > max(tally.MANY.values()) * 2500, "or events are not added up"
+        self.check_product(structure, "binary", True, None, homogeneous, rate=rate)
+
+    @pytest.mark.parametrize("operand", ["dense", "binary"])
+    def test_rows_longer_than_the_list_of_a_block(self, operand):
+        self.check_product(draw(56, (4, 600), 400_000), operand, True, None, False, rate=0.6)
+
     def test_a_counter_that_is_full_is_emptied(self):
         structure = draw(51, (1000, 3), 3000)
         self.check_product(structure, "binary", True, None, homogeneous=True, rate=1)
@@ -128,6 +153,23 @@ def test_a_block_of_columns_fits_into_shared_memory_and_into_16_bits(columns, dt
     assert bytes_of(dtype) == np.dtype(kind_of(dtype)).itemsize
     assert width % 4 == 0 and width <= 2**16 and width * bytes_of(dtype) <= SHARED_BYTES
     assert (blocks - 1) * width < max(columns, 1) <= blocks * width
+
+
+def test_kernels_ask_for_no_more_shared_memory_than_a_gpu_has(monkeypatch):
+    """One of 99 KiB has none for the column blocks of a wide matrix, and adds up the events of fewer columns."""
+    entries, columns = 10**8, 60_000
+    out = struct((columns,), "float32")
+    assert launches.shared_bytes() >= SHARED_BYTES or jax.default_backend() == "gpu"
+    assert tally.tally_launch(out, "binary", entries, homogeneous=True) is not None
+    for module in (tally, gather, generators):
+        monkeypatch.setattr(module, "shared_bytes", lambda: 98 * 1024)
+    assert tally.tally_launch(struct((200_000,), "float32"), "binary", entries, homogeneous=False) is None
+    launch = gather._launch_of("dense", jnp.float32, columns, entries, False)
+    assert launch.static["staged"] * 4 <= launch.shared_mem <= 98 * 1024
+    from xlakernel.sparse.operators.prepared import _of_blocks
+
+    indptr = struct((2 * 10 + 1,), "int32")
+    assert _of_blocks([struct((10,), "float32")], indptr, shape=(10, columns), homogeneous=False) is None
 
 
 @pytest.mark.parametrize("name", WIDE)

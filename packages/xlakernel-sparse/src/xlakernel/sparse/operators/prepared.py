@@ -70,12 +70,12 @@ def _choosing(
 
 
 def _of_blocks(outs: Any, indptr: Any, *, shape: tuple[int, int], **keywords: Any) -> Callable[..., Any] | None:
-    """Return the kernel for column blocks; None if they are too wide for sums of this dtype."""
+    """Return the kernel for column blocks; None if they are too wide for sums of this dtype on this GPU."""
+    kernels = importlib.import_module("xlakernel.sparse.kernels.cuda")
     rows, columns = shape
     blocks = (indptr.shape[0] - 1) // max(rows, 1)
-    if blocks < block_count(columns, outs[0].dtype):
+    if blocks < block_count(columns, outs[0].dtype, kernels.shared_bytes()):
         return None
-    kernels = importlib.import_module("xlakernel.sparse.kernels.cuda")
     kernel: Callable[..., Any] = kernels.blocked_product(outs, shape=shape, **keywords)
     return kernel
 

@@ -2,6 +2,7 @@
 
 from .blocked import blocked_product as blocked_product
 from .coo import coo_product as coo_product
+from .launches import shared_bytes as shared_bytes
 from .product import compact_product as compact_product
 from .product import product as product
 from .sampled import sampled_product as sampled_product
@@ -14,6 +15,7 @@ __all__ = [
     "coo_product",
     "product",
     "sampled_product",
+    "shared_bytes",
     "transpose",
     "transpose_with_data",
 ]

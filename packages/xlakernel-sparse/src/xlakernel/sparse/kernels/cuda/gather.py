@@ -12,9 +12,8 @@ from numba import cuda
 
 from xlakernel.cuda import numba_cuda_kernel
 
-from ...operators.blocks import SHARED_BYTES
 from . import entries
-from .launches import blocks_of, filling, kept_whole, multiprocessors, share_of, threads_for
+from .launches import blocks_of, filling, kept_whole, multiprocessors, share_of, shared_bytes, threads_for
 from .memory import load
 from .numbers import in_memory, kind_of
 from .staging import stage_bits, stage_slice
@@ -88,11 +87,11 @@ def _launch_of(operand: str, dtype: Any, columns: int, entries: int, homogeneous
     kind = kind_of(dtype)
     if operand == "binary":
         bits = 4 * blocks_of(columns, 32)
-        if bits <= SHARED_BYTES:
+        if bits <= shared_bytes():
             return _Launch(_events_kernel(kind, homogeneous), _EVENT_THREADS, filling(bits), True, {})
     else:
         size = np.dtype(kind).itemsize
-        staged = min(columns, SHARED_BYTES // size)
+        staged = min(columns, shared_bytes() // size)
         # What all blocks copy should be little beside what they look up.
         if entries >= 2 * staged * multiprocessors():
             kernel = _staged_kernel(operand, kind, homogeneous)

@@ -9,19 +9,20 @@ import numpy as np
 
 from xlakernel.core.config import is_debugging
 
+from ...operators.blocks import SHARED_BYTES
 from .walk import TILE
 
 #: Multiprocessors of the GPUs that the launches are measured on (H100, H200), for where there is no GPU to ask.
 _USUAL_MULTIPROCESSORS = 132
+_BESIDES = 1024
 
 
 # Debug mode does not compile kernels anew that have more dynamic shared memory than 48 KiB.
 _WHOLE = 48 * 1024 + 16
 
 
-@functools.cache
-def multiprocessors() -> int:
-    """Return how many multiprocessors the GPU has, each of which runs one block at a time where a block fills it."""
+def _attribute(name: str, usual: int) -> int:
+    """Return what the driver says of the first GPU; *usual* where a program is only lowered, without one."""
     from cuda.bindings import driver
 
     from xlakernel.core.errors import DeviceError
@@ -29,16 +30,33 @@ def multiprocessors() -> int:
 
     try:
         check(driver.cuInit(0))
-        attribute = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+        attribute = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
         return int(check(driver.cuDeviceGetAttribute(attribute, check(driver.cuDeviceGet(0)))))
-    except (DeviceError, RuntimeError, OSError):  # without a driver or a GPU: a program is only lowered here
-        return _USUAL_MULTIPROCESSORS
+    except (DeviceError, RuntimeError, OSError):
+        return usual
+
+
+@functools.cache
+def multiprocessors() -> int:
+    """Return how many multiprocessors the GPU has, each of which runs one block at a time where a block fills it."""
+    return _attribute("MULTIPROCESSOR_COUNT", _USUAL_MULTIPROCESSORS)
+
+
+@functools.cache
+def shared_bytes() -> int:
+    """Return how many bytes of shared memory a block can have, without those that kernels have besides."""
+    return _attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN", SHARED_BYTES + _BESIDES) - _BESIDES
 
 
 def share_of(entries: int, warps: int, *, most: int) -> int:
     """Return how many entries a warp takes, whole tiles of them, so that *warps* have work, and none too much."""
     tiles = math.ceil(entries / (warps * TILE))
     return TILE * max(1, min(tiles, most // TILE))
+
+
+def places_of(rows: int, entries: int, shares: int) -> int:
+    """Return how many places each of so many shares has; a row has one, and one for each of its entries."""
+    return max(1, math.ceil((rows + entries) / shares))
 
 
 def blocks_of(work: int, each: int) -> int:

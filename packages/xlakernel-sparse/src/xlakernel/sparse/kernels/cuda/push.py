@@ -1,4 +1,4 @@
-"""What a warp does with entries whose operand is known: add their weights to where their columns say."""
+"""What a warp does with a tile of entries whose operand is known: add their weights to where their columns say."""
 
 from __future__ import annotations
 
@@ -11,65 +11,78 @@ from numba import cuda
 
 from .memory import add_to, is_aligned, load, load4_if
 from .terms import term, weight_at
-from .walk import TILE
 
 Device = Callable[..., Any]
 
 
-@cuda.jit(device=True, forceinline=True)
-def columns_of(indices: Any, k: Any, first: Any, last: Any) -> Any:
-    """Return the columns of the entries from *k*, a multiple of four; zeros where none is from *first* to *last*."""
-    return load4_if(k < last and k + 4 > first, indices, k)
-
-
 @functools.cache
-def push_of(operand: str, kind: type, *, homogeneous: bool) -> Any:
-    """Return a device function for all threads of a warp: ``push(data, indices, first, last, value, y)``.
+def take_tile_of(one: Device, *, homogeneous: bool) -> Device:
+    """Return a device function for all threads of a warp: ``take(data, indices, first, last, to)``.
 
-    It adds what the entries from *first* to *last* are, times the operand's *value*, to the vector *y*.
+    It calls *one*, ``one(column, weight, to)``, for each entry of a tile, from *first* to *last*. Each thread loads
+    four times four entries before it does so, and so the loads overlap.
     """
-    of, weight = term(operand, kind), weight_at(homogeneous=homogeneous)
+    weight = weight_at(homogeneous=homogeneous)
 
     @cuda.jit(device=True, forceinline=True)
-    def weights_of(data: Any, k: Any, first: Any, last: Any) -> Any:
+    def columns_of(indices: Any, base: Any, at: Any, begin: Any, end: Any) -> Any:
+        return load4_if(at < end and at + np.int32(4) > begin, indices, base + at)
+
+    @cuda.jit(device=True, forceinline=True)
+    def weights_of(data: Any, base: Any, at: Any, begin: Any, end: Any) -> Any:
         if homogeneous:
             w = load(data, 0)
             return w, w, w, w
-        return load4_if(k < last and k + 4 > first, data, k)
+        return load4_if(at < end and at + np.int32(4) > begin, data, base + at)
 
     @cuda.jit(device=True, forceinline=True)
-    def add(four: Any, columns: Any, k: Any, first: Any, last: Any, value: Any, y: Any) -> None:
-        if first <= k and k < last:
-            add_to(y, columns[0], of(four[0], value))
-        if first <= k + 1 and k + 1 < last:
-            add_to(y, columns[1], of(four[1], value))
-        if first <= k + 2 and k + 2 < last:
-            add_to(y, columns[2], of(four[2], value))
-        if first <= k + 3 and k + 3 < last:
-            add_to(y, columns[3], of(four[3], value))
+    def four(columns: Any, weights: Any, at: Any, begin: Any, end: Any, to: Any) -> None:
+        if begin <= at and at < end:
+            one(columns[0], weights[0], to)
+        if begin <= at + np.int32(1) and at + np.int32(1) < end:
+            one(columns[1], weights[1], to)
+        if begin <= at + np.int32(2) and at + np.int32(2) < end:
+            one(columns[2], weights[2], to)
+        if begin <= at + np.int32(3) and at + np.int32(3) < end:
+            one(columns[3], weights[3], to)
 
     @cuda.jit(device=True, forceinline=True)
-    def push(data: Any, indices: Any, first: Any, last: Any, value: Any, y: Any) -> None:
-        tile = first // 4 * 4
-        aligned = is_aligned(indices) and (homogeneous or is_aligned(data))
-        while tile < last:
-            k = tile + 4 * np.int64(cuda.laneid)
-            if aligned and min(tile + TILE, (last + 3) // 4 * 4) <= indices.size:
-                c0 = columns_of(indices, k, first, last)
-                c1 = columns_of(indices, k + 128, first, last)
-                c2 = columns_of(indices, k + 256, first, last)
-                c3 = columns_of(indices, k + 384, first, last)
-                w0 = weights_of(data, k, first, last)
-                w1 = weights_of(data, k + 128, first, last)
-                w2 = weights_of(data, k + 256, first, last)
-                w3 = weights_of(data, k + 384, first, last)
-                add(w0, c0, k, first, last, value, y)
-                add(w1, c1, k + 128, first, last, value, y)
-                add(w2, c2, k + 256, first, last, value, y)
-                add(w3, c3, k + 384, first, last, value, y)
-            else:
-                for i in range(max(first, tile) + cuda.laneid, min(last, tile + TILE), 32):
-                    add_to(y, load(indices, i), of(weight(data, i), value))
-            tile += TILE
+    def take(data: Any, indices: Any, first: Any, last: Any, to: Any) -> None:
+        if is_aligned(indices) and (homogeneous or is_aligned(data)) and (last + 3) // 4 * 4 <= indices.size:
+            base = first // 4 * 4
+            begin, end = np.int32(first - base), np.int32(last - base)
+            at0 = np.int32(4 * cuda.laneid)
+            at1, at2, at3 = at0 + np.int32(128), at0 + np.int32(256), at0 + np.int32(384)
+            c0 = columns_of(indices, base, at0, begin, end)
+            c1 = columns_of(indices, base, at1, begin, end)
+            c2 = columns_of(indices, base, at2, begin, end)
+            c3 = columns_of(indices, base, at3, begin, end)
+            w0 = weights_of(data, base, at0, begin, end)
+            w1 = weights_of(data, base, at1, begin, end)
+            w2 = weights_of(data, base, at2, begin, end)
+            w3 = weights_of(data, base, at3, begin, end)
+            four(c0, w0, at0, begin, end, to)
+            four(c1, w1, at1, begin, end, to)
+            four(c2, w2, at2, begin, end, to)
+            four(c3, w3, at3, begin, end, to)
+        else:
+            for i in range(first + cuda.laneid, last, 32):
+                one(load(indices, i), weight(data, i), to)
 
-    return push
+    return take
+
+
+@functools.cache
+def push_of(operand: str, kind: type, *, homogeneous: bool) -> Device:
+    """Return a device function for all threads of a warp: ``push(data, indices, first, last, to)``.
+
+    It adds what the entries of a tile are, times the operand's value, to a vector; *to* is that value and the vector.
+    """
+    of = term(operand, kind)
+
+    @cuda.jit(device=True, forceinline=True)
+    def add(column: Any, weight: Any, to: Any) -> None:
+        value, y = to
+        add_to(y, column, of(weight, value))
+
+    return take_tile_of(add, homogeneous=homogeneous)

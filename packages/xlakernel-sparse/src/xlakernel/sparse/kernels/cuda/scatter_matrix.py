@@ -16,8 +16,8 @@ from .columns import group_of, tiles_of, weights_of
 from .launches import blocks_of, kept_whole, multiprocessors
 from .memory import add_to, load
 from .numbers import in_memory, kind_of
-from .shares import ROOM, active_rows_of, share_number
 from .terms import counts, term
+from .tiles import LANES, active_tiles_of, empty_list
 from .walk import TILE
 from .warp import ALL
 
@@ -59,7 +59,7 @@ def _kernel(operand: str, kind: type, homogeneous: bool, group: int) -> Any:
     push, is_active = _push(operand, kind, homogeneous, group), counts(operand)
 
     @cuda.jit(device=True, forceinline=True)
-    def push_row(row: Any, first: Any, last: Any, to: Any) -> None:
+    def push_tile(row: Any, first: Any, last: Any, to: Any) -> None:
         data, indices, x, y = to
         push(data, indices, x, first, last, row, y)
 
@@ -67,25 +67,13 @@ def _kernel(operand: str, kind: type, homogeneous: bool, group: int) -> Any:
     def active(mask: Any, row: Any) -> Any:
         return is_active(load(mask, row))
 
-    visit, finish = active_rows_of(active, push_row)
+    visit = active_tiles_of(active, push_tile)
 
     @cuda.jit(launch_bounds=_THREADS)
     def scatter_matrix(data: Any, indices: Any, indptr: Any, x: Any, active: Any, y: Any, share: Any) -> None:
-        queue = (
-            cuda.shared.array(ROOM, np.int64),
-            cuda.shared.array(ROOM, np.int64),
-            cuda.shared.array(ROOM, np.int64),
-            cuda.shared.array(1, np.int32),
-        )
-        if cuda.threadIdx.x == 0:
-            queue[3][0] = 0
-        cuda.syncthreads()
         rows = np.int64(x.shape[0])
-        begin = share_number(cuda.gridDim.x, cuda.blockIdx.x) * share
-        end = min(begin + share, rows + np.int64(load(indptr, rows)))
-        if begin < end:
-            visit(indptr, active, rows, begin, end, (data, indices, x, y), queue)
-        finish(queue, (data, indices, x, y))
+        to = (data, indices, x, y)
+        visit(indptr, active, rows, rows + indices.size, share, cuda.gridDim.x, cuda.blockIdx.x, empty_list(), to)
 
     return scatter_matrix
 
@@ -97,11 +85,11 @@ def scatter_matrix(out: jax.ShapeDtypeStruct, *, operand: str, homogeneous: bool
 
     def multiply(data: Any, indices: Any, indptr: Any, x: Any) -> Any:
         places = x.shape[0] + indices.size
-        share = max(64, min(2 * TILE, blocks_of(places, multiprocessors() * 64)))
+        share = max(16, min(TILE, blocks_of(places, multiprocessors() * 64 * 32 // LANES)))
         run = numba_cuda_kernel(
             kernel,
             in_memory(out),
-            grid=(blocks_of(places, share * _THREADS // 32), tiles_of(columns)),
+            grid=(blocks_of(places, share * _THREADS // LANES), tiles_of(columns)),
             block=_THREADS,
             shared_mem=kept_whole(),
             output_init=0,

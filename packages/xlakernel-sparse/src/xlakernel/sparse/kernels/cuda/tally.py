@@ -22,24 +22,18 @@ from numba import cuda
 
 from xlakernel.cuda import numba_cuda_kernel
 
-from ...operators.blocks import SHARED_BYTES
-from .launches import filling, multiprocessors
-from .memory import add_to, is_aligned, load, load4_if
-from .push import columns_of, push_of
-from .shares import ROOM, active_rows_of, share_number
-from .walk import TILE
+from .launches import filling, multiprocessors, places_of, shared_bytes
+from .memory import add_to, load
+from .push import push_of, take_tile_of
+from .tiles import LANES, LIST_BYTES, active_tiles_of, empty_list
 
 _THREADS = 1024
-_WARPS = _THREADS // 32
-_SAMPLES = 8 * _THREADS
-#: Shares of the work that a warp takes one after the other: of equal weights, of others.
-_SHARES = {True: 1, False: 2}
+_SHARES = _THREADS // LANES
 #: Active entries for each column, from which on it pays: of equal weights, of others.
-MANY = {True: 40, False: 70}
+MANY = {True: 25, False: 30}
 #: What a counter of 16 bits is emptied at, long before it is full: others may count on meanwhile.
 _FULL = 1 << 15
 _MOST_SLICES = 2
-_QUEUE = 3 * 8 * ROOM + 64  # bytes of shared memory for what is set aside, and for the sample
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -48,28 +42,22 @@ def _active(x: Any, row: Any) -> Any:
 
 
 @cuda.jit(device=True, forceinline=True)
-def _sampled(x: Any, hits: Any) -> Any:
-    """Return how many of a sample of the events are active, 32 beside each other at each of 256 places."""
-    apart = max(1, x.size // (_SAMPLES // 32))
-    if cuda.threadIdx.x == 0:
-        hits[0] = 0
-    cuda.syncthreads()
-    found = np.int32(0)
-    for i in range(_SAMPLES // _THREADS):
-        row = (i * _WARPS + cuda.threadIdx.x // 32) * apart + cuda.laneid
-        found += np.int32(load(x, min(row, x.size - 1)))
-    cuda.atomic.add(hits, 0, found)
-    cuda.syncthreads()
-    return hits[0]
+def _sampled(x: Any) -> Any:
+    """Return how many of the block's threads find an event active that each looks at, evenly over all of them."""
+    row = np.int64(cuda.threadIdx.x) * x.size // _THREADS
+    return cuda.syncthreads_count(np.int32(load(x, row)))
 
 
 @cuda.jit(device=True, forceinline=True)
-def _count(counters: Any, column: Any, weight: Any, y: Any, low: Any) -> None:
-    shift = np.uint32(16) * (column & np.uint32(1))
-    before = cuda.atomic.add(counters, column >> np.uint32(1), np.uint32(1) << shift)
-    if (before >> shift) & np.uint32(0xFFFF) == np.uint32(_FULL - 1):
-        cuda.atomic.sub(counters, column >> np.uint32(1), np.uint32(_FULL) << shift)
-        add_to(y, low + column, np.float32(_FULL) * weight)
+def _count(column: Any, weight: Any, to: Any) -> None:
+    counters, y, low, width = to
+    local = np.uint32(column) - np.uint32(low)
+    if local < np.uint32(width):
+        shift = np.uint32(16) * (local & np.uint32(1))
+        before = cuda.atomic.add(counters, local >> np.uint32(1), np.uint32(1) << shift)
+        if (before >> shift) & np.uint32(0xFFFF) == np.uint32(_FULL - 1):
+            cuda.atomic.sub(counters, local >> np.uint32(1), np.uint32(_FULL) << shift)
+            add_to(y, column, np.float32(_FULL) * np.float32(weight))
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -78,8 +66,11 @@ def _counted(counters: Any, column: Any) -> Any:
 
 
 @cuda.jit(device=True, forceinline=True)
-def _add(sums: Any, column: Any, weight: Any, y: Any, low: Any) -> None:
-    cuda.atomic.add(sums, column, weight)
+def _add(column: Any, weight: Any, to: Any) -> None:
+    sums, _, low, width = to
+    local = np.uint32(column) - np.uint32(low)
+    if local < np.uint32(width):
+        cuda.atomic.add(sums, local, np.float32(weight))
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -88,114 +79,65 @@ def _added(sums: Any, column: Any) -> Any:
 
 
 @functools.cache
-def _row_tally(homogeneous: bool) -> Any:
-    """Return ``tally(row, first, last, to)`` for all threads of a warp, which adds entries up in shared memory."""
-    add = _count if homogeneous else _add
-
-    @cuda.jit(device=True, forceinline=True)
-    def weights_of(data: Any, k: Any, first: Any, last: Any) -> Any:
-        if homogeneous:
-            w = load(data, 0)
-            return w, w, w, w
-        return load4_if(k < last and k + 4 > first, data, k)
-
-    @cuda.jit(device=True, forceinline=True)
-    def one(column: Any, weight: Any, is_there: Any, place: Any) -> None:
-        sums, y, low, width = place
-        local = np.uint32(column) - np.uint32(low)
-        if is_there and local < np.uint32(width):
-            add(sums, local, np.float32(weight), y, low)
-
-    @cuda.jit(device=True, forceinline=True)
-    def four(weights: Any, columns: Any, k: Any, first: Any, last: Any, place: Any) -> None:
-        one(columns[0], weights[0], first <= k and k < last, place)
-        one(columns[1], weights[1], first <= k + 1 and k + 1 < last, place)
-        one(columns[2], weights[2], first <= k + 2 and k + 2 < last, place)
-        one(columns[3], weights[3], first <= k + 3 and k + 3 < last, place)
-
-    @cuda.jit(device=True, forceinline=True)
-    def tally(row: Any, first: Any, last: Any, to: Any) -> None:
-        data, indices, place = to
-        k = first // 4 * 4 + 4 * np.int64(cuda.laneid)
-        if is_aligned(indices) and (homogeneous or is_aligned(data)) and (last + 3) // 4 * 4 <= indices.size:
-            for _ in range(first // 4 * 4, last, TILE):
-                c0 = columns_of(indices, k, first, last)
-                c1 = columns_of(indices, k + 128, first, last)
-                c2 = columns_of(indices, k + 256, first, last)
-                c3 = columns_of(indices, k + 384, first, last)
-                w0 = weights_of(data, k, first, last)
-                w1 = weights_of(data, k + 128, first, last)
-                w2 = weights_of(data, k + 256, first, last)
-                w3 = weights_of(data, k + 384, first, last)
-                four(w0, c0, k, first, last, place)
-                four(w1, c1, k + 128, first, last, place)
-                four(w2, c2, k + 256, first, last, place)
-                four(w3, c3, k + 384, first, last, place)
-                k += TILE
-        else:
-            for i in range(first + cuda.laneid, last, 32):
-                one(load(indices, i), load(data, 0 if homogeneous else i), True, place)
-
-    return tally
-
-
-@functools.cache
 def _kernel(homogeneous: bool) -> Any:
     push = push_of("binary", np.float32, homogeneous=homogeneous)
-    shares = _SHARES[homogeneous]
-    element, total = (np.uint32, _counted) if homogeneous else (np.float32, _added)
+    element, add, total = (np.uint32, _count, _counted) if homogeneous else (np.float32, _add, _added)
+    tally = take_tile_of(add, homogeneous=homogeneous)
 
     @cuda.jit(device=True, forceinline=True)
-    def push_row(row: Any, first: Any, last: Any, to: Any) -> None:
+    def push_tile(row: Any, first: Any, last: Any, to: Any) -> None:
         data, indices, y = to
-        push(data, indices, first, last, True, y)
+        push(data, indices, first, last, (True, y))
 
-    visit, finish = active_rows_of(_active, push_row)
-    visit_tallying, finish_tallying = active_rows_of(_active, _row_tally(homogeneous))
+    @cuda.jit(device=True, forceinline=True)
+    def tally_tile(row: Any, first: Any, last: Any, to: Any) -> None:
+        data, indices, place = to
+        tally(data, indices, first, last, place)
+
+    visit = active_tiles_of(_active, push_tile)
+    visit_tallying = active_tiles_of(_active, tally_tile)
 
     @cuda.jit(launch_bounds=_THREADS)
-    def tally_events(data: Any, indices: Any, indptr: Any, x: Any, y: Any, slices: Any, width: Any, many: Any) -> None:
-        hits = cuda.shared.array(1, np.int32)
+    def tally_events(
+        data: Any,
+        indices: Any,
+        indptr: Any,
+        x: Any,
+        y: Any,
+        few: Any,
+        pushing: Any,
+        tallying: Any,
+        slices: Any,
+        width: Any,
+    ) -> None:
         sums = cuda.shared.array(0, element)
-        queue = (
-            cuda.shared.array(ROOM, np.int64),
-            cuda.shared.array(ROOM, np.int64),
-            cuda.shared.array(ROOM, np.int64),
-            cuda.shared.array(1, np.int32),
-        )
-        if cuda.threadIdx.x == 0:
-            queue[3][0] = 0
+        listed = empty_list()
         rows = np.int64(x.size)
-        places = rows + np.int64(load(indptr, rows))
-        if _sampled(x, hits) < many:
-            share = (places + cuda.gridsize(1) // 32 - 1) // (cuda.gridsize(1) // 32)
-            begin = share_number(cuda.gridDim.x, cuda.blockIdx.x) * share
-            if begin < places:
-                visit(indptr, x, rows, begin, min(begin + share, places), (data, indices, y), queue)
-            finish(queue, (data, indices, y))
+        places = rows + indices.size
+        blocks, block = cuda.gridDim.x, cuda.blockIdx.x
+        if _sampled(x) < few:
+            visit(indptr, x, rows, places, pushing, blocks, block, listed, (data, indices, y))
             return
-        words = (width + 1) // 2 if homogeneous else width
-        for i in range(cuda.threadIdx.x, words, cuda.blockDim.x):
+        thread = np.int32(cuda.threadIdx.x)
+        i = thread
+        while i < ((width + 1) // 2 if homogeneous else width):
             sums[i] = 0
-        cuda.syncthreads()
-        low = np.int64(cuda.blockIdx.x % slices) * width
+            i += _THREADS
+        low = np.int64(block % slices) * width
         here = min(np.int64(width), y.size - low)
-        blocks = cuda.gridDim.x // slices  # for each slice of the columns
-        warps = np.int64(blocks * _WARPS)
-        share = (places + warps * shares - 1) // (warps * shares)
-        to = (data, indices, (sums, y, low, here))
-        if cuda.blockIdx.x < blocks * slices:
-            number = share_number(blocks, cuda.blockIdx.x // slices)
-            for begin in range(number * share, places, warps * share):
-                visit_tallying(indptr, x, rows, begin, min(begin + share, places), to, queue)
-        finish_tallying(queue, to)
+        groups = blocks // slices  # of blocks, one for each slice of the columns
+        if block < groups * slices:
+            to = (data, indices, (sums, y, low, here))
+            visit_tallying(indptr, x, rows, places, tallying, groups, block // slices, listed, to)
         cuda.syncthreads()
-        ahead = here * np.int64(cuda.blockIdx.x) // cuda.gridDim.x  # no two blocks add to one place at a time
-        for i in range(cuda.threadIdx.x, here, cuda.blockDim.x):
+        ahead = here * np.int64(block) // blocks  # no two blocks add to one place at a time
+        i = thread
+        while i < here:
             column = i + ahead if i + ahead < here else i + ahead - here
             found = total(sums, column)
             if found != 0:
                 add_to(y, low + column, found * np.float32(load(data, 0)) if homogeneous else found)
+            i += _THREADS
 
     return tally_events
 
@@ -210,21 +152,25 @@ def tally_launch(out: jax.ShapeDtypeStruct, operand: str, entries: int, homogene
       homogeneous: whether all entries have the weight ``data[0]``.
     """
     columns, each = out.size, 2 if homogeneous else 4
-    slices = math.ceil(columns * each / (SHARED_BYTES - _QUEUE))
+    slices = math.ceil(columns * each / (shared_bytes() - LIST_BYTES))
     many = MANY[homogeneous] * columns
     if operand != "binary" or out.dtype != jnp.float32 or slices > _MOST_SLICES or entries < many:
         return None
     width = math.ceil(columns / slices / 2) * 2
 
+    blocks = multiprocessors()
+
     def multiply(data: Any, indices: Any, indptr: Any, x: Any) -> Any:
         run = numba_cuda_kernel(
             _kernel(homogeneous),
             out,
-            grid=multiprocessors(),
+            grid=blocks,
             block=_THREADS,
             shared_mem=filling(width * each),
             output_init=0,
         )
-        return run(data, indices, indptr, x, slices=slices, width=width, many=math.ceil(many * _SAMPLES / entries))
+        pushing, tallying = (places_of(x.size, entries, groups * _SHARES) for groups in (blocks, blocks // slices))
+        few = math.ceil(many * _THREADS / entries)
+        return run(data, indices, indptr, x, few=few, pushing=pushing, tallying=tallying, slices=slices, width=width)
 
     return multiply

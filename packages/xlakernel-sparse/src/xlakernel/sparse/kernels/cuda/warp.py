@@ -33,25 +33,6 @@ def row_at(indptr: Any, rows: Any, entry: Any) -> Any:
 
 
 @cuda.jit(device=True, forceinline=True)
-def row_of_share(indptr: Any, rows: Any, place: Any) -> Any:
-    """Return the row that *place* is in, where each row takes a place, and then one for each of its entries.
-
-    Work that is shared out by such places is even, whether rows are long or empty.
-    """
-    lane = cuda.laneid
-    low, high = np.int64(0), np.int64(rows)
-    while high - low > 1:
-        step = (high - low + 31) // 32
-        row = low + (lane + 1) * step
-        before = False
-        if row < high:
-            before = load(indptr, row) + row <= place
-        low += cuda.popc(cuda.ballot_sync(ALL, before)) * step
-        high = min(low + step, high)
-    return low
-
-
-@cuda.jit(device=True, forceinline=True)
 def next_row(indptr: Any, rows: Any, row: Any, entry: Any) -> Any:
     """Return the row after *row* that begins at *entry* and is not empty, and where it ends."""
     place = min(row + 1 + cuda.laneid, rows - 1)

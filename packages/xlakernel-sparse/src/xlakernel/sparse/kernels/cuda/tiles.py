@@ -1,0 +1,136 @@
+"""The active rows of a block's part of a matrix, cut into tiles, which the block's warps then take in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import cuda
+
+from .memory import load
+from .walk import TILE
+from .warp import ALL
+
+#: Threads that list a share together. The fewer, the more shares there are, and the more multiprocessors have a part of
+#: a long row.
+LANES = 8
+#: How many tiles a block lists before it takes them.
+ROOM = 512
+#: Bytes of shared memory that the list needs.
+LIST_BYTES = ROOM * (8 + 8 + 4) + 64
+
+
+@cuda.jit(device=True, forceinline=True)
+def empty_list() -> Any:
+    """Return a list of tiles in shared memory: rows, first entries, numbers of entries, and how many there are."""
+    return (
+        cuda.shared.array(ROOM, np.int64),
+        cuda.shared.array(ROOM, np.int64),
+        cuda.shared.array(ROOM, np.int32),
+        cuda.shared.array(1, np.int32),
+    )
+
+
+@cuda.jit(device=True, forceinline=True)
+def _flags(flag: Any) -> Any:
+    """Return the flags of this thread's lanes as bits."""
+    mine = np.uint32(cuda.ballot_sync(ALL, flag)) >> np.uint32(cuda.laneid // LANES * LANES)
+    return mine & np.uint32((1 << LANES) - 1)
+
+
+@cuda.jit(device=True, forceinline=True)
+def _put(listed: Any, row: Any, first: Any, last: Any) -> Any:
+    """List tiles of a row's entries as long as there is room; return the first entry that is not listed."""
+    rows, firsts, counts, length = listed
+    if first < last:
+        stop = first // 4 * 4  # where four entries at once can be loaded
+        wanted = min((last - stop + (TILE - 1)) // TILE, np.int64(ROOM))
+        place = cuda.atomic.add(length, 0, np.int32(wanted))
+        while first < last and place < ROOM:
+            stop += TILE
+            rows[place], firsts[place], counts[place] = row, first, min(last, stop) - first
+            first = min(last, stop)
+            place += 1
+    return first
+
+
+@cuda.jit(device=True, forceinline=True)
+def _row_near_place(indptr: Any, rows: Any, place: Any, places: Any) -> Any:
+    """Return the row that *place* is in, or one a few rows before it; called by all threads of a warp.
+
+    Each row takes a place, and then one for each of its entries: work that is shared out by such places is even,
+    whether rows are long or empty. The first round asks around where the row would be if all were of one length.
+    """
+    lane = np.int64(cuda.laneid % LANES)
+    step = (rows + 1023) // 1024
+    asked = np.int64(np.float32(rows) * (np.float32(place) / np.float32(places))) - LANES // 2 * step
+    low, high = np.int64(0), np.int64(rows)
+    while cuda.any_sync(ALL, high - low > LANES):
+        row = asked + (lane + 1) * step
+        before = row < low
+        if low <= row and row < high:
+            before = load(indptr, row) + row <= place
+        found = np.int64(cuda.popc(_flags(before)))
+        if found < LANES:
+            high = min(high, asked + (found + 1) * step)
+        if found > 0:
+            low = max(low, asked + found * step)
+        step = (high - low + LANES - 1) // LANES
+        asked = low
+    return low
+
+
+def active_tiles_of(is_active: Callable[..., Any], take: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a device function, ``visit(indptr, x, rows, places, share, groups, group, listed, to)``.
+
+    It is for all threads of a block, of which there are *groups*, and calls ``take(row, first, last, to)`` with all
+    threads of a warp: for each tile of each active row in this block's part, at most `TILE` entries from *first* to
+    *last*. `LANES` threads list the active rows of a *share* of the *places*; see `_row_near_place` for these. Shares
+    beside each other are of different groups, so that a long row is the work of many multiprocessors; and all warps of
+    the block take what any of its threads listed, so that it does not matter which rows are active.
+
+    Args:
+      is_active: device function of *x* and a row.
+      take: device function; *to* is what it is handed.
+    """
+
+    @cuda.jit(device=True, forceinline=True)
+    def visit(
+        indptr: Any, x: Any, rows: Any, places: Any, share: Any, groups: Any, group: Any, listed: Any, to: Any
+    ) -> None:
+        begin = (np.int64(cuda.threadIdx.x // LANES) * groups + group) * share
+        end = min(begin + share, places)
+        base = _row_near_place(indptr, rows, begin, places)
+        if begin >= places:
+            base = rows
+        row, first, last = np.int64(0), np.int64(0), np.int64(0)
+        goes_on = 1
+        while goes_on != 0:
+            if cuda.threadIdx.x == 0:
+                listed[3][0] = 0
+            cuda.syncthreads()
+            has_room = True
+            while has_room:
+                first = _put(listed, row, first, last)
+                if cuda.any_sync(ALL, first < last):
+                    has_room = False
+                elif cuda.any_sync(ALL, base < rows):
+                    row = base + cuda.laneid % LANES
+                    begins_here = False
+                    if row < rows:
+                        first = np.int64(load(indptr, row))
+                        last = min(np.int64(load(indptr, row + 1)), end - row - 1)
+                        begins_here = first + row < end
+                        first = max(first, begin - row - 1) if is_active(x, row) else last
+                    base = base + LANES if _flags(begins_here) == np.uint32((1 << LANES) - 1) else rows
+                else:
+                    has_room = False
+            goes_on = cuda.syncthreads_or(np.int32(base < rows or first < last))
+            i = np.int32(cuda.threadIdx.x // 32)
+            while i < min(listed[3][0], np.int32(ROOM)):  # a range would divide
+                take(listed[0][i], listed[1][i], listed[1][i] + listed[2][i], to)
+                i += np.int32(cuda.blockDim.x // 32)
+            cuda.syncthreads()
+
+    return visit
