@@ -5,6 +5,7 @@ import json
 import pytest
 
 from xlakernel.command import backends, command_line
+from xlakernel.command import installed as installed_operators
 from xlakernel.command.backends import Offer, offers_of
 from xlakernel.command.facts import Facts
 from xlakernel.command.findings import Finding
@@ -27,7 +28,8 @@ def installed(monkeypatch):
     """Say which of our packages are installed."""
 
     def say(*packages):
-        monkeypatch.setattr(backends, "own_packages", lambda: ["xlakernel.core", "xlakernel.command", *packages])
+        for module in (backends, installed_operators):
+            monkeypatch.setattr(module, "own_packages", lambda: ["xlakernel.core", "xlakernel.command", *packages])
 
     say("xlakernel.numba", "xlakernel.cuda", "xlakernel.warp")
     return say

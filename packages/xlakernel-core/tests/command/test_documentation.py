@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from xlakernel.command import backends, command_line, doctor
+from xlakernel.command import backends, command_line, doctor, installed
 from xlakernel.command.facts import Facts
 from xlakernel.core import XLACustomKernel, __version__, operators
 
@@ -48,7 +48,7 @@ def documented(monkeypatch):
     for module in (doctor, backends):
         monkeypatch.setattr(module, "collect", lambda timeout: FACTS)
     monkeypatch.setattr(backends, "own_packages", lambda: ["xlakernel.core", "xlakernel.numba", "xlakernel.cuda"])
-    monkeypatch.setattr(backends, "load", lambda modules: {})
+    monkeypatch.setattr(installed, "load", lambda modules: {})
     monkeypatch.setenv("COLUMNS", "100")
     return PAGE.read_text("utf-8")
 
@@ -64,6 +64,6 @@ def test_backends(documented, capsys, monkeypatch, new_name):
         op.def_kernel(backend, platform, lambda outs: None)
     op.def_jax_kernel(lambda outs: None)
     op.name = "csrmv"
-    monkeypatch.setattr(backends, "_operators", lambda: {**operators(), "csrmv": op})
+    monkeypatch.setattr(installed, "operators", lambda: {**operators(), "csrmv": op})
     assert command_line.main(["backends", "csrmv"]) == 0
     assert f"```text\n$ xlakernel backends csrmv\n{capsys.readouterr().out}```" in documented

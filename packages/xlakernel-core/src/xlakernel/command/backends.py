@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import importlib
 import json
 import sys
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from .doctor import examine
 from .facts import collect, own_packages
 from .findings import Finding
+from .installed import find, unknown
 from .text import Printer
 
 if TYPE_CHECKING:
@@ -53,12 +52,9 @@ def backends(name: str | None, *, modules: Sequence[str], as_json: bool, timeout
     Returns:
       The exit status: 0; 1 if a package or module cannot be imported; 2 if there is no operator of this name.
     """
-    failed = load([package for package in own_packages() if package != "xlakernel.command"] + list(modules))
-    for module, why in failed.items():
-        sys.stderr.write(f"xlakernel: {module} cannot be imported: {why}\n")
-    known = _operators()
+    known, failed = find(modules)
     if name is not None and name not in known:
-        sys.stderr.write(f"xlakernel: {_unknown(name, known)}\n")
+        sys.stderr.write(f"xlakernel: {unknown(name, known)}\n")
         return 2
     facts = collect(timeout)
     findings = examine(facts)
@@ -71,17 +67,6 @@ def backends(name: str | None, *, modules: Sequence[str], as_json: bool, timeout
     else:
         _show(printer, offers)
     return int(bool(failed))
-
-
-def load(modules: Iterable[str]) -> dict[str, str]:
-    """Import modules, which registers their operators, and return why some of them cannot be."""
-    failed = {}
-    for module in modules:
-        try:
-            importlib.import_module(module)
-        except Exception as error:  # noqa: BLE001  # one that is broken must not hide the others
-            failed[module] = f"{type(error).__name__}: {error}"
-    return failed
 
 
 def offers_of(op: XLACustomKernel, findings: Sequence[Finding], platforms: Container[str]) -> list[Offer]:
@@ -111,18 +96,6 @@ def _against(platform: str, backend: str, findings: Sequence[Finding]) -> tuple[
     # Of several, the one that says most about this backend: a known incompatibility names the versions.
     problems = [finding for finding in stopping if finding.state == "problem"] or stopping
     return (problems[-1].text, problems[-1].mend) if problems else (None, None)
-
-
-def _operators() -> Mapping[str, XLACustomKernel]:
-    from xlakernel.core import operators
-
-    return operators()
-
-
-def _unknown(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=3)
-    listed = f" Did you mean {' or '.join(near)}?" if near else " `xlakernel backends` lists those that there are."
-    return f"there is no operator {name!r}.{listed}"
 
 
 def _show(printer: Printer, offers: Mapping[str, Sequence[Offer]]) -> None:

@@ -1,0 +1,54 @@
+"""The operators that there are: those of the packages of the namespace, and of modules that a user names."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from .facts import own_packages
+
+if TYPE_CHECKING:
+    from xlakernel.core import XLACustomKernel
+
+
+def find(modules: Sequence[str]) -> tuple[Mapping[str, XLACustomKernel], dict[str, str]]:
+    """Import what registers operators, and say on stderr what cannot be imported.
+
+    Args:
+      modules: modules to import beside the packages of the namespace.
+
+    Returns:
+      The operators by name, and why modules cannot be imported.
+    """
+    failed = load([package for package in own_packages() if package != "xlakernel.command"] + list(modules))
+    for module, why in failed.items():
+        sys.stderr.write(f"xlakernel: {module} cannot be imported: {why}\n")
+    return ({} if "xlakernel.core" in failed else operators()), failed
+
+
+def load(modules: Iterable[str]) -> dict[str, str]:
+    """Import modules, which registers their operators, and return why some of them cannot be."""
+    failed = {}
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except Exception as error:  # noqa: BLE001  # one that is broken must not hide the others
+            failed[module] = f"{type(error).__name__}: {error}"
+    return failed
+
+
+def operators() -> Mapping[str, XLACustomKernel]:
+    """Return the operators that are registered, by name."""
+    from xlakernel.core import operators
+
+    return operators()
+
+
+def unknown(name: str, known: Iterable[str]) -> str:
+    """Say that there is no operator of a name, and which there are like it."""
+    near = difflib.get_close_matches(name, list(known), n=3)
+    listed = f" Did you mean {' or '.join(near)}?" if near else " `xlakernel backends` lists those that there are."
+    return f"there is no operator {name!r}.{listed}"
