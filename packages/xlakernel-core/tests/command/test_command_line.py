@@ -78,7 +78,7 @@ def test_it_is_installed_as_a_script():
     assert [(script.name, script.load()) for script in scripts] == [("xlakernel", command_line.main)]
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["doctor", "--help"], ["backends", "--help"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["doctor", "--help"], ["backends", "--help"], ["bench", "--help"]])
 def test_help_says_what_the_exit_status_means(arguments, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "90")
     monkeypatch.setenv("NO_COLOR", "1")
@@ -95,7 +95,7 @@ def test_the_help_lists_every_command(capsys):
     with pytest.raises(SystemExit):
         command_line.main(["--help"])
     said = capsys.readouterr().out
-    assert "doctor" in said and "backends" in said
+    assert all(f"\n    {command} " in said for command in ("doctor", "backends", "bench"))
 
 
 ROWS = [

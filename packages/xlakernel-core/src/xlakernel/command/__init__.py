@@ -1,4 +1,4 @@
-"""The command ``xlakernel``: what is installed here, what does not go together, and what each operator offers.
+"""The command ``xlakernel``: what is installed here, what does not go together, what operators offer and cost.
 
 It lies beside `xlakernel.core`, not in it, so that it starts without JAX: it also runs where JAX cannot be imported.
 """

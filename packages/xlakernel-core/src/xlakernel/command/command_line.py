@@ -6,8 +6,10 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from .backends import backends
+from .bench import INTERRUPTED, Request, bench
 from .doctor import doctor
 from .facts import own_versions
 
@@ -19,7 +21,7 @@ def parser() -> argparse.ArgumentParser:
     version = own_versions().get("xlakernel-core", "unknown")
     top = argparse.ArgumentParser(
         prog="xlakernel",
-        description="Look at the kernels that are installed for JAX, and at what they need.",
+        description="Look at the kernels that are installed for JAX and at what they need, and measure them.",
         epilog=_EXIT_STATUS,
     )
     top.add_argument("--version", action="version", version=f"xlakernel-core {version}")
@@ -42,7 +44,65 @@ def parser() -> argparse.ArgumentParser:
         epilog="exit status: 0; 1 if a package cannot be imported; 2 if there is no such operator",
     )
     two.add_argument("operator", nargs="?", metavar="OPERATOR", help="show this operator only")
-    two.add_argument(
+    _add_import(two)
+    _add_common(two)
+    two.set_defaults(
+        run=lambda asked: backends(asked.operator, modules=asked.modules, as_json=asked.json, timeout=asked.timeout)
+    )
+    _add_bench(
+        commands.add_parser(
+            "bench",
+            help="compare the backends of operators: first their results, then their times",
+            description="Compare the backends of operators on this machine, with the cases that the operators have for "
+            "it: first the results of each backend, then the times of those that are right. What is timed are calls of "
+            "a jitted function; tables show the median of the rounds in µs, with the smallest and the largest.",
+            epilog="exit status: 0; 1 if a backend failed or its results differ, or a package cannot be imported; "
+            f"2 if what was asked for is not there, or nothing could be measured; {INTERRUPTED} after Ctrl-C, which "
+            "leaves what was measured by then. Examples: `xlakernel bench csrmv`, `xlakernel bench 'csr*' --case "
+            "'n=1000,*' --backend numba --backend jax`, `xlakernel bench sparse --json sparse.json`.",
+        )
+    )
+    return top
+
+
+def _add_bench(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add(
+        "operators",
+        nargs="+",
+        metavar="OPERATOR",
+        help="an operator; a pattern of names, such as 'csr*'; or a tag, such as sparse, for all that have it",
+    )
+    add("--platform", choices=["cpu", "gpu", "tpu"], help="where to measure (default: JAX's default device)")
+    add(
+        "--backend",
+        dest="backends",
+        metavar="BACKEND",
+        action="append",
+        default=[],
+        help="compare this one; may be repeated (default: all that can be used here)",
+    )
+    add(
+        "--case",
+        dest="cases",
+        metavar="PATTERN",
+        action="append",
+        default=[],
+        help="measure the cases of such names, as in 'n=1000,*'; may be repeated (default: all)",
+    )
+    add("--rounds", metavar="N", type=_count, default=20, help="measurements of each (default: 20)")
+    add("--seconds", metavar="S", type=_seconds, default=0.02, help="how long one is at least (default: 0.02)")
+    add("--json", metavar="FILE", help="write the results as JSON; - prints them, and the tables to stderr")
+    add("--plot", metavar="FILE", type=Path, help="draw a chart, such as a PNG; of several operators, FILE-OPERATOR")
+    _add_import(command)
+    _add_timeout(command)
+    command.set_defaults(
+        run=lambda asked: bench(Request(**{key: value for key, value in vars(asked).items() if key != "run"}))
+    )
+
+
+def _add_import(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
         *("--import", "-i"),
         dest="modules",
         metavar="MODULE",
@@ -50,15 +110,14 @@ def parser() -> argparse.ArgumentParser:
         default=[],
         help="import this module first, which has operators of your own; may be repeated",
     )
-    _add_common(two)
-    two.set_defaults(
-        run=lambda asked: backends(asked.operator, modules=asked.modules, as_json=asked.json, timeout=asked.timeout)
-    )
-    return top
 
 
 def _add_common(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="print JSON, for scripts")
+    _add_timeout(command)
+
+
+def _add_timeout(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--timeout",
         metavar="SECONDS",
@@ -75,6 +134,13 @@ def _seconds(text: str) -> float:
     return value
 
 
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"expected a number of 1 or more; got {text}")
+    return value
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command ``xlakernel``.
 
@@ -82,7 +148,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
       arguments: what stands behind its name; None: those of the process.
 
     Returns:
-      The exit status: 0 if all is well, 1 if there is a problem. What is not understood exits with status 2.
+      The exit status: 0 if all is well, 1 if there is a problem, 2 if what was asked for is not there, 130 after
+      Ctrl-C. What is not understood exits with status 2.
     """
     asked = parser().parse_args(arguments)
     try:
@@ -91,4 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # as `xlakernel doctor | head` closes it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except KeyboardInterrupt:
+        sys.stderr.write("xlakernel: interrupted\n")
+        return INTERRUPTED
     return status

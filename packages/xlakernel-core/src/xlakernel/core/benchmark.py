@@ -198,6 +198,11 @@ def _microseconds(seconds: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
+def default_platform() -> str:
+    """Return the platform of JAX's default device."""
+    return {"cpu": "cpu", "tpu": "tpu"}.get(jax.default_backend(), "gpu")
+
+
 def measure(
     op: XLACustomKernel,
     call: Callable[..., Any],
@@ -212,7 +217,7 @@ def measure(
 ) -> BenchmarkResult:
     """Time *call* with each backend of *op*; `XLACustomKernel.benchmark` has the arguments."""
     if platform is None:
-        platform = {"cpu": "cpu", "tpu": "tpu"}.get(jax.default_backend(), "gpu")
+        platform = default_platform()
     check_platform(platform, op.name)
     if cases is None:
         if op.benchmark_data is None:
