@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import nox
+import nox.command
 from nox.project import dependency_groups, load_toml
 from packaging.requirements import Requirement
 
@@ -238,22 +241,39 @@ def isolation(session: nox.Session, package: str) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure beside the peers: every benchmark, or the one named with its arguments."""
-    scripts = sorted(ROOT.glob("benchmarks/[!_]*.py"))
-    names = [path.stem for path in scripts]
-    arguments = session.posargs
-    if arguments and not arguments[0].startswith("-"):
-        if arguments[0] not in names:
-            session.error(f"there is no benchmark {arguments[0]!r}; there are {names}")
-        scripts, arguments = [scripts[names.index(arguments[0])]], arguments[1:]
+    """Measure beside the peers, on the CPU and on a GPU if there is one: every suite, or the one named.
+
+    `-- sparse --platform cpu` is one suite on one platform; `-- --quick` tries all and writes nothing.
+    """
+    scripts = {path.stem: path for path in sorted(ROOT.glob("benchmarks/[!_]*.py"))}
+    named, rest = session.posargs[:1], session.posargs[1:]
+    if not named or named[0].startswith("-"):
+        named, rest = list(scripts), session.posargs
+    if named[0] not in scripts:
+        session.error(f"there is no benchmark {named[0]!r}; there are {list(scripts)}")
     if CURRENT == "3.11":
         session.warn("brainevent asks for Python 3.12: it is not measured on this Python")
-    packages = ["core[export]", "numba", "sparse", "warp"]
+    wanted, peers = ["core[export]", "numba", "sparse", "warp"], group("bench")
     if has_gpu():
-        packages += [f"{name}[{newest_cuda()}]" for name in ("cuda", "warp")]
-    session.install(*editable(*packages), *group("bench"))
-    for script in scripts:
-        session.run("python", str(script), *arguments)
+        cuda = newest_cuda()
+        wanted += [f"{name}[{cuda}]" for name in ("cuda", "warp", "sparse")]
+        peers += group(f"bench-{cuda}")
+    session.install(*editable(*wanted), *peers)
+    before, ended = time.time(), {}
+    for name in named:
+        try:
+            session.run("python", str(scripts[name]), *rest)
+            ended[name] = "all marks hold"
+        except nox.command.CommandFailed:
+            ended[name] = "a mark does not hold, or it failed: see above"
+    for name, how in ended.items():
+        session.log(f"{name}: {how}")
+    for path in sorted(ROOT.glob("benchmarks/results/*.json")):
+        if path.stat().st_mtime >= before:
+            marks = json.loads(path.read_text("utf-8"))["marks"]
+            session.log(f"{path.relative_to(ROOT)}: {sum(mark['holds'] for mark in marks)} of {len(marks)} marks hold")
+    if set(ended.values()) != {"all marks hold"}:
+        session.error("not all marks hold")
 
 
 @nox.session

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import dataclasses
 import datetime
@@ -57,6 +58,32 @@ class Part(NamedTuple):
     title: str
     seconds: dict[str, list[float]]
     marks: list[Mark]
+
+
+def arguments(doc: str) -> argparse.ArgumentParser:
+    """Return a parser of what every benchmark takes, described by the first line of *doc*; for `parse`."""
+    parser = argparse.ArgumentParser(description=doc.partition("\n")[0])
+    where = "where to measure (both, if JAX has a CUDA device)"
+    parser.add_argument("--platform", choices=["cpu", "cuda"], help=where)
+    parser.add_argument("--rounds", type=int, default=15, help="measurements of each case (15)")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for JSON and PNG")
+    parser.add_argument("--quick", action="store_true", help="try it: 3 rounds, and nothing is written")
+    return parser
+
+
+def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Return the options; their ``platforms`` are those to measure on, and ``out`` is None if nothing is written."""
+    options = parser.parse_args()
+    if options.rounds < 3:
+        parser.error(f"--rounds must be at least 3; got {options.rounds}")
+    if options.platform == "cuda" and not gpu_devices():
+        parser.error("--platform cuda: JAX has no CUDA device here")
+    if options.quick:
+        options.rounds, options.out = 3, None
+    options.platforms = (
+        ["cpu", *(["cuda"] if gpu_devices() else [])] if options.platform is None else [options.platform]
+    )
+    return options
 
 
 def time_beside(

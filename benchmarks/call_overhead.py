@@ -1,6 +1,6 @@
 """What one call of a kernel costs, beside its peers and a C++ handler made from JAX's own header.
 
-    python benchmarks/call_overhead.py [--kernels numba|warp] [--only cpu|cuda] [--size 16] [--rounds 15]
+    python benchmarks/call_overhead.py [--kernels numba|warp] [--platform cpu|cuda] [--size 16] [--rounds 15]
                                        [--out benchmarks/results] [--quick]
 
 On the CPU every case adds two float32 vectors. "loop" is one iteration of a 1000-step ``fori_loop``, "call" a call of a
@@ -11,7 +11,6 @@ the median of the rounds' ratios. The exit status is 1 if a mark does not hold.
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import functools
 import shutil
@@ -31,11 +30,12 @@ import numba
 import numpy as np
 from _harness import (
     OURS,
-    RESULTS,
     Mark,
     Part,
+    arguments,
     gpu_devices,
     machine,
+    parse,
     plot,
     print_marks,
     print_table,
@@ -303,31 +303,26 @@ def report(parts: list[Part], name: str, platform: str, compiler: str, out: Path
 
 def main() -> int:
     """Measure, print, write; return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = arguments(__doc__)
     parser.add_argument("--kernels", choices=["numba", "warp"], help="whose kernels to measure (both)")
-    parser.add_argument("--only", choices=["cpu", "cuda"], help="where to measure (both, if there is a CUDA device)")
     parser.add_argument("--size", type=int, default=16, help="floats in a vector on the CPU (16)")
-    parser.add_argument("--rounds", type=int, default=15, help="measurements of each case (15)")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for JSON and PNG")
-    parser.add_argument("--quick", action="store_true", help="try it: 3 rounds, and nothing is written")
-    options = parser.parse_args()
-    if options.size < 1 or options.rounds < 3:
-        parser.error(f"--size must be at least 1 and --rounds at least 3; got {options.size} and {options.rounds}")
-    rounds, out = (3, None) if options.quick else (options.rounds, options.out)
+    options = parse(parser)
+    if options.size < 1:
+        parser.error(f"--size must be at least 1; got {options.size}")
 
-    size, holds = options.size, True
-    if options.only != "cuda":
+    size, rounds, out, holds = options.size, options.rounds, options.out, True
+    if "cpu" in options.platforms:
         if options.kernels != "warp":
             holds &= run_numba_cpu(size, rounds, out)
         if options.kernels != "numba":
             holds &= run_warp_cpu(size, rounds, out)
-    if options.only != "cpu" and not gpu_devices():
-        print("\nJAX has no CUDA device: calls on a GPU are not measured.")
-    elif options.only != "cpu":
+    if "cuda" in options.platforms:
         if options.kernels != "warp":
             holds &= run_numba_cuda(rounds, out)
         if options.kernels != "numba":
             holds &= run_warp_cuda(rounds, out)
+    else:
+        print("\nCalls on a GPU are not measured.")
     return 0 if holds else 1
 
 

@@ -1,6 +1,7 @@
 """What products of sparse matrices cost, beside SciPy, cuSPARSE and brainevent.
 
     python benchmarks/sparse.py [--platform cpu|cuda] [--rounds 15] [--only vectors …] [--out benchmarks/results]
+                                [--quick]
 
 All cases of a part are timed in turn, round by round, each as many calls inside one jitted loop; a ratio is the median
 of the rounds' ratios. The exit status is 1 if a mark does not hold. A part is a function in `PARTS`; what must hold is
@@ -9,7 +10,6 @@ in `_sparse_marks`.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import functools
 import os
@@ -23,7 +23,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from _fresh import measure
-from _harness import RESULTS, Mark, Part, machine, print_marks, print_table, save_chart, slug, summary, write_json
+from _harness import (
+    Mark,
+    Part,
+    arguments,
+    machine,
+    parse,
+    print_marks,
+    print_table,
+    save_chart,
+    slug,
+    summary,
+    write_json,
+)
 from _sparse_loops import Loop, in_brainevent, in_jit, on_device, on_host, time_loops
 from _sparse_marks import FIRST_CONVERSION, marks_of
 from _sparse_matrices import (
@@ -298,39 +310,40 @@ def _plot_scaling(chart: Any, medians: dict[str, float]) -> None:
     chart.legend(frameon=False, fontsize=8)
 
 
-def main() -> int:
-    """Measure, print, write; return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--platform", choices=list(SIZES), default="cpu", help="where to measure (cpu)")
-    parser.add_argument("--rounds", type=int, default=15, help="measurements of each case (15)")
-    parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS), help="parts to measure (all)")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for JSON and PNG")
-    options = parser.parse_args()
-    if options.rounds < 3:
-        parser.error(f"--rounds must be at least 3; got {options.rounds}")
-
+def run(platform: str, only: list[str], rounds: int, out: Path | None) -> bool:
+    """Measure, print and write what the products cost on a platform; return whether the marks hold."""
     load = [os.getloadavg()[0]]
-    with jax.default_device(jax.local_devices(backend=options.platform)[0]):
-        size = SIZES[options.platform]
+    with jax.default_device(jax.local_devices(backend=platform)[0]):
+        size = SIZES[platform]
         matrix = uniform(size)
-        setting = Setting(options.platform, size, options.rounds, matrix, matrix.prepare())
-        parts = {name: PARTS[name](setting) for name in options.only}
+        setting = Setting(platform, size, rounds, matrix, matrix.prepare())
+        parts = {name: PARTS[name](setting) for name in only}
     load.append(os.getloadavg()[0])
-    described = machine()
     for part in parts.values():
         print_table(f"{part.title}, µs", summary(part.seconds))
     marks = [mark for part in parts.values() for mark in part.marks]
     holds = print_marks(marks)
-    content = {
-        "machine": described,
-        "load_before_and_after": load,
-        "microseconds": {name: summary(part.seconds) for name, part in parts.items()},
-        "marks": [mark.as_dict() for mark in marks],
-    }
-    path = write_json(options.out, f"sparse-{slug(described, options.platform)}", content)
-    plot(path.with_suffix(".png"), parts, described, options.platform)
-    print(f"\nwritten: {path} and .png")
-    return 0 if holds else 1
+    if out is not None:
+        described = machine()
+        content = {
+            "machine": described,
+            "load_before_and_after": load,
+            "microseconds": {name: summary(part.seconds) for name, part in parts.items()},
+            "marks": [mark.as_dict() for mark in marks],
+        }
+        path = write_json(out, f"sparse-{slug(described, platform)}", content)
+        plot(path.with_suffix(".png"), parts, described, platform)
+        print(f"\nwritten: {path} and .png")
+    return holds
+
+
+def main() -> int:
+    """Measure, print, write; return the exit status."""
+    parser = arguments(__doc__)
+    parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS), help="parts to measure (all)")
+    options = parse(parser)
+    found = [run(platform, options.only, options.rounds, options.out) for platform in options.platforms]
+    return 0 if all(found) else 1
 
 
 if __name__ == "__main__":

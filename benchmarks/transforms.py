@@ -1,14 +1,15 @@
 """What transformations of a wrapped kernel cost: batches, gradients, exported programs, and memory.
 
-    python benchmarks/transforms.py [--rounds 15] [--only light-batch …] [--out benchmarks/results]
+    python benchmarks/transforms.py [--platform cpu] [--rounds 15] [--only light-batch …] [--out benchmarks/results]
+                                    [--quick]
 
+Everything here is measured on the CPU, also where there is a GPU.
 All cases of a part are timed in turn, round by round; a ratio is the median of the rounds' ratios. The exit status is 1
 if a mark does not hold. A part is a function in `PARTS` that returns what its cases took, and its marks.
 """
 
 from __future__ import annotations
 
-import argparse
 import functools
 import os
 import statistics
@@ -24,10 +25,11 @@ import jax.numpy as jnp
 import numpy as np
 from _fresh import measure, measure_first_call
 from _harness import (
-    RESULTS,
     Mark,
     Part,
+    arguments,
     machine,
+    parse,
     print_marks,
     print_table,
     ratio,
@@ -241,34 +243,34 @@ def plot(path: Path, parts: list[Part], described: dict[str, Any]) -> None:
 
 def main() -> int:
     """Measure, print, write; return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=15, help="measurements of each case (15)")
+    parser = arguments(__doc__)
     parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS), help="parts to measure (all)")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for JSON and PNG")
-    options = parser.parse_args()
-    if options.rounds < 3:
-        parser.error(f"--rounds must be at least 3; got {options.rounds}")
+    options = parse(parser)
+    if "cpu" not in options.platforms:
+        print("Nothing of this is measured on a GPU.")
+        return 0
 
     load = [os.getloadavg()[0]]
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
         parts = {name: PARTS[name](options.rounds) for name in options.only}
     load.append(os.getloadavg()[0])
     measured = {name: part for name, part in parts.items() if part.seconds}
-    described = machine()
     for part in measured.values():
         print_table(f"{part.title}, µs", summary(part.seconds))
     marks = [mark for part in parts.values() for mark in part.marks]
     holds = print_marks(marks)
-    content = {
-        "machine": described,
-        "load_before_and_after": load,
-        "microseconds": {name: summary(part.seconds) for name, part in measured.items()},
-        "marks": [mark.as_dict() for mark in marks],
-    }
-    path = write_json(options.out, f"transforms-{slug(described)}", content)
-    if measured:
-        plot(path.with_suffix(".png"), list(measured.values()), described)
-    print(f"\nwritten: {path} and .png")
+    if options.out is not None:
+        described = machine()
+        content = {
+            "machine": described,
+            "load_before_and_after": load,
+            "microseconds": {name: summary(part.seconds) for name, part in measured.items()},
+            "marks": [mark.as_dict() for mark in marks],
+        }
+        path = write_json(options.out, f"transforms-{slug(described)}", content)
+        if measured:
+            plot(path.with_suffix(".png"), list(measured.values()), described)
+        print(f"\nwritten: {path} and .png")
     return 0 if holds else 1
 
 
