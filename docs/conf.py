@@ -1,6 +1,7 @@
 """How Sphinx builds the documentation: `nox -s docs`.
 
-Every tutorial runs while it is built, but for those that need a GPU: `record_outputs.py` recorded what they print.
+Every tutorial runs while it is built, but for those that need a GPU: `record_outputs.py` recorded what they print. What
+is said of speed comes from the files in ``benchmarks/results``, by way of `measurements.py` and `readme_numbers.py`.
 """
 
 import json
@@ -17,6 +18,8 @@ import xlakernel.sparse
 import xlakernel.warp
 
 sys.path.insert(0, str(Path(__file__).parent))
+import measurements
+import readme_numbers
 import record_outputs
 
 project = "xlakernel"
@@ -64,8 +67,31 @@ def show_recorded_outputs(app, docname, source):
         raise ExtensionError(f"The outputs of {docname} cannot be shown: {error}") from error
 
 
+def show_measurements(app, docname, source):
+    """Put the tables into the page of what was measured."""
+    if docname != "performance":
+        return
+    results = measurements.read()
+    for result in results:
+        app.env.note_dependency(result.path)
+    try:
+        source[0] = measurements.show(source[0], results, Path(app.srcdir, f"{docname}.md"))
+    except measurements.ResultsError as error:
+        raise ExtensionError(str(error)) from error
+
+
+def check_readme(app):
+    """Refuse to build where the README has other numbers than those that were measured."""
+    try:
+        readme_numbers.check()
+    except measurements.ResultsError as error:
+        raise ExtensionError(str(error)) from error
+
+
 def setup(app):
+    app.connect("builder-inited", check_readme)
     app.connect("source-read", show_recorded_outputs)
+    app.connect("source-read", show_measurements)
 
 
 default_role = "py:obj"  # the docstrings write `name` for what can be linked
