@@ -80,9 +80,8 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
         parser.error("--platform cuda: JAX has no CUDA device here")
     if options.quick:
         options.rounds, options.out = 3, None
-    options.platforms = (
-        ["cpu", *(["cuda"] if gpu_devices() else [])] if options.platform is None else [options.platform]
-    )
+    here = ["cpu", "cuda"] if gpu_devices() else ["cpu"]
+    options.platforms = here if options.platform is None else [options.platform]
     return options
 
 

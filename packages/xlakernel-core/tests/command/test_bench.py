@@ -1,5 +1,6 @@
 """``xlakernel bench``: what is measured of which operators, what is written, and what the exit status says."""
 
+import contextlib
 import io
 import json
 import os
@@ -174,6 +175,15 @@ def test_charts(make_op, tmp_path):
     assert all(found.read_bytes().startswith(b"\x89PNG") for found in tmp_path.iterdir())
 
 
+def test_what_cannot_be_written_after_all_is_a_problem(make_op, capsys, tmp_path):
+    pytest.importorskip("matplotlib")
+    op = make_op()
+    assert measure(op.name, "--plot", str(tmp_path / "chart.abc"), "--json", str(tmp_path)) == 1
+    out = capsys.readouterr().out
+    assert "chart.abc: ValueError" in out and f"{tmp_path}: IsADirectoryError" in out
+    assert "1 operator measured, 2 problems." in out
+
+
 def test_what_was_measured_before_ctrl_c_stays(make_op, capsys, tmp_path):
     def interrupted(*, platform):
         raise KeyboardInterrupt
@@ -213,6 +223,16 @@ def test_progress_is_a_line_for_each_part_where_there_is_no_terminal():
     assert out.getvalue() == "first (1 of 2)\nof a library\n"
 
 
+def read_all(terminal):
+    """Return what was written to a terminal that nobody writes to any more."""
+    said = b""
+    with contextlib.suppress(OSError):  # so Linux says that it ends
+        while part := os.read(terminal, 4000):
+            said += part
+    os.close(terminal)
+    return said.decode()
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals")
 @pytest.mark.parametrize("term", ["xterm", "dumb"])
 def test_progress_is_a_bar_in_a_terminal(monkeypatch, term):
@@ -226,9 +246,7 @@ def test_progress_is_a_bar_in_a_terminal(monkeypatch, term):
         progress.step(2, 2, "done")
         progress.clear()
         progress.clear()
-        out.flush()
-        said = os.read(ours, 4000).decode()
-    os.close(ours)
+    said = read_all(ours)
     if term == "dumb":
         assert said == "first\r\nof a library\r\n"
         return

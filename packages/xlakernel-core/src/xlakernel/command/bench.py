@@ -59,7 +59,7 @@ class Outcome:
 
     Attributes:
       results: what operators took.
-      failed: why operators, or modules, could not be measured though they should.
+      failed: why operators could not be measured though they should, modules not imported or files not written.
       skipped: why operators, or backends of them, were left out.
       interrupted: whether the user stopped it.
     """
@@ -71,7 +71,7 @@ class Outcome:
 
     @property
     def problems(self) -> int:
-        """How many backends failed or had wrong results, and how many operators and modules failed."""
+        """How many backends failed or had wrong results, and what else failed."""
         found = [one for result in self.results for one in result.measurements if one.problem is not None]
         return len(found) + len(self.failed)
 
@@ -87,8 +87,8 @@ def bench(request: Request) -> int:
     """Compare the backends of operators.
 
     Returns:
-      The exit status: 0; 1 if a backend fails or its results differ, or something cannot be imported; 2 if what was
-      asked for is not there; `INTERRUPTED`.
+      The exit status: 0; 1 if a backend fails or its results differ, or something cannot be imported or written; 2 if
+      what was asked for is not there; `INTERRUPTED`.
     """
     refused = _refuse_files(request)
     if refused is not None:
@@ -145,6 +145,9 @@ def _plan(ops: Iterable[XLACustomKernel], request: Request, facts: Facts, outcom
     findings = examine(facts)
     jobs = []
     for op in ops:
+        if op.benchmark_data is None:
+            outcome.skipped[op.name] = "it has no cases of its own (def_benchmark_data)"
+            continue
         offers = {
             offer.backend: offer for offer in offers_of(op, findings, facts.platforms) if offer.platform == platform
         }
@@ -152,9 +155,7 @@ def _plan(ops: Iterable[XLACustomKernel], request: Request, facts: Facts, outcom
         # One that is asked for is measured whatever the doctor says, and says itself what is wrong.
         usable = wanted if request.backends else [name for name in wanted if offers[name].stopped is None]
         outcome.skipped |= {f"{op.name}, {name}": _why(offers[name]) for name in wanted if name not in usable}
-        if op.benchmark_data is None:
-            outcome.skipped[op.name] = "it has no cases of its own (def_benchmark_data)"
-        elif not wanted:
+        if not wanted:
             named = " or ".join(request.backends) or "kernel"
             outcome.skipped[op.name] = f"it has no {named} for {platform}; there is {', '.join(offers) or 'none'}"
         elif usable:
@@ -176,7 +177,7 @@ def _run(jobs: Sequence[_Job], request: Request, printer: Printer, outcome: Outc
                 # Warp says on stdout what it loads; the tables and the JSON are to be alone there.
                 with contextlib.redirect_stdout(progress):
                     cases = _cases(job, request.cases)
-                    result = _measure(job, cases, request, progress) if cases else None
+                    result = _measure(job, cases, request, progress) if cases or not request.cases else None
             except Exception as error:  # noqa: BLE001  # one that is broken must not hide the others
                 outcome.failed[job.op.name] = f"{type(error).__name__}: {error}"
                 continue
@@ -190,7 +191,7 @@ def _run(jobs: Sequence[_Job], request: Request, printer: Printer, outcome: Outc
             printer.line()
             printer.out.flush()
             if request.plot is not None:
-                result.plot(_chart(request.plot, job.op.name, several=len(jobs) > 1))
+                _draw(result, _chart(request.plot, job.op.name, several=len(jobs) > 1), outcome)
     except KeyboardInterrupt:
         outcome.interrupted = True
 
@@ -213,6 +214,13 @@ def _measure(job: _Job, cases: list[BenchmarkCase], request: Request, progress: 
     )
 
 
+def _draw(result: BenchmarkResult, path: Path, outcome: Outcome) -> None:
+    try:
+        result.plot(path)
+    except (OSError, ValueError) as error:  # ValueError: matplotlib knows no such format
+        outcome.failed[str(path)] = f"{type(error).__name__}: {error}"
+
+
 def _chart(path: Path, operator: str, *, several: bool) -> Path:
     return path.with_name(f"{path.stem}-{operator}{path.suffix}") if several else path
 
@@ -224,8 +232,11 @@ def _write_json(request: Request, outcome: Outcome) -> None:
     text = json.dumps(content, indent=2) + "\n"
     if request.json == "-":
         sys.stdout.write(text)
-    else:
+        return
+    try:
         Path(request.json).write_text(text, "utf-8")
+    except OSError as error:
+        outcome.failed[request.json] = f"{type(error).__name__}: {error}"
 
 
 def _summarise(outcome: Outcome, printer: Printer) -> None:
