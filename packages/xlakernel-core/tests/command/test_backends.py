@@ -126,6 +126,13 @@ def test_a_module_that_fails_does_not_hide_the_others(op, quick, capsys, monkeyp
     assert said.out.splitlines()[0].split() == ["of_my_own", "cpu", "jax*"]
 
 
+def test_where_core_cannot_be_imported_that_is_what_is_said(quick, capsys, monkeypatch):
+    monkeypatch.setattr(installed_operators, "load", lambda modules: {"xlakernel.core": "ImportError: no jax"})
+    assert command_line.main(["backends"]) == 1
+    assert capsys.readouterr().err == "xlakernel: xlakernel.core cannot be imported: ImportError: no jax\n"
+    assert command_line.main(["bench", "any"]) == 2
+
+
 def test_the_packages_that_are_installed_are_imported(run):
     done = run("backends", "--json")
     found = json.loads(done.stdout)
