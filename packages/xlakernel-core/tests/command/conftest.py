@@ -13,8 +13,10 @@ import pytest
 
 import xlakernel
 
-# Ours are there too where they are imported from their sources.
-SOURCES = [str(Path(path).parent) for path in xlakernel.__path__]
+LIBRARIES = sorted({Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")})
+# Ours are there too where they are imported from their sources; installed ones are among the libraries, and on the path
+# those would be found whatever is left out.
+SOURCES = [str(Path(path).parent) for path in xlakernel.__path__ if Path(path).parent not in LIBRARIES]
 
 
 class Environment:
@@ -25,7 +27,7 @@ class Environment:
         venv.EnvBuilder(symlinks=True, with_pip=False).create(folder)
         self.variables = {}
         (self.libraries,) = folder.glob("lib/python*/site-packages")
-        for path in sorted({Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}):
+        for path in LIBRARIES:
             for entry in path.iterdir():
                 if entry.name.split("-")[0].split(".")[0] not in without:
                     with contextlib.suppress(FileExistsError):
