@@ -29,3 +29,33 @@ from .operators.csr import csrmv as csrmv
 from .operators.csr import weighted_csrmm as weighted_csrmm
 from .operators.csr import weighted_csrmv as weighted_csrmv
 from .operators.sampled import csr_sddmm as csr_sddmm
+
+__all__ = [
+    "COO",
+    "CSC",
+    "CSR",
+    "BinaryArray",
+    "BitPackedArray",
+    "CompactArray",
+    "EventArray",
+    "ShardedMatrix",
+    "SparseMatrix",
+    "WeightedArray",
+    "__version__",
+    "binary_coomm",
+    "binary_coomv",
+    "binary_csrmm",
+    "binary_csrmv",
+    "compact_csrmv",
+    "coomm",
+    "coomv",
+    "csr_sddmm",
+    "csr_to_csc",
+    "csr_transpose",
+    "csrmm",
+    "csrmv",
+    "weighted_coomm",
+    "weighted_coomv",
+    "weighted_csrmm",
+    "weighted_csrmv",
+]

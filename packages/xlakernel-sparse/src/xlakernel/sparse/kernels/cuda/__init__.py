@@ -8,14 +8,3 @@ from .product import product as product
 from .sampled import sampled_product as sampled_product
 from .transpose import transpose as transpose
 from .transpose import transpose_with_data as transpose_with_data
-
-__all__ = [
-    "blocked_product",
-    "compact_product",
-    "coo_product",
-    "product",
-    "sampled_product",
-    "shared_bytes",
-    "transpose",
-    "transpose_with_data",
-]
