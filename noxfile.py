@@ -30,9 +30,21 @@ DEVICES = ["cuda12", "cuda13"]
 CHECKS = ROOT / ".ci" / "checks"
 PREFIX = "xlakernel-"
 TOOLS = load_toml(ROOT / "pyproject.toml")
+ROOMS = load_toml(CHECKS / "rooms.toml")
 PROJECTS = {
     path.parent.name.removeprefix(PREFIX): load_toml(path)
     for path in sorted(ROOT.glob(f"packages/{PREFIX}*/pyproject.toml"))
+}
+
+# Files of tests side by side: each has kernels of its own, which its tests share.
+SIDE_BY_SIDE = ["--numprocesses=auto", "--maxprocesses=8", "--dist=loadfile"]
+# What a dry run tries of a package that is installed from its wheel: how it imports, and its first kernels.
+QUICK = {
+    "core": ["test_import.py", "test_operator.py", "test_native_callee.py", "command/test_documentation.py"],
+    "cuda": ["test_package.py", "test_environment.py"],
+    "numba": ["test_registration.py"],
+    "sparse": ["test_package.py", "test_validation.py", "test_tutorial.py::test_product_with_a_vector"],
+    "warp": ["test_package.py", "test_types.py", "test_values.py::test_several_outputs_of_other_shapes_and_dtypes"],
 }
 
 # The Python that runs nox is always one to test on, whether or not its name is on the PATH.
@@ -87,9 +99,20 @@ def split_posargs(session: nox.Session) -> tuple[list[str], list[str]]:
 
 def only_packages(session: nox.Session) -> list[str]:
     packages, rest = split_posargs(session)
-    if rest:
+    if set(rest) - {"--quick"}:
         session.error(f"not a package: {rest}; there are {list(PROJECTS)}")
     return packages
+
+
+def test_requirements(package: str, device: str) -> tuple[list[str], list[str]]:
+    """Return what the package's tests need on a device: packages of this repository, and what an index has."""
+    lines = [*dependency_groups(PROJECTS[package], "test")]
+    if f"test-{device}" in PROJECTS[package].get("dependency-groups", {}):
+        lines += dependency_groups(PROJECTS[package], f"test-{device}")
+    local = [line.removeprefix(PREFIX) for line in lines if line.startswith(PREFIX)]
+    wanted = f"{package}[{device}]" if device in extras(package) else package
+    others = [line for line in lines if not line.startswith(PREFIX)]
+    return closure(wanted, *local), [*group("test"), *others]
 
 
 def run_tests(session: nox.Session, package: str, device: str, *install: str) -> None:
@@ -99,17 +122,11 @@ def run_tests(session: nox.Session, package: str, device: str, *install: str) ->
         session.skip(f"asked for {named} only")
     if device != "cpu" and not has_gpu():
         session.error(f"{device} needs an NVIDIA GPU, and nvidia-smi finds none")
-    requirements = [*dependency_groups(PROJECTS[package], "test")]
-    if f"test-{device}" in PROJECTS[package].get("dependency-groups", {}):
-        requirements += dependency_groups(PROJECTS[package], f"test-{device}")
-    local = [line for line in requirements if line.startswith(PREFIX)]
-    wanted = f"{package}[{device}]" if device in extras(package) else package
-    packages = editable(wanted, *(line.removeprefix(PREFIX) for line in local))
-    session.install(*install, *packages, *group("test"), *(line for line in requirements if line not in local))
+    packages, requirements = test_requirements(package, device)
+    session.install(*install, *editable(*packages), *requirements)
     env = {"JAX_PLATFORMS": "cpu"}
-    # Files side by side: each has kernels of its own, which its tests share. What is handed to pytest comes later, so
-    # that `-- -m "not gpu"` has the long grids too.
-    marked = ["-m", "not gpu and not slow", "--numprocesses=auto", "--maxprocesses=8", "--dist=loadfile"]
+    # What is handed to pytest comes later, so that `-- -m "not gpu"` has the long grids too.
+    marked = ["-m", "not gpu and not slow", *SIDE_BY_SIDE]
     if device != "cpu":
         env = {"JAX_PLATFORMS": "cuda,cpu", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
         marked = []
@@ -202,24 +219,59 @@ def layers(session: nox.Session) -> None:
     session.run("python", str(CHECKS / "check_layers.py"))
 
 
+def kept(*paths: str) -> list[str]:
+    """Return the files under *paths* that git has or would add."""
+    listing = ["git", "-C", str(ROOT), "ls-files", "--cached", "--others", "--exclude-standard", "--", *paths]
+    found = subprocess.run(listing, check=True, capture_output=True, text=True).stdout
+    return [name for name in found.splitlines() if (ROOT / name).is_file()]
+
+
+def copy(names: list[str], away: str) -> None:
+    for name in names:
+        target = Path(away, name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / name, target)
+
+
 @nox.session
 def build(session: nox.Session) -> None:
-    """Build and check a wheel and a source archive of each package, or of those named."""
+    """Build a wheel and a source archive of each package, or of those named, twice: the same bytes, and all in them."""
     session.install(*group("build"))
-    for package in (re.sub(r"\[.*", "", name) for name in closure(*only_packages(session))):
-        for old in DIST.glob(f"xlakernel_{package}-*"):
-            old.unlink()
-        folder = f"packages/{PREFIX}{package}"
-        session.run("python", "-m", "build", "--no-isolation", "--outdir", str(DIST), folder)
-        files = [str(path) for path in DIST.glob(f"xlakernel_{package}-*")]
-        session.run("twine", "check", "--strict", *files)
-        session.run("python", str(CHECKS / "check_wheel.py"), package, *files)
+    named = only_packages(session)
+    needed = [name for package in named for name in test_requirements(package, "cpu")[0]]
+    when = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=ROOT, check=True, capture_output=True, text=True)
+    env = {"SOURCE_DATE_EPOCH": when.stdout.strip()}
+    with tempfile.TemporaryDirectory() as away:
+        copy(kept(".gitignore", "packages"), away)
+        for package in sorted({re.sub(r"\[.*", "", name) for name in needed}):
+            for old in DIST.glob(f"xlakernel_{package}-*"):
+                old.unlink()
+            folder = f"packages/{PREFIX}{package}"
+            command = ["python", "-m", "build", "--no-isolation", "--outdir"]
+            session.run(*command, str(DIST), folder, env=env, silent=True)
+            # Elsewhere, from copies made now, and the wheel without the way through the source archive.
+            session.run(*command, f"{away}/dist", "--sdist", "--wheel", f"{away}/{folder}", env=env, silent=True)
+            files = sorted(DIST.glob(f"xlakernel_{package}-*"))
+            for path in files:
+                if path.read_bytes() != Path(away, "dist", path.name).read_bytes():
+                    session.error(f"{path.name} came out differently when it was built again")
+            session.run("twine", "check", "--strict", *map(str, files))
+            session.run("python", str(CHECKS / "check_wheel.py"), package, *map(str, files))
+
+
+def wheels(packages: list[str]) -> list[str]:
+    """Return what to install for *packages* and their extras: the wheels that `build` made."""
+    found = []
+    for needed in packages:
+        bare, bracket, inside = needed.partition("[")
+        found += [f"{path}{bracket}{inside}" for path in DIST.glob(f"xlakernel_{bare}-*.whl")]
+    return found
 
 
 def opened() -> list[str]:
-    """Return each package alone, and with each of its extras that are not for a device."""
-    rows = [(name, extra) for name in PROJECTS for extra in ["", *extras(name)]]
-    return [f"{n}[{e}]" if e else n for n, e in rows if e not in DEVICES]
+    """Return each package alone, and with each of its extras that opens a room."""
+    rooms = [(name, room) for name, rule in ROOMS.items() for room in rule.get("rooms", {}).values()]
+    return [*PROJECTS, *(f"{name}[{room['extra']}]" for name, room in rooms if "extra" in room)]
 
 
 @nox.session(requires=["build"], reuse_venv=False)
@@ -229,14 +281,34 @@ def isolation(session: nox.Session, package: str) -> None:
     name, _, extra = package.rstrip("]").partition("[")
     if name not in only_packages(session):
         session.skip(f"asked for {session.posargs} only")
-    wheels = []
-    for needed in closure(package):
-        bare, bracket, inside = needed.partition("[")
-        wheels += [f"{path}{bracket}{inside}" for path in DIST.glob(f"xlakernel_{bare}-*.whl")]
-    session.install(*wheels)
+    session.install(*wheels(closure(package)))
     script = [str(CHECKS / "check_isolation.py"), name, *([extra] if extra else [])]
     with tempfile.TemporaryDirectory() as away, session.chdir(away):
         session.run("python", "-E", "-s", *script, env={"JAX_PLATFORMS": "cpu"})
+
+
+@nox.session(python=PYTHONS, name="tests-wheel", requires=["build"], reuse_venv=False)
+@each_package
+def tests_wheel(session: nox.Session, package: str) -> None:
+    """Test a package as it is installed from wheels, outside the repository; `-- numba --quick` tries a part."""
+    if package not in only_packages(session):
+        session.skip(f"asked for {session.posargs} only")
+    packages, requirements = test_requirements(package, "cpu")
+    session.install(*wheels(packages), *requirements)
+    folder = f"packages/{PREFIX}{package}"
+    modules = [f"xlakernel.{name}" for name in (package, *ROOMS[package].get("beside", []))]
+    paths = [f"{folder}/tests", "--pyargs", *modules, "--doctest-modules"]
+    # A room whose extra is not installed has no examples to run; `isolation` imports it.
+    options = ["-m", "not gpu", *SIDE_BY_SIDE, "--doctest-ignore-import-errors"]
+    if "--quick" in session.posargs:
+        paths, options = [f"{folder}/tests/{name}" for name in QUICK[package]], ["-m", "not gpu and not slow"]
+    with tempfile.TemporaryDirectory() as away:
+        # All that tests read, but for the sources of the packages.
+        copy([name for name in kept("pyproject.toml", "docs", "packages") if "/src/" not in name], away)
+        shutil.copyfile(CHECKS / "conftest_installed.py", Path(away, "conftest.py"))
+        with session.chdir(away):
+            env = {"JAX_PLATFORMS": "cpu", "PYTHONPATH": None}
+            session.run("python", "-m", "pytest", "-p", "no:cacheprovider", *paths, *options, env=env)
 
 
 @nox.session
@@ -285,17 +357,33 @@ def docs(session: nox.Session) -> None:
     session.run("python", "-m", "sphinx", "-W", "--keep-going", "-b", "html", *paths, env=env)
 
 
-@nox.session(venv_backend="none")
+@nox.session
 def release(session: nox.Session) -> None:
-    """Check all that must hold before PACKAGE is tagged, then say how: `nox -s release -- core`."""
-    check = [sys.executable, str(CHECKS / "check_release.py"), *session.posargs]
-    session.run(*check)
-    package = session.posargs[0]
-    checks = ["lint", "typecheck", "layers"]
-    checks += [f"isolation({name})" for name in opened() if name.split("[")[0] == package]
-    tested = [f"minimum-versions({package})", *(f"tests-{python}({package})" for python in PYTHONS)]
+    """Check all that must hold before PACKAGE is tagged, then say how: `nox -s release -- core`.
+
+    `nox -s release -- --dry-run` tries it with every package, or with those named, on any day.
+    """
+    packages, options = split_posargs(session)
+    dry = "--dry-run" in options
+    if not dry and len(packages) != 1:
+        session.error(f"one package is released at a time: name one of {list(PROJECTS)}")
+    session.install(*group("release"))
+    session.run("pytest", "-q", ".ci/tests")
+    check = ["python", str(CHECKS / "check_release.py")]
+    for package in packages:
+        session.run(*check, package, *options)
     again = [sys.executable, "-m", "nox", "-f", __file__, "--stop-on-first-error", "-s"]
-    session.run(*again, *checks, "--", package)
-    session.run(*again, *tested, "--", package, "-m", "not gpu")
-    if len(session.posargs) == 1:
-        session.run(*check, "--print")
+    alone = [f"isolation({name})" for name in opened() if name.partition("[")[0] in packages]
+    if dry:
+        quick = [f"tests-wheel-{CURRENT}({name})" for name in packages]
+        session.run(*again, *alone, *quick, "--", *packages, "--quick", external=True)
+        session.log("A dry run does not refuse what only a release must have, which was said above, and leaves out:")
+        session.log("- lint, typecheck and layers, other Pythons and the oldest dependencies: .ci/run has them;")
+        session.log("- the tests of the installed wheels, but for those in QUICK of noxfile.py.")
+        return
+    (package,) = packages
+    tested = [f"tests-wheel-{python}({package})" for python in PYTHONS]
+    session.run(*again, "lint", "typecheck", "layers", *alone, *tested, "--", package, external=True)
+    session.run(*again, f"minimum-versions({package})", "--", package, "-m", "not gpu", external=True)
+    if not options:
+        session.run(*check, package, "--print")
