@@ -303,8 +303,8 @@ def tests_wheel(session: nox.Session, package: str) -> None:
     if "--quick" in session.posargs:
         paths, options = [f"{folder}/tests/{name}" for name in QUICK[package]], ["-m", "not gpu and not slow"]
     with tempfile.TemporaryDirectory() as away:
-        # All that tests read, but for the sources of the packages.
-        copy([name for name in kept("pyproject.toml", "docs", "packages") if "/src/" not in name], away)
+        # Tests read pages of the documentation and scripts: all is there but the sources of the packages.
+        copy([name for name in kept() if "/src/" not in name], away)
         shutil.copyfile(CHECKS / "conftest_installed.py", Path(away, "conftest.py"))
         with session.chdir(away):
             env = {"JAX_PLATFORMS": "cpu", "PYTHONPATH": None}
