@@ -139,5 +139,10 @@ def load_kernel(kernel: int) -> Any:
 
 
 def allow_shared_mem(function: Any, nbytes: int) -> None:
-    """Let launches of a ``CUfunction`` ask for this much dynamic shared memory."""
-    check(cuda.cuFuncSetAttribute(cuda.CUfunction(int(function)), _MAX_DYNAMIC_SHARED_MEM, nbytes))
+    """Let launches of a ``CUfunction`` ask for this much dynamic shared memory, or for more where they could before.
+
+    What was recorded earlier may launch the same function with more than this.
+    """
+    function = cuda.CUfunction(int(function))
+    if nbytes > check(cuda.cuFuncGetAttribute(_MAX_DYNAMIC_SHARED_MEM, function)):
+        check(cuda.cuFuncSetAttribute(function, _MAX_DYNAMIC_SHARED_MEM, nbytes))
