@@ -350,11 +350,11 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Build the documentation, which runs the pages that need no GPU; warnings are errors."""
+    """Build the documentation, which runs the pages that need no GPU, two at a time; warnings are errors."""
     session.install(*editable("core[testing]", *PROJECTS), *group("docs"))
     paths = ["docs", "docs/_build/html", *session.posargs]
     env = {"JAX_PLATFORMS": "cpu"}
-    session.run("python", "-m", "sphinx", "-W", "--keep-going", "-b", "html", *paths, env=env)
+    session.run("python", "-m", "sphinx", "-W", "--keep-going", "-j", "2", "-b", "html", *paths, env=env)
 
 
 @nox.session

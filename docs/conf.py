@@ -88,10 +88,26 @@ def check_readme(app):
         raise ExtensionError(str(error)) from error
 
 
+# What `sphinx -j` gives to a process is a row of pages, alphabetically. So one process gets all the tutorials, and the
+# page that takes longest comes late.
+SLOWEST = "tutorials/spiking-networks"
+
+
+def spread_pages(app, env, docnames):
+    """Let one process begin with the slowest page, which the pages without code follow, and others with the rest."""
+
+    def order(docname):
+        runs = docname not in RECORDED and "{code-cell}" in Path(env.doc2path(docname)).read_text("utf-8")
+        return docname != SLOWEST, runs, docname
+
+    docnames.sort(key=order)
+
+
 def setup(app):
     app.connect("builder-inited", check_readme)
     app.connect("source-read", show_recorded_outputs)
     app.connect("source-read", show_measurements)
+    app.connect("env-before-read-docs", spread_pages)
 
 
 default_role = "py:obj"  # the docstrings write `name` for what can be linked
