@@ -234,6 +234,14 @@ def copy(names: list[str], away: str) -> None:
 
 
 @nox.session
+def reference(session: nox.Session) -> None:
+    """Check that the reference has every public name, its arguments and errors, and that each has a test."""
+    with session.chdir(CHECKS):
+        session.run("python", "-m", "unittest", "test_reference")
+    session.run("python", str(CHECKS / "check_reference.py"))
+
+
+@nox.session
 def build(session: nox.Session) -> None:
     """Build a wheel and a source archive of each package, or of those named, twice: the same bytes, and all in them."""
     session.install(*group("build"))
@@ -378,12 +386,12 @@ def release(session: nox.Session) -> None:
         quick = [f"tests-wheel-{CURRENT}({name})" for name in packages]
         session.run(*again, *alone, *quick, "--", *packages, "--quick", external=True)
         session.log("A dry run does not refuse what only a release must have, which was said above, and leaves out:")
-        session.log("- lint, typecheck and layers, other Pythons and the oldest dependencies: .ci/run has them;")
+        session.log("- lint, typecheck, layers and reference, other Pythons and the oldest dependencies: .ci/run has them;")
         session.log("- the tests of the installed wheels, but for those in QUICK of noxfile.py.")
         return
     (package,) = packages
     tested = [f"tests-wheel-{python}({package})" for python in PYTHONS]
-    session.run(*again, "lint", "typecheck", "layers", *alone, *tested, "--", package, external=True)
+    session.run(*again, "lint", "typecheck", "layers", "reference", *alone, *tested, "--", package, external=True)
     session.run(*again, f"minimum-versions({package})", "--", package, "-m", "not gpu", external=True)
     if not options:
         session.run(*check, package, "--print")

@@ -207,3 +207,9 @@ def test_a_platform_without_kernels(op):
         BackendNotFoundError, match=r"no kernel for platform 'tpu'; there are kernels for \['cpu', 'gpu'\]"
     ):
         lower(lambda x: op(x, outs=x), "tpu")
+
+
+def test_the_first_backend_stays_the_first(op):
+    op.set_default("cpu", "b")
+    assert op.first_backend("cpu") == "a"
+    assert op.first_backend("tpu") is None

@@ -298,3 +298,16 @@ def test_programs_know_that_they_are_exported():
     exported.serialize(vjp_order=1)
     assert seen and all(exporting for _, exporting in seen)
     assert not is_exporting()
+
+
+def test_what_a_program_says_of_itself(blob):
+    exported = export(jax.jit(lambda x, *, by: (x * by, x.sum())))(X, by=jnp.float32(2))
+    assert [aval.shape for aval in exported.in_avals] == [(3,), ()]
+    assert [aval.shape for aval in exported.out_avals] == [(3,), ()]
+    args, kwargs = jax.tree.unflatten(exported.in_tree, [1, 2])
+    assert (args, kwargs) == ((1,), {"by": 2})
+    assert jax.tree.unflatten(exported.out_tree, "ab") == ("a", "b")
+    assert (exported.nr_devices, exported.targets) == (1, ())
+    assert "stablehlo.multiply" in exported.mlir_module()
+    assert exported.has_vjp()
+    assert not deserialize(blob).has_vjp()

@@ -8,7 +8,7 @@ import pytest
 
 from xlakernel.core import testing
 from xlakernel.core.testing._child import Child
-from xlakernel.core.testing.conformance import CASES, KernelConformance
+from xlakernel.core.testing.conformance import CASES, Case, KernelConformance
 
 pytestmark = pytest.mark.slow
 
@@ -133,3 +133,12 @@ def test_the_class_is_at_hand_beside_check_kernel():
     assert testing.KernelConformance is KernelConformance
     with pytest.raises(AttributeError, match="no attribute 'KernelConformity'"):
         testing.KernelConformity  # noqa: B018
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_cases_draw_what_they_say(case):
+    assert isinstance(case, Case)
+    drawn, again, other = case.draw(0), case.draw(0), case.draw(1)
+    assert tuple(x.shape for x in drawn) == case.shapes[0]
+    assert all((x == y).all() and x.dtype == y.dtype for x, y in zip(drawn, again, strict=True))
+    assert not drawn or any((x != y).any() for x, y in zip(drawn, other, strict=True))

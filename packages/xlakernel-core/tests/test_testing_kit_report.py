@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from xlakernel.core.errors import ArgumentError, KernelCheckError
-from xlakernel.core.testing import check_kernel
+from xlakernel.core.testing import KernelReport, Outcome, check_kernel
 from xlakernel.core.testing._table import CHECKS
 
 pytestmark = pytest.mark.slow
@@ -158,3 +158,13 @@ def test_importing_core_does_not_import_the_kit():
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == 0
     code = "import sys, xlakernel.core.testing; sys.exit('pytest' in sys.modules or 'hypothesis' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == 0
+
+
+def test_a_report_explains_its_failures(only):
+    with pytest.raises(KernelCheckError) as caught:
+        check_kernel(lambda x: x + isinstance(x, jax.core.Tracer), X, skip=only("eager", "jit"))
+    report = caught.value.report
+    assert isinstance(report, KernelReport)
+    assert report.explain() == str(caught.value)
+    assert isinstance(report["jit"], Outcome)
+    assert report.failed == (report["jit"],)

@@ -392,3 +392,10 @@ def test_traced_numbers_out_of_range_are_left_out(count):
     assert events.count == len(expected)
     assert events.indices[: len(expected)].tolist() == expected
     assert_array_equal(np.flatnonzero(events), expected)
+
+
+def test_products_are_given_what_is_there():
+    raw = jnp.array([0.0, 2.0, 3.0])
+    assert_array_equal(BinaryArray(raw).operand_array(), raw)  # kernels look for what is not zero themselves
+    assert_array_equal(WeightedArray(raw).operand_array(), raw)
+    assert_array_equal(BitPackedArray(SPIKES).operand_array(), SPIKES)

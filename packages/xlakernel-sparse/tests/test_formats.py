@@ -351,3 +351,9 @@ def test_gradients_reach_the_weights(matrix):
         row, column = places[:, k]
         assert gradient[k] == 2 * matrix.todense()[row, column]
     assert_array_equal(gradient[7:], 0)  # padding
+
+
+def test_lines_are_the_rows_or_the_columns():
+    arrays = [1.0, 2.0], [2, 0], [0, 1, 2]
+    assert CSR(arrays, shape=(2, 3)).line_shape == (2, 3)
+    assert CSC(arrays, shape=(3, 2)).line_shape == (2, 3)

@@ -23,10 +23,8 @@ from xlakernel.sparse.operators.backends import register
 from xlakernel.sparse.operators.operand import DENSE
 
 PRODUCTS = [
-    f"{prefix}{storage}{rank}"
-    for prefix in ("", "binary_", "weighted_")
-    for storage in ("csr", "coo")
-    for rank in ("mv", "mm")
+    *("csrmv", "csrmm", "binary_csrmv", "binary_csrmm", "weighted_csrmv", "weighted_csrmm"),
+    *("coomv", "coomm", "binary_coomv", "binary_coomm", "weighted_coomv", "weighted_coomm"),
 ]
 
 

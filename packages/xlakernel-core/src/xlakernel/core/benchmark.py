@@ -113,6 +113,9 @@ class BenchmarkResult:
     def fastest(self, case: str) -> str | None:
         """Return the backend with the smallest median; None if none could be timed.
 
+        Args:
+          case: the case's name.
+
         Raises:
           KeyError: if there is no such case.
         """
@@ -138,7 +141,14 @@ class BenchmarkResult:
         return f"{middle} ({low} … {high}){star}"
 
     def save(self, path: str | Path) -> Path:
-        """Write it as JSON, with every round of every measurement; `load` reads it."""
+        """Write it as JSON, with every round of every measurement; `load` reads it.
+
+        Args:
+          path: where to write it.
+
+        Returns:
+          The path.
+        """
         path = Path(path)
         path.write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n", "utf-8")
         return path
@@ -146,6 +156,9 @@ class BenchmarkResult:
     @classmethod
     def load(cls, path: str | Path) -> BenchmarkResult:
         """Read what `save` wrote.
+
+        Args:
+          path: where it is.
 
         Raises:
           ArgumentError: if the file holds something else.

@@ -38,7 +38,13 @@ _numbers = itertools.count()  # a name may pass from one operator to another; a 
 
 @dataclasses.dataclass(frozen=True)
 class KernelEntry:
-    """A kernel generator, with the backend and the platform that it is registered for."""
+    """A kernel generator, with the backend and the platform that it is registered for.
+
+    Attributes:
+      backend: the backend's name.
+      platform: ``"cpu"``, ``"gpu"`` or ``"tpu"``.
+      kernel_generator: what `XLACustomKernel.def_kernel` was given.
+    """
 
     backend: str
     platform: str
@@ -69,6 +75,7 @@ class XLACustomKernel(TransformRules):
 
     Raises:
       DuplicateNameError: if the name is taken and *replace* is false.
+      KernelTypeError: if *name* is not a name.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -169,16 +176,35 @@ class XLACustomKernel(TransformRules):
         return tuple((platform, name) for platform, name in chosen.items() if name is not None)
 
     def first_backend(self, platform: str) -> str | None:
-        """Return the backend that was registered first for *platform*; None if there is none."""
+        """Return the backend that was registered first for a platform; None if there is none.
+
+        Args:
+          platform: ``"cpu"``, ``"gpu"`` or ``"tpu"``.
+        """
         return self._initial.get(platform)
 
     def def_call(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """Set the function that users call: it prepares arguments, calls the operator, and is returned unchanged."""
+        """Set the function that users call: it prepares arguments, calls the operator, and is returned unchanged.
+
+        Args:
+          fn: the function; `call` calls it, and so does `benchmark`.
+
+        Raises:
+          KernelTypeError: if *fn* cannot be called.
+        """
         self._call = check_callable(self.name, "def_call", fn)
         return fn
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function given to `def_call`."""
+        """Call the function given to `def_call`.
+
+        Args:
+          *args: its arguments.
+          **kwargs: its keywords.
+
+        Raises:
+          XLAKernelError: if there is no such function.
+        """
         if self._call is None:
             raise XLAKernelError(
                 f"{self.name}: no function to call; set one with def_call, or call the operator itself."
@@ -224,27 +250,59 @@ class XLACustomKernel(TransformRules):
         return generator
 
     def def_numba_kernel(self, generator: KernelGenerator, asdefault: bool = False) -> KernelGenerator:
-        """Register a generator of Numba kernels for the CPU (``xlakernel-numba``)."""
+        """Register a generator of Numba kernels for the CPU (``xlakernel-numba``).
+
+        Args:
+          generator: called with ``outs`` and the static keywords, returns the kernel; see `def_kernel`.
+          asdefault: whether to make it the platform's default.
+        """
         return self.def_kernel("numba", "cpu", generator, asdefault)
 
     def def_numba_cuda_kernel(self, generator: KernelGenerator, asdefault: bool = False) -> KernelGenerator:
-        """Register a generator of Numba CUDA kernels (``xlakernel-cuda``)."""
+        """Register a generator of Numba CUDA kernels (``xlakernel-cuda``).
+
+        Args:
+          generator: called with ``outs`` and the static keywords, returns the kernel; see `def_kernel`.
+          asdefault: whether to make it the platform's default.
+        """
         return self.def_kernel("numba_cuda", "gpu", generator, asdefault)
 
     def def_warp_kernel(self, generator: KernelGenerator, asdefault: bool = False, *, platform: str = "gpu") -> Any:
-        """Register a generator of Warp kernels, for the GPU unless *platform* says ``"cpu"`` (``xlakernel-warp``)."""
+        """Register a generator of Warp kernels (``xlakernel-warp``).
+
+        Args:
+          generator: called with ``outs`` and the static keywords, returns the kernel; see `def_kernel`.
+          asdefault: whether to make it the platform's default.
+          platform: ``"gpu"`` or ``"cpu"``.
+        """
         return self.def_kernel("warp", platform, generator, asdefault)
 
     def def_pallas_kernel(self, platform: str, generator: KernelGenerator, asdefault: bool = False) -> KernelGenerator:
-        """Register a generator of Pallas kernels (``jax.experimental.pallas``)."""
+        """Register a generator of Pallas kernels (``jax.experimental.pallas``).
+
+        Args:
+          platform: ``"cpu"``, ``"gpu"`` or ``"tpu"``.
+          generator: called with ``outs`` and the static keywords, returns the kernel; see `def_kernel`.
+          asdefault: whether to make it the platform's default.
+        """
         return self.def_kernel("pallas", platform, generator, asdefault)
 
     def def_triton_kernel(self, generator: KernelGenerator, asdefault: bool = False) -> KernelGenerator:
-        """Register a generator of Triton kernels for the GPU (``jax-triton``)."""
+        """Register a generator of Triton kernels for the GPU (``jax-triton``).
+
+        Args:
+          generator: called with ``outs`` and the static keywords, returns the kernel; see `def_kernel`.
+          asdefault: whether to make it the platform's default.
+        """
         return self.def_kernel("triton", "gpu", generator, asdefault)
 
     def def_jax_kernel(self, generator: KernelGenerator, asdefault: bool = False) -> KernelGenerator:
-        """Register a generator of plain JAX functions, for every platform."""
+        """Register a generator of plain JAX functions, for every platform.
+
+        Args:
+          generator: called with ``outs`` and the static keywords, returns the function; see `def_kernel`.
+          asdefault: whether to make it the default of every platform.
+        """
         for platform in PLATFORMS:
             self.def_kernel("jax", platform, generator, asdefault)
         return generator
@@ -253,6 +311,10 @@ class XLACustomKernel(TransformRules):
         """Choose the backend of *platform* for calls that ask for none, also in functions that are already jitted.
 
         It is for setting up: each new choice makes JAX trace its jitted functions once more, others too.
+
+        Args:
+          platform: ``"cpu"``, ``"gpu"`` or ``"tpu"``.
+          backend: one that is registered for it.
 
         Raises:
           UnknownPlatformError: if there is no such platform.
@@ -269,6 +331,9 @@ class XLACustomKernel(TransformRules):
 
         It is for operators that users know as one. A backend that is set for *other* and not registered here is an
         error of the calls of this operator.
+
+        Args:
+          other: the operator whose default counts.
         """
         self._leader = other
 
@@ -277,7 +342,14 @@ class XLACustomKernel(TransformRules):
         return own if own or self._leader is None else self._leader._chosen_default(platform)
 
     def get_default(self, platform: str) -> str | None:
-        """Return the default backend of *platform*; None if it has no kernel."""
+        """Return the default backend of a platform; None if it has no kernel.
+
+        Args:
+          platform: ``"cpu"``, ``"gpu"`` or ``"tpu"``.
+
+        Raises:
+          UnknownPlatformError: if there is no such platform.
+        """
         check_platform(platform, self.name)
         return self._chosen_default(platform) or self.first_backend(platform)
 
@@ -287,12 +359,27 @@ class XLACustomKernel(TransformRules):
         return {platform: str(self.get_default(platform)) for platform in self._kernels}
 
     def available_backends(self, platform: str) -> list[str]:
-        """Return the backends registered for *platform*, in the order of registration."""
+        """Return the backends registered for a platform, in the order of registration.
+
+        Args:
+          platform: ``"cpu"``, ``"gpu"`` or ``"tpu"``.
+
+        Raises:
+          UnknownPlatformError: if there is no such platform.
+        """
         check_platform(platform, self.name)
         return list(self._kernels.get(platform, {}))
 
     def entry(self, platform: str, backend: str) -> KernelEntry:
-        """Return what is registered for *backend* on *platform*, or raise `BackendNotFoundError`."""
+        """Return what is registered for a backend on a platform.
+
+        Args:
+          platform: ``"cpu"``, ``"gpu"`` or ``"tpu"``.
+          backend: the backend's name.
+
+        Raises:
+          BackendNotFoundError: if nothing is; the message lists what is.
+        """
         found = self._kernels.get(platform, {})
         if backend not in found:
             # The operator may be inside of a function of its name, which has no set_default.
@@ -313,7 +400,11 @@ class XLACustomKernel(TransformRules):
     # What tools read.
 
     def def_tags(self, *tags: str) -> None:
-        """Set the tags by which `operators` finds this operator."""
+        """Set the tags by which `operators` finds this operator.
+
+        Args:
+          *tags: any words; they replace those set before.
+        """
         self._tags = frozenset(tags)
 
     @property
@@ -324,8 +415,12 @@ class XLACustomKernel(TransformRules):
     def def_benchmark_data(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Set the function that makes benchmark cases; it is returned unchanged.
 
-        ``fn(*, platform)`` returns or yields a `BenchmarkCase` for each call that `benchmark` is to time, of several
-        sizes usually.
+        Args:
+          fn: ``fn(*, platform)`` returns or yields a `BenchmarkCase` for each call that `benchmark` is to time, of
+            several sizes usually.
+
+        Raises:
+          KernelTypeError: if *fn* cannot be called.
         """
         self._benchmark_data = check_callable(self.name, "def_benchmark_data", fn)
         return fn
@@ -396,6 +491,10 @@ class XLACustomKernel(TransformRules):
 
 
 def operators(*tags: str) -> Mapping[str, XLACustomKernel]:
-    """Return the operators of this process that have all of *tags*, by name."""
+    """Return the operators of this process, by name.
+
+    Args:
+      *tags: only operators that have all of these (`XLACustomKernel.def_tags`).
+    """
     wanted = frozenset(tags)
     return MappingProxyType({name: op for name, op in _operators.items() if wanted <= op.tags})

@@ -55,6 +55,7 @@ def numba_cuda_callable(
 
     Raises:
       KernelTypeError: if *func* is not a function that can be called like that, but a kernel, say.
+      ArgumentError: if *record* is not one of those allowed.
       MissingDependencyError: if numba-cuda is not installed.
 
     Example:

@@ -64,6 +64,7 @@ class CompactArray(EventArray):
           count: how many of *indices* are active; None: all of them.
 
         Raises:
+          InputError: if *indices* or *count* is no array.
           ShapeError: if *indices* is not a vector, or *count* is more than its length.
           StructureError: if a number is out of range or there twice.
           DtypeError: if they are not integers.

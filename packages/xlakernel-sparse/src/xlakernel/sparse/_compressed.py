@@ -213,6 +213,7 @@ class CSR(Compressed):
         say. None: unless they are traced. False is for indices that you trust.
 
     Raises:
+      InputError: if *arrays* are not three arrays.
       ShapeError: if lengths do not fit each other.
       DtypeError: if a dtype is not supported, or that of the indices has no room for the shape.
       StructureError: if an index is out of range, or *indptr* is not monotone from 0 to at most ``nnz``.
@@ -249,6 +250,7 @@ class CSC(Compressed):
       check: whether to check the values of the indices, as for `CSR`.
 
     Raises:
+      InputError: if *arrays* are not three arrays.
       ShapeError: if lengths do not fit each other.
       DtypeError: if a dtype is not supported, or that of the indices has no room for the shape.
       StructureError: if an index is out of range, or *indptr* is not monotone from 0 to at most ``nnz``.

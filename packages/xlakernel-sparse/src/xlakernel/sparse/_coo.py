@@ -31,6 +31,7 @@ class COO(SparseMatrix):
         say. None: unless they are traced. False is for indices that you trust.
 
     Raises:
+      InputError: if *arrays* are not three arrays.
       ShapeError: if lengths do not fit each other.
       DtypeError: if a dtype is not supported, or that of the indices has no room for the shape.
       StructureError: if an index is out of range.

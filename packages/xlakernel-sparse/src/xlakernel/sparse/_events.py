@@ -113,11 +113,20 @@ class EventArray(abc.ABC):
         return f"{type(self).__name__}({self.dtype.name}[{','.join(map(str, self.shape))}])"
 
     def sum(self, axis: Any = None, dtype: Any = None) -> jax.Array:
-        """Add up the elements, as ``jax.numpy.sum`` does."""
+        """Add up the elements, as ``jax.numpy.sum`` does.
+
+        Args:
+          axis: which axis, or axes; None: all.
+          dtype: of the result; None: that of ``jax.numpy.sum``.
+        """
         return jnp.sum(self.value, axis=axis, dtype=dtype)
 
     def astype(self, dtype: Any) -> jax.Array:
-        """Return a plain array of another dtype."""
+        """Return a plain array of another dtype.
+
+        Args:
+          dtype: the dtype.
+        """
         return self.value.astype(dtype)
 
     def __getitem__(self, index: Any) -> Any:
@@ -331,6 +340,7 @@ class BitPackedArray(EventArray):
           size: the length of the last axis.
 
         Raises:
+          InputError: if *words* is no array.
           DtypeError: if *words* is not of uint32.
           ShapeError: if it has not as many words as *size* takes.
         """

@@ -142,7 +142,11 @@ class Format(abc.ABC):
         return self.T
 
     def astype(self, dtype: Any) -> Self:
-        """Return the matrix with weights of another dtype."""
+        """Return the matrix with weights of another dtype.
+
+        Args:
+          dtype: one that a matrix may have.
+        """
         return self.with_data(self.data.astype(dtype))
 
     def conj(self) -> Self:

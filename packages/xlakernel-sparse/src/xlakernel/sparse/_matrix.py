@@ -76,7 +76,11 @@ class SparseMatrix(Arithmetic):
         return self._multiply(operand, x, transpose=transpose, who=who)
 
     def dot(self, other: Any) -> Any:
-        """Return the product ``A @ other``; with a number ``A * other``, as SciPy does."""
+        """Return the product ``A @ other``; with a number ``A * other``, as SciPy does.
+
+        Args:
+          other: a vector, ``(columns,)``, a matrix, ``(columns, k)``, an event array, or a number.
+        """
         return self * other if np.ndim(other) == 0 else self @ other
 
     def _check_extent(self, who: str, shape: tuple[int, ...], transpose: bool) -> None:
@@ -162,7 +166,11 @@ class SparseMatrix(Arithmetic):
         return (total / (math.prod(self.shape) if axis is None else self.shape[axis])).astype(dtype)
 
     def diagonal(self, offset: int = 0) -> jax.Array:
-        """Return a diagonal, the entries with ``column - row == offset``, as ``jax.numpy.diagonal`` does."""
+        """Return a diagonal, the entries with ``column - row == offset``, as ``jax.numpy.diagonal`` does.
+
+        Args:
+          offset: 0 for the main diagonal, above it positive, below it negative.
+        """
         rows, columns = self.shape
         offset = max(-rows, min(operator.index(offset), columns))  # beyond these diagonals are empty
         first = max(-offset, 0)
@@ -195,6 +203,9 @@ class SparseMatrix(Arithmetic):
     def from_scipy(cls, matrix: Any) -> Self:
         """Make a matrix of one of SciPy's, sparse array or sparse matrix, in any of its formats.
 
+        Args:
+          matrix: SciPy's, ``(rows, columns)``.
+
         Raises:
           InputError: if it is none.
           DtypeError: if its dtype is not supported.
@@ -207,6 +218,9 @@ class SparseMatrix(Arithmetic):
     def from_bcoo(cls, matrix: Any) -> Self:
         """Make a matrix of a `jax.experimental.sparse.BCOO` without batch and dense dimensions.
 
+        Args:
+          matrix: JAX's, ``(rows, columns)``.
+
         Raises:
           InputError: if it is none.
           ShapeError: if it is no matrix, or has batch or dense dimensions.
@@ -217,6 +231,9 @@ class SparseMatrix(Arithmetic):
     @classmethod
     def from_bcsr(cls, matrix: Any) -> Self:
         """Make a matrix of a `jax.experimental.sparse.BCSR` without batch and dense dimensions.
+
+        Args:
+          matrix: JAX's, ``(rows, columns)``.
 
         Raises:
           InputError: if it is none.
@@ -251,6 +268,7 @@ class SparseMatrix(Arithmetic):
 
         Raises:
           InputError: if *key* is no key.
+          ShapeError: if *shape* is not that of a matrix.
           ArgumentError: if not exactly one of *density* and *per_row* is given, or one is out of range.
 
         Example:

@@ -88,6 +88,7 @@ class ShardedMatrix:
           data: the weights, of the shape of `data`.
 
         Raises:
+          InputError: if it is no array.
           ShapeError: if it has another shape.
         """
         data = as_array("ShardedMatrix.with_data", "data", data)

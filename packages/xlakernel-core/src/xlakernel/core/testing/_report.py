@@ -33,7 +33,12 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True)
 class KernelReport:
-    """What came of all checks of one kernel; prints as a table."""
+    """What came of all checks of one kernel; prints as a table.
+
+    Attributes:
+      kernel: its name.
+      outcomes: one for each check, in the order in which `check_kernel` lists them.
+    """
 
     kernel: str
     outcomes: tuple[Outcome, ...]

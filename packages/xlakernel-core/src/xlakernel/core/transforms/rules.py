@@ -47,6 +47,9 @@ class TransformRules:
           fn: a plain JAX function that computes what the operator does. Like those of `def_jvp`, `def_vjp` and
             `def_transpose` it is called with the static keywords, and with ``outs=`` if it has a parameter of that
             name. Several results are a list; one is an array.
+
+        Raises:
+          KernelTypeError: if *fn* cannot be called.
         """
         self._declare("reference", check_callable(self.name, "def_reference", fn))
         return fn
@@ -56,6 +59,12 @@ class TransformRules:
 
         Integer inputs have the tangent None. Reverse mode transposes what *fn* does, unless there is a `def_vjp` or a
         `def_reference`.
+
+        Args:
+          fn: a function of JAX arrays, which may call other operators and kernels.
+
+        Raises:
+          KernelTypeError: if *fn* cannot be called.
         """
         self._declare("jvp", check_callable(self.name, "def_jvp", fn))
         return fn
@@ -66,6 +75,12 @@ class TransformRules:
         It returns one cotangent for each input, None for integers and for zeros; results that are integers have the
         cotangent None. Forward mode needs a `def_jvp` or a `def_reference` besides. What these functions compute is
         differentiated in turn for higher orders, from the reference if there is one.
+
+        Args:
+          fn: a function of JAX arrays, which may call other operators and kernels.
+
+        Raises:
+          KernelTypeError: if *fn* cannot be called.
         """
         self._declare("vjp", check_callable(self.name, "def_vjp", fn))
         return fn
@@ -78,6 +93,9 @@ class TransformRules:
           fn: ``fn(ins, cotangents, **static)``, where the linear inputs are None; returns their cotangents.
 
         An operator that is linear in each of several inputs, as a matrix product is, has a transpose for each.
+
+        Raises:
+          KernelTypeError: if *inputs* are no inputs, or have a transpose already, or *fn* cannot be called.
         """
         group = group_of(inputs)
         if group is None or not callable(fn):
@@ -116,6 +134,12 @@ class TransformRules:
         """Set the forward-mode rule, ``rule(primals, tangents, **params) -> (outs, tangents of outs)``.
 
         Symbolic zeros are `jax.interpreters.ad.Zero`. *params* are those of ``primitive.bind``.
+
+        Args:
+          rule: the rule, as `jax.interpreters.ad.primitive_jvps` has them.
+
+        Raises:
+          KernelTypeError: if *rule* cannot be called.
         """
         autodiff.define_jvp(self._op, check_callable(self.name, "def_jvp_rule", rule))
         self._forget_traces()
@@ -124,7 +148,12 @@ class TransformRules:
     def def_jvp_rule2(self, *rules: Callable[..., Any] | None) -> None:
         """Set one forward-mode rule for each input, ``rule(tangent, *primals, **params) -> tangents of outs``.
 
-        None stands for an input that the results do not depend on smoothly; its tangent is dropped.
+        Args:
+          *rules: the rule of each input in turn. None stands for an input that the results do not depend on smoothly;
+            its tangent is dropped.
+
+        Raises:
+          KernelTypeError: if a rule cannot be called.
         """
         for rule in rules:
             if rule is not None:
@@ -136,6 +165,12 @@ class TransformRules:
         """Set the reverse-mode rule of a linear operator, ``rule(cotangents, *ins, **params) -> cotangents of ins``.
 
         Linear inputs are `jax.interpreters.ad.UndefinedPrimal`; the others get None.
+
+        Args:
+          rule: the rule, as `jax.interpreters.ad.primitive_transposes` has them.
+
+        Raises:
+          KernelTypeError: if *rule* cannot be called.
         """
         autodiff.define_transpose(self._op, check_callable(self.name, "def_transpose_rule", rule))
         self._forget_traces()
@@ -145,6 +180,12 @@ class TransformRules:
         """Set the rule of ``jax.vmap``, ``rule(ins, axes, **params) -> (outs, axes of outs)``.
 
         An axis of None stands for an input without a batch. Without this rule the kernel itself is mapped.
+
+        Args:
+          rule: the rule, as `jax.interpreters.batching.primitive_batchers` has them.
+
+        Raises:
+          KernelTypeError: if *rule* cannot be called.
         """
         batching.define(self._op, check_callable(self.name, "def_batching_rule", rule))
         self._forget_traces()
@@ -176,6 +217,10 @@ class TransformRules:
         return rule
 
     def sharding_rule(self, static: Mapping[str, Any]) -> ShardingRule | None:
-        """Return the rule for a call with these static keywords; None if there is none."""
+        """Return the rule for a call; None if there is none.
+
+        Args:
+          static: the static keywords of the call.
+        """
         text = self._sharding(**static) if callable(self._sharding) else self._sharding
         return None if text is None else ShardingRule.parse(text, self.name)

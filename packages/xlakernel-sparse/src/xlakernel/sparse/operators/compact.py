@@ -27,12 +27,12 @@ def compact_csrmv(
     """Add up the active rows of a matrix in compressed rows, ``y = sum_k A[active[k], :]`` for ``k < count``.
 
     Args:
-      data: weights, ``(nnz,)``, or ``(1,)`` where all are equal.
+      data: weights, ``(nnz,)``, or ``(1,)`` where all are equal; integers, real or complex numbers.
       indices: columns of the entries, ``(nnz,)``, int32 or int64.
       indptr: where each row begins, ``(rows + 1,)``, int32 or int64.
       active: numbers of the active rows, ``(capacity,)``, int32 or int64. What is behind *count* does not matter. They
         are not checked: `CompactArray` does that.
-      count: how many there are, a 0-d integer, at most *capacity*.
+      count: how many there are, ``()``, an integer of at most *capacity*.
       shape: the matrix's shape, (rows, columns).
       backend: the backend to use, instead of the one chosen by context and defaults.
 
@@ -40,6 +40,7 @@ def compact_csrmv(
       The sum, ``(columns,)``, of the dtype of *data*.
 
     Raises:
+      InputError: if an argument is no array.
       ShapeError: if lengths or ranks do not fit.
       DtypeError: if a dtype is not supported.
 

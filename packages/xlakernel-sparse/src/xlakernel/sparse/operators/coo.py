@@ -23,11 +23,12 @@ def coomv(
     """Multiply a matrix in coordinates by a vector, ``y[i] = sum_j A[i, j] x[j]``.
 
     Args:
-      data: weights, ``(nnz,)``, or ``(1,)`` where all are equal.
+      data: weights, ``(nnz,)``, or ``(1,)`` where all are equal; integers, real or complex numbers.
       row: rows of the entries, ``(nnz,)``, int32 or int64, in any order; duplicates add up. They are not checked:
         `COO` does that.
-      col: their columns, likewise. An entry whose row and column are those of *shape*, out of range, is padding.
-      x: the vector, ``(columns,)``, or ``(rows,)`` for the transpose.
+      col: their columns, ``(nnz,)``, int32 or int64. An entry whose row and column are those of *shape*, out of range,
+        is padding.
+      x: the vector, of the dtypes that *data* may have, ``(columns,)``, or ``(rows,)`` for the transpose.
       shape: the matrix's shape, (rows, columns).
       transpose: whether to multiply by the transposed matrix instead.
       backend: the backend to use, instead of the one chosen by context and defaults.
@@ -37,6 +38,7 @@ def coomv(
       float16 and bfloat16 are summed in float32.
 
     Raises:
+      InputError: if an argument is no array.
       ShapeError: if lengths or ranks do not fit.
       DtypeError: if a dtype is not supported.
 
@@ -65,10 +67,10 @@ def coomm(
     """Multiply a matrix in coordinates by a matrix, ``Y[i, c] = sum_j A[i, j] X[j, c]``.
 
     Args:
-      data: weights, ``(nnz,)``, or ``(1,)`` where all are equal.
+      data: weights, ``(nnz,)``, or ``(1,)`` where all are equal; integers, real or complex numbers.
       row: rows of the entries, ``(nnz,)``, int32 or int64; see `coomv`.
-      col: their columns, likewise.
-      x: the matrix, ``(columns, k)``, or ``(rows, k)`` for the transpose.
+      col: their columns, ``(nnz,)``, int32 or int64.
+      x: the matrix, of the dtypes that *data* may have, ``(columns, k)``, or ``(rows, k)`` for the transpose.
       shape: the sparse matrix's shape, (rows, columns).
       transpose: whether to multiply by the transposed matrix instead.
       backend: the backend to use, instead of the one chosen by context and defaults.
@@ -78,6 +80,7 @@ def coomm(
       together.
 
     Raises:
+      InputError: if an argument is no array.
       ShapeError: if lengths or ranks do not fit.
       DtypeError: if a dtype is not supported.
 
@@ -110,9 +113,9 @@ def binary_coomv(
     function of *events* it is differentiated as `coomv`, as if they were dense.
 
     Args:
-      data: weights, ``(nnz,)``, or ``(1,)`` where all are equal.
+      data: weights, ``(nnz,)``, or ``(1,)`` where all are equal; integers, real or complex numbers.
       row: rows of the entries, ``(nnz,)``, int32 or int64; see `coomv`.
-      col: their columns, likewise.
+      col: their columns, ``(nnz,)``, int32 or int64.
       events: bool, integers or real numbers, ``(columns,)``, or ``(rows,)`` for the transpose.
       shape: the matrix's shape, (rows, columns).
       transpose: whether to multiply by the transposed matrix instead.
@@ -122,6 +125,7 @@ def binary_coomv(
       The product, ``(rows,)``, or ``(columns,)`` for the transpose, of the dtype of *data*.
 
     Raises:
+      InputError: if an argument is no array.
       ShapeError: if lengths or ranks do not fit.
       DtypeError: if a dtype is not supported.
 
@@ -153,9 +157,9 @@ def binary_coomm(
     function of *events* it is differentiated as `coomm`, as if they were dense.
 
     Args:
-      data: weights, ``(nnz,)``, or ``(1,)`` where all are equal.
+      data: weights, ``(nnz,)``, or ``(1,)`` where all are equal; integers, real or complex numbers.
       row: rows of the entries, ``(nnz,)``, int32 or int64; see `coomv`.
-      col: their columns, likewise.
+      col: their columns, ``(nnz,)``, int32 or int64.
       events: bool, integers or real numbers, ``(columns, k)``, or ``(rows, k)`` for the transpose.
       shape: the sparse matrix's shape, (rows, columns).
       transpose: whether to multiply by the transposed matrix instead.
@@ -165,6 +169,7 @@ def binary_coomm(
       The product, ``(rows, k)``, or ``(columns, k)`` for the transpose, of the dtype of *data*.
 
     Raises:
+      InputError: if an argument is no array.
       ShapeError: if lengths or ranks do not fit.
       DtypeError: if a dtype is not supported.
 
@@ -197,10 +202,10 @@ def weighted_coomv(
     differentiated as `coomv`, as if they were dense.
 
     Args:
-      data: weights, ``(nnz,)``, or ``(1,)`` where all are equal.
+      data: weights, ``(nnz,)``, or ``(1,)`` where all are equal; integers, real or complex numbers.
       row: rows of the entries, ``(nnz,)``, int32 or int64; see `coomv`.
-      col: their columns, likewise.
-      events: the values, ``(columns,)``, or ``(rows,)`` for the transpose.
+      col: their columns, ``(nnz,)``, int32 or int64.
+      events: the values, of the dtypes that *data* may have, ``(columns,)``, or ``(rows,)`` for the transpose.
       shape: the matrix's shape, (rows, columns).
       transpose: whether to multiply by the transposed matrix instead.
       backend: the backend to use, instead of the one chosen by context and defaults.
@@ -210,6 +215,7 @@ def weighted_coomv(
       together.
 
     Raises:
+      InputError: if an argument is no array.
       ShapeError: if lengths or ranks do not fit.
       DtypeError: if a dtype is not supported.
 
@@ -241,10 +247,10 @@ def weighted_coomm(
     differentiated as `coomm`, as if they were dense.
 
     Args:
-      data: weights, ``(nnz,)``, or ``(1,)`` where all are equal.
+      data: weights, ``(nnz,)``, or ``(1,)`` where all are equal; integers, real or complex numbers.
       row: rows of the entries, ``(nnz,)``, int32 or int64; see `coomv`.
-      col: their columns, likewise.
-      events: the values, ``(columns, k)``, or ``(rows, k)`` for the transpose.
+      col: their columns, ``(nnz,)``, int32 or int64.
+      events: the values, of the dtypes that *data* may have, ``(columns, k)``, or ``(rows, k)`` for the transpose.
       shape: the sparse matrix's shape, (rows, columns).
       transpose: whether to multiply by the transposed matrix instead.
       backend: the backend to use, instead of the one chosen by context and defaults.
@@ -254,6 +260,7 @@ def weighted_coomm(
       together.
 
     Raises:
+      InputError: if an argument is no array.
       ShapeError: if lengths or ranks do not fit.
       DtypeError: if a dtype is not supported.
 

@@ -23,12 +23,12 @@ def csrmv(
     """Multiply a matrix in compressed rows by a vector, ``y[i] = sum_j A[i, j] x[j]``.
 
     Args:
-      data: weights, ``(nnz,)``, or ``(1,)`` where all are equal.
+      data: weights, ``(nnz,)``, or ``(1,)`` where all are equal; integers, real or complex numbers.
       indices: columns of the entries, ``(nnz,)``, int32 or int64, in any order within a row; duplicates add up.
         They are not checked: `CSR` does that. One out of range reads or writes other memory, which can end the
         process; on the CPU `xlakernel.core.debug_mode` finds it.
       indptr: where each row begins, ``(rows + 1,)``, int32 or int64.
-      x: the vector, ``(columns,)``, or ``(rows,)`` for the transpose.
+      x: the vector, of the dtypes that *data* may have, ``(columns,)``, or ``(rows,)`` for the transpose.
       shape: the matrix's shape, (rows, columns).
       transpose: whether to multiply by the transposed matrix instead.
       backend: the backend to use, instead of the one chosen by context and defaults: ``"numba"``, ``"warp"`` or
@@ -39,6 +39,7 @@ def csrmv(
       float16 and bfloat16 are summed in float32.
 
     Raises:
+      InputError: if an argument is no array.
       ShapeError: if lengths or ranks do not fit.
       DtypeError: if a dtype is not supported.
 
@@ -67,10 +68,10 @@ def csrmm(
     """Multiply a matrix in compressed rows by a matrix, ``Y[i, c] = sum_j A[i, j] X[j, c]``.
 
     Args:
-      data: weights, ``(nnz,)``, or ``(1,)`` where all are equal.
+      data: weights, ``(nnz,)``, or ``(1,)`` where all are equal; integers, real or complex numbers.
       indices: columns of the entries, ``(nnz,)``, int32 or int64; see `csrmv`.
       indptr: where each row begins, ``(rows + 1,)``, int32 or int64.
-      x: the matrix, ``(columns, k)``, or ``(rows, k)`` for the transpose.
+      x: the matrix, of the dtypes that *data* may have, ``(columns, k)``, or ``(rows, k)`` for the transpose.
       shape: the sparse matrix's shape, (rows, columns).
       transpose: whether to multiply by the transposed matrix instead.
       backend: the backend to use, instead of the one chosen by context and defaults.
@@ -80,6 +81,7 @@ def csrmm(
       together.
 
     Raises:
+      InputError: if an argument is no array.
       ShapeError: if lengths or ranks do not fit.
       DtypeError: if a dtype is not supported.
 
@@ -112,7 +114,7 @@ def binary_csrmv(
     function of *events* it is differentiated as `csrmv`, as if they were dense.
 
     Args:
-      data: weights, ``(nnz,)``, or ``(1,)`` where all are equal.
+      data: weights, ``(nnz,)``, or ``(1,)`` where all are equal; integers, real or complex numbers.
       indices: columns of the entries, ``(nnz,)``, int32 or int64; see `csrmv`.
       indptr: where each row begins, ``(rows + 1,)``, int32 or int64.
       events: bool, integers or real numbers, ``(columns,)``, or ``(rows,)`` for the transpose.
@@ -124,6 +126,7 @@ def binary_csrmv(
       The product, ``(rows,)``, or ``(columns,)`` for the transpose, of the dtype of *data*.
 
     Raises:
+      InputError: if an argument is no array.
       ShapeError: if lengths or ranks do not fit.
       DtypeError: if a dtype is not supported.
 
@@ -155,7 +158,7 @@ def binary_csrmm(
     function of *events* it is differentiated as `csrmm`, as if they were dense.
 
     Args:
-      data: weights, ``(nnz,)``, or ``(1,)`` where all are equal.
+      data: weights, ``(nnz,)``, or ``(1,)`` where all are equal; integers, real or complex numbers.
       indices: columns of the entries, ``(nnz,)``, int32 or int64; see `csrmv`.
       indptr: where each row begins, ``(rows + 1,)``, int32 or int64.
       events: bool, integers or real numbers, ``(columns, k)``, or ``(rows, k)`` for the transpose.
@@ -167,6 +170,7 @@ def binary_csrmm(
       The product, ``(rows, k)``, or ``(columns, k)`` for the transpose, of the dtype of *data*.
 
     Raises:
+      InputError: if an argument is no array.
       ShapeError: if lengths or ranks do not fit.
       DtypeError: if a dtype is not supported.
 
@@ -199,10 +203,10 @@ def weighted_csrmv(
     differentiated as `csrmv`, as if they were dense.
 
     Args:
-      data: weights, ``(nnz,)``, or ``(1,)`` where all are equal.
+      data: weights, ``(nnz,)``, or ``(1,)`` where all are equal; integers, real or complex numbers.
       indices: columns of the entries, ``(nnz,)``, int32 or int64; see `csrmv`.
       indptr: where each row begins, ``(rows + 1,)``, int32 or int64.
-      events: the values, ``(columns,)``, or ``(rows,)`` for the transpose.
+      events: the values, of the dtypes that *data* may have, ``(columns,)``, or ``(rows,)`` for the transpose.
       shape: the matrix's shape, (rows, columns).
       transpose: whether to multiply by the transposed matrix instead.
       backend: the backend to use, instead of the one chosen by context and defaults.
@@ -212,6 +216,7 @@ def weighted_csrmv(
       together.
 
     Raises:
+      InputError: if an argument is no array.
       ShapeError: if lengths or ranks do not fit.
       DtypeError: if a dtype is not supported.
 
@@ -243,10 +248,10 @@ def weighted_csrmm(
     differentiated as `csrmm`, as if they were dense.
 
     Args:
-      data: weights, ``(nnz,)``, or ``(1,)`` where all are equal.
+      data: weights, ``(nnz,)``, or ``(1,)`` where all are equal; integers, real or complex numbers.
       indices: columns of the entries, ``(nnz,)``, int32 or int64; see `csrmv`.
       indptr: where each row begins, ``(rows + 1,)``, int32 or int64.
-      events: the values, ``(columns, k)``, or ``(rows, k)`` for the transpose.
+      events: the values, of the dtypes that *data* may have, ``(columns, k)``, or ``(rows, k)`` for the transpose.
       shape: the sparse matrix's shape, (rows, columns).
       transpose: whether to multiply by the transposed matrix instead.
       backend: the backend to use, instead of the one chosen by context and defaults.
@@ -256,6 +261,7 @@ def weighted_csrmm(
       together.
 
     Raises:
+      InputError: if an argument is no array.
       ShapeError: if lengths or ranks do not fit.
       DtypeError: if a dtype is not supported.
 

@@ -29,8 +29,8 @@ def csr_sddmm(indices: Any, indptr: Any, u: Any, v: Any, *, shape: Any, backend:
     Args:
       indices: columns of the entries, ``(nnz,)``, int32 or int64.
       indptr: where each row begins, ``(rows + 1,)``, int32 or int64.
-      u: ``(rows, c)``, or ``(rows,)`` for an outer product.
-      v: ``(c, columns)``, or ``(columns,)``.
+      u: integers, real or complex numbers, ``(rows, c)``, or ``(rows,)`` for an outer product.
+      v: of the same dtypes, ``(c, columns)``, or ``(columns,)``.
       shape: the matrix's shape, (rows, columns).
       backend: the backend to use, instead of the one chosen by context and defaults.
 
@@ -38,6 +38,7 @@ def csr_sddmm(indices: Any, indptr: Any, u: Any, v: Any, *, shape: Any, backend:
       The entries, ``(nnz,)``, of the dtype that *u* and *v* have together. Padding gets 0.
 
     Raises:
+      InputError: if an argument is no array.
       ShapeError: if lengths or ranks do not fit.
       DtypeError: if a dtype is not supported.
 

@@ -54,7 +54,13 @@ class Case:
     aliases: Mapping[int, int] = dataclasses.field(default_factory=dict)
 
     def draw(self, seed: int, dtype: str | None = None, shapes: Shapes | None = None) -> tuple[Array, ...]:
-        """Return inputs with values that every dtype holds exactly."""
+        """Return inputs with values that every dtype holds exactly.
+
+        Args:
+          seed: of the random numbers.
+          dtype: of the inputs that have no dtype of their own; None: the first of *dtypes*.
+          shapes: of the inputs; None: the first of those of the case.
+        """
         rng = np.random.default_rng(seed)
         return tuple(
             _draw(rng, self.fixed.get(i, dtype or self.dtypes[0]), shape, self.below.get(i))

@@ -1,0 +1,165 @@
+"""What check_reference.py finds in a package that is as it should be, with one fault at a time put into it.
+
+Plain unittest: the sessions that read sources alone install nothing.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import unittest
+from pathlib import Path
+
+from check_reference import ROOT, problems
+
+ERRORS = '''
+class XLAKernelError(Exception):
+    """The root."""
+
+class ShapeError(XLAKernelError):
+    """A shape."""
+'''
+
+INIT = """
+from .__about__ import __version__ as __version__
+from ._product import Matrix as Matrix
+from ._product import product as product
+"""
+
+PRODUCT = '''
+import dataclasses
+
+from xlakernel.core.errors import ShapeError
+
+
+class _Base:
+    def scaled(self, by):
+        """Return a multiple.
+
+        Args:
+          by: a number.
+        """
+
+
+class Matrix(_Base):
+    """A matrix.
+
+    Args:
+      rows: how many.
+    """
+
+    def __init__(self, rows):
+        self._rows = rows
+
+    @property
+    def rows(self):
+        """The number of rows."""
+        return self._rows
+
+
+def product(data, x, *, shape):
+    """Multiply.
+
+    Args:
+      data: weights, ``(n,)``, float32.
+      x: the vector, ``(columns,)``, of the
+        dtype of *data*.
+      shape: (rows, columns).
+
+    Raises:
+      ShapeError: if lengths do not fit.
+    """
+    _check(data, x)
+    return data
+
+
+def _check(data, x):
+    if len(data) != len(x):
+        raise ShapeError("no")
+'''
+
+PAGE = """
+.. currentmodule:: xlakernel.sparse
+
+.. autoclass:: Matrix
+   :members:
+   :inherited-members:
+
+.. autofunction:: product
+"""
+
+CORE = """
+.. automodule:: xlakernel.core.errors
+   :members:
+"""
+
+TESTS = """
+from xlakernel.sparse import Matrix, product
+Matrix(3).scaled(by=Matrix(3).rows), product(1, 2, shape=3), XLAKernelError, ShapeError
+"""
+
+FILES = {
+    "packages/xlakernel-core/src/xlakernel/core/__init__.py": "",
+    "packages/xlakernel-core/src/xlakernel/core/errors.py": ERRORS,
+    "packages/xlakernel-core/tests/test_errors.py": "",
+    "packages/xlakernel-sparse/src/xlakernel/sparse/__init__.py": INIT,
+    "packages/xlakernel-sparse/src/xlakernel/sparse/__about__.py": '__version__ = "1"',
+    "packages/xlakernel-sparse/src/xlakernel/sparse/_product.py": PRODUCT,
+    "packages/xlakernel-sparse/tests/deep/test_product.py": TESTS,
+    "docs/reference/core.md": CORE,
+    "docs/reference/sparse.md": PAGE,
+}
+PUBLIC = {"core": ("xlakernel.core.errors",), "sparse": ("xlakernel.sparse",)}
+
+#: What is replaced in the files, and what is to be found then.
+FAULTS = (
+    (".. autofunction:: product\n", "", "sparse.product: it is not in docs/reference"),
+    (".. autofunction:: product\n", ".. autofunction:: products\n", "sparse.product: it is not in docs/reference"),
+    ("   :inherited-members:\n", "", "sparse._Base.scaled: it is not in docs/reference"),
+    (".. autoclass:: Matrix\n   :members:\n", ".. autoclass:: Matrix\n", "sparse.Matrix.rows: it is not in docs"),
+    ("      rows: how many.\n", "", "sparse.Matrix: the parameter rows is not under Args"),
+    ("          by: a number.\n", "", "sparse._Base.scaled: the parameter by is not under Args"),
+    ("      x: the vector", "      y: the vector", "sparse.product: the parameter x is not under Args"),
+    ("      x: the vector", "      y: the vector", "sparse.product: y is under Args, and is no parameter"),
+    ("def product(data, x, *, shape)", "def product(data, x, *, shape, fast)", "the parameter fast is not under Args"),
+    ("weights, ``(n,)``, float32", "weights, float32", "sparse.product: the array data has no shape"),
+    ("weights, ``(n,)``, float32", "weights, ``(n,)``", "sparse.product: the array data has no dtype"),
+    ("        dtype of *data*.\n", "", "sparse.product: the array x has no dtype"),
+    ("      ShapeError: if", "      ValueError: if", "sparse.product: it raises ShapeError, which is not under Raises"),
+    ('    """Multiply.', '    text = """Multiply.', "sparse.product: it has no docstring"),
+    ("scaled(by", "times(by", "sparse._Base.scaled: no test of xlakernel-sparse has its name"),
+    ("XLAKernelError, ShapeError\n", "XLAKernelError\n", "errors.ShapeError: no test of xlakernel-core has its name"),
+)
+
+
+def found_in(files: dict[str, str]) -> list[str]:
+    """Return what the check finds in a tree of these files."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in files.items():
+            path = Path(folder, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, "utf-8")
+        return list(problems(Path(folder), PUBLIC))
+
+
+class Reference(unittest.TestCase):
+    """The faults, one at a time."""
+
+    def test_nothing_is_found_where_nothing_is_wrong(self) -> None:
+        assert found_in(FILES) == []
+
+    def test_each_fault_is_found(self) -> None:
+        for old, new, expected in FAULTS:
+            assert sum(old in text for text in FILES.values()) == 1, old
+            with self.subTest(old=old, new=new):
+                found = found_in({name: text.replace(old, new) for name, text in FILES.items()})
+                assert any(expected in line for line in found), (expected, found)
+
+    def test_the_repository_is_read(self) -> None:
+        """A change of the layout must not let the check find nothing in nothing."""
+        found = list(problems(ROOT, {"core": ("xlakernel.core.config",)}))  # which is not public
+        assert "xlakernel.core.config.is_debugging: it is not in docs/reference" in found
+        assert not any("config.use_backend" in line for line in found), found  # which is, elsewhere
+
+
+if __name__ == "__main__":
+    unittest.main()
