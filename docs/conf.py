@@ -31,6 +31,8 @@ exclude_patterns = ["_build", "examples"]
 
 html_theme = "furo"
 html_title = "xlakernel"
+html_static_path = ["_static"]
+html_css_files = ["pages.css"]
 
 # Each package has a version of its own, so there is no one version of this documentation.
 myst_enable_extensions = ["substitution"]
