@@ -287,13 +287,20 @@ def problems(root: Path, public: Mapping[str, tuple[str, ...]] = PUBLIC) -> Iter
     pages = {path.name: path.read_text("utf-8") for path in root.glob("docs/reference/*.md")}
     shown = documented(sources, pages)
     errors = set(sources.names("xlakernel.core.errors"))
+    folders = {path.name.removeprefix("xlakernel-") for path in root.glob("packages/xlakernel-*")}
+    if folders != public.keys():
+        yield f"packages/ has {sorted(folders)}, and PUBLIC {sorted(public)}"
     words = {package: _words(root, package) for package in public}
     for package, modules in public.items():
         done: set[tuple[str, str]] = set()
         for module in modules:
             tested = set().union(*words.values()) if module in SHARED else words[package]
             for name in sources.names(module):
-                found = sources.find(module, name)  # None: a module, or a table
+                found = sources.find(module, name)
+                # A module has a name of its own in the reference; a table is at least spoken of.
+                is_module = sources.path(f"{module}.{name}") is not None
+                if found is None and not is_module and not re.search(rf"\b{name}\b", "".join(pages.values())):
+                    yield f"{module}.{name}: it is not in docs/reference"
                 for owner in sources.bases(found) if found is not None else ():
                     for one in _parts(owner, inherited=owner != found):
                         if (one.module, one.name) in done:

@@ -21,6 +21,7 @@ class ShapeError(XLAKernelError):
 
 INIT = """
 from .__about__ import __version__ as __version__
+from ._product import TABLE as TABLE
 from ._product import Matrix as Matrix
 from ._product import product as product
 """
@@ -29,6 +30,9 @@ PRODUCT = '''
 import dataclasses
 
 from xlakernel.core.errors import ShapeError
+
+
+TABLE = {}
 
 
 class _Base:
@@ -85,6 +89,8 @@ PAGE = """
    :inherited-members:
 
 .. autofunction:: product
+
+``TABLE`` has nothing in it.
 """
 
 CORE = """
@@ -112,6 +118,7 @@ PUBLIC = {"core": ("xlakernel.core.errors",), "sparse": ("xlakernel.sparse",)}
 
 #: What is replaced in the files, and what is to be found then.
 FAULTS = (
+    ("``TABLE`` has", "It has", "xlakernel.sparse.TABLE: it is not in docs/reference"),
     (".. autofunction:: product\n", "", "sparse.product: it is not in docs/reference"),
     (".. autofunction:: product\n", ".. autofunction:: products\n", "sparse.product: it is not in docs/reference"),
     ("   :inherited-members:\n", "", "sparse._Base.scaled: it is not in docs/reference"),
@@ -153,6 +160,10 @@ class Reference(unittest.TestCase):
             with self.subTest(old=old, new=new):
                 found = found_in({name: text.replace(old, new) for name, text in FILES.items()})
                 assert any(expected in line for line in found), (expected, found)
+
+    def test_a_package_that_nobody_listed_is_found(self) -> None:
+        more = {**FILES, "packages/xlakernel-other/src/xlakernel/other/__init__.py": ""}
+        assert found_in(more) == ["packages/ has ['core', 'other', 'sparse'], and PUBLIC ['core', 'sparse']"]
 
     def test_the_repository_is_read(self) -> None:
         """A change of the layout must not let the check find nothing in nothing."""
