@@ -90,8 +90,8 @@ def check_readme(app):
         raise ExtensionError(str(error)) from error
 
 
-# What `sphinx -j` gives to a process is a row of pages, alphabetically. So one process gets all the tutorials, and the
-# page that takes longest comes late.
+# `sphinx -j` hands pages to its processes in rows of ten or so, in the order of their names: left so, one process would
+# get most tutorials, and would come to the page that takes longest when the others are done.
 SLOWEST = "tutorials/spiking-networks"
 
 
