@@ -55,13 +55,13 @@ def test_backends_are_timed_and_compared(op):
 def test_a_measurement_is_as_long_as_asked(op, monkeypatch):
     now, often = 0.0, []
 
-    def run(self, calls, known=benchmark._Program.run):
+    def run(self, calls, known=benchmark.Program.run):
         nonlocal now
         now += calls * 0.001
         often.append(calls)
         return known(self, calls)
 
-    monkeypatch.setattr(benchmark._Program, "run", run)
+    monkeypatch.setattr(benchmark.Program, "run", run)
     monkeypatch.setattr(benchmark.time, "perf_counter", lambda: now)
     result = op.benchmark([case()], platform="cpu", backends=["quick"], rounds=4, seconds=0.1)
     assert often[-4:] == [100] * 4  # of a millisecond each

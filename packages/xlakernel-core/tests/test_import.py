@@ -95,6 +95,7 @@ def test_xlakernel_is_a_namespace_that_packages_share():
 
 
 FACADE = [
+    "AutoChoice",
     "BenchmarkCase",
     "BenchmarkResult",
     "Exported",
@@ -102,11 +103,14 @@ FACADE = [
     "Measurement",
     "XLACustomKernel",
     "XLAKernelError",
+    "auto_choices",
     "debug_mode",
     "deserialize",
     "errors",
     "export",
     "operators",
+    "reset_auto_choices",
+    "tune",
     "use_backend",
 ]
 

@@ -2,6 +2,10 @@
 
 from . import errors as errors
 from .__about__ import __version__ as __version__
+from .auto import tune as tune
+from .auto_records import AutoChoice as AutoChoice
+from .auto_records import auto_choices as auto_choices
+from .auto_records import reset_auto_choices as reset_auto_choices
 from .benchmark import BenchmarkCase as BenchmarkCase
 from .benchmark import BenchmarkResult as BenchmarkResult
 from .benchmark import Measurement as Measurement
@@ -16,6 +20,7 @@ from .kernel import XLACustomKernel as XLACustomKernel
 from .kernel import operators as operators
 
 __all__ = [
+    "AutoChoice",
     "BenchmarkCase",
     "BenchmarkResult",
     "Exported",
@@ -24,10 +29,13 @@ __all__ = [
     "XLACustomKernel",
     "XLAKernelError",
     "__version__",
+    "auto_choices",
     "debug_mode",
     "deserialize",
     "errors",
     "export",
     "operators",
+    "reset_auto_choices",
+    "tune",
     "use_backend",
 ]

@@ -8,7 +8,8 @@ from typing import Any
 
 import jax
 
-# core: a result inside `jax.shard_map` says over which mesh axes it varies, by a type that jax 0.8 made private.
+# core: a result inside `jax.shard_map` says over which mesh axes it varies, by a type that jax 0.8 made private. And
+#   whether something is being traced has no public name.
 # dispatch: `jax.experimental.custom_partitioning` needs the devices while a program is lowered, and only a primitive
 #   that is registered there gets them.
 # effects: an effect keeps a call whose results nobody uses from being removed. The public `jax.ffi.ffi_call` has the
@@ -46,6 +47,11 @@ def set_global(context: Any, value: Any) -> None:
 def get_global(context: Any) -> Any:
     """Read what `set_global` wrote."""
     return context._obj.get_global()
+
+
+def is_tracing() -> bool:
+    """Whether this is inside a transformation of JAX, which also a function of constants does not show."""
+    return not core.trace_state_clean()
 
 
 def varying_axes(aval: Any) -> frozenset[Any]:

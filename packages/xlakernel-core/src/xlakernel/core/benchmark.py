@@ -10,6 +10,8 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -255,20 +257,20 @@ def measure(
     report = progress or (lambda done, total, what: None)
     measurements: list[Measurement] = []
     for number, case in enumerate(cases):
-        programs: dict[str, _Program] = {}
+        programs: dict[str, Program] = {}
         found: dict[str, Measurement] = {}
         expected = None
         for step, backend in enumerate(order):
             report(number * steps + step, len(cases) * steps, f"{case.name}: {backend} is compiled")
-            program = _Program(call, case, platform, backend, device)
+            program = Program(call, case, device, partial(use_backend, **{platform: backend}))
             start = time.perf_counter()
             try:
                 results = program.run(1)
                 took = time.perf_counter() - start
                 expected = (backend, results) if expected is None else expected
-                _compare(results, *expected, rtol)
-            except (XLAKernelError, jax.errors.JaxRuntimeError, _Difference) as error:
-                found[backend] = Measurement(case.name, backend, problem=f"{type(error).__name__.strip('_')}: {error}")
+                compare(results, *expected, rtol, advice=". Pass rtol= if both are right")
+            except (XLAKernelError, jax.errors.JaxRuntimeError, Difference) as error:
+                found[backend] = Measurement(case.name, backend, problem=f"{type(error).__name__}: {error}")
             else:
                 programs[backend] = program
                 found[backend] = Measurement(case.name, backend, first_call=took)
@@ -282,7 +284,7 @@ def measure(
         platform=platform,
         device=device.device_kind,
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
-        versions=_versions(),
+        versions=versions(),
         measurements=tuple(measurements),
     )
 
@@ -302,11 +304,22 @@ def _checked(op: XLACustomKernel, cases: Iterable[Any], rounds: int) -> list[Ben
     return found
 
 
-class _Program:
-    """A case compiled for a backend."""
+class Program:
+    """A case compiled for a backend.
+
+    Args:
+      call: what is called with the case's arguments; its own compiled program, which takes nobody's arrays away.
+      case: the arguments.
+      device: where it runs.
+      chosen: makes the context that it is called in, where that chooses the backend.
+    """
 
     def __init__(
-        self, call: Callable[..., Any], case: BenchmarkCase, platform: str, backend: str, device: jax.Device
+        self,
+        call: Callable[..., Any],
+        case: BenchmarkCase,
+        device: jax.Device,
+        chosen: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         leaves, tree = jax.tree.flatten((case.args, dict(case.kwargs)))
         places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, (np.ndarray, jax.Array))]
@@ -321,72 +334,78 @@ class _Program:
 
         self._program = program
         self._arrays = jax.device_put([leaves[i] for i in places], device)
-        self._backend = {platform: backend}
+        self._chosen = chosen
         self._device = device
 
     def run(self, calls: int) -> Any:
         """Call it so often, wait, and return the last results."""
-        with use_backend(**self._backend), jax.default_device(self._device):
+        with self._chosen(), jax.default_device(self._device):
             for _ in range(calls):
                 results = self._program(self._arrays)
             return jax.block_until_ready(results)
 
+    def time(self, calls: int) -> float:
+        """Return the seconds of a call, from so many of them."""
+        start = time.perf_counter()
+        self.run(calls)
+        return (time.perf_counter() - start) / calls
 
-def _time(programs: Mapping[str, _Program], rounds: int, seconds: float) -> dict[str, list[float]]:
+
+def _time(programs: Mapping[str, Program], rounds: int, seconds: float) -> dict[str, list[float]]:
     """Time the programs in turn, so that all see the same weather; return seconds for a call, round by round."""
     calls = {}
     for backend, program in programs.items():
-        start = time.perf_counter()
-        program.run(3)
-        calls[backend] = max(1, round(3 * seconds / max(time.perf_counter() - start, 1e-7)))
+        calls[backend] = max(1, round(seconds / max(program.time(3), 1e-7)))
     found: dict[str, list[float]] = {backend: [] for backend in programs}
     for _ in range(rounds):
         for backend, program in programs.items():
-            start = time.perf_counter()
-            program.run(calls[backend])
-            found[backend].append((time.perf_counter() - start) / calls[backend])
+            found[backend].append(program.time(calls[backend]))
     return found
 
 
-class _Difference(Exception):
+class Difference(Exception):
     """Results are not those of another backend."""
 
 
-def _compare(results: Any, reference: str, expected: Any, rtol: float | None) -> None:
-    """Raise `_Difference` if *results* are not those *expected*, which the backend *reference* returned."""
+def compare(results: Any, reference: str, expected: Any, rtol: float | None, advice: str = "") -> None:
+    """Raise `Difference` if *results* are not those *expected*, which the backend *reference* returned.
+
+    *advice* is for a difference that may be one of rounding.
+    """
     tree, expected_tree = (str(jax.tree.structure(value)) for value in (results, expected))
     if tree != expected_tree:
-        raise _Difference(f"it returns {tree}, and {reference!r} {expected_tree}")
+        raise Difference(f"it returns {tree}, and {reference!r} {expected_tree}")
     leaves = jax.tree.leaves(results)
     for i, (ours, theirs) in enumerate(zip(leaves, jax.tree.leaves(expected), strict=True)):
         where = f"result {i}" if len(leaves) > 1 else "the result"
         if (ours.shape, ours.dtype) != (theirs.shape, theirs.dtype):
-            raise _Difference(
+            raise Difference(
                 f"{where} is {ours.dtype}{list(ours.shape)}, and with {reference!r} {theirs.dtype}{list(theirs.shape)}"
             )
         if jax.dtypes.issubdtype(ours.dtype, np.inexact):
-            _compare_inexact(ours, theirs, f"{where} differs from that with {reference!r}", rtol)
+            _compare_inexact(ours, theirs, f"{where} differs from that with {reference!r}", rtol, advice)
         elif wrong := np.sum(np.asarray(ours) != np.asarray(theirs)):
-            raise _Difference(f"{where} differs from that with {reference!r} in {wrong} elements")
+            raise Difference(f"{where} differs from that with {reference!r} in {wrong} elements")
 
 
-def _compare_inexact(ours: jax.Array, theirs: jax.Array, what: str, rtol: float | None) -> None:
+def _compare_inexact(ours: jax.Array, theirs: jax.Array, what: str, rtol: float | None, advice: str) -> None:
     is_complex = jax.dtypes.issubdtype(ours.dtype, np.complexfloating)
     a, b = (np.asarray(array).astype(np.complex128 if is_complex else np.float64) for array in (ours, theirs))
     finite = np.isfinite(a) & np.isfinite(b)
     if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
-        raise _Difference(f"{what} in which elements are not finite")
+        raise Difference(f"{what} in which elements are not finite")
     error, size = np.max(np.abs(a[finite] - b[finite]), initial=0.0), np.max(np.abs(b[finite]), initial=0.0)
     eps = jax.numpy.finfo(ours.dtype).eps  # type: ignore[no-untyped-call]  # JAX has no types there
     limit = float(eps) ** 0.5 if rtol is None else rtol
     if error > limit * size:
-        raise _Difference(
-            f"{what} by up to {error:.3g}, where its largest value is {size:.3g}; allowed is {limit:.2g} times that. "
-            "Pass rtol= if both are right"
+        raise Difference(
+            f"{what} by up to {error:.3g}, where its largest value is {size:.3g}; allowed is {limit:.2g} times that"
+            f"{advice}"
         )
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Return the versions of what kernels and their times depend on."""
     found = {}
     for name in _DISTRIBUTIONS:
         try:

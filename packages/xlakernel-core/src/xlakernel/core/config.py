@@ -19,6 +19,9 @@ from .errors import KernelTypeError, SettingError, UnknownPlatformError
 
 PLATFORMS = ("cpu", "gpu", "tpu")
 
+#: What is asked for in place of a backend by those who want the fastest one (`auto`).
+AUTO = "auto"
+
 # Both hold sorted tuples of pairs or triples: hashable, and equal when they mean the same.
 _requested = jax.make_user_context(())  # ((platform, backend), …): what `use_backend` asks for
 _defaults = jax.make_user_context(())  # ((operator's number, platform, backend), …): what `set_default` asked for
@@ -46,10 +49,11 @@ def use_backend(backend: str | None = None, /, **platforms: str) -> Iterator[Non
     """Choose the backend of every operator called inside the ``with`` block.
 
     It reaches functions that are already jitted, holds for the current thread, and the innermost context wins. It is
-    a demand, not a wish: an operator that lacks the backend raises `BackendNotFoundError`.
+    a demand, not a wish: an operator that lacks the backend raises `BackendNotFoundError`. ``"auto"`` asks for the one
+    that was measured to be the fastest (`XLACustomKernel`).
 
     Args:
-      backend: the backend for all platforms, such as ``"numba"``.
+      backend: the backend for all platforms, such as ``"numba"``, or ``"auto"``.
       **platforms: the backend for one platform: ``use_backend(cpu="numba", gpu="warp")``.
 
     Raises:
@@ -84,6 +88,11 @@ def check_backend(backend: str, asked_by: str) -> str:
 def requested_backends() -> Mapping[str, str]:
     """Return platform → backend as the surrounding `use_backend` contexts ask for it."""
     return dict(_requested.value)
+
+
+def is_auto_possible() -> bool:
+    """Whether a call that asks for no backend may get ``"auto"``; cheap, as every call asks."""
+    return any(AUTO in chosen for chosen in _requested.value) or any(AUTO in chosen for chosen in get_global(_defaults))
 
 
 @contextmanager

@@ -113,6 +113,10 @@ class RecordingWarning(UserWarning):
     """A function was to be recorded if possible, cannot be, and runs through Python instead."""
 
 
+class AutoBackendWarning(UserWarning):
+    """``backend="auto"`` takes the default because nothing was measured, or cannot keep on disk what was."""
+
+
 class DeviceError(XLAKernelError, RuntimeError):
     """There is no GPU, no driver for it, or the driver refused a request."""
 

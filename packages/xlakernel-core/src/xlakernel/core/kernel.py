@@ -13,18 +13,20 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from . import benchmark
+from . import auto, benchmark
 from .benchmark import BenchmarkCase, BenchmarkResult, Progress
 from .config import (
+    AUTO,
     PLATFORMS,
     check_backend,
     check_platform,
+    is_auto_possible,
     is_debugging,
     remember_default,
     remembered_default,
     requested_backends,
 )
-from .errors import BackendNotFoundError, DuplicateNameError, KernelTypeError, XLAKernelError
+from .errors import ArgumentError, BackendNotFoundError, DuplicateNameError, KernelTypeError, XLAKernelError
 from .primitive import Dispatch, OperatorPrimitive, Static
 from .specs import Struct, check_callable, check_enabled, check_inputs, flatten_outs
 from .transforms.rules import TransformRules
@@ -62,6 +64,13 @@ class XLACustomKernel(TransformRules):
     The backend of a call is its ``backend=``, else what the innermost `use_backend` context asks for, else the default
     of the platform: what `set_default` chose, else the first one registered. A backend that is asked for and missing
     is an error, never a fallback. Switching reaches functions that are already jitted.
+
+    In all three places ``"auto"`` stands for the backend that was measured to be the fastest for calls like this one,
+    of the same static keywords, dtypes, and sizes up to the next power of two, on the same kind of device. The first
+    such call with arrays measures it, which takes as long as all backends take to compile and a second or two; it is
+    remembered on disk (`auto_choices`). A call inside ``jax.jit`` or another transformation is never measured: it takes
+    what is remembered (`tune`), else the default, with an `AutoBackendWarning`, and a program that is compiled keeps
+    what it has. A backend that fails, or whose results differ, is not chosen.
 
     ``jax.vmap`` maps the kernel itself. Derivatives are declared: by `def_reference`, by `def_jvp` and `def_vjp`, by
     `def_transpose`, or by rules of JAX's own kind.
@@ -112,6 +121,7 @@ class XLACustomKernel(TransformRules):
         self._call: Callable[..., Any] | None = None
         self._tags: frozenset[str] = frozenset()
         self._benchmark_data: Callable[..., Any] | None = None
+        self._auto_choices = 0  # that were made in this process
         self._apply = lru_cache(maxsize=1024)(self._make_apply)
         self._start_rules()
 
@@ -127,7 +137,7 @@ class XLACustomKernel(TransformRules):
         Args:
           *ins: the input arrays.
           outs: shapes and dtypes of the results, a pytree of objects with ``shape`` and ``dtype``.
-          backend: the backend to use, instead of the one chosen by context and defaults.
+          backend: the backend to use, or ``"auto"``, instead of the one chosen by context and defaults.
           **static: passed to the kernel generator; hashable, and part of the compiled program.
 
         Returns:
@@ -145,7 +155,12 @@ class XLACustomKernel(TransformRules):
         check_enabled(structs, self.name)
         if backend is not None:
             check_backend(backend, self.name)
-        apply = self._apply(structs, backend, Static.of(self.name, static))
+        keywords = Static.of(self.name, static)
+        known = 0  # choices that a program may depend on
+        if backend == AUTO or (backend is None and is_auto_possible()):
+            backend = auto.backend_of_call(self, ins, structs, backend, keywords)
+            known = self._auto_choices if backend in (AUTO, None) else 0
+        apply = self._apply(structs, backend, keywords, known)
         try:
             return jax.tree.unflatten(tree, apply(*ins))
         except (TypeError, ValueError) as error:
@@ -153,8 +168,14 @@ class XLACustomKernel(TransformRules):
                 check_inputs(ins, self.name)
             raise
 
-    def _make_apply(self, outs: tuple[Struct, ...], backend: str | None, static: Static) -> Callable[..., list[Any]]:
-        """Return the jitted call for one set of static arguments; JAX caches it by shapes and by backend contexts."""
+    def _make_apply(
+        self, outs: tuple[Struct, ...], backend: str | None, static: Static, known: int
+    ) -> Callable[..., list[Any]]:
+        """Return the jitted call for one set of static arguments; JAX caches it by shapes and by backend contexts.
+
+        It is another one for each number of choices *known*: a call that is mapped outside of ``jax.jit`` is compiled
+        once, and must follow what is measured later.
+        """
 
         def apply(*ins: Any) -> list[Any]:
             check_inputs(ins, self.name)
@@ -163,17 +184,17 @@ class XLACustomKernel(TransformRules):
             rule = self.sharding_rule(dict(static.items))
             if rule is not None:
                 rule.check(self.name, [Struct(jnp.shape(x), jnp.result_type(x)) for x in ins], outs)
-            dispatch = Dispatch(self._asked_for(backend), is_debugging())
+            dispatch = Dispatch(tuple(self.asked_for(backend).items()), is_debugging())
             return self.primitive.bind(*ins, outs=outs, dispatch=dispatch, static=static)
 
         apply.__name__ = apply.__qualname__ = self.name
         return jax.jit(apply)
 
-    def _asked_for(self, backend: str | None) -> tuple[tuple[str, str], ...]:
-        """Return the backend for each platform that one is asked for, here where a call is traced."""
+    def asked_for(self, backend: str | None) -> dict[str, str]:
+        """Return the backend for each platform that one is asked for, here, by a call with this ``backend=``."""
         requested = dict.fromkeys(PLATFORMS, backend) if backend is not None else requested_backends()
         chosen = {p: requested.get(p) or self._chosen_default(p) for p in PLATFORMS}
-        return tuple((platform, name) for platform, name in chosen.items() if name is not None)
+        return {platform: name for platform, name in chosen.items() if name is not None}
 
     def first_backend(self, platform: str) -> str | None:
         """Return the backend that was registered first for a platform; None if there is none.
@@ -182,6 +203,16 @@ class XLACustomKernel(TransformRules):
           platform: ``"cpu"``, ``"gpu"`` or ``"tpu"``.
         """
         return self._initial.get(platform)
+
+    def default_beside_auto(self, platform: str) -> str | None:
+        """Return what runs on *platform* where ``"auto"`` knows nothing; None if there is no kernel."""
+        default = self._chosen_default(platform)
+        return self.first_backend(platform) if default in (AUTO, None) else default
+
+    def follow_new_choice(self) -> None:
+        """Let what is called outside of any program follow a choice that was just made for ``"auto"``."""
+        self._auto_choices += 1
+        self.primitive.forget()
 
     def def_call(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Set the function that users call: it prepares arguments, calls the operator, and is returned unchanged.
@@ -229,9 +260,15 @@ class XLACustomKernel(TransformRules):
         Raises:
           UnknownPlatformError: if there is no such platform.
           KernelTypeError: if *generator* cannot be called, or *backend* is not a name.
+          ArgumentError: if *backend* is ``"auto"``, which stands for the fastest of the others.
         """
         check_platform(platform, self.name)
         check_backend(backend, self.name)
+        if backend == AUTO:
+            raise ArgumentError(
+                f"{self.name}: no backend can be named {AUTO!r}, which asks for the fastest of those that are "
+                "registered. Choose another name."
+            )
         check_callable(self.name, f"the generator of backend {backend!r}", generator)
         if hasattr(generator, "py_func"):  # one of Numba's
             raise KernelTypeError(
@@ -310,7 +347,8 @@ class XLACustomKernel(TransformRules):
     def set_default(self, platform: str, backend: str) -> None:
         """Choose the backend of *platform* for calls that ask for none, also in functions that are already jitted.
 
-        It is for setting up: each new choice makes JAX trace its jitted functions once more, others too.
+        It may be ``"auto"``, for the one that was measured to be the fastest. It is for setting up: each new choice
+        makes JAX trace its jitted functions once more, others too.
 
         Args:
           platform: ``"cpu"``, ``"gpu"`` or ``"tpu"``.
@@ -321,9 +359,10 @@ class XLACustomKernel(TransformRules):
           BackendNotFoundError: if the backend is not registered for it.
         """
         check_platform(platform, self.name)
-        self.entry(platform, backend)
+        if backend != AUTO:
+            self.entry(platform, backend)
         # Where another operator's choice would count, the first backend is a choice too.
-        is_initial = backend == self._initial[platform] and self._leader is None
+        is_initial = backend == self.first_backend(platform) and self._leader is None
         remember_default(self._number, platform, None if is_initial else backend)
 
     def def_default_of(self, other: XLACustomKernel) -> None:
@@ -342,7 +381,7 @@ class XLACustomKernel(TransformRules):
         return own if own or self._leader is None else self._leader._chosen_default(platform)
 
     def get_default(self, platform: str) -> str | None:
-        """Return the default backend of a platform; None if it has no kernel.
+        """Return the default backend of a platform, or ``"auto"`` if that was set; None if it has no kernel.
 
         Args:
           platform: ``"cpu"``, ``"gpu"`` or ``"tpu"``.

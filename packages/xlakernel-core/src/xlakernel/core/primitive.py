@@ -13,8 +13,9 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 from jax.sharding import AxisType
 
+from . import auto
 from ._compat import NATIVE_CALL_EFFECT, jit_alone, require_devices, result_aval, vary_alike
-from .config import debug_mode, is_debugging
+from .config import AUTO, debug_mode, is_debugging
 from .errors import BackendNotFoundError, GeneratorError, ResultError, StaticArgumentError, XLAKernelError
 from .sharding import ShardingRule, may_split, partitioned
 from .specs import Mapped, Struct, counted
@@ -32,7 +33,7 @@ class Dispatch:
 
     Attributes:
       backends: (platform, backend) pairs, as they were asked for where the call was traced. For other platforms it is
-        the first backend registered when the call is lowered.
+        the first backend registered when the call is lowered. ``"auto"`` is replaced then, too (`auto`).
       debug: whether to check what the kernel does (`config.debug_mode`), as it was where the call was traced; None: as
         it is where the call is lowered.
       mapped: the levels of ``jax.vmap`` around the kernel, innermost first.
@@ -165,6 +166,8 @@ class OperatorPrimitive(Primitive):
 def _lowering_rule(op: XLACustomKernel, platform: str) -> Callable[..., Any]:
     def rule(context: Any, *operands: Any, outs: tuple[Struct, ...], dispatch: Dispatch, static: Static) -> Any:
         backend = dict(dispatch.backends).get(platform) or op.first_backend(platform)
+        if backend == AUTO:
+            backend = auto.backend_of_lowering(op, platform, context.avals_in, outs, static, dispatch.mapped)
         if backend is None:
             raise BackendNotFoundError(
                 f"{op.name}: no kernel for platform {platform!r}; there are kernels for {sorted(op._kernels)}. "

@@ -1,0 +1,385 @@
+"""``backend="auto"``: the backend that was measured to be the fastest for calls like this one.
+
+A call with arrays, outside of any transformation, is measured if nothing is known of calls like it. Each backend is
+compiled and called twice, and only those whose results agree are timed in turn, for `_LIMIT` seconds in all and the
+round that has begun. The faster ones of what is compared differ by noise from day to day; the default therefore gives
+way only to a backend that takes less than `_MARGIN` of its time.
+
+Inside a transformation of JAX there is nothing to measure with: a call that is traced takes what is remembered, or the
+default, when it is lowered. Until then its backend stays ``"auto"``, because a program may be lowered for several
+platforms, and because a rule of differentiation may pass it on to operators that have other backends.
+
+JAX does not tell a call in a callback of a program, or inside ``jax.ensure_compile_time_eval``, from one outside: these
+are measured too.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import re
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ._compat import is_tracing
+from .auto_records import (
+    AutoChoice,
+    Question,
+    describe_device,
+    installed_versions,
+    is_hopeless,
+    recall,
+    remember,
+    warn_once,
+)
+from .benchmark import BenchmarkCase, Program, compare
+from .config import AUTO, PLATFORMS, is_debugging, use_backend
+from .errors import ArgumentError
+from .specs import Mapped, Struct, check_inputs
+
+if TYPE_CHECKING:
+    from .kernel import XLACustomKernel
+    from .primitive import Static
+
+_ROUNDS = 7
+_ROUND = 0.01  # seconds that a round of one backend takes at least
+_LIMIT = 1.0  # seconds for all rounds of all backends; one that has begun is finished
+_HOPELESS = 10.0  # times the quickest: who takes so long is timed once
+_MARGIN = 0.95
+_SMALLEST_SIZE = 16  # a static integer up to here may be a mode or an axis, and is not rounded
+
+_measuring = threading.Lock()  # two measurements at once would time each other
+
+
+class _Thread(threading.local):
+    """What this thread is doing.
+
+    Attributes:
+      tuned: what `tune` measured so far; None outside of it.
+      measures: whether it holds `_measuring`: a kernel that calls back into Python may come here again.
+    """
+
+    tuned: dict[Question, AutoChoice] | None = None
+    measures = False
+
+
+_thread = _Thread()
+
+
+def tune(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[AutoChoice]:
+    """Call a function once, and measure which backend is the fastest for each operator that it calls.
+
+    It is for programs that are traced: a call of an operator inside ``jax.jit`` is never measured, but it finds what
+    was measured before. So tune first, with arrays like those of the program, then compile. The function runs inside
+    ``use_backend("auto")`` and ``jax.disable_jit()``, a line after the other and each step of a loop, so let it be a
+    short one. What is remembered of the calls already is measured anew.
+
+    A call inside ``jax.vmap``, ``jax.grad`` or another transformation is not measured; tune what is inside of it. Nor
+    is one in debug mode, of an array on several devices, or in a program of several processes. An operator that has
+    side effects is measured here, and here alone: that runs its kernels many times.
+
+    Args:
+      function: what to call, such as a function of a package, ``op.call``, or an operator itself.
+      *args: its arguments.
+      **kwargs: its keywords.
+
+    Returns:
+      The choices, in the order of the first calls. Operators with one kernel for the platform have none to make.
+
+    Raises:
+      ArgumentError: if it is called inside a transformation of JAX, or *function* cannot be called.
+
+    Example:
+      >>> import jax, numpy as np
+      >>> from xlakernel.core import XLACustomKernel, tune, use_backend
+      >>> op = XLACustomKernel("tuned", replace=True)
+      >>> _ = op.def_kernel("multiplied", "cpu", lambda outs: lambda x: 2 * x)
+      >>> _ = op.def_kernel("added", "cpu", lambda outs: lambda x: x + x)
+      >>> double = jax.jit(lambda x: op(x, outs=x))
+      >>> x = np.ones(1000, np.float32)
+      >>> [choice] = tune(double, x)
+      >>> choice.call
+      'float32[1024] -> float32[1024]'
+      >>> with use_backend("auto"):
+      ...     y = double(x)  # compiled with what was found
+    """
+    if not callable(function):
+        raise ArgumentError(f"tune: expected a function and its arguments; got {function!r}. Write tune(f, *args).")
+    if is_tracing() or _any_traced(jax.tree.leaves((args, kwargs))):
+        raise ArgumentError(
+            f"tune: {function!r} was to be measured inside jax.jit or another transformation of JAX, where arrays have "
+            "no values. Call tune before, with arrays like those of the program."
+        )
+    before, _thread.tuned = _thread.tuned, {}
+    try:
+        with use_backend(AUTO), jax.disable_jit():
+            jax.block_until_ready(function(*args, **kwargs))
+        return list(_thread.tuned.values())
+    finally:
+        _thread.tuned = before
+
+
+# A call with arrays.
+
+
+def backend_of_call(
+    op: XLACustomKernel, ins: Sequence[Any], outs: Sequence[Struct], backend: str | None, static: Static
+) -> str | None:
+    """Return the backend for a call of *op* that asks for *backend*, and may get ``"auto"``.
+
+    Args:
+      op: the operator.
+      ins: the inputs, as the user gave them.
+      outs: the results.
+      backend: what the call asks for.
+      static: the static keywords.
+
+    Returns:
+      The one that was measured to be the fastest, measured now if need be; or *backend*, if that cannot be said here.
+    """
+    # Without jit a program that its user jitted is called line by line.
+    inside = is_tracing() or (jax.config.jax_disable_jit and _thread.tuned is None)  # type: ignore[attr-defined]
+    if inside or _any_traced(ins) or _are_several_processes():
+        return backend
+    check_inputs(ins, op.name)
+    device = _device_of(ins)
+    if device is None or device.platform not in PLATFORMS or op.asked_for(backend).get(device.platform) != AUTO:
+        return backend
+    platform = device.platform
+    backends = tuple(op.available_backends(platform))
+    if len(backends) < 2:
+        return backend
+    inputs = tuple((x.shape, x.dtype) if isinstance(x, jax.Array) else (np.shape(x), jnp.result_type(x)) for x in ins)
+    call = _describe_call(inputs, tuple((out.shape, out.dtype) for out in outs), static)
+    question = Question(op.name, platform, describe_device(device), call, backends)
+    choice = recall(question)
+    if choice is not None and _thread.tuned is None:
+        return choice.backend
+    if _is_to_be_measured(op, question, ins):
+        with _alone() as alone:
+            if not alone:
+                return op.default_beside_auto(platform)
+            if _is_to_be_measured(op, question, ins):  # another thread may just have done it
+                _measure(op, question, ins, outs, static, device)
+        choice = recall(question)
+    if choice is not None:
+        return choice.backend
+    # Where no backend works, the default says why. Of what is unknown the lowering tells the user.
+    return op.default_beside_auto(platform) if is_hopeless(question) else backend
+
+
+def _any_traced(values: Sequence[Any]) -> bool:
+    return any(isinstance(value, jax.core.Tracer) for value in values)
+
+
+@functools.cache
+def _are_several_processes() -> bool:
+    """Whether this process is one of several that run one program, and must compile the same."""
+    return bool(jax.process_count() > 1)
+
+
+def _device_of(ins: Sequence[Any]) -> jax.Device | None:
+    """Return the device that a call runs on; None if it is not one alone."""
+    arrays = [x for x in ins if isinstance(x, jax.Array)]
+    # An array that is committed to no device follows the others, or goes to the default device.
+    bound = [x for x in arrays if getattr(x, "committed", True)]
+    devices = {device for x in bound for device in x.devices()}
+    if len(devices) > 1:
+        return None
+    if devices:
+        return devices.pop()
+    default: Any = jax.config.jax_default_device  # type: ignore[attr-defined]  # JAX makes its settings as it goes
+    if default is None or isinstance(default, str):
+        return jax.local_devices(backend=default)[0]
+    return default  # type: ignore[no-any-return]
+
+
+def _is_to_be_measured(op: XLACustomKernel, question: Question, ins: Sequence[Any]) -> bool:
+    if is_debugging() or any(isinstance(x, jax.Array) and x.is_deleted() for x in ins):
+        return False
+    if _thread.tuned is not None:
+        return question not in _thread.tuned
+    return not (op.has_side_effect or recall(question) or is_hopeless(question))
+
+
+@contextmanager
+def _alone() -> Iterator[bool]:
+    """Let one thread measure at a time; False in another one.
+
+    That one does not wait, unless its user asked for the measurement: it may be a callback of what is measured.
+    """
+    if _thread.measures or not _measuring.acquire(blocking=_thread.tuned is not None):
+        yield False
+        return
+    _thread.measures = True
+    try:
+        yield True
+    finally:
+        _thread.measures = False
+        _measuring.release()
+
+
+def _measure(
+    op: XLACustomKernel,
+    question: Question,
+    ins: Sequence[Any],
+    outs: Sequence[Struct],
+    static: Static,
+    device: jax.Device,
+) -> None:
+    default = op.default_beside_auto(question.platform)
+    programs: dict[str, Program] = {}
+    problems: dict[str, str] = {}
+    expected = None
+    # A transfer guard of the user's is about the user's transfers, not about the comparison.
+    with jax.disable_jit(False), jax.transfer_guard("allow"):
+        jax.block_until_ready(ins)
+        # What the others are compared with comes first: plain JAX, else what runs without a choice.
+        for backend in sorted(question.backends, key=lambda name: (name != "jax", name != default)):
+            call = functools.partial(op, outs=list(outs), backend=backend, **dict(static.items))
+            program = Program(call, BenchmarkCase("", tuple(ins)), device)
+            try:
+                results = program.run(1)
+                expected = (backend, results) if expected is None else expected
+                compare(results, *expected, None)
+            except Exception as error:  # noqa: BLE001  # whatever it is, this backend is not to be chosen
+                problems[backend] = f"{type(error).__name__}: {error}"
+            else:
+                programs[backend] = program
+        seconds = _race(programs)
+    choice = None
+    if seconds:
+        fastest = min(seconds, key=seconds.__getitem__)
+        keeps = default in seconds and seconds[fastest] > _MARGIN * seconds[default]
+        choice = AutoChoice(
+            question.operator,
+            question.platform,
+            question.device,
+            question.call,
+            backend=str(default) if keeps else fastest,
+            seconds=seconds,
+            problems=problems,
+            date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+            versions=installed_versions(),
+        )
+        if _thread.tuned is not None:
+            _thread.tuned[question] = choice
+    remember(question, choice)
+    op.follow_new_choice()
+
+
+def _race(programs: Mapping[str, Program]) -> dict[str, float]:
+    """Return the seconds of a call of each program, which all ran before."""
+    first = {backend: program.time(1) for backend, program in programs.items()}
+    quickest = min(first.values(), default=0.0)
+    running = [backend for backend in programs if first[backend] <= _HOPELESS * quickest]
+    calls = {backend: max(1, round(_ROUND / max(first[backend], 1e-7))) for backend in running}
+    rounds: dict[str, list[float]] = {backend: [] for backend in running}
+    end = time.perf_counter() + _LIMIT
+    for _ in range(_ROUNDS):
+        if time.perf_counter() > end:
+            break
+        for backend in running:
+            rounds[backend].append(programs[backend].time(calls[backend]))
+    return {backend: statistics.median(rounds.get(backend) or [first[backend]]) for backend in programs}
+
+
+# A call that is traced.
+
+
+def backend_of_lowering(
+    op: XLACustomKernel,
+    platform: str,
+    ins: Sequence[Any],
+    outs: Sequence[Struct],
+    static: Static,
+    mapped: Sequence[Mapped],
+) -> str | None:
+    """Return the backend for a traced call of *op* that asks for ``"auto"``; None if *op* has no kernel.
+
+    Args:
+      op: the operator.
+      platform: what the program is lowered for.
+      ins: the types of the inputs.
+      outs: the results of the operator itself.
+      static: the static keywords.
+      mapped: the levels of ``jax.vmap`` around the kernel; what is known of one slice counts for all.
+    """
+    default = op.default_beside_auto(platform)
+    backends = tuple(op.available_backends(platform))
+    if len(backends) < 2:
+        return default
+    devices = _local_devices(platform)
+    inputs = tuple((_slice_shape(x.shape, i, mapped), x.dtype) for i, x in enumerate(ins))
+    call = _describe_call(inputs, tuple((out.shape, out.dtype) for out in outs), static)
+    device = describe_device(devices[0]) if devices else "none here"
+    if not _are_several_processes() and devices:
+        question = Question(op.name, platform, device, call, backends)
+        choice = recall(question)
+        if choice is not None:
+            return choice.backend
+    warn_once(
+        (op.name, platform),
+        f'{op.name}: backend="auto" found no measurement for {call} on {platform} ({device}), and takes the default, '
+        f"{default!r}. Calls inside jax.jit or another transformation are never measured, nor are those in debug mode, "
+        "on several devices, in several processes, or with side effects. Measure before the program is compiled: call "
+        'the operator with backend="auto" on arrays, or xlakernel.core.tune(function, *arrays). Said once for each '
+        "operator.",
+    )
+    return default
+
+
+def _local_devices(platform: str) -> Sequence[jax.Device]:
+    try:
+        return tuple(jax.local_devices(backend=platform))
+    except RuntimeError:  # the program is for another machine
+        return ()
+
+
+def _slice_shape(shape: Sequence[Any], index: int, mapped: Sequence[Mapped]) -> tuple[Any, ...]:
+    """Return the shape of an input without the axes that ``jax.vmap`` maps; the outermost level is the last."""
+    extents = list(shape)
+    for level in reversed(mapped):
+        axis = level.axes[index]
+        if axis is not None:
+            del extents[axis]
+    return tuple(extents)
+
+
+# Which calls are alike.
+
+_Types = tuple[tuple[tuple[Any, ...], Any], ...]  # shapes and dtypes
+
+
+@functools.lru_cache(maxsize=4096)
+def _describe_call(inputs: _Types, outs: _Types, static: Static) -> str:
+    """Return the same text for calls that share a choice.
+
+    What a sparse operator costs depends on values too, on how many events there are: nothing of that is in here.
+    """
+    types = [" ".join(f"{dtype}[{','.join(map(_bucket, shape))}]" for shape, dtype in row) for row in (inputs, outs)]
+    keywords = "".join(f"; {name}={_describe_static(value)}" for name, value in static.items)
+    return " -> ".join(types) + keywords
+
+
+def _bucket(extent: Any) -> str:
+    if not isinstance(extent, (int, np.integer)):
+        return str(extent)  # symbolic, under jax.export
+    return str(1 << (int(extent) - 1).bit_length() if extent > 0 else 0)
+
+
+def _describe_static(value: Any) -> str:
+    """Return a static value as text; an integer that can only be a size is rounded as sizes are."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_describe_static, value))})"
+    if type(value) is int and value > _SMALLEST_SIZE:
+        return _bucket(value)
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))  # where a function lies is another place in each process

@@ -1,0 +1,313 @@
+"""What ``backend="auto"`` remembers: one small JSON file for each choice, under a name that says what it is about.
+
+A file is written beside its place and then moved there, so that no reader ever sees half of one. Processes that measure
+the same at the same time need not know of each other: the last one's file stays, and both are right.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import json
+import math
+import os
+import platform as host
+import re
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from .benchmark import versions
+from .errors import ArgumentError, AutoBackendWarning
+
+FOLDER_VARIABLE = "XLAKERNEL_CACHE_DIR"
+_FORMAT = 1  # of the files; one of another format is not read
+
+
+@dataclasses.dataclass(frozen=True)
+class AutoChoice:
+    """A backend that was found to be the fastest, and what it was compared with.
+
+    Attributes:
+      operator: the operator's name.
+      platform: ``"cpu"``, ``"gpu"`` or ``"tpu"``.
+      device: the kind of device; of a CPU, its model and how many cores the process may use.
+      call: the calls that it is for: dtypes and sizes of inputs and results, sizes rounded up to powers of two, and the
+        static keywords.
+      backend: the one that is used.
+      seconds: those of a call with each backend that was timed, the median of several rounds.
+      problems: why the others were not timed: the error, or in what their results differ.
+      date: the day of the measurement, as in 2026-01-31.
+      versions: of what was installed.
+    """
+
+    operator: str
+    platform: str
+    device: str
+    call: str
+    backend: str
+    seconds: Mapping[str, float]
+    problems: Mapping[str, str]
+    date: str
+    versions: Mapping[str, str]
+
+    def __str__(self) -> str:
+        ranking = sorted(self.seconds, key=self.seconds.__getitem__)
+        times = ", ".join(f"{backend} {self.seconds[backend] * 1e6:.3g} µs" for backend in ranking)
+        failed = "".join(f"; not {backend}: {problem}" for backend, problem in self.problems.items())
+        return f"{self.operator} {self.call} on {self.platform} ({self.device}): {self.backend} ({times}{failed})"
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """What a choice is for; the first four attributes are those of `AutoChoice`.
+
+    Attributes:
+      backends: those that there were to choose from, in the order of their registration.
+    """
+
+    operator: str
+    platform: str
+    device: str
+    call: str
+    backends: tuple[str, ...]
+
+    def file(self) -> str:
+        """Return the name of its file, another one for other versions of what is installed."""
+        content = json.dumps([_FORMAT, dataclasses.astuple(self), sorted(installed_versions().items())])
+        return f"{_readable(self.operator)}-{hashlib.sha256(content.encode()).hexdigest()[:32]}.json"
+
+    def fits(self, choice: AutoChoice) -> bool:
+        """Whether *choice* answers it."""
+        asked = (self.operator, self.platform, self.device, self.call)
+        found = (choice.operator, choice.platform, choice.device, choice.call)
+        return asked == found and choice.backend in self.backends
+
+
+# What this process knows. None: no backend works there, which is not worth remembering for longer.
+_known: dict[Question, AutoChoice | None] = {}
+_said: set[object] = set()  # what was warned of
+
+
+def recall(question: Question) -> AutoChoice | None:
+    """Return the choice that was made, by this process or by another one; None if there is none."""
+    if question in _known:
+        return _known[question]
+    folder = _folder()
+    choice = None if folder is None else _read(folder / question.file())
+    if choice is None or not question.fits(choice):
+        return None
+    return _known.setdefault(question, choice)
+
+
+def is_hopeless(question: Question) -> bool:
+    """Whether this process found that no backend works."""
+    return question in _known and _known[question] is None
+
+
+def remember(question: Question, choice: AutoChoice | None) -> None:
+    """Keep a choice for this process, and on disk for others if that can be; None: there is nothing to choose."""
+    _known[question] = choice
+    if choice is None:
+        return
+    folder = _folder()
+    try:
+        if folder is None:
+            raise OSError("there is no home folder")
+        _write(folder, question.file(), choice)
+    except OSError as error:
+        warn_once(
+            ("folder", folder),
+            f'backend="auto": the choice of {choice.backend!r} for {question.operator} cannot be kept in '
+            f"{folder or 'a file'}: {error}. Every process measures for itself. Set {FOLDER_VARIABLE} to a folder that "
+            "can be written.",
+        )
+
+
+def warn_once(what: object, message: str) -> None:
+    """Warn of something that was not warned of before."""
+    if what not in _said:
+        _said.add(what)
+        warnings.warn(message, AutoBackendWarning, stacklevel=2)
+
+
+def auto_choices(operator: str | None = None) -> list[AutoChoice]:
+    """Return the choices that were made for ``backend="auto"`` and are remembered.
+
+    Those of other versions of what is installed are not used any more, and left out.
+
+    Args:
+      operator: the name of the operator; None: of all.
+
+    Returns:
+      The choices of this process and of those before it, ordered by operator, platform, device and call.
+
+    Raises:
+      ArgumentError: if *operator* is not a name.
+
+    Example:
+      >>> from xlakernel.core import auto_choices
+      >>> for choice in auto_choices("csrmv"):
+      ...     print(choice)  # what is used for which calls, and how long each backend took
+    """
+    _check_name("auto_choices", operator)
+    found = [choice for _, choice in _files(operator) if choice is not None]
+    found += [choice for choice in _known.values() if choice is not None]
+    # A choice that could not be written is in this process only; any other one is there twice.
+    chosen = {_sort_key(choice): choice for choice in found if _is_current(choice, operator)}
+    return [chosen[key] for key in sorted(chosen)]
+
+
+def reset_auto_choices(operator: str | None = None) -> int:
+    """Forget the choices that were made for ``backend="auto"``, so that the next calls measure anew.
+
+    Programs that are compiled keep the backend that they have, and other processes that run keep what they know.
+
+    Args:
+      operator: the name of the operator; None: of all.
+
+    Returns:
+      How many choices were forgotten, those of other versions of what is installed among them.
+
+    Raises:
+      ArgumentError: if *operator* is not a name.
+      OSError: if a file cannot be removed.
+
+    Example:
+      >>> from xlakernel.core import reset_auto_choices
+      >>> reset_auto_choices("an operator that nobody measured")
+      0
+    """
+    _check_name("reset_auto_choices", operator)
+    forgotten = {question.file() for question, choice in _known.items() if choice and _is_of(question, operator)}
+    for question in [question for question in _known if _is_of(question, operator)]:
+        del _known[question]
+    _said.clear()
+    for path, choice in _files(operator):
+        if choice is not None or operator is None:  # what cannot be read belongs to nobody
+            path.unlink(missing_ok=True)
+            forgotten.add(path.name)
+    return len(forgotten)
+
+
+def _check_name(asked_by: str, operator: str | None) -> None:
+    if operator is not None and not isinstance(operator, str):
+        raise ArgumentError(
+            f"{asked_by}: operator is {operator!r}; expected the name of an operator, such as "
+            f"{getattr(operator, 'name', 'csrmv')!r}, or None for all of them."
+        )
+
+
+def _is_of(found: Question | AutoChoice, operator: str | None) -> bool:
+    return operator is None or found.operator == operator
+
+
+def _is_current(choice: AutoChoice, operator: str | None) -> bool:
+    return _is_of(choice, operator) and choice.versions == installed_versions()
+
+
+def _sort_key(choice: AutoChoice) -> tuple[Any, ...]:
+    compared = tuple(sorted([*choice.seconds, *choice.problems]))
+    return choice.operator, choice.platform, choice.device, choice.call, compared
+
+
+# Files.
+
+
+def _folder() -> Path | None:
+    """Return where choices are kept: the user's folder for caches, unless the environment names one."""
+    named = os.environ.get(FOLDER_VARIABLE)
+    if named:
+        return Path(named) / "auto"
+    caches = os.environ.get("XDG_CACHE_HOME", "")
+    try:
+        # The specification of XDG wants a relative path to be ignored.
+        parent = Path(caches) if os.path.isabs(caches) else Path.home() / ".cache"
+    except RuntimeError:  # the user has no home
+        return None
+    return parent / "xlakernel" / "auto"
+
+
+def _files(operator: str | None) -> Iterator[tuple[Path, AutoChoice | None]]:
+    """Yield the files, with the choices in them; None: it holds something else."""
+    folder = _folder()
+    name = "*" if operator is None else f"{_readable(operator)}-*"
+    for path in sorted(folder.glob(f"{name}.json")) if folder is not None else ():
+        choice = _read(path)
+        if choice is None or _is_of(choice, operator):
+            yield path, choice
+
+
+def _readable(operator: str) -> str:
+    return re.sub(r"\W", "_", operator, flags=re.ASCII)[:60]
+
+
+def _read(path: Path) -> AutoChoice | None:
+    """Return the choice in a file; None if there is none that can be read, whatever the reason."""
+    try:
+        content = json.loads(path.read_text("utf-8"))
+        if content.pop("format") != _FORMAT:
+            return None
+        choice = AutoChoice(**content)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+    return choice if _is_whole(choice) else None
+
+
+def _is_whole(choice: AutoChoice) -> bool:
+    texts = (choice.operator, choice.platform, choice.device, choice.call, choice.backend, choice.date)
+    tables = ((choice.seconds, float), (choice.problems, str), (choice.versions, str))
+    return (
+        all(isinstance(text, str) for text in texts)
+        and all(isinstance(table, dict) and all(isinstance(v, kind) for v in table.values()) for table, kind in tables)
+        and all(math.isfinite(seconds) for seconds in choice.seconds.values())
+        and choice.backend in choice.seconds
+    )
+
+
+def _write(folder: Path, name: str, choice: AutoChoice) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    content = json.dumps({"format": _FORMAT, **dataclasses.asdict(choice)}, indent=2) + "\n"
+    with tempfile.NamedTemporaryFile("w", dir=folder, prefix=".", delete=False, encoding="utf-8") as file:
+        temporary = Path(file.name)
+        try:
+            file.write(content)
+            file.flush()
+            temporary.replace(folder / name)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+
+
+# What a choice depends on beside the call.
+
+
+@functools.cache
+def installed_versions() -> dict[str, str]:
+    """Return the versions of what is installed; those of this process do not change."""
+    return versions()
+
+
+@functools.cache
+def describe_device(device: jax.Device) -> str:
+    """Return the kind of *device*, by which a choice is remembered."""
+    if device.platform != "cpu":
+        return str(device.device_kind)
+    # JAX calls every CPU "cpu", and a home folder may be that of several machines.
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{_cpu_model()}, {cores} cores"
+
+
+def _cpu_model() -> str:
+    with contextlib.suppress(OSError):
+        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text("utf-8", "replace"), re.MULTILINE)
+        if found:
+            return found[1].strip()
+    return host.processor() or host.machine()
