@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from .auto import auto
 from .backends import backends
 from .bench import INTERRUPTED, Request, bench
 from .doctor import doctor
@@ -63,6 +64,18 @@ def parser() -> argparse.ArgumentParser:
             "'n=1000,*' --backend numba --backend jax`, `xlakernel bench sparse --json sparse.json`.",
         )
     )
+
+    three = commands.add_parser(
+        "auto",
+        help='what backend="auto" chose on this machine; --reset lets it choose anew',
+        description='List the backends that were measured to be the fastest, and are used where backend="auto" is '
+        "asked for, with the time of a call with each.",
+        epilog="exit status: 0; 1 if xlakernel.core cannot be imported, or a choice cannot be forgotten",
+    )
+    three.add_argument("operator", nargs="?", metavar="OPERATOR", help="those of this operator only")
+    three.add_argument("--reset", action="store_true", help="forget them, so that the next calls measure anew")
+    three.add_argument("--json", action="store_true", help="print JSON, for scripts")
+    three.set_defaults(run=lambda asked: auto(asked.operator, reset=asked.reset, as_json=asked.json))
     return top
 
 

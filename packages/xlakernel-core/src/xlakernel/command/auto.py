@@ -1,0 +1,68 @@
+"""``xlakernel auto``: what ``backend="auto"`` chose on this machine, and how to make it choose anew."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from .text import Printer, counted
+
+if TYPE_CHECKING:
+    from xlakernel.core import AutoChoice
+
+
+def auto(name: str | None, *, reset: bool, as_json: bool) -> int:
+    """Print the choices that are remembered, or forget them.
+
+    Args:
+      name: the one operator that it is about; None: all.
+      reset: whether to forget them.
+      as_json: whether to print JSON.
+
+    Returns:
+      The exit status: 0; 1 if xlakernel.core cannot be imported, or a file cannot be removed.
+    """
+    try:
+        from xlakernel.core import auto_choices, reset_auto_choices
+    except Exception as error:  # noqa: BLE001  # whatever it is, the doctor knows more
+        sys.stderr.write(f"xlakernel: xlakernel.core cannot be imported: {error}. Run `xlakernel doctor`.\n")
+        return 1
+    printer = Printer()
+    if not reset:
+        choices = auto_choices(name)
+        if as_json:
+            printer.line(json.dumps({"choices": [dataclasses.asdict(choice) for choice in choices]}, indent=2))
+        else:
+            _show(printer, name, choices)
+        return 0
+    try:
+        forgotten = reset_auto_choices(name)
+    except OSError as error:
+        sys.stderr.write(f"xlakernel: a choice cannot be forgotten: {error}\n")
+        return 1
+    printer.line(json.dumps({"forgotten": forgotten}) if as_json else f"Forgot {counted(forgotten, 'choice')}.")
+    return 0
+
+
+def _show(printer: Printer, name: str | None, choices: Sequence[AutoChoice]) -> None:
+    if not choices:
+        of = "" if name is None else f" of {name}"
+        printer.line(f'No choice{of} is remembered. A call with backend="auto" measures the backends and makes one.')
+        return
+    for (operator, platform, device), group in groupby(choices, lambda c: (c.operator, c.platform, c.device)):
+        printer.title(f"{operator}, {platform} ({device})")
+        for choice in group:
+            printer.line(f"  {choice.call}")
+            times = [
+                f"{backend}{'*' if backend == choice.backend else ''} {seconds * 1e6:.3g} µs"
+                for backend, seconds in sorted(choice.seconds.items(), key=lambda item: item[1])
+            ]
+            printer.line(f"    {'  '.join(times)}  {printer.paint(choice.date, 'weak')}")
+            for backend, problem in choice.problems.items():
+                printer.line(printer.paint(f"    not {backend}: {problem}", "weak"))
+    printer.line()
+    printer.line("* is used for calls of these dtypes and sizes, sizes up to the next power of two")
