@@ -16,7 +16,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 from numba.core import types
 
-from xlakernel.core import XLACustomKernel
+from xlakernel.core import XLACustomKernel, auto, auto_records
 from xlakernel.core.errors import KernelCheckError
 from xlakernel.core.ffi.registry import ensure_registered
 from xlakernel.core.native import Argument, NumbaFunction, array_type, build_handler, numba_dtype
@@ -89,6 +89,69 @@ def choices(new_operator, made):
         op.def_kernel(backend, "cpu", generator(backend, factor))
         if backend != "d":
             op.def_kernel(backend, "gpu", generator(backend, factor))
+    return op
+
+
+@pytest.fixture
+def auto_folder(monkeypatch, tmp_path):
+    """Let ``backend="auto"`` begin with nothing, keep its files here, and take little time; return the folder."""
+    monkeypatch.setenv("XLAKERNEL_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(auto_records, "_known", {})
+    monkeypatch.setattr(auto_records, "_said", set())
+    monkeypatch.setattr(auto, "_ROUND", 1e-5)
+    monkeypatch.setattr(auto, "_ROUNDS", 1)
+    return tmp_path / "cache" / "auto"
+
+
+@pytest.fixture
+def measured(auto_folder, monkeypatch):
+    """The names of the operators that were measured for ``backend="auto"``, in order."""
+    names = []
+
+    def measure(op, *args, known=auto._measure):
+        names.append(op.name)
+        return known(op, *args)
+
+    monkeypatch.setattr(auto, "_measure", measure)
+    return names
+
+
+@pytest.fixture
+def speeds(auto_folder, monkeypatch):
+    """The seconds that a call with each backend takes, as ``backend="auto"`` finds them; b is the fastest."""
+    seconds = {"a": 3.0, "b": 1.0, "c": 2.0}
+    monkeypatch.setattr(auto, "_race", lambda programs: {backend: seconds[backend] for backend in programs})
+    return seconds
+
+
+@pytest.fixture
+def ran():
+    """The backends of `alike` whose kernels ran, in order, and nothing else."""
+    return []
+
+
+@pytest.fixture
+def alike(new_operator, made, ran):
+    """An operator that doubles, with the backends a, b and c on the CPU and the GPU, and a derivative."""
+
+    def generator(backend, platform):
+        def double(x):
+            ran.append(backend)
+            return 2 * np.asarray(x)
+
+        def generate(outs, **static):
+            made.append((platform, backend))
+            if platform == "gpu":
+                return lambda x: 2 * x
+            return lambda x: jax.pure_callback(double, outs[0], x, vmap_method="expand_dims")
+
+        return generate
+
+    op = new_operator()
+    for backend in "abc":
+        for platform in ("cpu", "gpu"):
+            op.def_kernel(backend, platform, generator(backend, platform))
+    op.def_transpose(0, lambda ins, cotangents, **static: 2 * cotangents)
     return op
 
 
