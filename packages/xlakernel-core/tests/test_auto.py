@@ -64,7 +64,9 @@ def by_default(op):
 
 
 @pytest.mark.parametrize(
-    "ask", [lambda op: use_backend("auto"), lambda op: use_backend(cpu="auto"), by_default], ids=["all", "cpu", "default"]
+    "ask",
+    [lambda op: use_backend("auto"), lambda op: use_backend(cpu="auto"), by_default],
+    ids=["all", "cpu", "default"],
 )
 def test_all_ways_to_ask(op, run, speeds, measured, ask):
     with ask(op):
@@ -411,7 +413,7 @@ def test_slow_backends_are_timed_for_about_a_second(race):
 
 
 def test_very_slow_backends_are_called_once_more_than_the_limit(race):
-    calls, took = race(a=30.0, b=20.0)
+    calls, _ = race(a=30.0, b=20.0)
     assert calls == {"a": [1, 1], "b": [1, 1]}
 
 

@@ -1,0 +1,85 @@
+"""``xlakernel auto``: what is remembered, as a table and as JSON, and how it is forgotten."""
+
+import builtins
+import json
+from pathlib import Path
+
+import pytest
+
+from xlakernel.command import command_line
+from xlakernel.core import AutoChoice, auto_choices, auto_records
+
+
+@pytest.fixture
+def remembered(auto_folder):
+    """Remember a choice for each of two operators."""
+    for operator in ("csrmv", "fft"):
+        question = auto_records.Question(
+            operator, "cpu", "a CPU, 2 cores", "float32[8] -> float32[8]", ("numba", "jax")
+        )
+        choice = AutoChoice(
+            *(operator, "cpu", "a CPU, 2 cores", "float32[8] -> float32[8]", "numba"),
+            seconds={"jax": 2.5e-4, "numba": 1.2e-5},
+            problems={"warp": "it is not installed"},
+            date="2026-01-31",
+            versions=auto_records.installed_versions(),
+        )
+        auto_records.remember(question, choice)
+    return auto_folder
+
+
+def test_a_table(remembered, capsys):
+    assert command_line.main(["auto", "csrmv"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "csrmv, cpu (a CPU, 2 cores)",
+        "  float32[8] -> float32[8]",
+        "    numba* 12 µs  jax 250 µs  2026-01-31",
+        "    not warp: it is not installed",
+        "",
+        "* is used for calls of these dtypes and sizes, sizes up to the next power of two",
+    ]
+
+
+def test_json(remembered, capsys):
+    assert command_line.main(["auto", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(choice["operator"], choice["backend"]) for choice in found["choices"]] == [
+        ("csrmv", "numba"),
+        ("fft", "numba"),
+    ]
+
+
+def test_nothing_is_remembered(auto_folder, capsys):
+    assert command_line.main(["auto", "fft"]) == 0
+    assert capsys.readouterr().out.startswith("No choice of fft is remembered. A call with backend=")
+    assert command_line.main(["auto", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"choices": []}
+
+
+def test_reset(remembered, capsys):
+    assert command_line.main(["auto", "--reset", "fft"]) == 0
+    assert capsys.readouterr().out == "Forgot 1 choice.\n"
+    assert [choice.operator for choice in auto_choices()] == ["csrmv"]
+    assert command_line.main(["auto", "--reset", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"forgotten": 1}
+    assert auto_choices() == [] and list(remembered.iterdir()) == []
+
+
+def test_a_file_that_cannot_be_removed(remembered, capsys, monkeypatch):
+    def refuse(self, missing_ok=False):
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    assert command_line.main(["auto", "--reset"]) == 1
+    assert "a choice cannot be forgotten: [Errno 13] Permission denied" in capsys.readouterr().err
+
+
+def test_where_core_cannot_be_imported(capsys, monkeypatch):
+    def refuse(name, *args, known=builtins.__import__, **kwargs):
+        if name == "xlakernel.core":
+            raise ImportError("no JAX")
+        return known(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    assert command_line.main(["auto"]) == 1
+    assert "xlakernel.core cannot be imported: no JAX. Run `xlakernel doctor`." in capsys.readouterr().err
