@@ -132,7 +132,12 @@ def run_tests(session: nox.Session, package: str, device: str, *install: str) ->
         marked = []
     folder = f"packages/{PREFIX}{package}"
     paths = [f"{folder}/tests", f"{folder}/src", "--doctest-modules"]
-    session.run("pytest", *paths, *marked, *rest, env=env)
+    session.run("pytest", *paths, *marked, *rest, env={**env, **own_cache(session)})
+
+
+def own_cache(session: nox.Session) -> dict[str, str]:
+    """Return the variable that keeps examples with backend=\"auto\" out of what is remembered for this user."""
+    return {"XLAKERNEL_CACHE_DIR": str(Path(session.virtualenv.location, "cache").resolve())}
 
 
 def has_gpu() -> bool:
@@ -361,7 +366,7 @@ def docs(session: nox.Session) -> None:
     """Build the documentation, which runs the pages that need no GPU, two at a time; warnings are errors."""
     session.install(*editable("core[testing]", *PROJECTS), *group("docs"))
     paths = ["docs", "docs/_build/html", *session.posargs]
-    env = {"JAX_PLATFORMS": "cpu"}
+    env = {"JAX_PLATFORMS": "cpu", **own_cache(session)}
     session.run("python", "-m", "sphinx", "-W", "--keep-going", "-j", "2", "-b", "html", *paths, env=env)
 
 

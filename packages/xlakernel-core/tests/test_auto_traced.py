@@ -122,7 +122,7 @@ def test_what_runs_outside_of_jit_follows(call, ran):
 def test_a_batch_takes_what_is_known_of_a_slice(call, ran):
     call(X)
     ran.clear()
-    x = np.ones((3, 5, 7), np.float32)
+    x = np.ones((3, 5, 70), np.float32)
     result = jax.vmap(jax.vmap(call, in_axes=1, out_axes=1), in_axes=0)(x)
     np.testing.assert_array_equal(result, 2 * x)
     assert set(ran) == {"b"}
@@ -133,6 +133,13 @@ def test_the_default_that_was_set_is_what_runs_instead(op, call, ran):
     with pytest.warns(AutoBackendWarning, match="default, 'c'"):
         jax.block_until_ready(jax.jit(call)(X))
     assert ran == ["c"]
+
+
+def test_a_default_of_auto_leaves_the_first_that_was_registered(op, ran):
+    op.set_default("cpu", "auto")
+    with pytest.warns(AutoBackendWarning, match="default, 'a'"):
+        jax.block_until_ready(jax.jit(lambda x: op(x, outs=x))(X))
+    assert ran == ["a"]
 
 
 @pytest.fixture

@@ -6,7 +6,16 @@ import pytest
 
 from xlakernel.command import backends, bench, command_line, doctor, installed
 from xlakernel.command.facts import Facts
-from xlakernel.core import BenchmarkCase, BenchmarkResult, Measurement, XLACustomKernel, __version__, operators
+from xlakernel.core import (
+    AutoChoice,
+    BenchmarkCase,
+    BenchmarkResult,
+    Measurement,
+    XLACustomKernel,
+    __version__,
+    auto_records,
+    operators,
+)
 
 PAGE = Path(__file__).parents[4] / "docs" / "reference" / "core.md"
 
@@ -56,6 +65,25 @@ def documented(monkeypatch):
 def test_doctor(documented, capsys):
     assert command_line.main(["doctor"]) == 1
     assert f"```text\n$ xlakernel doctor\n{capsys.readouterr().out}```" in documented
+
+
+def test_auto(documented, capsys, monkeypatch, auto_folder):
+    sizes = "float32[131072] int32[131072] int32[4096] float32[4096] -> float32[4096]"
+    choice = AutoChoice(
+        operator="csrmv",
+        platform="cpu",
+        device="AMD EPYC 7763 64-Core Processor, 2 cores",
+        call=f"{sizes}; homogeneous=False; shape=(4096, 4096); transpose=False",
+        backend="numba",
+        seconds={"jax": 2.04e-3, "numba": 2.37e-4},
+        problems={"warp": "MissingDependencyError: it is not installed"},
+        date="2026-01-31",
+        versions=auto_records.installed_versions(),
+    )
+    asked = (choice.operator, choice.platform, choice.device, choice.call, ("numba", "warp", "jax"))
+    auto_records.remember(auto_records.Question(*asked), choice)
+    assert command_line.main(["auto", "csrmv"]) == 0
+    assert f"```text\n$ xlakernel auto csrmv\n{capsys.readouterr().out}```" in documented
 
 
 def test_backends(documented, capsys, monkeypatch, new_name):
