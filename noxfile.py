@@ -136,7 +136,7 @@ def run_tests(session: nox.Session, package: str, device: str, *install: str) ->
 
 
 def own_cache(session: nox.Session) -> dict[str, str]:
-    """Return the variable that keeps examples with backend=\"auto\" out of what is remembered for this user."""
+    """Return the variable that keeps examples with backend="auto" out of what is remembered for this user."""
     return {"XLAKERNEL_CACHE_DIR": str(Path(session.virtualenv.location, "cache").resolve())}
 
 

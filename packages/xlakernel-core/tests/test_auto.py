@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from xlakernel.core import auto, auto_choices, debug_mode, reset_auto_choices, tune, use_backend
 from xlakernel.core.errors import ArgumentError, AutoBackendWarning, InputError
@@ -176,6 +176,16 @@ def test_where_no_backend_works_the_default_says_why_and_it_is_tried_once(new_op
     assert (measured, auto_choices(op.name)) == ([op.name], [])
 
 
+def test_what_is_told_of_an_error_is_short(op, run, speeds):
+    def refuse(outs):
+        raise ValueError("a long story\n" * 1000)
+
+    op.def_kernel("b", "cpu", refuse)
+    run(backend="auto")
+    problem = auto_choices(op.name)[0].problems["b"]
+    assert len(problem) == 500 and "\n" not in problem and problem.endswith("…")
+
+
 @pytest.mark.parametrize(("seconds", "backend"), [(0.97, "a"), (0.9, "b")])
 def test_the_default_gives_way_to_more_than_noise(run, speeds, seconds, backend):
     speeds.update(a=1.0, b=seconds)
@@ -305,6 +315,17 @@ def test_an_array_on_several_devices_takes_what_is_known(op, made, speeds, measu
     made.clear()
     np.testing.assert_array_equal(op(x, outs=x, backend="auto"), 2 * np.ones(6))
     assert (made, len(measured)) == ([("cpu", "b")], 1)
+
+
+def test_a_call_on_a_mesh_is_not_measured(new_operator, measured, speeds):
+    op = new_operator()
+    for backend in "ab":
+        op.def_kernel(backend, "cpu", lambda outs: lambda x: 2 * x)
+    mesh = jax.make_mesh((2,), ("d",), axis_types=(AxisType.Auto,), devices=jax.devices("cpu")[:2])
+    with jax.set_mesh(mesh), pytest.warns(AutoBackendWarning, match="on several devices"):
+        jax.block_until_ready(op(X, outs=X, backend="auto"))
+    op(X, outs=X, backend="auto")
+    assert len(measured) == 1
 
 
 def test_a_call_runs_where_its_arrays_are(op, run, speeds, measured):

@@ -50,7 +50,7 @@ def get_global(context: Any) -> Any:
 
 
 def is_tracing() -> bool:
-    """Whether this is inside a transformation of JAX, which also a function of constants does not show."""
+    """Whether JAX traces what is called here. The arguments of a call do not say so: they may be constants."""
     return not core.trace_state_clean()
 
 

@@ -1,9 +1,9 @@
 """``backend="auto"``: the backend that was measured to be the fastest for calls like this one.
 
 A call with arrays, outside of any transformation, is measured if nothing is known of calls like it. Each backend is
-compiled and called twice, and only those whose results agree are timed in turn, for `_LIMIT` seconds in all and the
-round that has begun. The faster ones of what is compared differ by noise from day to day; the default therefore gives
-way only to a backend that takes less than `_MARGIN` of its time.
+compiled and called twice, and those whose results agree are timed in turn, for `_LIMIT` seconds in all and the round
+that has begun then. Two backends that are about as fast change places with every measurement; the default therefore
+gives way only to one that takes less than `_MARGIN` of its time.
 
 Inside a transformation of JAX there is nothing to measure with: a call that is traced takes what is remembered, or the
 default, when it is lowered. Until then its backend stays ``"auto"``, because a program may be lowered for several
@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import get_abstract_mesh
 
 from ._compat import is_tracing
 from .auto_records import (
@@ -54,6 +55,7 @@ _ROUND = 0.01  # seconds that a round of one backend takes at least
 _LIMIT = 1.0  # seconds for all rounds of all backends; one that has begun is finished
 _HOPELESS = 10.0  # times the quickest: who takes so long is timed once
 _MARGIN = 0.95
+_LONGEST = 500  # characters of an error that are remembered
 _SMALLEST_SIZE = 16  # a static integer up to here may be a mode or an axis, and is not rounded
 
 _measuring = threading.Lock()  # two measurements at once would time each other
@@ -196,6 +198,8 @@ def _device_of(ins: Sequence[Any]) -> jax.Device | None:
         return None
     if devices:
         return devices.pop()
+    if not get_abstract_mesh().empty:  # what has no device of its own goes to all of the mesh
+        return None
     default: Any = jax.config.jax_default_device  # type: ignore[attr-defined]  # JAX makes its settings as it goes
     if default is None or isinstance(default, str):
         return jax.local_devices(backend=default)[0]
@@ -251,7 +255,7 @@ def _measure(
                 expected = (backend, results) if expected is None else expected
                 compare(results, *expected, None)
             except Exception as error:  # noqa: BLE001  # whatever it is, this backend is not to be chosen
-                problems[backend] = f"{type(error).__name__}: {error}"
+                problems[backend] = _in_short(f"{type(error).__name__}: {error}")
             else:
                 programs[backend] = program
         seconds = _race(programs)
@@ -272,8 +276,16 @@ def _measure(
         )
         if _thread.tuned is not None:
             _thread.tuned[question] = choice
-    remember(question, choice)
-    op.follow_new_choice()
+    try:
+        remember(question, choice)
+    finally:  # also where a warning is an error
+        op.follow_new_choice()
+
+
+def _in_short(text: str) -> str:
+    """Return *text* on one line: what a compiler says may be long."""
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
 
 
 def _race(programs: Mapping[str, Program]) -> dict[str, float]:
