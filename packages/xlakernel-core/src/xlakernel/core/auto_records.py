@@ -153,7 +153,7 @@ def auto_choices(operator: str | None = None) -> list[AutoChoice]:
 
     Example:
       >>> from xlakernel.core import auto_choices
-      >>> for choice in auto_choices("csrmv"):
+      >>> for choice in auto_choices("an operator of yours"):
       ...     print(choice)  # what is used for which calls, and how long each backend took
     """
     _check_name("auto_choices", operator)
