@@ -391,7 +391,7 @@ def release(session: nox.Session) -> None:
         quick = [f"tests-wheel-{CURRENT}({name})" for name in packages]
         session.run(*again, *alone, *quick, "--", *packages, "--quick", external=True)
         session.log("A dry run does not refuse what only a release must have, which was said above, and leaves out:")
-        session.log("- lint, typecheck, layers and reference, other Pythons and the oldest dependencies: .ci/run has them;")
+        session.log("- lint, typecheck, layers, reference, other Pythons, the oldest dependencies: .ci/run has them;")
         session.log("- the tests of the installed wheels, but for those in QUICK of noxfile.py.")
         return
     (package,) = packages
