@@ -41,6 +41,15 @@ def test_shared_memory_beyond_the_device():
     still_works()
 
 
+def test_a_launch_with_less_shared_memory_takes_none_from_others():
+    x = jnp.arange(7.0)
+    with_more = jax.jit(numba_cuda_kernel(double, same, launch_dims=lambda x: x.size, shared_mem=200 * 1024))
+    assert_array_equal(with_more(x), 2 * np.arange(7.0))
+    with_less = numba_cuda_kernel(double, same, launch_dims=lambda x: x.size, shared_mem=100 * 1024)
+    assert_array_equal(with_less(x), 2 * np.arange(7.0))
+    assert_array_equal(with_more(x), 2 * np.arange(7.0))
+
+
 @cuda.jit
 def grid_sync(out):
     cuda.cg.this_grid().sync()

@@ -90,7 +90,7 @@ class TestCuda(KernelCases):
         self.check_product(draw(50, (2000, 300), 150), "binary", True, None, homogeneous, rate=rate)
 
     @each_weight
-    @pytest.mark.parametrize("rate", [0.45, 1])
+    @pytest.mark.parametrize("rate", [0.55, 1])
     @pytest.mark.parametrize("rows_are", ["sorted", "sorted but for one", "with a column twice", "of one column"])
     def test_rows_are_added_up_in_shared_memory_whatever_their_order(self, rows_are, rate, homogeneous):
         # Long rows, of which a block adds an entry per thread at once, and short ones.
