@@ -51,6 +51,18 @@ def test_jax_and_numpy_take_it_for_an_array(kind):
     assert_array_equal(events, SPIKES)
 
 
+@of_any_rank
+def test_it_is_transposed(kind):
+    x = np.array([[0.0, 2.0, np.nan], [1.0, 0.0, -3.0]], np.float32)
+    events = kind(x)
+    assert type(events.T) is kind and events.T.shape == (3, 2)
+    assert_array_equal(events.T.value, np.asarray(events.value).T)
+    one = kind(SPIKES)
+    assert one.T is one
+    if kind is not BitPackedArray:
+        assert_array_equal(events.T.raw, x.T)
+
+
 @kinds
 def test_it_is_indexed(kind):
     events = kind(SPIKES)

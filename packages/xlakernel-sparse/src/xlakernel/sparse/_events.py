@@ -88,6 +88,14 @@ class EventArray(abc.ABC):
         """The number of elements."""
         return int(np.prod(self.shape))
 
+    @property
+    def T(self) -> Self:
+        """The array with its axes in reverse order, of the same kind."""
+        return self if self.ndim < 2 else self._transposed()
+
+    def _transposed(self) -> Self:
+        return type(self)(self.value.T)  # type: ignore[call-arg]  # each takes an array
+
     def __len__(self) -> int:
         if not self.shape:
             raise TypeError(f"len() of a {type(self).__name__} without dimensions")
@@ -190,6 +198,9 @@ class _Unpacked(EventArray):
 
     __slots__ = ("raw",)
     raw: jax.Array
+
+    def _transposed(self) -> Self:
+        return type(self)(self.raw.T)
 
     @property
     def shape(self) -> tuple[int, ...]:

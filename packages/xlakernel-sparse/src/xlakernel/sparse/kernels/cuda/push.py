@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,11 +11,9 @@ from numba import cuda
 from .memory import add_to, is_aligned, load, load4_if
 from .terms import term, weight_at
 
-Device = Callable[..., Any]
-
 
 @functools.cache
-def take_tile_of(one: Device, *, homogeneous: bool) -> Device:
+def take_tile_of(one: Any, *, homogeneous: bool) -> Any:
     """Return a device function for all threads of a warp: ``take(data, indices, first, last, to)``.
 
     It calls *one*, ``one(column, weight, to)``, for each entry of a tile, from *first* to *last*. Each thread loads
@@ -73,7 +70,7 @@ def take_tile_of(one: Device, *, homogeneous: bool) -> Device:
 
 
 @functools.cache
-def push_of(operand: str, kind: type, *, homogeneous: bool) -> Device:
+def push_of(operand: str, kind: type, *, homogeneous: bool) -> Any:
     """Return a device function for all threads of a warp: ``push(data, indices, first, last, to)``.
 
     It adds what the entries of a tile are, times the operand's value, to a vector; *to* is that value and the vector.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -81,7 +80,7 @@ def _row_near_place(indptr: Any, rows: Any, place: Any, places: Any) -> Any:
     return low
 
 
-def active_tiles_of(is_active: Callable[..., Any], take: Callable[..., Any]) -> Callable[..., Any]:
+def active_tiles_of(is_active: Any, take: Any) -> Any:
     """Return a device function, ``visit(indptr, x, rows, places, share, groups, group, listed, to)``.
 
     It is for all threads of a block, of which there are *groups*, and calls ``take(row, first, last, to)`` with all
