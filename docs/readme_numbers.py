@@ -65,15 +65,19 @@ ROWS = (
     ("jax.pure_callback", "Python", "numba", "jax.pure_callback"),
     ("`a + b`, compiled by XLA", "its own code", "numba", "jax.numpy"),
 )
-SPARSE = "sparse-intel-r-xeon-r-processor-2cores-py3.12"
-#: A product, the part of the file, and the cases of xlakernel, SciPy and brainevent.
+#: A product, the part of the file that has it, its case there, and whether the platform's library has it as well.
 PRODUCTS = (
-    ("CSR @ x", "vectors", ("CSR @ x", "CSR @ x, SciPy", "CSR @ x, brainevent")),
-    ("x @ CSR", "vectors", ("x @ CSR", "x @ CSR, SciPy", "x @ CSR, brainevent")),
-    ("CSR @ X, 32 columns", "matrices", ("CSR @ X", "CSR @ X, SciPy", "CSR @ X, brainevent")),
-    ("events @ CSR, 1 % active", "events", ("events @ CSR, 1.0%", None, "events @ CSR, 1.0%, brainevent")),
-    ("events @ CSR, 10 % active", "events", ("events @ CSR, 10.0%", None, "events @ CSR, 10.0%, brainevent")),
-    ("CSR @ events, 1 % active", "events", ("CSR @ events, 1.0%", None, "CSR @ events, 1.0%, brainevent")),
+    ("CSR @ x", "vectors", "CSR @ x", True),
+    ("x @ CSR", "vectors", "x @ CSR", True),
+    ("CSR @ X, 32 columns", "matrices", "CSR @ X", True),
+    ("events @ CSR, 1 % active", "events", "events @ CSR, 1.0%", False),
+    ("events @ CSR, 10 % active", "events", "events @ CSR, 10.0%", False),
+    ("CSR @ events, 1 % active", "events", "CSR @ events, 1.0%", False),
+)
+#: Where products are measured, the file, and the platform's library.
+PLATFORMS = (
+    ("on the CPU", "sparse-intel-r-xeon-r-processor-2cores-py3.12", "SciPy"),
+    ("on the GPU", f"sparse-{GPU}", "cuSPARSE"),
 )
 
 Files = Mapping[str, Result]
@@ -102,17 +106,23 @@ def numbers(found: Files) -> str:
     header = ("a kernel's call, µs", "XLA calls", *(column.title for column in COLUMNS))
     rows = [(name, what, *map(_cell, costs[name])) for name, what, _, _ in ROWS]
     first = table(header, rows, right=[2, 3, 4])
-    header = ("a product on the CPU, µs", "xlakernel", "SciPy", "brainevent")
-    rows = [
-        (name, *(_cell(None if case is None else _median(found, SPARSE, part, case)) for case in cases))
-        for name, part, cases in PRODUCTS
-    ]
-    return f"{first}\n\n{table(header, rows, right=[1, 2, 3])}\n\n{_sources(found)}"
+    products = [_products(found, *platform) for platform in PLATFORMS]
+    return "\n\n".join([first, *products, _sources(found)])
+
+
+def _products(found: Files, where: str, file: str, library: str) -> str:
+    """Return the table of products on a platform."""
+    header = (f"a product {where}, µs", "xlakernel", "prepared", library, "brainevent")
+    rows = []
+    for title, part, case, in_library in PRODUCTS:
+        named = (case, f"{case}, prepared", f"{case}, {library}" if in_library else None, f"{case}, brainevent")
+        rows.append((title, *(_cell(None if name is None else _median(found, file, part, name)) for name in named)))
+    return table(header, rows, right=[1, 2, 3, 4])
 
 
 def _sources(found: Files) -> str:
     """Return a list of the files that the numbers are from."""
-    used = dict.fromkeys([*(file for column in COLUMNS for file, _ in column.files.values()), SPARSE])
+    used = dict.fromkeys([*(file for column in COLUMNS for file, _ in column.files.values()), *(file for _, file, _ in PLATFORMS)])
     lines = [
         f"- [{found[file].suite}](benchmarks/results/{file}.json): {found[file].title}, {found[file].machine['date']}"
         for file in used
