@@ -6,6 +6,7 @@ from .auto import tune as tune
 from .auto_records import AutoChoice as AutoChoice
 from .auto_records import auto_choices as auto_choices
 from .auto_records import reset_auto_choices as reset_auto_choices
+from .backends import KernelEntry as KernelEntry
 from .benchmark import BenchmarkCase as BenchmarkCase
 from .benchmark import BenchmarkResult as BenchmarkResult
 from .benchmark import Measurement as Measurement
@@ -15,7 +16,6 @@ from .errors import XLAKernelError as XLAKernelError
 from .exported import Exported as Exported
 from .exported import deserialize as deserialize
 from .exported import export as export
-from .kernel import KernelEntry as KernelEntry
 from .kernel import XLACustomKernel as XLACustomKernel
 from .kernel import operators as operators
 

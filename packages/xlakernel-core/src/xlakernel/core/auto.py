@@ -41,6 +41,7 @@ from .auto_records import (
     remember,
     warn_once,
 )
+from .backends import backends_asked_for, default_beside_auto
 from .benchmark import BenchmarkCase, Program, compare
 from .config import AUTO, PLATFORMS, is_debugging, use_backend
 from .errors import ArgumentError
@@ -153,11 +154,11 @@ def backend_of_call(
         return backend
     check_inputs(ins, op.name)
     device = _device_of(ins)
-    if device is None or device.platform not in PLATFORMS or op.asked_for(backend).get(device.platform) != AUTO:
+    if device is None or device.platform not in PLATFORMS:
         return backend
     platform = device.platform
     backends = tuple(op.available_backends(platform))
-    if len(backends) < 2:
+    if len(backends) < 2 or backends_asked_for(op, backend).get(platform) != AUTO:
         return backend
     inputs = tuple((x.shape, x.dtype) if isinstance(x, jax.Array) else (np.shape(x), jnp.result_type(x)) for x in ins)
     call = _describe_call(inputs, tuple((out.shape, out.dtype) for out in outs), static)
@@ -168,14 +169,14 @@ def backend_of_call(
     if _is_to_be_measured(op, question, ins):
         with _alone() as alone:
             if not alone:
-                return op.default_beside_auto(platform)
+                return default_beside_auto(op, platform)
             if _is_to_be_measured(op, question, ins):  # another thread may just have done it
                 _measure(op, question, ins, outs, static, device)
         choice = recall(question)
     if choice is not None:
         return choice.backend
     # Where no backend works, the default says why. Of what is unknown the lowering tells the user.
-    return op.default_beside_auto(platform) if is_hopeless(question) else backend
+    return default_beside_auto(op, platform) if is_hopeless(question) else backend
 
 
 def _any_traced(values: Sequence[Any]) -> bool:
@@ -239,7 +240,7 @@ def _measure(
     static: Static,
     device: jax.Device,
 ) -> None:
-    default = op.default_beside_auto(question.platform)
+    default = default_beside_auto(op, question.platform)
     programs: dict[str, Program] = {}
     problems: dict[str, str] = {}
     expected = None
@@ -279,7 +280,7 @@ def _measure(
     try:
         remember(question, choice)
     finally:  # also where a warning is an error
-        op.follow_new_choice()
+        op.primitive.forget()
 
 
 def _in_short(text: str) -> str:
@@ -325,7 +326,7 @@ def backend_of_lowering(
       static: the static keywords.
       mapped: the levels of ``jax.vmap`` around the kernel; what is known of one slice counts for all.
     """
-    default = op.default_beside_auto(platform)
+    default = default_beside_auto(op, platform)
     backends = tuple(op.available_backends(platform))
     if len(backends) < 2:
         return default

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -14,46 +12,19 @@ import jax
 import jax.numpy as jnp
 
 from . import auto, benchmark
+from .backends import OperatorBackends, backends_asked_for
 from .benchmark import BenchmarkCase, BenchmarkResult, Progress
-from .config import (
-    AUTO,
-    PLATFORMS,
-    check_backend,
-    check_platform,
-    is_auto_possible,
-    is_debugging,
-    remember_default,
-    remembered_default,
-    requested_backends,
-)
-from .errors import ArgumentError, BackendNotFoundError, DuplicateNameError, KernelTypeError, XLAKernelError
+from .config import AUTO, check_backend, is_auto_possible, is_debugging
+from .errors import DuplicateNameError, KernelTypeError, XLAKernelError
 from .primitive import Dispatch, OperatorPrimitive, Static
 from .specs import Struct, check_callable, check_enabled, check_inputs, flatten_outs
 from .transforms.rules import TransformRules
 
-KernelGenerator = Callable[..., Callable[..., Any]]
-
 _operators: dict[str, XLACustomKernel] = {}
 _operators_lock = threading.Lock()
-_numbers = itertools.count()  # a name may pass from one operator to another; a number does not
 
 
-@dataclasses.dataclass(frozen=True)
-class KernelEntry:
-    """A kernel generator, with the backend and the platform that it is registered for.
-
-    Attributes:
-      backend: the backend's name.
-      platform: ``"cpu"``, ``"gpu"`` or ``"tpu"``.
-      kernel_generator: what `XLACustomKernel.def_kernel` was given.
-    """
-
-    backend: str
-    platform: str
-    kernel_generator: KernelGenerator
-
-
-class XLACustomKernel(TransformRules):
+class XLACustomKernel(OperatorBackends, TransformRules):
     """An operator of JAX arrays with one kernel for each platform and backend.
 
     Register kernel generators with ``def_kernel`` and its shorthands, then call the operator. A generator is called
@@ -113,16 +84,12 @@ class XLACustomKernel(TransformRules):
         if doc is not None:
             self.__doc__ = doc
         self.has_side_effect = bool(has_side_effect)
-        self._number = next(_numbers)
         self.primitive = OperatorPrimitive(self)
-        self._kernels: dict[str, dict[str, KernelEntry]] = {}
-        self._initial: dict[str, str] = {}
-        self._leader: XLACustomKernel | None = None
         self._call: Callable[..., Any] | None = None
         self._tags: frozenset[str] = frozenset()
         self._benchmark_data: Callable[..., Any] | None = None
-        self._auto_choices = 0  # that were made in this process
         self._apply = lru_cache(maxsize=1024)(self._make_apply)
+        self._start_backends()
         self._start_rules()
 
     def __repr__(self) -> str:
@@ -156,11 +123,11 @@ class XLACustomKernel(TransformRules):
         if backend is not None:
             check_backend(backend, self.name)
         keywords = Static.of(self.name, static)
-        known = 0  # choices that a program may depend on
+        generation = 0
         if backend == AUTO or (backend is None and is_auto_possible()):
             backend = auto.backend_of_call(self, ins, structs, backend, keywords)
-            known = self._auto_choices if backend in (AUTO, None) else 0
-        apply = self._apply(structs, backend, keywords, known)
+            generation = self.primitive.generation if backend in (AUTO, None) else 0
+        apply = self._apply(structs, backend, keywords, generation)
         try:
             return jax.tree.unflatten(tree, apply(*ins))
         except (TypeError, ValueError) as error:
@@ -169,12 +136,12 @@ class XLACustomKernel(TransformRules):
             raise
 
     def _make_apply(
-        self, outs: tuple[Struct, ...], backend: str | None, static: Static, known: int
+        self, outs: tuple[Struct, ...], backend: str | None, static: Static, generation: int
     ) -> Callable[..., list[Any]]:
         """Return the jitted call for one set of static arguments; JAX caches it by shapes and by backend contexts.
 
-        It is another one for each number of choices *known*: a call that is mapped outside of ``jax.jit`` is compiled
-        once, and must follow what is measured later.
+        It is another one for each *generation* of the primitive: a call that is mapped outside of ``jax.jit`` is
+        compiled once, and must follow what is measured later.
         """
 
         def apply(*ins: Any) -> list[Any]:
@@ -184,35 +151,11 @@ class XLACustomKernel(TransformRules):
             rule = self.sharding_rule(dict(static.items))
             if rule is not None:
                 rule.check(self.name, [Struct(jnp.shape(x), jnp.result_type(x)) for x in ins], outs)
-            dispatch = Dispatch(tuple(self.asked_for(backend).items()), is_debugging())
+            dispatch = Dispatch(tuple(backends_asked_for(self, backend).items()), is_debugging())
             return self.primitive.bind(*ins, outs=outs, dispatch=dispatch, static=static)
 
         apply.__name__ = apply.__qualname__ = self.name
         return jax.jit(apply)
-
-    def asked_for(self, backend: str | None) -> dict[str, str]:
-        """Return the backend for each platform that one is asked for, here, by a call with this ``backend=``."""
-        requested = dict.fromkeys(PLATFORMS, backend) if backend is not None else requested_backends()
-        chosen = {p: requested.get(p) or self._chosen_default(p) for p in PLATFORMS}
-        return {platform: name for platform, name in chosen.items() if name is not None}
-
-    def first_backend(self, platform: str) -> str | None:
-        """Return the backend that was registered first for a platform; None if there is none.
-
-        Args:
-          platform: ``"cpu"``, ``"gpu"`` or ``"tpu"``.
-        """
-        return self._initial.get(platform)
-
-    def default_beside_auto(self, platform: str) -> str | None:
-        """Return what runs on *platform* where ``"auto"`` knows nothing; None if there is no kernel."""
-        default = self._chosen_default(platform)
-        return self.first_backend(platform) if default in (AUTO, None) else default
-
-    def follow_new_choice(self) -> None:
-        """Let what is called outside of any program follow a choice that was just made for ``"auto"``."""
-        self._auto_choices += 1
-        self.primitive.forget()
 
     def def_call(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Set the function that users call: it prepares arguments, calls the operator, and is returned unchanged.
@@ -241,200 +184,6 @@ class XLACustomKernel(TransformRules):
                 f"{self.name}: no function to call; set one with def_call, or call the operator itself."
             )
         return self._call(*args, **kwargs)
-
-    # Kernels.
-
-    def def_kernel(
-        self, backend: str, platform: str, generator: KernelGenerator, asdefault: bool = False
-    ) -> KernelGenerator:
-        """Register a kernel generator.
-
-        Args:
-          backend: a name for the way it computes, such as ``"numba"``. One that is registered already is replaced, in
-            calls of the operator from now on; a function that users have jitted themselves keeps the old kernel until
-            it is traced again.
-          platform: ``"cpu"``, ``"gpu"`` or ``"tpu"``.
-          generator: called with ``outs`` and the static keywords, returns the kernel.
-          asdefault: whether to make it the platform's default.
-
-        Raises:
-          UnknownPlatformError: if there is no such platform.
-          KernelTypeError: if *generator* cannot be called, or *backend* is not a name.
-          ArgumentError: if *backend* is ``"auto"``, which stands for the fastest of the others.
-        """
-        check_platform(platform, self.name)
-        check_backend(backend, self.name)
-        if backend == AUTO:
-            raise ArgumentError(
-                f"{self.name}: no backend can be named {AUTO!r}, which asks for the fastest of those that are "
-                "registered. Choose another name."
-            )
-        check_callable(self.name, f"the generator of backend {backend!r}", generator)
-        if hasattr(generator, "py_func"):  # one of Numba's
-            raise KernelTypeError(
-                f"{self.name}: the generator of backend {backend!r} is itself a kernel, {generator!r}; expected a "
-                "function of outs and the static keywords that returns one wrapped, such as "
-                f"lambda outs: {backend}_kernel(kernel, outs[0], ...)."
-            )
-        entries = self._kernels.setdefault(platform, {})
-        replaced = entries.get(backend)
-        entries[backend] = KernelEntry(backend, platform, generator)
-        if replaced is not None and replaced.kernel_generator is not generator:
-            self._forget_traces()
-        self._initial.setdefault(platform, backend)
-        if asdefault:
-            self.set_default(platform, backend)
-        return generator
-
-    def def_numba_kernel(self, generator: KernelGenerator, asdefault: bool = False) -> KernelGenerator:
-        """Register a generator of Numba kernels for the CPU (``xlakernel-numba``).
-
-        Args:
-          generator: called with ``outs`` and the static keywords, returns the kernel; see `def_kernel`.
-          asdefault: whether to make it the platform's default.
-        """
-        return self.def_kernel("numba", "cpu", generator, asdefault)
-
-    def def_numba_cuda_kernel(self, generator: KernelGenerator, asdefault: bool = False) -> KernelGenerator:
-        """Register a generator of Numba CUDA kernels (``xlakernel-cuda``).
-
-        Args:
-          generator: called with ``outs`` and the static keywords, returns the kernel; see `def_kernel`.
-          asdefault: whether to make it the platform's default.
-        """
-        return self.def_kernel("numba_cuda", "gpu", generator, asdefault)
-
-    def def_warp_kernel(self, generator: KernelGenerator, asdefault: bool = False, *, platform: str = "gpu") -> Any:
-        """Register a generator of Warp kernels (``xlakernel-warp``).
-
-        Args:
-          generator: called with ``outs`` and the static keywords, returns the kernel; see `def_kernel`.
-          asdefault: whether to make it the platform's default.
-          platform: ``"gpu"`` or ``"cpu"``.
-        """
-        return self.def_kernel("warp", platform, generator, asdefault)
-
-    def def_pallas_kernel(self, platform: str, generator: KernelGenerator, asdefault: bool = False) -> KernelGenerator:
-        """Register a generator of Pallas kernels (``jax.experimental.pallas``).
-
-        Args:
-          platform: ``"cpu"``, ``"gpu"`` or ``"tpu"``.
-          generator: called with ``outs`` and the static keywords, returns the kernel; see `def_kernel`.
-          asdefault: whether to make it the platform's default.
-        """
-        return self.def_kernel("pallas", platform, generator, asdefault)
-
-    def def_triton_kernel(self, generator: KernelGenerator, asdefault: bool = False) -> KernelGenerator:
-        """Register a generator of Triton kernels for the GPU (``jax-triton``).
-
-        Args:
-          generator: called with ``outs`` and the static keywords, returns the kernel; see `def_kernel`.
-          asdefault: whether to make it the platform's default.
-        """
-        return self.def_kernel("triton", "gpu", generator, asdefault)
-
-    def def_jax_kernel(self, generator: KernelGenerator, asdefault: bool = False) -> KernelGenerator:
-        """Register a generator of plain JAX functions, for every platform.
-
-        Args:
-          generator: called with ``outs`` and the static keywords, returns the function; see `def_kernel`.
-          asdefault: whether to make it the default of every platform.
-        """
-        for platform in PLATFORMS:
-            self.def_kernel("jax", platform, generator, asdefault)
-        return generator
-
-    def set_default(self, platform: str, backend: str) -> None:
-        """Choose the backend of *platform* for calls that ask for none, also in functions that are already jitted.
-
-        It may be ``"auto"``, for the one that was measured to be the fastest. It is for setting up: each new choice
-        makes JAX trace its jitted functions once more, others too.
-
-        Args:
-          platform: ``"cpu"``, ``"gpu"`` or ``"tpu"``.
-          backend: one that is registered for it.
-
-        Raises:
-          UnknownPlatformError: if there is no such platform.
-          BackendNotFoundError: if the backend is not registered for it.
-        """
-        check_platform(platform, self.name)
-        if backend != AUTO:
-            self.entry(platform, backend)
-        # Where another operator's choice would count, the first backend is a choice too.
-        is_initial = backend == self.first_backend(platform) and self._leader is None
-        remember_default(self._number, platform, None if is_initial else backend)
-
-    def def_default_of(self, other: XLACustomKernel) -> None:
-        """Let the default that is set for *other* count here too, until one is set for this operator itself.
-
-        It is for operators that users know as one. A backend that is set for *other* and not registered here is an
-        error of the calls of this operator.
-
-        Args:
-          other: the operator whose default counts.
-        """
-        self._leader = other
-
-    def _chosen_default(self, platform: str) -> str | None:
-        own = remembered_default(self._number, platform)
-        return own if own or self._leader is None else self._leader._chosen_default(platform)
-
-    def get_default(self, platform: str) -> str | None:
-        """Return the default backend of a platform, or ``"auto"`` if that was set; None if it has no kernel.
-
-        Args:
-          platform: ``"cpu"``, ``"gpu"`` or ``"tpu"``.
-
-        Raises:
-          UnknownPlatformError: if there is no such platform.
-        """
-        check_platform(platform, self.name)
-        return self._chosen_default(platform) or self.first_backend(platform)
-
-    @property
-    def defaults(self) -> dict[str, str]:
-        """The default backend of each platform that has a kernel."""
-        return {platform: str(self.get_default(platform)) for platform in self._kernels}
-
-    def available_backends(self, platform: str) -> list[str]:
-        """Return the backends registered for a platform, in the order of registration.
-
-        Args:
-          platform: ``"cpu"``, ``"gpu"`` or ``"tpu"``.
-
-        Raises:
-          UnknownPlatformError: if there is no such platform.
-        """
-        check_platform(platform, self.name)
-        return list(self._kernels.get(platform, {}))
-
-    def entry(self, platform: str, backend: str) -> KernelEntry:
-        """Return what is registered for a backend on a platform.
-
-        Args:
-          platform: ``"cpu"``, ``"gpu"`` or ``"tpu"``.
-          backend: the backend's name.
-
-        Raises:
-          BackendNotFoundError: if nothing is; the message lists what is.
-        """
-        found = self._kernels.get(platform, {})
-        if backend not in found:
-            # The operator may be inside of a function of its name, which has no set_default.
-            choice = (
-                "choose one of them with backend=, use_backend or "
-                f"xlakernel.core.operators()[{self.name!r}].set_default({platform!r}, ...)"
-            )
-            advice = choice if found else f"register one with def_kernel({backend!r}, {platform!r}, ...)"
-            elsewhere = sorted(other for other, kernels in self._kernels.items() if backend in kernels)
-            there = f"It has one for {elsewhere}; jax.devices() lists what JAX runs on"
-            where = there if elsewhere else "Import the package that registers it"
-            raise BackendNotFoundError(
-                f"{self.name}: no {backend!r} kernel for platform {platform!r}; registered: {sorted(found)}. "
-                f"{where}, or {advice}."
-            )
-        return found[backend]
 
     # What tools read.
 
