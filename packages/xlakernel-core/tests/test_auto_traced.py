@@ -11,7 +11,7 @@ from jax import export
 from jax.sharding import PartitionSpec
 
 from xlakernel.core import auto, auto_choices, auto_records, reset_auto_choices, tune, use_backend
-from xlakernel.core.errors import ArgumentError, AutoBackendWarning, XLAKernelError
+from xlakernel.core.errors import ArgumentError, AutoBackendWarning, KernelTypeError, XLAKernelError
 
 X = np.ones(5, np.float32)
 
@@ -256,7 +256,7 @@ def test_tune_is_refused_where_something_is_traced(call, measured, trace):
 
 
 def test_tune_wants_a_function(call):
-    with pytest.raises(ArgumentError, match=r"tune: expected a function and its arguments; got 3\. Write tune\(f"):
+    with pytest.raises(KernelTypeError, match=r"tune: expected a function and its arguments; got 3\. Write tune\(f"):
         tune(3)
 
 

@@ -44,7 +44,7 @@ from .auto_records import (
 from .backends import backends_asked_for, default_beside_auto
 from .benchmark import BenchmarkCase, Program, compare
 from .config import AUTO, PLATFORMS, is_debugging, use_backend
-from .errors import ArgumentError
+from .errors import ArgumentError, KernelTypeError
 from .specs import Mapped, Struct, check_inputs
 
 if TYPE_CHECKING:
@@ -98,7 +98,8 @@ def tune(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[Aut
       The choices, in the order of the first calls. Operators with one kernel for the platform have none to make.
 
     Raises:
-      ArgumentError: if it is called inside a transformation of JAX, or *function* cannot be called.
+      ArgumentError: if it is called inside a transformation of JAX.
+      KernelTypeError: if *function* cannot be called.
 
     Example:
       >>> import jax, numpy as np
@@ -115,7 +116,7 @@ def tune(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[Aut
       ...     y = double(x)  # compiled with what was found
     """
     if not callable(function):
-        raise ArgumentError(f"tune: expected a function and its arguments; got {function!r}. Write tune(f, *args).")
+        raise KernelTypeError(f"tune: expected a function and its arguments; got {function!r}. Write tune(f, *args).")
     if is_tracing() or _any_traced(jax.tree.leaves((args, kwargs))):
         raise ArgumentError(
             f"tune: {function!r} was to be measured inside jax.jit or another transformation of JAX, where arrays have "
