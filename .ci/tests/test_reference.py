@@ -1,14 +1,6 @@
-"""What check_reference.py finds in a package that is as it should be, with one fault at a time put into it.
+"""What the check of the reference finds in a package that is as it should be, with one fault at a time put into it."""
 
-Plain unittest: the sessions that read sources alone install nothing.
-"""
-
-from __future__ import annotations
-
-import tempfile
-import unittest
-from pathlib import Path
-
+import pytest
 from check_reference import ROOT, problems
 
 ERRORS = '''
@@ -138,39 +130,38 @@ FAULTS = (
 )
 
 
-def found_in(files: dict[str, str]) -> list[str]:
-    """Return what the check finds in a tree of these files."""
-    with tempfile.TemporaryDirectory() as folder:
+@pytest.fixture
+def found_in(tmp_path):
+    """Return what the check finds in a tree of the files that it is given."""
+
+    def find(files):
         for name, text in files.items():
-            path = Path(folder, name)
+            path = tmp_path / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, "utf-8")
-        return list(problems(Path(folder), PUBLIC))
+        return list(problems(tmp_path, PUBLIC))
+
+    return find
 
 
-class Reference(unittest.TestCase):
-    """The faults, one at a time."""
-
-    def test_nothing_is_found_where_nothing_is_wrong(self) -> None:
-        assert found_in(FILES) == []
-
-    def test_each_fault_is_found(self) -> None:
-        for old, new, expected in FAULTS:
-            assert sum(old in text for text in FILES.values()) == 1, old
-            with self.subTest(old=old, new=new):
-                found = found_in({name: text.replace(old, new) for name, text in FILES.items()})
-                assert any(expected in line for line in found), (expected, found)
-
-    def test_a_package_that_nobody_listed_is_found(self) -> None:
-        more = {**FILES, "packages/xlakernel-other/src/xlakernel/other/__init__.py": ""}
-        assert found_in(more) == ["packages/ has ['core', 'other', 'sparse'], and PUBLIC ['core', 'sparse']"]
-
-    def test_the_repository_is_read(self) -> None:
-        """A change of the layout must not let the check find nothing in nothing."""
-        found = list(problems(ROOT, {"core": ("xlakernel.core.config",)}))  # which is not public
-        assert "xlakernel.core.config.is_debugging: it is not in docs/reference" in found
-        assert not any("config.use_backend" in line for line in found), found  # which is, elsewhere
+def test_nothing_is_found_where_nothing_is_wrong(found_in):
+    assert found_in(FILES) == []
 
 
-if __name__ == "__main__":
-    unittest.main()
+@pytest.mark.parametrize(("old", "new", "expected"), FAULTS)
+def test_each_fault_is_found(found_in, old, new, expected):
+    assert sum(old in text for text in FILES.values()) == 1
+    found = found_in({name: text.replace(old, new) for name, text in FILES.items()})
+    assert any(expected in line for line in found), found
+
+
+def test_a_package_that_nobody_listed_is_found(found_in):
+    more = {**FILES, "packages/xlakernel-other/src/xlakernel/other/__init__.py": ""}
+    assert found_in(more) == ["packages/ has ['core', 'other', 'sparse'], and PUBLIC ['core', 'sparse']"]
+
+
+def test_the_repository_is_read():
+    """A change of the layout must not let the check find nothing in nothing."""
+    found = list(problems(ROOT, {"core": ("xlakernel.core.config",)}))  # which is not public
+    assert "xlakernel.core.config.is_debugging: it is not in docs/reference" in found
+    assert not any("config.use_backend" in line for line in found), found  # which is, elsewhere
