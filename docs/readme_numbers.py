@@ -122,7 +122,8 @@ def _products(found: Files, where: str, file: str, library: str) -> str:
 
 def _sources(found: Files) -> str:
     """Return a list of the files that the numbers are from."""
-    used = dict.fromkeys([*(file for column in COLUMNS for file, _ in column.files.values()), *(file for _, file, _ in PLATFORMS)])
+    calls = [file for column in COLUMNS for file, _ in column.files.values()]
+    used = dict.fromkeys([*calls, *(file for _, file, _ in PLATFORMS)])
     lines = [
         f"- [{found[file].suite}](benchmarks/results/{file}.json): {found[file].title}, {found[file].machine['date']}"
         for file in used
