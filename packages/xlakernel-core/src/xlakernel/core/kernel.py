@@ -123,7 +123,7 @@ class XLACustomKernel(OperatorBackends, TransformRules):
         if backend is not None:
             check_backend(backend, self.name)
         keywords = Static.of(self.name, static)
-        generation = 0
+        generation = 0  # counts only where "auto" may be asked for
         if backend == AUTO or (backend is None and is_auto_possible()):
             backend = auto.backend_of_call(self, ins, structs, backend, keywords)
             generation = self.primitive.generation if backend in (AUTO, None) else 0
