@@ -215,6 +215,37 @@ def test_writers_and_readers_at_once(folder, forget):
     assert list(folder.iterdir()) == [path]
 
 
+def test_threads_may_ask_list_and_reset_at_once(folder, forget):
+    asked = [question(call=f"float32[{i}]") for i in range(100)]
+    errors, done, interval = [], threading.Event(), sys.getswitchinterval()
+
+    def repeat(step):
+        try:
+            while not done.is_set():
+                step()
+        except Exception as error:  # it is for the other thread, which asserts
+            errors.append(error)
+
+    def learn_and_ask():
+        for one in asked:
+            auto_records._known[one] = choice(one)
+            recall(one)
+
+    steps = (learn_and_ask, learn_and_ask, auto_choices, reset_auto_choices, reset_auto_choices)
+    threads = [threading.Thread(target=repeat, args=(step,)) for step in steps]
+    sys.setswitchinterval(1e-5)
+    try:
+        for thread in threads:
+            thread.start()
+        done.wait(0.5)
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+        sys.setswitchinterval(interval)
+    assert errors == []
+
+
 _PROCESS = """
 import sys
 import jax, numpy as np

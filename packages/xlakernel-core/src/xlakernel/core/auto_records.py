@@ -90,14 +90,15 @@ class Question:
         return asked == found and choice.backend in self.backends
 
 
-# What this process knows. None: no backend works there, which is not worth remembering for longer.
+# What this process knows. None: no backend works there, which is not worth remembering for longer. Threads share it
+# without a lock: each look is one operation of the dict, and whoever goes through it goes through a copy.
 _known: dict[Question, AutoChoice | None] = {}
 _said: set[object] = set()  # what was warned of
 
 
 def recall(question: Question) -> AutoChoice | None:
     """Return the choice that was made, by this process or by another one; None if there is none."""
-    if question in _known:
+    with contextlib.suppress(KeyError):
         return _known[question]
     folder = _folder()
     choice = None if folder is None else _read(folder / question.file())
@@ -108,7 +109,7 @@ def recall(question: Question) -> AutoChoice | None:
 
 def is_hopeless(question: Question) -> bool:
     """Whether this process found that no backend works."""
-    return question in _known and _known[question] is None
+    return _known.get(question, False) is None
 
 
 def remember(question: Question, choice: AutoChoice | None) -> None:
@@ -158,7 +159,7 @@ def auto_choices(operator: str | None = None) -> list[AutoChoice]:
     """
     _check_name("auto_choices", operator)
     found = [choice for _, choice in _files(operator) if choice is not None]
-    found += [choice for choice in _known.values() if choice is not None]
+    found += [choice for choice in list(_known.values()) if choice is not None]
     # A choice that could not be written is in this process only; any other one is there twice.
     chosen = {_sort_key(choice): choice for choice in found if _is_current(choice, operator)}
     return [chosen[key] for key in sorted(chosen)]
@@ -185,9 +186,10 @@ def reset_auto_choices(operator: str | None = None) -> int:
       0
     """
     _check_name("reset_auto_choices", operator)
-    forgotten = {question.file() for question, choice in _known.items() if choice and _is_of(question, operator)}
-    for question in [question for question in _known if _is_of(question, operator)]:
-        del _known[question]
+    known = {question: choice for question, choice in list(_known.items()) if _is_of(question, operator)}
+    for question in known:
+        _known.pop(question, None)
+    forgotten = {question.file() for question, choice in known.items() if choice is not None}
     _said.clear()
     for path, choice in _files(operator):
         if choice is not None or operator is None:  # what cannot be read belongs to nobody
