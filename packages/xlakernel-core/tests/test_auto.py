@@ -157,6 +157,24 @@ def test_a_wrong_or_failing_backend_is_not_chosen(op, run, speeds):
     assert "ZeroDivisionError" in choice.problems["c"]
 
 
+@pytest.mark.parametrize("good", [1, 2], ids=["timed once", "timed in turn"])
+def test_a_backend_that_fails_while_it_is_timed_is_not_chosen(op, run, auto_folder, good):
+    calls = []
+
+    def wear_out(x):
+        calls.append(x)
+        if len(calls) > good:
+            raise ValueError("worn out")
+        return 2 * np.asarray(x)
+
+    op.def_kernel("b", "cpu", lambda outs: lambda x: jax.pure_callback(wear_out, outs[0], x))
+    run(backend="auto")
+    (choice,) = auto_choices(op.name)
+    assert (set(choice.seconds), set(choice.problems)) == ({"a", "c"}, {"b"})
+    assert "error calling callback" in choice.problems["b"]
+    assert len(calls) == good + 1
+
+
 def test_plain_jax_is_what_the_others_are_compared_with(op, run, speeds):
     op.def_kernel("a", "cpu", lambda outs: lambda x: 3 * x)
     op.def_kernel("jax", "cpu", lambda outs: lambda x: x + x)
@@ -351,6 +369,17 @@ def test_settings_of_the_user_do_not_reach_the_measurement(op, monkeypatch):
     with jax.transfer_guard("disallow"):
         tune(op, x, outs=x)
     assert found == [("allow", False)]
+
+
+def test_numbers_that_are_no_error_of_a_backend_are_measured(new_operator, measured):
+    op = new_operator()
+    for backend in "ab":
+        op.def_kernel(backend, "cpu", lambda outs: lambda x: x + x)
+    with jax.debug_nans(True), pytest.raises(FloatingPointError):
+        op(np.full(5, np.nan, np.float32), outs=X, backend="auto")
+    op(X, outs=X, backend="auto")
+    assert measured == [op.name]
+    assert set(auto_choices(op.name)[0].seconds) == {"a", "b"}
 
 
 def test_numbers_are_arrays(op, measured):

@@ -244,9 +244,10 @@ def _measure(
     default = default_beside_auto(op, question.platform)
     programs: dict[str, Program] = {}
     problems: dict[str, str] = {}
-    expected = None
-    # A transfer guard of the user's is about the user's transfers, not about the comparison.
-    with jax.disable_jit(False), jax.transfer_guard("allow"):
+    expected: tuple[str, Any] | None = None
+    # A transfer guard of the user's is about the user's transfers, not about the comparison. A NaN is an error of the
+    # call itself, where the user asked for that, and says nothing about the backends.
+    with jax.disable_jit(False), jax.transfer_guard("allow"), jax.debug_nans(False), jax.debug_infs(False):
         jax.block_until_ready(ins)
         # What the others are compared with comes first: plain JAX, else what runs without a choice.
         for backend in sorted(question.backends, key=lambda name: (name != "jax", name != default)):
@@ -257,10 +258,11 @@ def _measure(
                 expected = (backend, results) if expected is None else expected
                 compare(results, *expected, None)
             except Exception as error:  # noqa: BLE001  # whatever it is, this backend is not to be chosen
-                problems[backend] = _in_short(f"{type(error).__name__}: {error}")
+                problems[backend] = _explain(error)
             else:
                 programs[backend] = program
-        seconds = _race(programs)
+        results = expected = None  # their memory is for what is timed
+        seconds = _race_of_sound(programs, problems)
     choice = None
     if seconds:
         fastest = min(seconds, key=seconds.__getitem__)
@@ -284,15 +286,41 @@ def _measure(
         op.primitive.forget()
 
 
-def _in_short(text: str) -> str:
-    """Return *text* on one line: what a compiler says may be long."""
-    line = " ".join(text.split())
+def _explain(error: Exception) -> str:
+    """Return an error on one line: what a compiler says may be long."""
+    line = " ".join(f"{type(error).__name__}: {error}".split())
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
+
+
+class _Failure(Exception):
+    """A program that ran before did not run again."""
+
+    def __init__(self, backend: str, problem: str) -> None:
+        super().__init__(backend, problem)
+        self.backend = backend
+        self.problem = problem
+
+
+def _race_of_sound(programs: dict[str, Program], problems: dict[str, str]) -> dict[str, float]:
+    """Return the seconds of a call of each program; one that fails becomes a problem, and the others start anew."""
+    while True:
+        try:
+            return _race(programs)
+        except _Failure as failure:
+            problems[failure.backend] = failure.problem
+            del programs[failure.backend]
+
+
+def _time(backend: str, program: Program, calls: int) -> float:
+    try:
+        return program.time(calls)
+    except Exception as error:
+        raise _Failure(backend, _explain(error)) from error
 
 
 def _race(programs: Mapping[str, Program]) -> dict[str, float]:
     """Return the seconds of a call of each program, which all ran before."""
-    first = {backend: program.time(1) for backend, program in programs.items()}
+    first = {backend: _time(backend, program, 1) for backend, program in programs.items()}
     quickest = min(first.values(), default=0.0)
     running = [backend for backend in programs if first[backend] <= _HOPELESS * quickest]
     calls = {backend: max(1, round(_ROUND / max(first[backend], 1e-7))) for backend in running}
@@ -302,7 +330,7 @@ def _race(programs: Mapping[str, Program]) -> dict[str, float]:
         if time.perf_counter() > end:
             break
         for backend in running:
-            rounds[backend].append(programs[backend].time(calls[backend]))
+            rounds[backend].append(_time(backend, programs[backend], calls[backend]))
     return {backend: statistics.median(rounds.get(backend) or [first[backend]]) for backend in programs}
 
 
