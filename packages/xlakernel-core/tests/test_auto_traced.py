@@ -205,6 +205,34 @@ def test_a_rule_may_pass_it_on_to_an_operator_of_other_backends(op, call, new_op
     assert set(ran) == {"b"}
 
 
+def test_what_a_rule_calls_outside_of_jit_follows(op, call, new_operator):
+    other, others = new_operator(), []
+
+    def generator(backend):
+        def double(x):
+            others.append(backend)
+            return 2 * np.asarray(x)
+
+        return lambda outs: lambda x: jax.pure_callback(double, outs[0], x)
+
+    for backend in "ab":
+        other.def_kernel(backend, "cpu", generator(backend))
+
+    @op.def_jvp_rule
+    def rule(primals, tangents, *, outs, dispatch, **static):
+        results = op.primitive.bind(*primals, outs=outs, dispatch=dispatch, **static)
+        return results, other.primitive.bind(*tangents, outs=outs, dispatch=dispatch, **static)
+
+    call(X)
+    with pytest.warns(AutoBackendWarning, match=other.name):
+        jax.block_until_ready(jax.jvp(call, (X,), (X,)))
+    assert set(others) == {"a"}
+    tune(other, X, outs=X)
+    others.clear()
+    jax.block_until_ready(jax.jvp(call, (X,), (X,)))
+    assert set(others) == {"b"}
+
+
 # Tuning.
 
 

@@ -68,6 +68,9 @@ class XLACustomKernel(OperatorBackends, TransformRules):
       Array([0, 2, 4], dtype=int32)
     """
 
+    # How many choices were made in this process, of all operators: a rule may pass "auto" on to another one.
+    _auto_choices = 0
+
     def __init__(
         self, name: str, doc: str | None = None, *, replace: bool = False, has_side_effect: bool = False
     ) -> None:
@@ -126,7 +129,7 @@ class XLACustomKernel(OperatorBackends, TransformRules):
         generation = 0  # counts only where "auto" may be asked for
         if backend == AUTO or (backend is None and is_auto_possible()):
             backend = auto.backend_of_call(self, ins, structs, backend, keywords)
-            generation = self.primitive.generation if backend in (AUTO, None) else 0
+            generation = OperatorPrimitive.generation if backend in (AUTO, None) else 0
         apply = self._apply(structs, backend, keywords, generation)
         try:
             return jax.tree.unflatten(tree, apply(*ins))
@@ -140,8 +143,8 @@ class XLACustomKernel(OperatorBackends, TransformRules):
     ) -> Callable[..., list[Any]]:
         """Return the jitted call for one set of static arguments; JAX caches it by shapes and by backend contexts.
 
-        It is another one for each *generation* of the primitive: a call that is mapped outside of ``jax.jit`` is
-        compiled once, and must follow what is measured later.
+        It is another one for each *generation* of the primitives: a call that is mapped outside of ``jax.jit`` is
+        compiled once, and must follow what is measured later, for this operator or for one that its rules call.
         """
 
         def apply(*ins: Any) -> list[Any]:

@@ -120,6 +120,8 @@ class OperatorPrimitive(Primitive):
     """
 
     multiple_results = True
+    #: How often what was compiled was forgotten, of all operators: a rule may pass a call on to another one.
+    generation = 0
 
     def __init__(self, op: XLACustomKernel) -> None:
         super().__init__(op.name)
@@ -129,7 +131,6 @@ class OperatorPrimitive(Primitive):
         self.def_effectful_abstract_eval(self._abstract_eval)  # type: ignore[no-untyped-call]
         require_devices(self)  # its kernel may be split, which JAX does not see
         self._jitted = functools.lru_cache(maxsize=1024)(self._make_jitted)
-        self.generation = 0  # how often that was forgotten
         for jax_name, platform in _PLATFORMS.items():
             mlir.register_lowering(self, _lowering_rule(op, platform), platform=jax_name)
 
@@ -148,7 +149,7 @@ class OperatorPrimitive(Primitive):
     def forget(self) -> None:
         """Compile anew what was compiled for calls outside of any program."""
         self._jitted.cache_clear()
-        self.generation += 1
+        OperatorPrimitive.generation += 1
 
     def _abstract_eval(self, *ins: Any, outs: tuple[Struct, ...], dispatch: Dispatch, static: Static) -> Any:
         rule = self._rule(dict(static.items))
