@@ -1,6 +1,8 @@
 """What is asked of the driver in Python, answered by stand-ins."""
 
 import itertools
+import threading
+import time
 import types
 
 import jax
@@ -41,6 +43,42 @@ def test_no_current_device(monkeypatch):
         driver.current_device()
     monkeypatch.setattr(driver.cuda, "cuCtxGetDevice", lambda: (0, 2))
     assert driver.current_device() == 2
+
+
+@pytest.fixture
+def limit(monkeypatch):
+    """The dynamic shared memory of the one function that a driver has, in a list of what it was set to."""
+    found = [48 << 10]
+
+    def get(attribute, function):
+        assert attribute == driver._MAX_DYNAMIC_SHARED_MEM
+        now = found[-1]
+        time.sleep(0.001)  # the driver lets other threads go on
+        return 0, now
+
+    def put(function, attribute, nbytes):
+        assert attribute == driver._MAX_DYNAMIC_SHARED_MEM
+        found.append(nbytes)
+        return (0,)
+
+    monkeypatch.setattr(driver.cuda, "cuFuncGetAttribute", get)
+    monkeypatch.setattr(driver.cuda, "cuFuncSetAttribute", put)
+    return found
+
+
+def test_a_smaller_launch_leaves_the_limit_of_larger_ones(limit):
+    for nbytes in (1 << 10, 200 << 10, 100 << 10, 200 << 10, 220 << 10):
+        driver.allow_shared_mem(1, nbytes)
+    assert limit == [48 << 10, 200 << 10, 220 << 10]
+
+
+def test_threads_that_record_at_once_leave_the_largest_limit(limit):
+    threads = [threading.Thread(target=driver.allow_shared_mem, args=(1, n << 10)) for n in range(100, 50, -1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert limit[-1] == max(limit) == 100 << 10
 
 
 def test_temporaries_are_the_innermost_recordings(monkeypatch):

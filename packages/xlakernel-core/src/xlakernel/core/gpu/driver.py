@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from cuda.bindings import driver as cuda
 from ..errors import DeviceError
 
 _MAX_DYNAMIC_SHARED_MEM = cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_limits = threading.Lock()  # two threads that both found a low limit might set the lower one last
 
 
 # The first that says what a kernel's parameters are (cuFuncGetParamInfo).
@@ -144,5 +146,6 @@ def allow_shared_mem(function: Any, nbytes: int) -> None:
     What was recorded earlier may launch the same function with more than this.
     """
     function = cuda.CUfunction(int(function))
-    if nbytes > check(cuda.cuFuncGetAttribute(_MAX_DYNAMIC_SHARED_MEM, function)):
-        check(cuda.cuFuncSetAttribute(function, _MAX_DYNAMIC_SHARED_MEM, nbytes))
+    with _limits:
+        if nbytes > check(cuda.cuFuncGetAttribute(_MAX_DYNAMIC_SHARED_MEM, function)):
+            check(cuda.cuFuncSetAttribute(function, _MAX_DYNAMIC_SHARED_MEM, nbytes))
