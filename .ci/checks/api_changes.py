@@ -17,6 +17,8 @@ from imports import find_imports
 from tree import Tree
 
 REMOVED = griffe.BreakageKind.OBJECT_REMOVED
+BY_NAME = (griffe.ParameterKind.positional_or_keyword, griffe.ParameterKind.keyword_only)
+Holder = griffe.Module | griffe.Class | griffe.Alias
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ def compare(old: Tree, new: Tree, package: str) -> Changes:
     # is still there, so what is gone is found above.
     changed = [one for one in griffe.find_breaking_changes(before, after) if one.kind is not REMOVED]
     broken = {f"{name}: no longer offered" for name in removed} | {explain(one) for one in changed}
+    broken |= set(unseen(before, after))
     return Changes(sorted(broken), sorted(added))
 
 
@@ -63,7 +66,7 @@ def load(tree: Tree, package: str) -> griffe.Module:
 def offered(module: griffe.Module, relied: set[str]) -> set[str]:
     """Mark as public what the package offers, and what is *relied* on; return the names of both."""
     mark(module, relied, whole=False)
-    return set(public_names(module))
+    return set(public_members(module))
 
 
 def mark(module: griffe.Module, relied: set[str], *, whole: bool) -> bool:
@@ -80,17 +83,52 @@ def mark(module: griffe.Module, relied: set[str], *, whole: bool) -> bool:
     return whole or any(member.public for member in module.members.values())
 
 
-def public_names(holder: griffe.Module | griffe.Class | griffe.Alias) -> Iterator[str]:
-    """Yield the public names in a module or class, in full."""
+def public_members(holder: Holder) -> dict[str, griffe.Object | griffe.Alias]:
+    """Return what is public in a module or class, by its name in full."""
+    found: dict[str, griffe.Object | griffe.Alias] = {}
     members = holder.members if holder.is_module else holder.all_members
     for name, member in members.items():
         if member.is_public:
-            path = f"{holder.path}.{name}"
-            yield path
+            found[f"{holder.path}.{name}"] = member
             # What comes from another distribution cannot be looked into, and is not ours to keep.
             with contextlib.suppress(griffe.AliasResolutionError):
                 if member.is_module or member.is_class:
-                    yield from public_names(member)
+                    found |= public_members(member)
+    return found
+
+
+def unseen(before: griffe.Module, after: griffe.Module) -> Iterator[str]:
+    """Yield what breaks in names that both offer, and Griffe does not report.
+
+    It takes a parameter for kept where ``*args`` or ``**kwargs`` swallows it, and the bases of a class if there are as
+    many as before. Whether a method is one of the class, it does not compare.
+    """
+    new = public_members(after)
+    for name, old in public_members(before).items():
+        with contextlib.suppress(griffe.AliasResolutionError):
+            if name not in new or new[name].kind is not old.kind:
+                continue
+            if old.is_class:
+                gone = bases(old) - bases(new[name])
+                yield from (f"{name}: base class {base} was removed" for base in gone)
+            elif old.is_function:
+                kept = {parameter.name for parameter in new[name].parameters}
+                gone = [parameter.name for parameter in old.parameters if parameter.name not in kept]
+                by_name = [one for one in gone if old.parameters[one].kind in BY_NAME]
+                yield from (f"{old.canonical_path}({one}): parameter was removed" for one in by_name)
+                if bound(old) != bound(new[name]):
+                    yield f"{name}: is bound to something else, as {bound(new[name])}"
+
+
+def bases(one: griffe.Object | griffe.Alias) -> set[str]:
+    """Return the names of a class's bases and of theirs, as far as they are ours, without private ones."""
+    names = {str(base).rpartition(".")[2] for base in one.bases}
+    return {name for name in names if not name.startswith("_")}.union(*map(bases, one.resolved_bases))
+
+
+def bound(function: griffe.Object | griffe.Alias) -> str:
+    """Return what a function is called on."""
+    return next((kind for kind in ("classmethod", "staticmethod") if kind in function.labels), "function")
 
 
 def explain(breakage: griffe.Breakage) -> str:

@@ -26,6 +26,10 @@ class Table:
     def rows(self, first):
         return first
 
+    @classmethod
+    def empty(cls):
+        return cls()
+
     def _secret(self):
         pass
 """
@@ -191,6 +195,15 @@ BREAKING = {
     "made keyword-only": (("_scale.py", "factor=2, *", "*, factor=2"), "scale(factor): parameter kind was changed"),
     "a method removed": (("_table.py", "def rows", "def lines"), "core.Table.rows: no longer offered"),
     "a base removed": (("errors.py", "(ValueError)", ""), "errors.SizeError: base class was removed"),
+    "a base replaced": (
+        ("errors.py", "(ValueError)", "(TypeError)"),
+        "core.errors.SizeError: base class ValueError was removed",
+    ),
+    "a parameter that keywords swallow": (
+        ("_scale.py", "*, out=None", "**rest"),
+        "_scale.scale(out): parameter was removed",
+    ),
+    "a method of the class no more": (("_table.py", "    @classmethod\n", ""), "core.Table.empty: is bound to"),
     "an error removed": (("errors.py", "SizeError", "LengthError"), "errors.SizeError: no longer offered"),
     "a name of another module": (("testing/_check.py", "(kernel)", "(kernel, inputs)"), "check(inputs): parameter was"),
     "what a sibling imports": (("inside.py", "def helper(x)", "def helper(x, y)"), "inside.helper(y): parameter was"),
@@ -213,6 +226,11 @@ HARMLESS = {
     "a new name": ("__init__.py", '"scale"', '"scale", "unused"'),
     "an optional parameter": ("_scale.py", "out=None", "out=None, again=False"),
     "a private method": ("_table.py", "def _secret(self)", "def _other(self, x)"),
+    "a base between": (
+        "errors.py",
+        "class SizeError(ValueError)",
+        "class _OurError(ValueError):\n    pass\n\n\nclass SizeError(_OurError)",
+    ),
     "a private class": ("errors.py", "_Hidden", "_Unseen"),
     "what a private module lists": ("_parts.py", "def part(x)", "def part(x, y)"),
     "what no module lists": ("_scale.py", "def unused(x)", "def unused(x, y)"),
