@@ -100,7 +100,8 @@ class Sources:
         assert tree is not None, module
         found: list[str] = []
         for node in tree.body:
-            if isinstance(node, ast.Assign) and any(ast.unparse(target) == "__all__" for target in node.targets):
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
                 return [name for name in ast.literal_eval(node.value) if not name.startswith("_")]
             if isinstance(node, ast.ImportFrom):
                 found += [alias.name for alias in node.names if alias.asname == alias.name]
@@ -295,7 +296,10 @@ def problems(root: Path, public: Mapping[str, tuple[str, ...]] = PUBLIC) -> Iter
         done: set[tuple[str, str]] = set()
         for module in modules:
             tested = set().union(*words.values()) if module in SHARED else words[package]
-            for name in sources.names(module):
+            names = sources.names(module)
+            if not names:
+                yield f"{module}: no public name was found in it; is there an __all__ that cannot be read?"
+            for name in names:
                 found = sources.find(module, name)
                 # A module has a name of its own in the reference; a table is at least spoken of.
                 is_module = sources.path(f"{module}.{name}") is not None

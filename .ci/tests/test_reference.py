@@ -160,6 +160,17 @@ def test_a_package_that_nobody_listed_is_found(found_in):
     assert found_in(more) == ["packages/ has ['core', 'other', 'sparse'], and PUBLIC ['core', 'sparse']"]
 
 
+def test_a_list_of_names_may_have_a_type(found_in):
+    path = "packages/xlakernel-core/src/xlakernel/core/errors.py"
+    typed = {**FILES, path: f'__all__: list[str] = ["ShapeError", "LengthError"]\n{ERRORS}'}
+    assert found_in(typed) == ["xlakernel.core.errors.LengthError: it is not in docs/reference"]
+
+
+def test_a_module_without_names_is_found(found_in):
+    found = found_in({**FILES, "packages/xlakernel-sparse/src/xlakernel/sparse/__init__.py": "import this\n"})
+    assert any(line.startswith("xlakernel.sparse: no public name was found") for line in found), found
+
+
 def test_the_repository_is_read():
     """A change of the layout must not let the check find nothing in nothing."""
     found = list(problems(ROOT, {"core": ("xlakernel.core.config",)}))  # which is not public
