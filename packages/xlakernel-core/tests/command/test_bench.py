@@ -205,12 +205,23 @@ def test_ctrl_c_before_that(make_op, capsys, monkeypatch):
     assert capsys.readouterr().err == "xlakernel: interrupted\n"
 
 
-@pytest.mark.parametrize("wrong", [["--rounds", "0"], ["--seconds", "0"], ["--platform", "abacus"]])
-def test_numbers_that_make_no_sense(wrong, capsys):
+@pytest.mark.parametrize(
+    ("option", "value", "allowed"),
+    [
+        ("--rounds", "0", "expected a number of 1 or more; got 0"),
+        ("--rounds", "few", "expected a number of 1 or more; got few"),
+        ("--seconds", "0", "expected a positive number of seconds; got 0"),
+        ("--seconds", "1s", "expected a positive number of seconds; got 1s"),
+        ("--platform", "abacus", "choose from"),
+    ],
+)
+def test_numbers_that_make_no_sense(option, value, allowed, capsys):
     with pytest.raises(SystemExit) as stopped:
-        command_line.main(["bench", "any", *wrong])
+        command_line.main(["bench", "any", option, value])
     assert stopped.value.code == 2
-    assert capsys.readouterr().err.startswith("usage: xlakernel bench")
+    said = capsys.readouterr().err
+    assert said.startswith("usage: xlakernel bench")
+    assert allowed in said
 
 
 def test_progress_is_a_line_for_each_part_where_there_is_no_terminal():

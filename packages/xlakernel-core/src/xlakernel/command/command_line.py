@@ -142,14 +142,20 @@ def _add_timeout(command: argparse.ArgumentParser) -> None:
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0  # refused below, as argparse would name this function
     if not value > 0:
         raise argparse.ArgumentTypeError(f"expected a positive number of seconds; got {text}")
     return value
 
 
 def _count(text: str) -> int:
-    value = int(text)
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0  # likewise
     if value < 1:
         raise argparse.ArgumentTypeError(f"expected a number of 1 or more; got {text}")
     return value
