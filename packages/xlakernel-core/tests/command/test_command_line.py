@@ -177,7 +177,8 @@ def test_what_hangs_is_given_up_and_what_it_said_before_counts(probes):
     answers = ask(["jax", "core", "warp"], timeout=1.0)
     assert time.monotonic() - begin < 20
     assert answers["jax"] == {"devices": []}
-    assert answers["core"] == answers["warp"] == {"error": "its process gave no answer within 1 s"}
+    assert answers["core"] == answers["warp"]
+    assert answers["core"] == {"error": "its process gave no answer within 1 s (--timeout lets it take longer)"}
 
 
 def test_the_files_of_the_command_are_no_modules_of_the_libraries(probes):

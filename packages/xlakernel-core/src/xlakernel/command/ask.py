@@ -38,7 +38,8 @@ def _ask_together(group: Sequence[str], timeout: float) -> dict[str, Answer]:
         done = subprocess.run(command, env=environment, capture_output=True, timeout=timeout, check=False)
         out, err, end = done.stdout, done.stderr, _ending(done.returncode)
     except subprocess.TimeoutExpired as error:
-        out, err, end = error.stdout or b"", error.stderr or b"", f"gave no answer within {timeout:g} s"
+        end = f"gave no answer within {timeout:g} s (--timeout lets it take longer)"
+        out, err = error.stdout or b"", error.stderr or b""
     answers: dict[str, Answer] = {}
     for line in out.decode("utf-8", "replace").splitlines():
         answers |= json.loads(line)
