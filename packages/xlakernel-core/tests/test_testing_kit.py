@@ -107,6 +107,14 @@ def test_a_kernel_that_raises(assert_caught, run_check):
     assert not run_check("eager", fn, X).advice
 
 
+def test_a_package_that_is_missing_is_all_that_is_told(run_check, monkeypatch):
+    monkeypatch.setitem(sys.modules, "flatbuffers", None)
+    outcome = run_check("export", cumulative, X, Y)
+    assert outcome.outcome == "failed"
+    assert 'pip install "xlakernel-core[export]"' in outcome.detail
+    assert not outcome.advice
+
+
 def test_wrong_under_jit(assert_caught, assert_passes):
     def fn(x):
         return x.at[4].add(1) if isinstance(x, jax.core.Tracer) else x

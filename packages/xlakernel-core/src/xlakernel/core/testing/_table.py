@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 import jax
 
-from ..errors import DifferentiationError
+from ..errors import DifferentiationError, MissingDependencyError
 from . import _batches, _calls, _derivatives, _sharding
 from ._report import CheckFailure, NotApplicable, Outcome
 from ._subject import Subject
@@ -95,7 +95,8 @@ def run_check(check: Check, subject: Subject) -> Outcome:
     except jax.errors.JaxRuntimeError as error:  # the kernel's own
         return Outcome(check.name, "failed", f"{_RAISED}{type(error).__name__}: {error}")
     except Exception as error:  # noqa: BLE001 - whatever a kernel raises is a finding
-        advice = check.advice if check.family in _RAISE_THEMSELVES else ""
+        helps = check.family in _RAISE_THEMSELVES and not isinstance(error, MissingDependencyError)
+        advice = check.advice if helps else ""  # what is missing comes with the command that installs it
         return Outcome(check.name, "failed", f"{_RAISED}{type(error).__name__}: {error}", advice)
 
 
