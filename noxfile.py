@@ -131,8 +131,9 @@ def run_tests(session: nox.Session, package: str, device: str, *install: str) ->
         env = {"JAX_PLATFORMS": "cuda,cpu", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
         marked = []
     folder = f"packages/{PREFIX}{package}"
-    paths = [f"{folder}/tests", f"{folder}/src", "--doctest-modules"]
-    session.run("pytest", *paths, *marked, *rest, env={**env, **own_cache(session)})
+    given = any("/" in arg and (ROOT / arg.partition("::")[0]).exists() for arg in rest)
+    paths = [] if given else [f"{folder}/tests", f"{folder}/src"]
+    session.run("pytest", "--doctest-modules", *paths, *marked, *rest, env={**env, **own_cache(session)})
 
 
 def own_cache(session: nox.Session) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from xlakernel.command.ask import NO_ANSWER
 from xlakernel.command.doctor import examine
 from xlakernel.command.facts import Facts
 
@@ -60,6 +61,12 @@ def test_what_fails_is_quoted(name, versions, answers, mend):
     assert (found.state, found.mend) == ("problem", mend)
     assert FAILED["error"] in found.text
     assert found.stops
+
+
+@pytest.mark.parametrize("name", ["jax", "numba"])
+def test_what_is_slow_is_not_installed_anew(name):
+    found = finding(name, **{name: {"error": f"its process {NO_ANSWER} 1 s"}})
+    assert (found.state, found.mend) == ("problem", "xlakernel doctor --timeout 120")
 
 
 @pytest.mark.parametrize(

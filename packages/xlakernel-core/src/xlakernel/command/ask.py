@@ -15,6 +15,9 @@ from .probes import PATH, Answer
 # What stands together is asked one after the other in one process, where the second needs what the first loads.
 _TOGETHER = (("jax", "core"), ("numba", "numba_cuda"), ("warp",), ("driver",))
 
+#: How an error begins, after its subject, that says that a process was ended for want of time.
+NO_ANSWER = "gave no answer within"
+
 
 def ask(names: Collection[str], timeout: float) -> dict[str, Answer]:
     """Return what the probes answer, each a dictionary; where one fails it has the key ``error``.
@@ -38,7 +41,7 @@ def _ask_together(group: Sequence[str], timeout: float) -> dict[str, Answer]:
         done = subprocess.run(command, env=environment, capture_output=True, timeout=timeout, check=False)
         out, err, end = done.stdout, done.stderr, _ending(done.returncode)
     except subprocess.TimeoutExpired as error:
-        end = f"gave no answer within {timeout:g} s (--timeout lets it take longer)"
+        end = f"{NO_ANSWER} {timeout:g} s (--timeout lets it take longer)"
         out, err = error.stdout or b"", error.stderr or b""
     answers: dict[str, Answer] = {}
     for line in out.decode("utf-8", "replace").splitlines():

@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from typing import Any
 
+from .ask import NO_ANSWER
 from .facts import Facts, collect
 from .findings import Finding
 from .incompatibilities import known_incompatibilities
@@ -16,8 +17,15 @@ from .text import Printer, counted
 
 def examine(facts: Facts) -> list[Finding]:
     """Return what is to be said: how each library is here, then what is known not to go together."""
-    states = [finding for state in STATES if (finding := state(facts)) is not None]
+    states = [_patient(finding) for state in STATES if (finding := state(facts)) is not None]
     return [*states, *known_incompatibilities(facts)]
+
+
+def _patient(finding: Finding) -> Finding:
+    """Return what to do about a library that was slow, as on a busy machine: ask again, before it is installed anew."""
+    if NO_ANSWER not in finding.text:
+        return finding
+    return dataclasses.replace(finding, mend="xlakernel doctor --timeout 120")
 
 
 def doctor(*, as_json: bool, timeout: float) -> int:
