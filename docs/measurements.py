@@ -127,15 +127,16 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[
 
 
 def _overview(results: Sequence[Result]) -> str:
-    rows = [(result.suite, result.title, result.machine["date"], result.score) for result in results]
-    return table(("suite", "machine", "date", "marks that hold"), rows, right=[3])
+    rows = [(result.suite, result.score, result.machine["date"], result.title) for result in results]
+    return table(("suite", "marks that hold", "date", "machine"), rows, right=[1, 2])
 
 
 def _losses(results: Sequence[Result]) -> str:
-    rows = [(result.suite, result.title, *_mark(mark)[:3]) for result in results for mark in result.lost]
+    # What was measured comes first, where a narrow screen shows it.
+    rows = [(*_mark(mark)[:3], result.suite, result.title) for result in results for mark in result.lost]
     if not rows:
         return "Every mark holds in every file."
-    return table(("suite", "machine", "mark that does not hold", "measured", "at most"), rows, right=[3, 4])
+    return table(("mark that does not hold", "measured", "at most", "suite", "machine"), rows, right=[1, 2])
 
 
 def _mark(mark: Mapping[str, Any]) -> tuple[str, str, str, str]:

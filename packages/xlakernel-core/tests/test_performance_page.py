@@ -66,8 +66,8 @@ def test_a_mark_that_does_not_hold_is_shown_where_all_are_and_again(measurements
     results = measured("one-some-cpu-2cores-py3.12")
     text = "<!-- results: overview -->\n<!-- results: losses -->\n<!-- results: one -->\n"
     shown = measurements.show(text, results, Path(results[0].path.parent / "performance.md"))
-    assert "| one | Some CPU, 2 cores, Python 3.12 | 2026-11-20 | 0 of 1 |" in shown
-    assert "| one | Some CPU, 2 cores, Python 3.12 | ours over theirs | 1.303 × | 1.3 × |" in shown
+    assert "| one | 0 of 1 | 2026-11-20 | Some CPU, 2 cores, Python 3.12 |" in shown
+    assert "| ours over theirs | 1.303 × | 1.3 × | one | Some CPU, 2 cores, Python 3.12 |" in shown
     section = shown[shown.index("### ") :]
     assert "| ours over theirs | 1.303 × | 1.3 × | **does not hold** |" in section
     assert r"| a \| part | ours | 0.1235 | 1 | 12346 |" in section
