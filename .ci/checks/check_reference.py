@@ -1,7 +1,7 @@
 """Check the reference: it names all that is public, docstrings say what signatures do, and each name has a test.
 
 It reads sources, and imports none of them. What it cannot see is left to readers: whether what a docstring says is
-true, units and sources of formulas, and errors that a function gets from deeper than the helpers which it calls itself.
+true, where a formula is from, and errors that a function gets from deeper than the helpers which it calls itself.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ ARRAY_FUNCTIONS = {"sparse": frozenset({"shape", "transpose", "backend"})}
 #: What says a dtype, or that any will do.
 DTYPE = re.compile(r"\b(dtypes?|bool|integers?|u?int\d+|float\d+|bfloat16|complex|real)\b")
 SHAPE = re.compile(r"``\([^`]*\)``")
+#: Quantities whose names do not say their unit, as *seconds* and *nbytes* do, and the units that there are.
+QUANTITY = re.compile(r"(^|_)(mem|memory|time|timeout|duration|delay|interval)$")
+UNIT = re.compile(r"\b(seconds?|milliseconds|ms|µs|bytes|KiB|MiB|GiB)\b")
 #: The protocol of pytrees, documented by JAX.
 NOT_OURS = {"tree_flatten", "tree_unflatten", "tree_flatten_with_keys"}
 #: Classes that users are given, and never make.
@@ -223,6 +226,9 @@ def argument_problems(sources: Sources, definition: Definition, doc: str) -> Ite
             yield f"the parameter {name} is not under Args"
     for name in invented:
         yield f"{name} is under Args, and is no parameter"
+    for name, text in listed.items():
+        if QUANTITY.search(name) and not UNIT.search(text):
+            yield f"{name} is a quantity, and its unit is not said"
 
 
 def _init(sources: Sources, definition: Definition) -> Definition | None:

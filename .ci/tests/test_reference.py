@@ -28,11 +28,12 @@ TABLE = {}
 
 
 class _Base:
-    def scaled(self, by):
+    def scaled(self, by, timeout=1):
         """Return a multiple.
 
         Args:
           by: a number.
+          timeout: how many seconds it may take.
         """
 
 
@@ -117,6 +118,7 @@ FAULTS = (
     (".. autoclass:: Matrix\n   :members:\n", ".. autoclass:: Matrix\n", "sparse.Matrix.rows: it is not in docs"),
     ("      rows: how many.\n", "", "sparse.Matrix: the parameter rows is not under Args"),
     ("          by: a number.\n", "", "sparse._Base.scaled: the parameter by is not under Args"),
+    ("how many seconds it", "how long it", "sparse._Base.scaled: timeout is a quantity, and its unit is not said"),
     ("      x: the vector", "      y: the vector", "sparse.product: the parameter x is not under Args"),
     ("      x: the vector", "      y: the vector", "sparse.product: y is under Args, and is no parameter"),
     ("def product(data, x, *, shape)", "def product(data, x, *, shape, fast)", "the parameter fast is not under Args"),
