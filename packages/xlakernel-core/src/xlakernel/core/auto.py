@@ -150,7 +150,8 @@ def backend_of_call(
       The one that was measured to be the fastest, measured now if need be; or *backend*, if that cannot be said here.
     """
     # Without jit a program that its user jitted is called line by line.
-    inside = is_tracing() or (jax.config.jax_disable_jit and _thread.tuned is None)  # type: ignore[attr-defined]
+    is_line_by_line = jax.config.jax_disable_jit and _thread.tuned is None  # type: ignore[attr-defined]  # made as JAX goes
+    inside = is_tracing() or is_line_by_line
     if inside or _any_traced(ins) or _are_several_processes():
         return backend
     check_inputs(ins, op.name)
@@ -202,10 +203,11 @@ def _device_of(ins: Sequence[Any]) -> jax.Device | None:
         return devices.pop()
     if not get_abstract_mesh().empty:  # what has no device of its own goes to all of the mesh
         return None
-    default: Any = jax.config.jax_default_device  # type: ignore[attr-defined]  # JAX makes its settings as it goes
+    # JAX makes its settings as it goes.
+    default: jax.Device | str | None = jax.config.jax_default_device  # type: ignore[attr-defined]
     if default is None or isinstance(default, str):
         return jax.local_devices(backend=default)[0]
-    return default  # type: ignore[no-any-return]
+    return default
 
 
 def _is_to_be_measured(op: XLACustomKernel, question: Question, ins: Sequence[Any]) -> bool:

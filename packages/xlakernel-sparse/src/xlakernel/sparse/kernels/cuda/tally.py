@@ -157,7 +157,6 @@ def tally_launch(out: jax.ShapeDtypeStruct, operand: str, entries: int, homogene
     if operand != "binary" or out.dtype != jnp.float32 or slices > _MOST_SLICES or entries < many:
         return None
     width = math.ceil(columns / slices / 2) * 2
-
     blocks = multiprocessors()
 
     def multiply(data: Any, indices: Any, indptr: Any, x: Any) -> Any:
