@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import datetime
 import functools
-import re
 import statistics
 import threading
 import time
@@ -31,6 +30,7 @@ import numpy as np
 from jax.sharding import get_abstract_mesh
 
 from ._compat import is_tracing
+from .auto_calls import describe_call
 from .auto_records import (
     AutoChoice,
     Question,
@@ -57,7 +57,6 @@ _LIMIT = 1.0  # seconds for all rounds of all backends; one that has begun is fi
 _HOPELESS = 10.0  # times the quickest: who takes so long is timed once
 _MARGIN = 0.95
 _LONGEST = 500  # characters of an error that are remembered
-_SMALLEST_SIZE = 16  # a static integer up to here may be a mode or an axis, and is not rounded
 
 _measuring = threading.Lock()  # two measurements at once would time each other
 
@@ -163,7 +162,7 @@ def backend_of_call(
     if len(backends) < 2 or backends_asked_for(op, backend).get(platform) != AUTO:
         return backend
     inputs = tuple((x.shape, x.dtype) if isinstance(x, jax.Array) else (np.shape(x), jnp.result_type(x)) for x in ins)
-    call = _describe_call(inputs, tuple((out.shape, out.dtype) for out in outs), static)
+    call = describe_call(inputs, tuple((out.shape, out.dtype) for out in outs), static)
     question = Question(op.name, platform, describe_device(device), call, backends)
     choice = recall(question)
     if choice is not None and _thread.tuned is None:
@@ -363,7 +362,7 @@ def backend_of_lowering(
         return default
     devices = _local_devices(platform)
     inputs = tuple((_slice_shape(x.shape, i, mapped), x.dtype) for i, x in enumerate(ins))
-    call = _describe_call(inputs, tuple((out.shape, out.dtype) for out in outs), static)
+    call = describe_call(inputs, tuple((out.shape, out.dtype) for out in outs), static)
     device = describe_device(devices[0]) if devices else "none here"
     if not _are_several_processes() and devices:
         question = Question(op.name, platform, device, call, backends)
@@ -396,34 +395,3 @@ def _slice_shape(shape: Sequence[Any], index: int, mapped: Sequence[Mapped]) -> 
         if axis is not None:
             del extents[axis]
     return tuple(extents)
-
-
-# Which calls are alike.
-
-_Types = tuple[tuple[tuple[Any, ...], Any], ...]  # shapes and dtypes
-
-
-@functools.lru_cache(maxsize=4096)
-def _describe_call(inputs: _Types, outs: _Types, static: Static) -> str:
-    """Return the same text for calls that share a choice.
-
-    What a sparse operator costs depends on values too, on how many events there are: nothing of that is in here.
-    """
-    types = [" ".join(f"{dtype}[{','.join(map(_bucket, shape))}]" for shape, dtype in row) for row in (inputs, outs)]
-    keywords = "".join(f"; {name}={_describe_static(value)}" for name, value in static.items)
-    return " -> ".join(types) + keywords
-
-
-def _bucket(extent: Any) -> str:
-    if not isinstance(extent, (int, np.integer)):
-        return str(extent)  # symbolic, under jax.export
-    return str(1 << (int(extent) - 1).bit_length() if extent > 0 else 0)
-
-
-def _describe_static(value: Any) -> str:
-    """Return a static value as text; an integer that can only be a size is rounded as sizes are."""
-    if isinstance(value, tuple):
-        return f"({', '.join(map(_describe_static, value))})"
-    if type(value) is int and value > _SMALLEST_SIZE:
-        return _bucket(value)
-    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))  # where a function lies is another place in each process
