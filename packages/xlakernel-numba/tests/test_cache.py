@@ -48,10 +48,16 @@ def reads_module(x, out):
     for i in range(x.size):
         out[i] = x[i] * helpers.SCALE
 
+@numba.njit
+def checked(value):
+    if value == 0:
+        raise ValueError("zero")
+    return value
+
 @numba.njit(cache=True, parallel=True)
 def parallel(x, out):
     for i in numba.prange(x.size):
-        out[i] = x[i] + 2
+        out[i] = checked(x[i]) + 2
 
 @numba.njit
 def not_cached(x, out):
@@ -76,10 +82,13 @@ SCRIPT = """
 import json, sys
 import jax, ml_dtypes, numpy as np
 from numba.core import event
+from xlakernel.core.native import machine_code
 from xlakernel.numba import numba_kernel
 import kernels
 
-compiled = []
+compiled, handlers = [], []
+compile_handler = machine_code._compile
+machine_code._compile = lambda codegen, text, symbol: handlers.append(symbol) or compile_handler(codegen, text, symbol)
 
 class Listener(event.Listener):
     def on_start(self, started):
@@ -93,8 +102,15 @@ report = {}
 for name, kernel in kernels.KERNELS.items():
     x = np.array([0.0 if name == "like_numpy" else 2.0, 4.0], ml_dtypes.bfloat16 if name == "plain" else np.float32)
     compiled.clear()
+    handlers.clear()
     out = numba_kernel(kernel, outs=lambda x: x)(x)
-    report[name] = [np.asarray(out).astype(float).tolist(), list(compiled)]
+    report[name] = [np.asarray(out).astype(float).tolist(), compiled + handlers]
+report["batch"] = [jax.vmap(numba_kernel(kernels.calls_helper, outs=lambda x: x))(np.ones((3, 2), "f")).tolist(), []]
+for name in ("strict", "parallel"):
+    try:
+        numba_kernel(kernels.KERNELS[name], outs=lambda x: x)(np.array([1, 0], np.float32)).block_until_ready()
+    except Exception as error:
+        report["error of " + name] = [str(error).partition(" (raised")[0].rpartition(": ")[2], []]
 print(json.dumps(report))
 """
 
@@ -108,7 +124,11 @@ VALUES = {
     "like_numpy": [float("inf"), 0.25],
     "closure_1": [7, 13],
     "closure_2": [8, 14],
+    "batch": [[3, 3]] * 3,
+    "error of strict": "division by zero",
+    "error of parallel": "zero",
 }
+KERNEL_NAMES = list(VALUES)[:9]
 
 
 @pytest.fixture(scope="module")
@@ -146,24 +166,27 @@ def project(tmp_path_factory):
 def test_the_first_process_compiles_and_writes_files_of_our_own(project):
     values, compiled, files = project.first
     assert values == VALUES
-    assert all(compiled.values())
+    assert all(compiled[name] for name in KERNEL_NAMES)
     assert "helper" in compiled["calls_helper"]
     assert all(".xlakernel" in name for name in files)
     assert not any("not_cached" in name for name in files)
-    assert sum(name.endswith(".nbc") for name in files) == len(VALUES) - 1
+    machine_code = [name for name in files if name.endswith(".nbc")]
+    handlers = [name for name in machine_code if name.startswith("xlakernel_handler")]
+    assert len(handlers) == len(machine_code) - len(handlers) - 1 == len(KERNEL_NAMES) - 1
 
 
 def test_the_second_process_compiles_nothing(project):
     values, compiled, files = project()
     assert values == VALUES
     assert {name for name, names in compiled.items() if names} == {"not_cached"}
+    assert len(compiled["not_cached"]) == 2  # the kernel and its handler
     assert files == project.first[2]
 
 
 def test_a_changed_helper_or_constant_of_another_module_is_noticed(project):
     values, compiled, _ = project(operator="-", scale=100)
     changed = {"calls_helper": [-1, 1], "reads_module": [200, 400], "closure_1": [0, 2], "closure_2": [1, 3]}
-    assert values == {**VALUES, **changed}
+    assert values == {**VALUES, **changed, "batch": [[-2, -2]] * 3}
     assert {name for name, names in compiled.items() if names} == {*changed, "not_cached"}
 
 
@@ -225,4 +248,4 @@ def test_a_kernel_whose_helper_is_parallel_is_loaded_from_disk(tmp_path):
             check=False,
         )
         assert done.returncode == 0, done.stderr
-    assert len(list(tmp_path.rglob("*.nbc"))) == 1
+    assert len(list(tmp_path.rglob("script.*.nbc"))) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, NullCache
@@ -43,6 +44,12 @@ def enable_disk_cache(dispatcher: Any, content: str) -> None:
         dispatcher._cache = _KernelCache(dispatcher.py_func, content)
     except RuntimeError as error:  # no folder can be written: Numba refuses that when a function is decorated
         warnings.warn(f"{dispatcher.__name__} is compiled without njit's cache=True: {error}", stacklevel=2)
+
+
+def cache_folder(dispatcher: Any) -> Path | None:
+    """Return the folder in which *dispatcher* keeps its machine code, or None."""
+    path = dispatcher.stats.cache_path
+    return None if path is None else Path(path)
 
 
 def disable_disk_cache(dispatcher: Any) -> None:

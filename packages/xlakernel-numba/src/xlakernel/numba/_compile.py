@@ -38,7 +38,7 @@ from xlakernel.core.native import (
 from xlakernel.core.specs import Struct
 
 from ._bounds import explained_bounds
-from ._cache import disable_disk_cache, enable_disk_cache
+from ._cache import cache_folder, disable_disk_cache, enable_disk_cache
 from ._debug import checking_copies
 from ._recipe import COMPILER
 
@@ -47,6 +47,10 @@ _Static = Mapping[str, np.generic]
 # Numba freezes what a function refers to when it first compiles it, so a dispatcher keeps the targets that it got
 # first, also if a global changes later. A target's name says nothing about the dispatcher: equal code shares it.
 _targets: weakref.WeakKeyDictionary[Dispatcher, dict[Any, str]] = weakref.WeakKeyDictionary()
+
+
+# Only a handler calls our own dispatchers: they need no code to be called by Python and by C.
+_NO_WRAPPERS = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -175,6 +179,7 @@ class NumbaKernel(Kernel):
             place=self._location,
             lock=lock,
             concurrent=not helpers_are_parallel,  # threads that start threads of their own would be too many
+            folder=cache_folder(own[0]),
             **mode,
         )
         return handler
@@ -206,6 +211,7 @@ class NumbaKernel(Kernel):
         """
         user = self.dispatcher
         own = COMPILER.fresh(user)
+        own.targetoptions.update(_NO_WRAPPERS)
         # What no other process can name would be written by each one, and never read.
         if user.stats.cache_path is not None and is_reproducible(user, COMPILER.implementations()):
             enable_disk_cache(own, content)

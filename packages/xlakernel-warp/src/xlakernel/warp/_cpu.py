@@ -7,6 +7,7 @@ import functools
 import warnings
 import weakref
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -112,7 +113,14 @@ class KernelOnCpu(OnPlatform):
             callee = WarpEntry(entry, recorded.layout, launch.fills, threads=threads, keep_alive=owner)
             lock = _alone.lock() if alone and not self.described.parallel else None  # a range has no tiles
         handler: Handler = build_handler(
-            callee, arguments, kernel=self.name, place=self.described.place, lock=lock, ordered=ordered, debug=debug
+            callee,
+            arguments,
+            kernel=self.name,
+            place=self.described.place,
+            lock=lock,
+            ordered=ordered,
+            debug=debug,
+            folder=_handler_folder(),
         )
         return handler
 
@@ -134,6 +142,12 @@ class KernelOnCpu(OnPlatform):
             recipe=lambda: origin.recipe(native=None),
         )
         return python_target(launchable, once=origin.ordered, debug=origin.debug, target=target)
+
+
+def _handler_folder() -> Path | None:
+    """Return a folder of Warp's cache, which ``warp.clear_kernel_cache`` empties too."""
+    folder = warp.config.kernel_cache_dir
+    return Path(folder) / "wp_xlakernel" if warp.config.cache_kernels and folder else None
 
 
 @functools.cache

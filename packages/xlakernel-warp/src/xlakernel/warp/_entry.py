@@ -11,6 +11,7 @@ from numba.core import cgutils
 from xlakernel.core.native import Argument, Callee, Slices
 from xlakernel.core.native.debug import UNCHECKED_THREADS
 from xlakernel.core.native.frame import I8, I64, POINTER, Frame, i64
+from xlakernel.core.native.machine_code import pointer_to
 
 from ._recorded import Layout
 
@@ -81,7 +82,7 @@ class WarpEntry(Callee):
         if self.threads is not None:
             arguments += [first, last]
         kind = ir.FunctionType(_VOID, [argument.type for argument in arguments])
-        builder.call(builder.inttoptr(i64(self.entry), kind.as_pointer()), arguments)
+        builder.call(pointer_to(builder, self.entry, kind.as_pointer()), arguments)
 
 
 def _fill(builder: ir.IRBuilder, array: Slices, pattern: bytes) -> None:

@@ -7,12 +7,12 @@ import ctypes
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llvmlite import binding as llvm
 from llvmlite import ir
 from numba.core.registry import cpu_target
 
 from .arguments import Argument, Slices, load_element
-from .frame import I64, Frame, i64
+from .frame import I64, Frame
+from .machine_code import pointer_to
 from .prange import counter
 from .status import emit_error, emit_recorded_error
 
@@ -79,24 +79,24 @@ class NumbaFunction(Callee):
 
     @property
     def context(self) -> Any:
-        """The one that compiled it."""
-        return self.compiled.target_context
+        """The one that compiled it, with memory management: a function that was read from disk comes without."""
+        return self.compiled.target_context.subtarget(enable_nrt=True)
 
     def prepare(
         self, builder: ir.IRBuilder, frame: Frame, arrays: Mapping[Argument, Slices], attributes: Sequence[Argument]
     ) -> Any:
         """Load the static scalars."""
         scalars = {argument: self._attribute_value(builder, frame, argument) for argument in attributes}
-        return self._declare(builder.module), arrays, scalars
+        return arrays, scalars
 
     def call(self, builder: ir.IRBuilder, frame: Frame, prepared: Any, first: Any, last: Any) -> None:
         """Call it by its address, in Numba's own convention."""
-        function, arrays, scalars = prepared
+        arrays, scalars = prepared
         before = self._failures(builder) if self.record is not None else None
         values = {**scalars, **{argument: array.value(self.context, builder) for argument, array in arrays.items()}}
         status, _ = self.context.call_conv.call_function(
             builder,
-            function,
+            self._function(builder),
             self.compiled.fndesc.restype,
             self.compiled.fndesc.argtypes,
             [values[argument] for argument in self.arguments],
@@ -107,14 +107,12 @@ class NumbaFunction(Callee):
             with builder.if_then(builder.icmp_signed("!=", self._failures(builder), before), likely=False):
                 builder.ret(emit_recorded_error(self.context, builder, frame.api, self.record, self.kernel, self.place))
 
-    def _declare(self, module: ir.Module) -> ir.Function:
-        """Declare it under a name of its address: linking its code instead takes seven times as long."""
+    def _function(self, builder: ir.IRBuilder) -> Any:
+        """Return it by its address: linking its code instead takes seven times as long."""
         description = self.compiled.fndesc
         address = self.compiled.library.get_pointer_to_function(description.llvm_func_name)
-        name = f"xlakernel_kernel_{address:x}"
-        llvm.add_symbol(name, address)
         kind = self.context.call_conv.get_function_type(description.restype, description.argtypes)
-        return ir.Function(module, kind, name)
+        return pointer_to(builder, address, kind.as_pointer())
 
     def _attribute_value(self, builder: ir.IRBuilder, frame: Frame, argument: Argument) -> Any:
         _, _, pointer = frame.attribute(argument.index)
@@ -123,5 +121,5 @@ class NumbaFunction(Callee):
     def _failures(self, builder: ir.IRBuilder) -> Any:
         """Load the count of exceptions that its loops have recorded."""
         assert self.record is not None
-        address = i64(ctypes.addressof(counter(self.record)))
-        return builder.load_atomic(builder.inttoptr(address, I64.as_pointer()), "acquire", 8)
+        address = ctypes.addressof(counter(self.record))
+        return builder.load_atomic(pointer_to(builder, address, I64.as_pointer()), "acquire", 8)

@@ -24,6 +24,7 @@ from .arguments import Argument
 from .call_frame import ArrayView, FrameCopy, api_of, arrays_of
 from .copies import POISONS, Copies, part_of, poison
 from .frame import I64, POINTER
+from .machine_code import pointer_to
 from .memory import HostMemory, Memory
 from .status import CallError, describe, new_error
 
@@ -145,8 +146,8 @@ class HandlerObserver(Observer):
     def emit_call(self, builder: ir.IRBuilder, run: Any, frame: Any, total: Any) -> Any:
         """Emit the call that observes ``run(frame, total)``; return the XLA_FFI_Error."""
         signature = ir.FunctionType(POINTER, [POINTER, I64, POINTER]).as_pointer()
-        address = ir.Constant(I64, ctypes.cast(self._callback, ctypes.c_void_p).value)
-        return builder.call(builder.inttoptr(address, signature), [frame, total, builder.bitcast(run, POINTER)])
+        address: Any = ctypes.cast(self._callback, ctypes.c_void_p).value
+        return builder.call(pointer_to(builder, address, signature), [frame, total, builder.bitcast(run, POINTER)])
 
     def _call(self, frame: int, total: int, run: int) -> int | None:
         # A function of this kind runs without the GIL.

@@ -1,15 +1,18 @@
 """Build the XLA FFI handler of a kernel, as LLVM IR.
 
-The handler is emitted directly: no type inference, no C compiler, 30 to 60 ms. It decodes the call frame, checks it
-against the types that the kernel was compiled for, and calls the kernel (`callee`) once for each slice of a batch. The
-interpreter is not involved, unless the kernel raises (`status`).
+The handler is emitted directly: no type inference, no C compiler. LLVM compiles it in a tenth of a second, once for all
+processes where there is a folder to keep it in (`machine_code`). It decodes the call frame, checks it against the types
+that the kernel was compiled for, and calls the kernel (`callee`) once for each slice of a batch. The interpreter is not
+involved, unless the kernel raises (`status`).
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
-import itertools
+import hashlib
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from llvmlite import ir
@@ -24,9 +27,10 @@ from .callee import Callee
 from .debug import HandlerObserver
 from .frame import I32, I64, POINTER, Buffer, Frame, answer_handshake, create_error, i64, load
 from .lock import held
+from .machine_code import load_module, pointer_to
 
 #: Part of every name: raise it when the emitted code changes.
-HANDLER_VERSION = 2
+HANDLER_VERSION = 3
 
 
 @global_compiler_lock
@@ -40,6 +44,7 @@ def build_handler(
     debug: bool = False,
     ordered: bool = False,
     concurrent: bool = True,
+    folder: Path | None = None,
 ) -> Handler:
     """Build the handler that calls *callee*.
 
@@ -54,6 +59,7 @@ def build_handler(
       ordered: whether the slices of a batch must run once each and in order.
       concurrent: whether they may run at the same time, on XLA's thread pool (`native.parallel`), where they need no
         order and no lock.
+      folder: where the machine code is kept for later processes; None: nowhere.
 
     Returns:
       The handler; its machine code and the kernel's live as long as it does.
@@ -62,10 +68,11 @@ def build_handler(
     if debug:
         observer = HandlerObserver(arguments, kernel, place, once=ordered, out_of_bounds=callee.out_of_bounds)
     pooled = concurrent and not ordered and lock is None and parallel.SUPPORTED
-    return _HandlerBuilder(callee, arguments, kernel, lock, observer, pooled).build()
+    return _HandlerBuilder(callee, arguments, kernel, place, lock, observer, pooled, folder).build()
 
 
-_numbers = itertools.count()
+# How many handlers of a kernel and of arguments there are: kernels that differ in what they close over look the same.
+_built: collections.Counter[str] = collections.Counter()
 
 
 class _HandlerBuilder:
@@ -76,9 +83,11 @@ class _HandlerBuilder:
         callee: Callee,
         arguments: Sequence[Argument],
         kernel: str,
+        place: str,
         lock: int | None,
         observer: HandlerObserver | None,
         pooled: bool,
+        folder: Path | None,
     ) -> None:
         self.callee = callee
         self.arguments = arguments
@@ -86,17 +95,16 @@ class _HandlerBuilder:
         self.lock = lock
         self.observer = observer
         self.pooled = pooled
+        self.folder = folder
         self.context = callee.context
-        self.symbol = f"xlakernel_handler_{next(_numbers)}"
+        self.symbol = _new_symbol(kernel, place, arguments)
         self.module = self.context.create_module(self.symbol)
         self.buffers = [argument for argument in arguments if argument.is_buffer]
         self.attributes = [argument for argument in arguments if not argument.is_buffer]
 
     def build(self) -> Handler:
-        library = self.context.codegen().create_library(self.symbol)
         self._emit_handler(self._emit_run())
-        library.add_ir_module(self.module)
-        library.finalize()
+        library = load_module(self.context.codegen(), self.module, self.symbol, self.folder)
         return Handler(library.get_pointer_to_function(self.symbol), (library, self.callee.keep_alive, self.observer))
 
     def _function(self, name: str, parameters: Sequence[Any]) -> tuple[ir.Function, ir.IRBuilder]:
@@ -147,7 +155,7 @@ class _HandlerBuilder:
         """Run a batch of several slices, on XLA's thread pool if that pays; return the error."""
         memory = cgutils.add_global_variable(self.module, I64, f"{self.symbol}_memory")
         memory.linkage, memory.initializer = "internal", i64(0)
-        run_batch = builder.inttoptr(i64(parallel.batch_runner()), parallel.RUN_BATCH.as_pointer())
+        run_batch = pointer_to(builder, parallel.batch_runner(self.folder), parallel.RUN_BATCH.as_pointer())
         return builder.call(run_batch, [pointer, run, total, memory])
 
     def _reject(self, builder: ir.IRBuilder, frame: Frame, condition: Any, text: str) -> None:
@@ -252,6 +260,13 @@ class _HandlerBuilder:
             builder.store(quotient, remaining)
             for array in arrays:
                 array.advance(builder, axis, coordinate)
+
+
+def _new_symbol(kernel: str, place: str, arguments: Sequence[Argument]) -> str:
+    """Return a name that no other handler in this process has, and that most have in each process."""
+    digest = hashlib.sha256(repr((kernel, place, *arguments)).encode()).hexdigest()[:16]
+    _built[digest] += 1
+    return f"xlakernel_handler_{digest}_{_built[digest]}"
 
 
 @contextlib.contextmanager

@@ -11,7 +11,8 @@ from typing import Any
 from llvmlite import ir
 from numba.core import cgutils
 
-from .frame import I32, POINTER, i64
+from .frame import I32, POINTER
+from .machine_code import pointer_to
 
 
 def new_lock() -> int:
@@ -30,7 +31,7 @@ def held(builder: ir.IRBuilder, address: int) -> Iterator[None]:
 
     It is CPython's raw lock: it needs neither the GIL nor a thread state, and waits in the operating system.
     """
-    lock = builder.inttoptr(i64(address), POINTER)
+    lock = pointer_to(builder, address)
     acquire(builder, lock)
     yield
     release(builder, lock)

@@ -12,11 +12,11 @@ nobody. The interpreter is not involved.
 
 from __future__ import annotations
 
-import functools
 import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from llvmlite import ir
@@ -27,6 +27,7 @@ from numba.core.registry import cpu_target
 from ..ffi import abi
 from .frame import I32, I64, POINTER, call_api, destroy_error, i64, load, store
 from .lock import acquire, allocate, free, release
+from .machine_code import load_module
 
 #: Whether the operating system has the functions that are called here; elsewhere every batch is serial.
 SUPPORTED = os.name == "posix"
@@ -57,26 +58,24 @@ _VOID = ir.VoidType()
 _TASK = ir.FunctionType(_VOID, [POINTER])
 
 
-@functools.cache
-def batch_runner() -> int:
-    """Return the address of `RUN_BATCH`, compiled once in a process: when the first handler is built."""
-    library = _library()
-    address: int = library.get_pointer_to_function("xlakernel_run_batch")
-    return address
+_libraries: list[Any] = []  # the one that has it, once there is one: machine code lives as long as its library
 
 
-@functools.cache  # which keeps the machine code alive
 @global_compiler_lock
-def _library() -> Any:
-    context = cpu_target.target_context
-    codegen = context.codegen()
-    library = codegen.create_library("xlakernel_parallel")
-    module = context.create_module("xlakernel_parallel")
-    work = _emit_work(module)
-    _emit_run_batch(module, _emit_fan_out(module, work, _emit_task(module, work)))
-    library.add_ir_module(module)
-    library.finalize()
-    return library
+def batch_runner(folder: Path | None) -> int:
+    """Return the address of `RUN_BATCH`, which is loaded once in a process: when the first handler is built.
+
+    Args:
+      folder: where the machine code is kept; None: nowhere.
+    """
+    if not _libraries:
+        context = cpu_target.target_context
+        module = context.create_module("xlakernel_parallel")
+        work = _emit_work(module)
+        _emit_run_batch(module, _emit_fan_out(module, work, _emit_task(module, work)))
+        _libraries.append(load_module(context.codegen(), module, "xlakernel_parallel", folder))
+    address: int = _libraries[0].get_pointer_to_function("xlakernel_run_batch")
+    return address
 
 
 # In the calling thread: measure, and decide.

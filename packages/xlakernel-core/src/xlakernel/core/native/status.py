@@ -13,6 +13,7 @@ from numba.core import cgutils
 
 from ..ffi import abi
 from .frame import POINTER, create_error
+from .machine_code import pointer_to
 from .prange import last_failure
 
 _CODES = (
@@ -151,5 +152,5 @@ def _call_reporter(context: Any, builder: ir.IRBuilder, reporter: Any, args: lis
     """Call a function of this file, which takes the GIL by itself; *texts* are its last arguments."""
     args = [*args, *(context.insert_const_string(builder.module, text) for text in texts)]
     signature = ir.FunctionType(POINTER, [POINTER] * len(args)).as_pointer()
-    address = ir.Constant(ir.IntType(64), ctypes.cast(reporter, ctypes.c_void_p).value)
-    return builder.call(builder.inttoptr(address, signature), args)
+    address: Any = ctypes.cast(reporter, ctypes.c_void_p).value
+    return builder.call(pointer_to(builder, address, signature), args)
