@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic, overload
+
+from ._helper import helper
 
 
 @intrinsic
@@ -34,13 +36,13 @@ def _unsigned(index):
     return lambda index: wide(index)
 
 
-@njit
+@helper
 def zero(array):
     """Return 0 in the dtype of *array*."""
     return cast(0, array)
 
 
-@njit
+@helper
 def weight(data, k, like):
     """Return the weight of entry *k* in the dtype of *like*."""
     if data.ndim == 2:
@@ -51,7 +53,7 @@ def weight(data, k, like):
 # Where a row is scattered, an equal weight is multiplied in once, before the row, and not at each entry.
 
 
-@njit(fastmath={"contract"})
+@helper(fastmath={"contract"})
 def scale_once(data, value, like):
     """Return *value* times the weight, if all entries have the same."""
     if data.ndim == 2:
@@ -59,7 +61,7 @@ def scale_once(data, value, like):
     return value
 
 
-@njit(fastmath={"contract"})
+@helper(fastmath={"contract"})
 def scale_each(data, k, value, like):
     """Return *value* times the weight of entry *k*, if each has its own."""
     if data.ndim == 2:

@@ -6,10 +6,11 @@ import numpy as np
 from numba import njit, prange
 
 from ._elements import cast, zero
+from ._helper import helper
 from ._parts import first_of, first_row, part_count
 
 
-@njit(fastmath={"contract", "reassoc", "nsz"})
+@helper(fastmath={"contract", "reassoc", "nsz"})
 def _rows(first, last, indices, indptr, u, v, out):
     for i in range(np.uint64(first), np.uint64(last)):
         for k in range(np.uint64(indptr[i]), np.uint64(indptr[i + np.uint64(1)])):
@@ -23,7 +24,7 @@ def _rows(first, last, indices, indptr, u, v, out):
                 out[k] = total
 
 
-@njit
+@helper
 def _clear(first, last, out):
     for k in range(first, last):
         out[k] = cast(0, out)
