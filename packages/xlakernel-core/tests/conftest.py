@@ -97,6 +97,7 @@ def auto_folder(monkeypatch, tmp_path):
     """Let ``backend="auto"`` begin with nothing, keep its files here, and take little time; return the folder."""
     monkeypatch.setenv("XLAKERNEL_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(auto_records, "_known", {})
+    monkeypatch.setattr(auto_records, "_unmeasured", set())
     monkeypatch.setattr(auto_records, "_said", set())
     monkeypatch.setattr(auto, "_ROUND", 1e-5)
     monkeypatch.setattr(auto, "_ROUNDS", 1)

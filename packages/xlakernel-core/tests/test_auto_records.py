@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import xlakernel
-from xlakernel.core import AutoChoice, XLACustomKernel, auto_choices, auto_records, reset_auto_choices
+from xlakernel.core import AutoChoice, XLACustomKernel, auto_choices, auto_records, reset_auto_choices, tune
 from xlakernel.core.auto_records import Question, describe_device, recall, remember
 from xlakernel.core.errors import ArgumentError, AutoBackendWarning
 
@@ -28,7 +28,12 @@ def folder(auto_folder):
 @pytest.fixture
 def forget(monkeypatch):
     """Return a function that makes this process a new one, as far as choices go."""
-    return lambda: monkeypatch.setattr(auto_records, "_known", {})
+
+    def forget():
+        monkeypatch.setattr(auto_records, "_known", {})
+        monkeypatch.setattr(auto_records, "_unmeasured", set())
+
+    return forget
 
 
 def question(operator="op", call="float32[8] -> float32[8]", backends=("a", "b")):
@@ -129,6 +134,21 @@ def test_where_choices_are_kept(monkeypatch, tmp_path):
         assert auto_records._folder() == tmp_path / ".cache" / "xlakernel" / "auto"
     monkeypatch.setenv("XLAKERNEL_CACHE_DIR", str(tmp_path / "own"))
     assert auto_records._folder() == tmp_path / "own" / "auto"
+    monkeypatch.setenv("XLAKERNEL_CACHE_DIR", "~/own")
+    assert auto_records._folder() == tmp_path / "own" / "auto"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="modes of files are those of POSIX")
+@pytest.mark.parametrize("mask", [0o022, 0o002])
+def test_a_file_may_be_read_by_those_whom_the_umask_lets(folder, mask):
+    before = os.umask(mask)
+    try:
+        remember(question(), choice(question()))
+    finally:
+        os.umask(before)
+    (path,) = folder.iterdir()
+    assert path.stat().st_mode & 0o777 == 0o666 & ~mask
+    assert folder.stat().st_mode & 0o777 == 0o777 & ~mask
 
 
 def test_a_user_without_a_home(monkeypatch, folder):
@@ -142,6 +162,34 @@ def test_a_user_without_a_home(monkeypatch, folder):
     with pytest.warns(AutoBackendWarning, match="there is no home folder"):
         remember(question(), choice(question()))
     assert auto_choices() == [choice(question())]
+
+
+def test_a_file_that_is_not_there_is_looked_for_once_by_calls_that_are_never_measured(
+    new_name, folder, speeds, monkeypatch
+):
+    looked = []
+
+    def read(path, known=auto_records._read):
+        looked.append(path.name)
+        return known(path)
+
+    monkeypatch.setattr(auto_records, "_read", read)
+    op = XLACustomKernel(new_name(), has_side_effect=True)
+    for backend in "ab":
+        op.def_kernel(backend, "cpu", lambda outs: lambda x: 2 * x)
+    with pytest.warns(AutoBackendWarning, match="or with side effects"):
+        op(X, outs=X, backend="auto")
+    looked.clear()
+    for _ in range(3):
+        op(X, outs=X, backend="auto")
+    assert looked == []
+    (found,) = tune(op, X, outs=X)  # which measures it after all
+    assert auto_choices(op.name) == [found]
+    assert reset_auto_choices(op.name) == 1
+    looked.clear()
+    with pytest.warns(AutoBackendWarning):
+        op(X, outs=X, backend="auto")
+    assert len(looked) == 1
 
 
 def test_choices_of_other_versions_are_not_used(folder, forget, monkeypatch):

@@ -35,6 +35,7 @@ from .auto_records import (
     AutoChoice,
     Question,
     describe_device,
+    give_up,
     installed_versions,
     is_hopeless,
     recall,
@@ -176,8 +177,10 @@ def backend_of_call(
         choice = recall(question)
     if choice is not None:
         return choice.backend
-    # Where no backend works, the default says why. Of what is unknown the lowering tells the user.
-    return default_beside_auto(op, platform) if is_hopeless(question) else backend
+    if is_hopeless(question):
+        return default_beside_auto(op, platform)  # which says why
+    give_up(question)
+    return backend  # of what is unknown the lowering tells the user
 
 
 def _any_traced(values: Sequence[Any]) -> bool:

@@ -15,7 +15,7 @@ import math
 import os
 import platform as host
 import re
-import tempfile
+import uuid
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -93,6 +93,7 @@ class Question:
 # What this process knows. None: no backend works there, which is not worth remembering for longer. Threads share it
 # without a lock: each look is one operation of the dict, and whoever goes through it goes through a copy.
 _known: dict[Question, AutoChoice | None] = {}
+_unmeasured: set[Question] = set()  # of which nothing is known, and which calls that cannot be measured ask
 _said: set[object] = set()  # what was warned of
 
 
@@ -100,6 +101,8 @@ def recall(question: Question) -> AutoChoice | None:
     """Return the choice that was made, by this process or by another one; None if there is none."""
     with contextlib.suppress(KeyError):
         return _known[question]
+    if question in _unmeasured:
+        return None
     folder = _folder()
     choice = None if folder is None else _read(folder / question.file())
     if choice is None or not question.fits(choice):
@@ -110,6 +113,11 @@ def recall(question: Question) -> AutoChoice | None:
 def is_hopeless(question: Question) -> bool:
     """Whether this process found that no backend works."""
     return _known.get(question, False) is None
+
+
+def give_up(question: Question) -> None:
+    """Look for no file about it any more, in this process: whoever asks cannot be measured, and may ask often."""
+    _unmeasured.add(question)
 
 
 def remember(question: Question, choice: AutoChoice | None) -> None:
@@ -189,6 +197,7 @@ def reset_auto_choices(operator: str | None = None) -> int:
     known = {question: choice for question, choice in list(_known.items()) if _is_of(question, operator)}
     for question in known:
         _known.pop(question, None)
+    _unmeasured.clear()
     forgotten = {question.file() for question, choice in known.items() if choice is not None}
     _said.clear()
     for path, choice in _files(operator):
@@ -225,10 +234,10 @@ def _sort_key(choice: AutoChoice) -> tuple[Any, ...]:
 def _folder() -> Path | None:
     """Return where choices are kept: the user's folder for caches, unless the environment names one."""
     named = os.environ.get(FOLDER_VARIABLE)
-    if named:
-        return Path(named) / "auto"
     caches = os.environ.get("XDG_CACHE_HOME", "")
     try:
+        if named:  # a shell leaves the ~ of a quoted value, and a file of settings any, to whoever reads it
+            return Path(named).expanduser() / "auto"
         # The specification of XDG wants a relative path to be ignored.
         parent = Path(caches) if os.path.isabs(caches) else Path.home() / ".cache"
     except RuntimeError:  # the user has no home
@@ -276,16 +285,16 @@ def _is_whole(choice: AutoChoice) -> bool:
 def _write(folder: Path, name: str, choice: AutoChoice) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     content = json.dumps({"format": _FORMAT, **dataclasses.asdict(choice)}, indent=2) + "\n"
-    with tempfile.NamedTemporaryFile("w", dir=folder, prefix=".", delete=False, encoding="utf-8") as file:
-        temporary = Path(file.name)
-        try:
+    # Not by tempfile, whose files are their owner's alone: in a folder that users share, others are to read it.
+    temporary = folder / f".{uuid.uuid4().hex}"
+    try:
+        with temporary.open("x", encoding="utf-8") as file:
             file.write(content)
-            file.flush()
-            temporary.replace(folder / name)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise
+        temporary.replace(folder / name)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
 
 
 # What a choice depends on beside the call.
