@@ -95,7 +95,7 @@ def test_a_damaged_file_counts_for_nothing_and_is_replaced(folder, forget, conte
     path.write_bytes(content)
     forget()
     assert recall(asked) is None
-    auto_choices("op")  # which may list a file of another operator's
+    auto_choices()  # which may list a file of another operator's
     remember(asked, choice(asked))
     forget()
     assert recall(asked) == choice(asked)
@@ -225,6 +225,22 @@ def test_operators_are_named(function, alike):
         ArgumentError, match=f"{function.__name__}: operator is XLACustomKernel.*such as '{alike.name}'"
     ):
         function(alike)
+
+
+@pytest.mark.parametrize("function", [auto_choices, reset_auto_choices])
+def test_a_name_that_nothing_has(function, folder, forget):
+    op = XLACustomKernel("convolved_never", replace=True)
+    remember(question("csrmv"), choice(question("csrmv")))
+    for _ in range(2):  # from what this process knows, and from files
+        with pytest.raises(ArgumentError, match=rf"{function.__name__}: there is no operator 'csrmw'.*mean 'csrmv'"):
+            function("csrmw")
+        forget()
+    with pytest.raises(ArgumentError, match=rf"mean '{op.name}'"):
+        function("convolved_nevre")
+    with pytest.raises(ArgumentError, match=r"operators\(\) has those that there are"):
+        function("§")
+    assert not function(op.name)  # it is there, and was not measured
+    assert function("csrmv")  # it was, in a process that is gone
 
 
 def test_a_choice_as_text():

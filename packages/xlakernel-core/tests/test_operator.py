@@ -6,7 +6,13 @@ import pytest
 
 from xlakernel.core import KernelEntry, XLACustomKernel, operators
 from xlakernel.core.config import PLATFORMS
-from xlakernel.core.errors import BackendNotFoundError, DuplicateNameError, KernelTypeError, UnknownPlatformError
+from xlakernel.core.errors import (
+    ArgumentError,
+    BackendNotFoundError,
+    DuplicateNameError,
+    KernelTypeError,
+    UnknownPlatformError,
+)
 
 X = jnp.arange(3.0)
 
@@ -199,10 +205,25 @@ def test_tags_find_operators(new_operator, new_name):
     assert other.tags == {tag, second}
     assert dict(operators(tag)) == {one.name: one, other.name: other}
     assert dict(operators(second, tag)) == {other.name: other}
-    assert dict(operators("nobody has this")) == {}
+    third = new_operator()
+    third.def_tags(third.name)
+    assert dict(operators(tag, third.name)) == {}  # both are there, and no operator has both
     assert operators().items() >= {one.name: one, other.name: other}.items()
     other.def_tags()
     assert dict(operators(tag)) == {one.name: one}
+
+
+def test_a_tag_that_no_operator_has(new_operator, new_name):
+    op, tag = new_operator(), "a_long_tag"
+    op.def_tags(tag)
+    with pytest.raises(ArgumentError, match=r"no operator of this process has the tag 'a_lnog_tag'\. Did you mean 'a_"):
+        operators("a_lnog_tag")
+    with pytest.raises(ArgumentError, match=r"the tag '§'\. There are the tags \[.*'a_long_tag'.*when it is imported"):
+        operators(tag, "§")
+    with pytest.raises(ArgumentError, match=rf"It is the name of one: operators\(\)\['{op.name}'\]"):
+        operators(op.name)
+    with pytest.raises(ArgumentError, match=r"a tag is \['csr'\]; expected words"):
+        operators(["csr"])
 
 
 def test_operators_cannot_be_changed_through_the_view(op):

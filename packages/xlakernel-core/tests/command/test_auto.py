@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from xlakernel.command import command_line
-from xlakernel.core import AutoChoice, auto_choices, auto_records
+from xlakernel.command import command_line, installed
+from xlakernel.core import AutoChoice, XLACustomKernel, auto_choices, auto_records
 
 
 @pytest.fixture
@@ -49,7 +49,29 @@ def test_json(remembered, capsys):
     ]
 
 
-def test_nothing_is_remembered(auto_folder, capsys):
+@pytest.fixture
+def alone(monkeypatch):
+    """Import no package but core, where an operator is looked for."""
+    monkeypatch.setattr(installed, "own_packages", lambda: ["xlakernel.core"])
+
+
+@pytest.mark.parametrize("options", [[], ["--json"], ["--reset"]])
+def test_a_name_that_is_unknown_is_answered_with_those_like_it(remembered, alone, capsys, options):
+    assert command_line.main(["auto", "csrmw", *options]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == (
+        "xlakernel: no choice of 'csrmw' is remembered, and there is no operator 'csrmw'. Did you mean csrmv?\n"
+    )
+    assert len(auto_choices()) == 2
+
+
+def test_nothing_is_remembered(auto_folder, alone, capsys, monkeypatch):
+    def register(modules):
+        XLACustomKernel("fft", replace=True)
+        return {}
+
+    monkeypatch.setattr(installed, "load", register)  # a package that has it
     assert command_line.main(["auto", "fft"]) == 0
     assert capsys.readouterr().out.startswith("No choice of fft is remembered. A call with backend=")
     assert command_line.main(["auto", "--json"]) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import sys
@@ -9,6 +10,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from .installed import find, unknown
 from .text import Printer, counted
 
 if TYPE_CHECKING:
@@ -24,13 +26,18 @@ def auto(name: str | None, *, reset: bool, as_json: bool) -> int:
       as_json: whether to print JSON.
 
     Returns:
-      The exit status: 0; 1 if xlakernel.core cannot be imported, or a file cannot be removed.
+      The exit status: 0; 1 if xlakernel.core cannot be imported, or a file cannot be removed; 2 if there is neither a
+      choice nor an operator of this name.
     """
     try:
         from xlakernel.core import auto_choices, reset_auto_choices
     except Exception as error:  # noqa: BLE001  # whatever it is, the doctor knows more
         sys.stderr.write(f"xlakernel: xlakernel.core cannot be imported: {error}. Run `xlakernel doctor`.\n")
         return 1
+    refused = None if name is None else _refuse(name)
+    if refused is not None:
+        sys.stderr.write(f"xlakernel: {refused}\n")
+        return 2
     printer = Printer()
     if not reset:
         choices = auto_choices(name)
@@ -46,6 +53,23 @@ def auto(name: str | None, *, reset: bool, as_json: bool) -> int:
         return 1
     printer.line(json.dumps({"forgotten": forgotten}) if as_json else f"Forgot {counted(forgotten, 'choice')}.")
     return 0
+
+
+def _refuse(name: str) -> str | None:
+    """Return why there is nothing to say of an operator; None if there may be something."""
+    from xlakernel.core import auto_choices
+    from xlakernel.core.errors import ArgumentError
+
+    try:
+        auto_choices(name)
+    except ArgumentError:
+        # A package's operators are there when it is imported, which takes seconds: not before they are looked for.
+        with contextlib.redirect_stdout(sys.stderr):
+            known, _ = find(())
+        if name not in known:
+            remembered = (choice.operator for choice in auto_choices())
+            return f"no choice of {name!r} is remembered, and {unknown(name, {*known, *remembered})}"
+    return None
 
 
 def _show(printer: Printer, name: str | None, choices: Sequence[AutoChoice]) -> None:

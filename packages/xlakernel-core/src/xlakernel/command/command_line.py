@@ -70,7 +70,8 @@ def parser() -> argparse.ArgumentParser:
         help='what backend="auto" chose on this machine; --reset lets it choose anew',
         description='List the backends that were measured to be the fastest, and are used where backend="auto" is '
         "asked for, with the time of a call with each.",
-        epilog="exit status: 0; 1 if xlakernel.core cannot be imported, or a choice cannot be forgotten",
+        epilog="exit status: 0; 1 if xlakernel.core cannot be imported, or a choice cannot be forgotten; 2 if there is "
+        "neither a choice nor an operator of this name",
     )
     three.add_argument("operator", nargs="?", metavar="OPERATOR", help="those of this operator only")
     three.add_argument("--reset", action="store_true", help="forget them, so that the next calls measure anew")

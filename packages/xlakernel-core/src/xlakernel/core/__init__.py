@@ -17,7 +17,7 @@ from .exported import Exported as Exported
 from .exported import deserialize as deserialize
 from .exported import export as export
 from .kernel import XLACustomKernel as XLACustomKernel
-from .kernel import operators as operators
+from .operator_names import operators as operators
 
 __all__ = [
     "AutoChoice",

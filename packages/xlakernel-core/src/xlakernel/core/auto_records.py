@@ -25,6 +25,7 @@ import jax
 
 from .benchmark import versions
 from .errors import ArgumentError, AutoBackendWarning
+from .operator_names import did_you_mean, operators
 
 FOLDER_VARIABLE = "XLAKERNEL_CACHE_DIR"
 _FORMAT = 1  # of the files; one of another format is not read
@@ -158,11 +159,12 @@ def auto_choices(operator: str | None = None) -> list[AutoChoice]:
       The choices of this process and of those before it, ordered by operator, platform, device and call.
 
     Raises:
-      ArgumentError: if *operator* is not a name.
+      ArgumentError: if *operator* is not a name, or one that neither an operator of this process nor a choice has.
 
     Example:
-      >>> from xlakernel.core import auto_choices
-      >>> for choice in auto_choices("an operator of yours"):
+      >>> from xlakernel.core import XLACustomKernel, auto_choices
+      >>> _ = XLACustomKernel("chosen", replace=True)
+      >>> for choice in auto_choices("chosen"):
       ...     print(choice)  # what is used for which calls, and how long each backend took
     """
     _check_name("auto_choices", operator)
@@ -185,12 +187,13 @@ def reset_auto_choices(operator: str | None = None) -> int:
       How many choices were forgotten, those of other versions of what is installed among them.
 
     Raises:
-      ArgumentError: if *operator* is not a name.
+      ArgumentError: if *operator* is not a name, or one that neither an operator of this process nor a choice has.
       OSError: if a file cannot be removed.
 
     Example:
-      >>> from xlakernel.core import reset_auto_choices
-      >>> reset_auto_choices("an operator that nobody measured")
+      >>> from xlakernel.core import XLACustomKernel, reset_auto_choices
+      >>> _ = XLACustomKernel("never measured", replace=True)
+      >>> reset_auto_choices("never measured")
       0
     """
     _check_name("reset_auto_choices", operator)
@@ -208,11 +211,23 @@ def reset_auto_choices(operator: str | None = None) -> int:
 
 
 def _check_name(asked_by: str, operator: str | None) -> None:
-    if operator is not None and not isinstance(operator, str):
+    if operator is None:
+        return
+    if not isinstance(operator, str):
         raise ArgumentError(
             f"{asked_by}: operator is {operator!r}; expected the name of an operator, such as "
             f"{getattr(operator, 'name', 'csrmv')!r}, or None for all of them."
         )
+    if operator in operators() or any(_is_of(question, operator) for question in list(_known)):
+        return
+    if any(choice is not None for _, choice in _files(operator)):
+        return
+    remembered = {choice.operator for _, choice in _files(None) if choice is not None}
+    advice = did_you_mean(operator, {*operators(), *remembered}) or "operators() has those that there are."
+    raise ArgumentError(
+        f"{asked_by}: there is no operator {operator!r} in this process, and no choice of one is remembered. {advice} "
+        "Operators of a package are there when it is imported; None stands for all of them."
+    )
 
 
 def _is_of(found: Question | AutoChoice, operator: str | None) -> bool:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -15,13 +13,11 @@ from . import auto, benchmark
 from .backends import OperatorBackends, backends_asked_for
 from .benchmark import BenchmarkCase, BenchmarkResult, Progress
 from .config import AUTO, check_backend, is_auto_possible, is_debugging
-from .errors import DuplicateNameError, KernelTypeError, XLAKernelError
+from .errors import XLAKernelError
+from .operator_names import register
 from .primitive import Dispatch, OperatorPrimitive, Static
 from .specs import Struct, check_callable, check_enabled, check_inputs, flatten_outs
 from .transforms.rules import TransformRules
-
-_operators: dict[str, XLACustomKernel] = {}
-_operators_lock = threading.Lock()
 
 
 class XLACustomKernel(OperatorBackends, TransformRules):
@@ -74,15 +70,7 @@ class XLACustomKernel(OperatorBackends, TransformRules):
     def __init__(
         self, name: str, doc: str | None = None, *, replace: bool = False, has_side_effect: bool = False
     ) -> None:
-        if not isinstance(name, str) or not name:
-            raise KernelTypeError(f"XLACustomKernel: the name is {name!r}; expected a non-empty string.")
-        with _operators_lock:
-            if name in _operators and not replace:
-                raise DuplicateNameError(
-                    f"XLACustomKernel: an operator named {name!r} exists. Use that one, xlakernel.core.operators()"
-                    f"[{name!r}], choose another name, or pass replace=True to take the name over."
-                )
-            _operators[name] = self
+        register(self, name, replace=replace)
         self.name = name
         if doc is not None:
             self.__doc__ = doc
@@ -279,13 +267,3 @@ class XLACustomKernel(OperatorBackends, TransformRules):
             rtol=rtol,
             progress=progress,
         )
-
-
-def operators(*tags: str) -> Mapping[str, XLACustomKernel]:
-    """Return the operators of this process, by name.
-
-    Args:
-      *tags: only operators that have all of these (`XLACustomKernel.def_tags`).
-    """
-    wanted = frozenset(tags)
-    return MappingProxyType({name: op for name, op in _operators.items() if wanted <= op.tags})

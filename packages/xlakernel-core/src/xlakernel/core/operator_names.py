@@ -1,0 +1,72 @@
+"""The operators of this process, by name and by tag."""
+
+from __future__ import annotations
+
+import difflib
+import threading
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from .errors import ArgumentError, DuplicateNameError, KernelTypeError
+
+if TYPE_CHECKING:
+    from .kernel import XLACustomKernel
+
+_operators: dict[str, XLACustomKernel] = {}
+_lock = threading.Lock()
+
+
+def register(op: XLACustomKernel, name: str, *, replace: bool) -> None:
+    """Give *op* its name; `XLACustomKernel` says what it may be."""
+    if not isinstance(name, str) or not name:
+        raise KernelTypeError(f"XLACustomKernel: the name is {name!r}; expected a non-empty string.")
+    with _lock:
+        if name in _operators and not replace:
+            raise DuplicateNameError(
+                f"XLACustomKernel: an operator named {name!r} exists. Use that one, xlakernel.core.operators()"
+                f"[{name!r}], choose another name, or pass replace=True to take the name over."
+            )
+        _operators[name] = op
+
+
+def operators(*tags: str) -> Mapping[str, XLACustomKernel]:
+    """Return the operators of this process, by name.
+
+    Args:
+      *tags: only operators that have all of these (`XLACustomKernel.def_tags`).
+
+    Raises:
+      ArgumentError: if no operator at all has one of the tags.
+
+    Example:
+      >>> from xlakernel.core import XLACustomKernel, operators
+      >>> XLACustomKernel("tagged", replace=True).def_tags("of this example")
+      >>> list(operators("of this example"))
+      ['tagged']
+    """
+    found = dict(_operators)
+    for tag in tags:
+        _check_tag(tag, found)
+    return MappingProxyType({name: op for name, op in found.items() if op.tags.issuperset(tags)})
+
+
+def _check_tag(tag: str, found: Mapping[str, XLACustomKernel]) -> None:
+    if not isinstance(tag, str):
+        raise ArgumentError(f'operators: a tag is {tag!r}; expected words, as in operators("sparse", "csr").')
+    known = {known for op in found.values() for known in op.tags}
+    if tag not in known:
+        if tag in found:
+            advice = f"It is the name of one: operators()[{tag!r}]."
+        else:
+            advice = did_you_mean(tag, known) or f"There are the tags {sorted(known)}."
+        raise ArgumentError(
+            f"operators: no operator of this process has the tag {tag!r}. {advice} Operators of a package are there "
+            "when it is imported."
+        )
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Ask for those of the names that are known which are like *name*; nothing if none is."""
+    near = difflib.get_close_matches(name, sorted(known), n=3)
+    return f"Did you mean {' or '.join(map(repr, near))}?" if near else ""
