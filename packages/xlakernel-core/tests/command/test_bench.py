@@ -153,6 +153,23 @@ def test_an_operator_that_is_not_there(make_op, capsys):
     assert f"there is no operator '{op.name}x'. Did you mean {op.name}" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("text", [None, "1 / 0"], ids=["absent", "broken"])
+def test_a_module_that_cannot_be_imported_is_said_before_anything_is_measured(
+    make_op, capsys, monkeypatch, tmp_path, text
+):
+    def never(*, platform):
+        raise AssertionError("it was measured")
+
+    monkeypatch.syspath_prepend(tmp_path)
+    if text is not None:
+        (tmp_path / "module_of_a_user.py").write_text(text, "utf-8")
+    assert measure(make_op(never).name, "--import", "module_of_a_user") == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "xlakernel: module_of_a_user cannot be imported: " in said.err
+    assert said.err.endswith("xlakernel: nothing is measured, as a module that was asked for cannot be imported.\n")
+
+
 def test_what_cannot_be_written_is_said_before_anything_is_measured(make_op, capsys, monkeypatch, tmp_path):
     op = make_op()
     assert measure(op.name, "--json", str(tmp_path / "absent" / "result.json")) == 2

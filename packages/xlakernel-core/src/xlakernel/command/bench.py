@@ -59,7 +59,7 @@ class Outcome:
 
     Attributes:
       results: what operators took.
-      failed: why operators could not be measured though they should, modules not imported or files not written.
+      failed: why operators could not be measured though they should, packages not imported or files not written.
       skipped: why operators, or backends of them, were left out.
       interrupted: whether the user stopped it.
     """
@@ -87,14 +87,16 @@ def bench(request: Request) -> int:
     """Compare the backends of operators.
 
     Returns:
-      The exit status: 0; 1 if a backend fails or its results differ, or something cannot be imported or written; 2 if
-      what was asked for is not there; `INTERRUPTED`.
+      The exit status: 0; 1 if a backend fails or its results differ, or a package cannot be imported, or something
+      written; 2 if what was asked for is not there, a module among it; `INTERRUPTED`.
     """
     refused = _refuse_files(request)
     if refused is not None:
         return _refuse(refused)
     with contextlib.redirect_stdout(sys.stderr):
         known, failed = find(request.modules)
+    if any(module in failed for module in request.modules):  # which was said; all else may take long
+        return _refuse("nothing is measured, as a module that was asked for cannot be imported.")
     chosen = {pattern: _matching(pattern, known) for pattern in request.operators}
     missing = [pattern for pattern, names in chosen.items() if not names]
     if missing:

@@ -57,10 +57,10 @@ def parser() -> argparse.ArgumentParser:
             description="Compare the backends of operators on this machine, with the cases that the operators have for "
             "it: first the results of each backend, then the times of those that are right. What is timed are calls of "
             "a jitted function; tables show the median of the rounds in µs, with the smallest and the largest.",
-            epilog="exit status: 0; 1 if a backend failed or its results differ, or something cannot be imported or "
-            "written; "
-            f"2 if what was asked for is not there, or nothing could be measured; {INTERRUPTED} after Ctrl-C, which "
-            "leaves what was measured by then. Examples: `xlakernel bench csrmv`, `xlakernel bench 'csr*' --case "
+            epilog="exit status: 0; 1 if a backend failed or its results differ, a package cannot be imported, or "
+            "something written; 2 if what was asked for is not there, such as a module of yours, or nothing could be "
+            f"measured; {INTERRUPTED} after Ctrl-C, which leaves what was measured by then. "
+            "Examples: `xlakernel bench csrmv`, `xlakernel bench 'csr*' --case "
             "'n=1000,*' --backend numba --backend jax`, `xlakernel bench sparse --json sparse.json`.",
         )
     )
