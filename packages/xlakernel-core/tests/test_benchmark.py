@@ -1,5 +1,6 @@
 """Comparing an operator's backends: what is timed, what is refused, and how the result is shown and kept."""
 
+import dataclasses
 import json
 import time
 
@@ -196,6 +197,13 @@ def test_it_is_printed_as_a_table(result):
         "n=2                       8 (8 … 8) *  not timed",
         "n=2, b: Difference: it is wrong",
     ]
+
+
+def test_a_problem_of_several_cases_is_said_once(result):
+    missing = [Measurement(f"n={n}", "c", problem="it is missing") for n in (1, 2, 3)]
+    wrong = [Measurement(f"n={n}", "d", problem="it is wrong") for n in (2, 3)]
+    found = dataclasses.replace(result, measurements=(*missing, Measurement("n=1", "d", (1e-6,)), *wrong))
+    assert str(found).splitlines()[4:] == ["c, all 3 cases: it is missing", "d, 2 of 3 cases: it is wrong"]
 
 
 def test_it_is_read_as_it_was_written(result, tmp_path):

@@ -15,6 +15,7 @@ from xlakernel.command import installed as installed_operators
 from xlakernel.command.facts import Facts
 from xlakernel.command.progress import Progress
 from xlakernel.core import BenchmarkCase, BenchmarkResult, XLACustomKernel
+from xlakernel.core.errors import MissingDependencyError
 
 JAX = {"version": "0.12.0", "devices": [{"platform": "cpu", "kind": "cpu", "id": 0}]}
 QUICK = ["--rounds", "2", "--seconds", "1e-5"]
@@ -102,6 +103,19 @@ def test_wrong_results_and_failures_are_in_the_exit_status(make_op, capsys, tmp_
     assert "n=8, wrong: Difference: the result differs from that with 'jax'" in out
     assert "not for this" in out and "1 operator measured, 2 problems." in out
     assert not json.loads(path.read_text("utf-8"))["ok"]
+
+
+def test_a_backend_that_fails_in_every_case_is_one_problem(make_op, capsys):
+    def refuse(outs):
+        raise MissingDependencyError("it is not installed")
+
+    op = make_op()
+    op.def_kernel("absent", "cpu", refuse)
+    assert measure(op.name) == 1
+    out = capsys.readouterr().out
+    assert out.count("it is not installed") == 1
+    assert "\nabsent, all 2 cases: MissingDependencyError: it is not installed\n" in out
+    assert "1 operator measured, 1 problem." in out
 
 
 def test_an_operator_that_breaks_does_not_stop_the_others(make_op, capsys):

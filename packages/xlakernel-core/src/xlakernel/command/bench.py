@@ -71,9 +71,9 @@ class Outcome:
 
     @property
     def problems(self) -> int:
-        """How many backends failed or had wrong results, and what else failed."""
-        found = [one for result in self.results for one in result.measurements if one.problem is not None]
-        return len(found) + len(self.failed)
+        """How many backends failed or had wrong results, once for all cases of an operator, and what else failed."""
+        found = {(result.operator, one.backend, one.problem) for result in self.results for one in result.measurements}
+        return sum(problem is not None for _, _, problem in found) + len(self.failed)
 
     @property
     def status(self) -> int:

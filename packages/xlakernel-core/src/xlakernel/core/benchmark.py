@@ -131,8 +131,21 @@ class BenchmarkResult:
         rows = [[case, *(self._cell(case, backend) for backend in self.backends)] for case in self.cases]
         widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in [header, *rows]]
-        problems = [f"{m.case}, {m.backend}: {m.problem}" for m in self.measurements if m.problem is not None]
-        return "\n".join([*lines, *problems])
+        return "\n".join([*lines, *self._problems()])
+
+    def _problems(self) -> list[str]:
+        """Return a line for each problem of a backend: one that is missing has the same in all cases."""
+        cases: dict[tuple[str, str], list[str]] = {}
+        for found in self.measurements:
+            if found.problem is not None:
+                cases.setdefault((found.backend, found.problem), []).append(found.case)
+        every = len(self.cases)
+        lines = []
+        for (backend, problem), names in cases.items():
+            often = f"all {every}" if len(names) == every else f"{len(names)} of {every}"
+            where = f"{names[0]}, {backend}" if len(names) == 1 else f"{backend}, {often} cases"
+            lines.append(f"{where}: {problem}")
+        return lines
 
     def _cell(self, case: str, backend: str) -> str:
         found = self[case, backend]
