@@ -6,10 +6,12 @@ import pytest
 
 from xlakernel.command import backends, command_line
 from xlakernel.command import installed as installed_operators
-from xlakernel.command.backends import Offer, offers_of
+from xlakernel.command.backends import PACKAGES, Offer, offers_of
+from xlakernel.command.doctor import examine
 from xlakernel.command.facts import Facts
 from xlakernel.command.findings import Finding
 from xlakernel.core import XLACustomKernel
+from xlakernel.core.missing import missing_package
 
 JAX = {"version": "0.12.0", "devices": [{"platform": "cpu", "kind": "cpu", "id": 0}]}
 
@@ -51,8 +53,19 @@ def test_a_package_that_is_missing_is_named_with_what_installs_it(op, installed)
         "numba": (None, None),
         "warp": ("needs xlakernel-warp", "pip install xlakernel-warp"),
         "own": (None, None),
-        "numba_cuda": ("needs xlakernel-cuda", "pip install xlakernel-cuda"),
+        "numba_cuda": ("needs xlakernel-cuda", 'pip install "xlakernel-cuda[cuda13]"'),
     }
+
+
+@pytest.mark.parametrize("backend", PACKAGES)
+def test_the_doctor_the_table_and_the_errors_give_one_advice(op, installed, backend):
+    installed()
+    (offer,) = [offer for offer in offers_of(op, [], {"cpu", "gpu"}) if offer.backend == backend]
+    package = PACKAGES[backend].removeprefix("xlakernel.")
+    advice = str(missing_package("op", package))
+    assert offer.stopped in advice and f"`{offer.mend}`" in advice
+    findings = examine(Facts(versions={"jax": "0.12.0"}, answers={"jax": JAX}))
+    assert offer.mend in [finding.mend for finding in findings if backend in finding.stops]
 
 
 def test_what_the_doctor_finds_is_held_against_backends_and_platforms(op, installed):
@@ -92,7 +105,7 @@ def test_one_operator(op, quick, capsys):
         "[1] cannot be used here: needs xlakernel-numba (pip install xlakernel-numba)",
         "[2] cannot be used here: needs xlakernel-warp (pip install xlakernel-warp)",
         "[3] cannot be used here: JAX has no GPU here.",
-        "[4] cannot be used here: needs xlakernel-cuda (pip install xlakernel-cuda)",
+        '[4] cannot be used here: needs xlakernel-cuda (pip install "xlakernel-cuda[cuda13]")',
     ]
 
 

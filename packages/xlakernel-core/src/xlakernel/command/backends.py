@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from .doctor import examine
 from .facts import collect, own_packages
 from .findings import Finding
+from .install import install_command
 from .installed import find, unknown
 from .text import Printer
 
@@ -59,7 +60,7 @@ def backends(name: str | None, *, modules: Sequence[str], as_json: bool, timeout
     facts = collect(timeout)
     findings = examine(facts)
     chosen = [known[name]] if name is not None else [known[key] for key in sorted(known)]
-    offers = {op.name: offers_of(op, findings, facts.platforms) for op in chosen}
+    offers = {op.name: offers_of(op, findings, facts.platforms, facts.cuda_extra) for op in chosen}
     printer = Printer()
     if as_json:
         found = {op: [dataclasses.asdict(offer) for offer in listed] for op, listed in offers.items()}
@@ -69,29 +70,33 @@ def backends(name: str | None, *, modules: Sequence[str], as_json: bool, timeout
     return int(bool(failed))
 
 
-def offers_of(op: XLACustomKernel, findings: Sequence[Finding], platforms: Container[str]) -> list[Offer]:
+def offers_of(
+    op: XLACustomKernel, findings: Sequence[Finding], platforms: Container[str], cuda_extra: str = "cuda13"
+) -> list[Offer]:
     """Return what an operator offers, the defaults of its platforms first.
 
     Args:
       op: the operator.
       findings: the doctor's.
       platforms: those that JAX has devices of.
+      cuda_extra: the extra of our packages that suits the driver.
     """
     offers = []
     for platform, default in op.defaults.items():
         for backend in sorted(op.available_backends(platform), key=lambda backend: backend != default):
-            stopped, mend = _against(platform, backend, findings)
+            stopped, mend = _against(platform, backend, findings, cuda_extra)
             if stopped is None and platform not in platforms:
                 stopped = f"JAX has no {platform.upper()} here."
             offers.append(Offer(platform, backend, backend == default, stopped, mend))
     return offers
 
 
-def _against(platform: str, backend: str, findings: Sequence[Finding]) -> tuple[str | None, str | None]:
+def _against(
+    platform: str, backend: str, findings: Sequence[Finding], cuda_extra: str
+) -> tuple[str | None, str | None]:
     package = PACKAGES.get(backend)
     if package is not None and package not in own_packages():
-        distribution = package.replace(".", "-")
-        return f"needs {distribution}", f"pip install {distribution}"
+        return f"needs {package.replace('.', '-')}", install_command(package.removeprefix("xlakernel."), cuda_extra)
     stopping = [finding for finding in findings if {platform, backend} & set(finding.stops)]
     # Of several, the one that says most about this backend: a known incompatibility names the versions.
     problems = [finding for finding in stopping if finding.state == "problem"] or stopping

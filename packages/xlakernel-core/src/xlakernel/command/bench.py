@@ -150,9 +150,8 @@ def _plan(ops: Iterable[XLACustomKernel], request: Request, facts: Facts, outcom
         if op.benchmark_data is None:
             outcome.skipped[op.name] = "it has no cases of its own (def_benchmark_data)"
             continue
-        offers = {
-            offer.backend: offer for offer in offers_of(op, findings, facts.platforms) if offer.platform == platform
-        }
+        listed = offers_of(op, findings, facts.platforms, facts.cuda_extra)
+        offers = {offer.backend: offer for offer in listed if offer.platform == platform}
         wanted = [name for name in request.backends or offers if name in offers]
         # One that is asked for is measured whatever the doctor says, and says itself what is wrong.
         usable = wanted if request.backends else [name for name in wanted if offers[name].stopped is None]

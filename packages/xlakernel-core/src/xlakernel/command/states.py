@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from .facts import Facts
 from .findings import Finding, State
+from .install import install_command
 
 _THREADING_LAYERS = "https://numba.readthedocs.io/en/stable/user/threading-layer.html"
 _WARP_CHANGES = "https://github.com/NVIDIA/warp/blob/main/CHANGELOG.md"
@@ -57,7 +58,7 @@ def numba(facts: Facts) -> Finding:
         users = [name for name in ("xlakernel-numba", "xlakernel-cuda", "xlakernel-warp") if facts.has(name)]
         if users:
             text += f", and {', '.join(users)} cannot be imported"
-        mend = f"pip install {users[0] if users else 'xlakernel-numba'}"
+        mend = f"pip install {users[0]}" if users else install_command("numba")
         if users and facts.has("numba"):  # what its metadata says is not there
             mend = "pip install --force-reinstall numba"
         return Finding("numba", "problem" if users else "note", f"{text}.", mend, stops=stops)
@@ -129,7 +130,7 @@ def numba_cuda(facts: Facts) -> Finding:
     if not facts.has("numba-cuda"):
         state: State = "problem" if facts.has("xlakernel-cuda") else "note"
         text = "numba-cuda is not installed: there are no Numba kernels for the GPU."
-        return Finding("numba-cuda", state, text, f'pip install "xlakernel-cuda[{extra}]"', stops=stops)
+        return Finding("numba-cuda", state, text, install_command("cuda", extra), stops=stops)
     answer = facts.answers.get("numba_cuda", {"error": "Numba is not installed"})
     name = f"numba-cuda {facts.versions['numba-cuda']}"
     if "error" in answer:
@@ -148,7 +149,7 @@ def warp(facts: Facts) -> Finding:
     if answer is None:
         state: State = "problem" if facts.has("xlakernel-warp") else "note"
         text = "Warp is not installed: there are no kernels of NVIDIA Warp."
-        return Finding("warp", state, text, "pip install xlakernel-warp", stops=("warp",))
+        return Finding("warp", state, text, install_command("warp"), stops=("warp",))
     if "error" in answer:
         text = f"Warp {facts.versions.get('warp-lang', '')} does not start: {answer['error']}"
         return Finding("warp", "problem", text, "pip install -U warp-lang", stops=("warp",))
@@ -159,7 +160,7 @@ def warp(facts: Facts) -> Finding:
         f"Warp {answer['version']} starts; its devices are {devices}. It has no warp.jax_experimental, which older "
         "code imports jax_kernel from; `from xlakernel.warp import jax_kernel` stands in for it."
     )
-    mend = None if facts.has("xlakernel-warp") else "pip install xlakernel-warp"
+    mend = None if facts.has("xlakernel-warp") else install_command("warp")
     return Finding("warp", "note", text, mend, _WARP_CHANGES)
 
 

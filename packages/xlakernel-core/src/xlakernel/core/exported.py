@@ -15,6 +15,7 @@ from .artifact import Target, pack, unpack
 from .config import exporting
 from .errors import ExportError, KernelTypeError, MissingDependencyError
 from .ffi.registry import is_registered, recipes_of, registered_targets
+from .missing import missing_package
 
 # XLA's name of a platform → JAX's; the others are equal.
 _JAX_PLATFORMS = {"CUDA": "cuda", "ROCM": "rocm"}
@@ -348,10 +349,7 @@ def _rebuild(target: Target) -> None:
         package = ".".join(parts[:2])
         if error.name != package:
             raise
-        raise MissingDependencyError(
-            f"deserialize: {target.name!r} needs {package}, which is not installed. "
-            f"Install it with `pip install xlakernel-{parts[1]}`."
-        ) from error
+        raise missing_package(f"deserialize: {target.name!r}", parts[1]) from error
     backend.rebuild(target.name, target.recipe.data)
 
 

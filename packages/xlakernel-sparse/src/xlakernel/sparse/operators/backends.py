@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from xlakernel.core import XLACustomKernel
-from xlakernel.core.errors import MissingDependencyError
+from xlakernel.core.missing import missing_package
 
 from .operand import Operand
 
@@ -51,11 +51,8 @@ def _lazy(
     owner: str, platform: str, room: str, extra: str | None, name: str, operand: Operand | None
 ) -> Callable[..., Callable[..., Any]]:
     def generator(outs: Any, **static: Any) -> Callable[..., Any]:
-        if not _is_installed(extra):
-            raise MissingDependencyError(
-                f"{owner}: this kernel needs xlakernel-{extra}, which is not installed: "
-                f"pip install 'xlakernel-sparse[{extra}]'."
-            )
+        if extra is not None and not _is_installed(extra):
+            raise missing_package(f"{owner}: this kernel", extra)
         kernels = importlib.import_module(f"xlakernel.sparse.kernels.{room}")
         make: Callable[..., Callable[..., Any]] = getattr(kernels, name)
         if room == "warp":  # the same kernels run on both platforms, differently spread over threads
