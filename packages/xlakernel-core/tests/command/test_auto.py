@@ -57,11 +57,11 @@ def alone(monkeypatch):
 
 @pytest.mark.parametrize("options", [[], ["--json"], ["--reset"]])
 def test_a_name_that_is_unknown_is_answered_with_those_like_it(remembered, alone, capsys, options):
-    assert command_line.main(["auto", "csrmw", *options]) == 2
+    assert command_line.main(["auto", "ftf", *options]) == 2
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err == (
-        "xlakernel: no choice of 'csrmw' is remembered, and there is no operator 'csrmw'. Did you mean csrmv?\n"
+        "xlakernel: no choice of 'ftf' is remembered, and there is no operator 'ftf'. Did you mean fft?\n"
     )
     assert len(auto_choices()) == 2
 

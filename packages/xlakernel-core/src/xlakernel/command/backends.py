@@ -12,7 +12,7 @@ from .doctor import examine
 from .facts import collect, own_packages
 from .findings import Finding
 from .install import install_command
-from .installed import find, unknown
+from .installed import choose, find
 from .text import Printer
 
 if TYPE_CHECKING:
@@ -41,26 +41,28 @@ class Offer:
     mend: str | None = None
 
 
-def backends(name: str | None, *, modules: Sequence[str], as_json: bool, timeout: float) -> int:
+def backends(operators: Sequence[str], *, modules: Sequence[str], as_json: bool, timeout: float) -> int:
     """Print what the operators offer.
 
     Args:
-      name: the one operator to show; None: all.
+      operators: names, patterns of names such as ``csr*``, or tags such as ``sparse``; none: all operators.
       modules: modules to import that register operators, beside the packages of the namespace.
       as_json: whether to print JSON.
       timeout: seconds that each library may take to answer.
 
     Returns:
-      The exit status: 0; 1 if a package or module cannot be imported; 2 if there is no operator of this name.
+      The exit status: 0; 1 if a package or module cannot be imported; 2 if there is no such operator.
     """
     known, failed = find(modules)
-    if name is not None and name not in known:
-        sys.stderr.write(f"xlakernel: {unknown(name, known)}\n")
+    try:
+        chosen = choose(operators, known) if operators else known.values()
+    except LookupError as error:
+        sys.stderr.write(f"xlakernel: {error}\n")
         return 2
     facts = collect(timeout)
     findings = examine(facts)
-    chosen = [known[name]] if name is not None else [known[key] for key in sorted(known)]
-    offers = {op.name: offers_of(op, findings, facts.platforms, facts.cuda_extra) for op in chosen}
+    ordered = sorted(chosen, key=lambda op: op.name)
+    offers = {op.name: offers_of(op, findings, facts.platforms, facts.cuda_extra) for op in ordered}
     printer = Printer()
     if as_json:
         found = {op: [dataclasses.asdict(offer) for offer in listed] for op, listed in offers.items()}

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from .backends import Offer, offers_of
 from .doctor import examine
 from .facts import Facts, collect, is_present
-from .installed import find, unknown
+from .installed import choose, find
 from .progress import Progress
 from .text import Printer, counted
 
@@ -97,14 +97,13 @@ def bench(request: Request) -> int:
         known, failed = find(request.modules)
     if any(module in failed for module in request.modules):  # which was said; all else may take long
         return _refuse("nothing is measured, as a module that was asked for cannot be imported.")
-    chosen = {pattern: _matching(pattern, known) for pattern in request.operators}
-    missing = [pattern for pattern, names in chosen.items() if not names]
-    if missing:
-        return _refuse(unknown(missing[0], known))
+    try:
+        chosen = choose(request.operators, known)
+    except LookupError as error:
+        return _refuse(str(error))
     facts = collect(request.timeout)
-    names = dict.fromkeys(name for found in chosen.values() for name in found)
     outcome = Outcome(failed=failed)
-    jobs = _plan([known[name] for name in names], request, facts, outcome)
+    jobs = _plan(chosen, request, facts, outcome)
     printer = Printer(sys.stderr if request.json == "-" else None)
     _run(jobs, request, printer, outcome)
     _write_json(request, outcome)
@@ -125,11 +124,6 @@ def _refuse_files(request: Request) -> str | None:
         if name is not None and name != "-" and not Path(name).parent.is_dir():
             return f"{option}: there is no folder {str(Path(name).parent)!r} to write {Path(name).name!r} in."
     return None
-
-
-def _matching(pattern: str, known: Mapping[str, XLACustomKernel]) -> list[str]:
-    """Return the operators that a pattern of names, or a tag, stands for."""
-    return [name for name, op in known.items() if fnmatchcase(name, pattern) or pattern in op.tags]
 
 
 @dataclasses.dataclass(frozen=True)

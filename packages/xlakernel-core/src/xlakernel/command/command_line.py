@@ -44,11 +44,11 @@ def parser() -> argparse.ArgumentParser:
         description="List the operators of the installed packages, with the backends that each has on each platform.",
         epilog="exit status: 0; 1 if a package cannot be imported; 2 if there is no such operator",
     )
-    two.add_argument("operator", nargs="?", metavar="OPERATOR", help="show this operator only")
+    _add_operators(two, "*", "show these only: ")
     _add_import(two)
     _add_common(two)
     two.set_defaults(
-        run=lambda asked: backends(asked.operator, modules=asked.modules, as_json=asked.json, timeout=asked.timeout)
+        run=lambda asked: backends(asked.operators, modules=asked.modules, as_json=asked.json, timeout=asked.timeout)
     )
     _add_bench(
         commands.add_parser(
@@ -82,12 +82,7 @@ def parser() -> argparse.ArgumentParser:
 
 def _add_bench(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
-    add(
-        "operators",
-        nargs="+",
-        metavar="OPERATOR",
-        help="an operator; a pattern of names, such as 'csr*'; or a tag, such as sparse, for all that have it",
-    )
+    _add_operators(command, "+")
     add("--platform", choices=["cpu", "gpu", "tpu"], help="where to measure (default: JAX's default device)")
     add(
         "--backend",
@@ -113,6 +108,15 @@ def _add_bench(command: argparse.ArgumentParser) -> None:
     _add_timeout(command)
     command.set_defaults(
         run=lambda asked: bench(Request(**{key: value for key, value in vars(asked).items() if key != "run"}))
+    )
+
+
+def _add_operators(command: argparse.ArgumentParser, number: str, start: str = "") -> None:
+    command.add_argument(
+        "operators",
+        nargs=number,
+        metavar="OPERATOR",
+        help=f"{start}an operator; a pattern of names, such as 'csr*'; or a tag, such as sparse, for all that have it",
     )
 
 

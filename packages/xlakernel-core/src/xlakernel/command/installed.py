@@ -6,6 +6,7 @@ import difflib
 import importlib
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from .facts import own_packages
@@ -47,8 +48,23 @@ def operators() -> Mapping[str, XLACustomKernel]:
     return operators()
 
 
+def choose(asked: Sequence[str], known: Mapping[str, XLACustomKernel]) -> list[XLACustomKernel]:
+    """Return the operators that names, patterns of names, or tags stand for, in the order in which they are asked for.
+
+    Raises:
+      LookupError: if one stands for none.
+    """
+    chosen: dict[str, XLACustomKernel] = {}
+    for pattern in asked:
+        found = {name: op for name, op in known.items() if fnmatchcase(name, pattern) or pattern in op.tags}
+        if not found:
+            raise LookupError(unknown(pattern, {*known, *(tag for op in known.values() for tag in op.tags)}))
+        chosen |= found
+    return list(chosen.values())
+
+
 def unknown(name: str, known: Iterable[str]) -> str:
-    """Say that there is no operator of a name, and which there are like it."""
-    near = difflib.get_close_matches(name, list(known), n=3)
+    """Say that there is no operator of a name, and which of those that are known are like it."""
+    near = difflib.get_close_matches(name, sorted(known), n=3)
     listed = f" Did you mean {' or '.join(near)}?" if near else " `xlakernel backends` lists those that there are."
     return f"there is no operator {name!r}.{listed}"
