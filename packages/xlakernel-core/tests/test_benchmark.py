@@ -235,8 +235,17 @@ def test_drawing_without_matplotlib(result, monkeypatch):
         result.plot()
 
 
-def test_what_is_not_in_it(result):
-    with pytest.raises(KeyError):
-        result["n=3", "a"]
-    with pytest.raises(KeyError):
+@pytest.mark.parametrize("key", [("n=3", "a"), ("a", "n=1"), "n=1"])
+def test_what_is_not_in_it(result, key):
+    with pytest.raises(KeyError) as caught:
+        result[key]
+    (message,) = caught.value.args
+    assert message == (
+        f"op: there is no measurement of {key!r}; expected [case, backend], of the cases ['n=1', 'n=2'] and the "
+        "backends ['a', 'b']"
+    )
+
+
+def test_a_case_that_is_not_in_it(result):
+    with pytest.raises(KeyError, match=r"op: no case 'n=3' was measured; the cases are \['n=1', 'n=2'\]"):
         result.fastest("n=3")

@@ -106,11 +106,21 @@ class BenchmarkResult:
         return list(dict.fromkeys(found.backend for found in self.measurements))
 
     def __getitem__(self, key: tuple[str, str]) -> Measurement:
-        """Return the measurement of ``(case, backend)``."""
+        """Return the measurement of ``(case, backend)``.
+
+        Args:
+          key: both names, as in ``result["n=1000", "numba"]``.
+
+        Raises:
+          KeyError: if there is no such measurement; it says which there are.
+        """
         for found in self.measurements:
             if (found.case, found.backend) == key:
                 return found
-        raise KeyError(key)
+        raise KeyError(
+            f"{self.operator}: there is no measurement of {key!r}; expected [case, backend], of the cases {self.cases} "
+            f"and the backends {self.backends}"
+        )
 
     def fastest(self, case: str) -> str | None:
         """Return the backend with the smallest median; None if none could be timed.
@@ -122,7 +132,7 @@ class BenchmarkResult:
           KeyError: if there is no such case.
         """
         if case not in self.cases:
-            raise KeyError(case)
+            raise KeyError(f"{self.operator}: no case {case!r} was measured; the cases are {self.cases}")
         timed = [found for found in self.measurements if found.case == case and found.seconds]
         return min(timed, key=lambda found: found.median).backend if timed else None
 
