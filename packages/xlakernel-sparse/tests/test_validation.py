@@ -285,12 +285,17 @@ def test_three_arrays_make_a_matrix(kind, arrays):
         (jnp.eye(3), r"of type ArrayImpl and shape \(3, 3\)"),
         (scipy.sparse.eye_array(3), r"of type .*_array and shape \(3, 3\)"),
         (None, "of type NoneType"),
+        ("abc", "'abc' of type str"),
+        (b"abc", "b'abc' of type bytes"),
+        ({"data": DATA, "indices": INDICES, "indptr": INDICES}, "of type dict"),
+        ({1, 2, 3}, "of type set"),
     ],
     ids=str,
 )
-def test_what_other_packages_make_matrices_of_is_named(kind, arrays, described):
+@pytest.mark.parametrize("shape", [{}, {"shape": (3, 3)}], ids=["without shape", "with shape"])
+def test_what_makes_no_matrix_is_named(kind, arrays, described, shape):
     with pytest.raises(InputError, match=rf"the first argument is {described}; .*\(data, \(row, col\)\) is COO\("):
-        kind(arrays, shape=(3, 3))
+        kind(arrays, **shape)
 
 
 @pytest.mark.parametrize("wrong", ["text", None, object(), [[1], [1, 2]], [2**40, 0, 1]])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import reprlib
+from collections.abc import Mapping, Set
 from typing import Any
 
 import jax
@@ -14,10 +16,10 @@ def three_arrays(who: str, arrays: Any, names: str) -> tuple[Any, Any, Any]:
     """Return the three arrays that a format is made of.
 
     Raises:
-      InputError: if they are not three; a matrix of three rows is one array.
+      InputError: if they are not three; a matrix of three rows is one array, a text of three letters is none.
     """
     try:
-        if not hasattr(arrays, "shape"):
+        if not hasattr(arrays, "shape") and not isinstance(arrays, (str, bytes, Mapping, Set)):
             first, second, third = arrays
             return first, second, third
     except (TypeError, ValueError):
@@ -32,6 +34,8 @@ def three_arrays(who: str, arrays: Any, names: str) -> tuple[Any, Any, Any]:
 
 def _described(value: Any) -> str:
     kind = type(value).__name__
+    if isinstance(value, (str, bytes)):
+        return f"{reprlib.repr(value)} of type {kind}"
     if hasattr(value, "shape"):
         return f"of type {kind} and shape {value.shape}"
     return f"a {kind} of {len(value)}" if isinstance(value, (tuple, list)) else f"of type {kind}"
