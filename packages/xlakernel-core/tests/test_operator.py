@@ -158,6 +158,38 @@ def test_an_operators_name_is_a_string(name):
     assert name not in operators()
 
 
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("a/b", r"in which '/' cannot be"),
+        ("a\\b", r"in which '\\\\' cannot be"),
+        ("csr*?", r"in which '\*', '\?' cannot be"),
+        ("a\nb", r"in which '\\n' cannot be"),
+        ("a\ud800", r"in which '\\ud800' cannot be"),
+        ("-a", "whose ends cannot be"),
+        (" a", "whose ends cannot be"),
+        ("a ", "whose ends cannot be"),
+    ],
+    ids=repr,
+)
+def test_an_operators_name_means_nothing_else(name, why):
+    with pytest.raises(ArgumentError, match=rf"the name is .*, {why}\. Allowed is all that can be printed"):
+        XLACustomKernel(name)
+    assert name not in operators()
+
+
+@pytest.mark.parametrize(
+    "name", ["my add!", "tests.add", "a-b", "test_add[float32-1.5]", "ä (ö)", "<lambda>", "{x}", "100 %"]
+)
+def test_a_name_is_any_text_else(name):
+    op = XLACustomKernel(name, replace=True)
+    op.def_jax_kernel(lambda outs: lambda x: 2 * x)
+    op.def_reference(lambda x: 2 * x)
+    run = jax.jit(jax.grad(lambda x: op(x, outs=x).sum()))
+    assert run(X).tolist() == [2, 2, 2]
+    assert operators()[name] is op
+
+
 def test_a_name_is_taken_once(op):
     op.def_jax_kernel(generator)
     with pytest.raises(DuplicateNameError, match=f"an operator named {op.name!r} exists.*replace=True"):

@@ -137,6 +137,18 @@ def test_patterns_tags_backends_and_cases_choose(make_op, capsys):
     assert "n=64" in out and "n=8" not in out and "quick" not in out
 
 
+def test_a_name_with_brackets_is_a_name_before_it_is_a_pattern(capsys):
+    for name in ("bracketed[a]", "bracketeda"):
+        op = XLACustomKernel(name, replace=True)
+        op.def_jax_kernel(lambda outs: lambda x: 2 * x)
+        op.def_benchmark_data(cases)
+    assert measure("bracketed[a]") == 0
+    out = capsys.readouterr().out
+    assert "bracketed[a], cpu" in out and "1 operator measured" in out
+    assert measure("bracketed[ab]") == 0
+    assert "bracketeda, cpu" in capsys.readouterr().out
+
+
 def test_what_cannot_be_used_here_is_left_out_and_measured_if_asked_for(make_op, capsys):
     op = make_op(warp=lambda x: 2 * x)  # of a package that is not installed here, as `own_packages` says
     assert measure(op.name) == 0

@@ -56,7 +56,9 @@ def choose(asked: Sequence[str], known: Mapping[str, XLACustomKernel]) -> list[X
     """
     chosen: dict[str, XLACustomKernel] = {}
     for pattern in asked:
-        found = {name: op for name, op in known.items() if fnmatchcase(name, pattern) or pattern in op.tags}
+        # A name may have brackets, which would stand for one of the characters between them.
+        names = {pattern} & known.keys() or {name for name in known if fnmatchcase(name, pattern)}
+        found = {name: op for name, op in known.items() if name in names or pattern in op.tags}
         if not found:
             raise LookupError(unknown(pattern, {*known, *(tag for op in known.values() for tag in op.tags)}))
         chosen |= found

@@ -43,7 +43,9 @@ class XLACustomKernel(OperatorBackends, TransformRules):
     `def_transpose`, or by rules of JAX's own kind.
 
     Args:
-      name: the operator's name, unique in the process.
+      name: the operator's name, unique in the process: any text that can be printed, but without slashes of either
+        kind, ``*`` and ``?``, with no ``-`` at the start and no spaces at the ends. These mean something in paths or to
+        the command ``xlakernel``.
       doc: its documentation.
       replace: whether to take over the name from an operator that has it, as when a notebook's cell runs again.
       has_side_effect: whether to run the kernel even if its results are not used. The operator must say it, also where
@@ -51,7 +53,8 @@ class XLACustomKernel(OperatorBackends, TransformRules):
 
     Raises:
       DuplicateNameError: if the name is taken and *replace* is false.
-      KernelTypeError: if *name* is not a name.
+      KernelTypeError: if *name* is not a string, or empty.
+      ArgumentError: if *name* has characters that a name cannot have.
 
     Example:
       >>> import jax, jax.numpy as jnp

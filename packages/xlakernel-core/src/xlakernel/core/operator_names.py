@@ -13,14 +13,15 @@ from .errors import ArgumentError, DuplicateNameError, KernelTypeError
 if TYPE_CHECKING:
     from .kernel import XLACustomKernel
 
+_MEANING = "/\\*?"  # what means something in a path or in a pattern of names
+
 _operators: dict[str, XLACustomKernel] = {}
 _lock = threading.Lock()
 
 
 def register(op: XLACustomKernel, name: str, *, replace: bool) -> None:
     """Give *op* its name; `XLACustomKernel` says what it may be."""
-    if not isinstance(name, str) or not name:
-        raise KernelTypeError(f"XLACustomKernel: the name is {name!r}; expected a non-empty string.")
+    _check_name(name)
     with _lock:
         if name in _operators and not replace:
             raise DuplicateNameError(
@@ -28,6 +29,21 @@ def register(op: XLACustomKernel, name: str, *, replace: bool) -> None:
                 f"[{name!r}], choose another name, or pass replace=True to take the name over."
             )
         _operators[name] = op
+
+
+def _check_name(name: str) -> None:
+    if not isinstance(name, str) or not name:
+        raise KernelTypeError(f"XLACustomKernel: the name is {name!r}; expected a non-empty string.")
+    # XLA and JAX take any name. It is also a column of tables, a part of the names of charts, and an argument of the
+    # command `xlakernel`, where * and ? stand for other characters and - begins an option.
+    wrong = "".join(char for char in dict.fromkeys(name) if char in _MEANING or not char.isprintable())
+    ends = name[0] == "-" or name != name.strip()
+    if wrong or ends:
+        why = f"in which {', '.join(map(repr, wrong))} cannot be" if wrong else "whose ends cannot be"
+        raise ArgumentError(
+            f"XLACustomKernel: the name is {name!r}, {why}. Allowed is all that can be printed, but none of "
+            f"{' '.join(_MEANING)}, no - at the start, and no space at either end."
+        )
 
 
 def operators(*tags: str) -> Mapping[str, XLACustomKernel]:
