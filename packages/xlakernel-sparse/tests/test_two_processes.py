@@ -1,24 +1,13 @@
 """Matrices whose rows or columns are spread over the devices of two processes, which talk through gloo."""
 
-import contextlib
-import os
-import socket
-import subprocess
-import sys
-import time
-
 import pytest
 
+from xlakernel.core.testing import run_in_processes
+
 PROGRAM = """
-import sys
 import jax
-import numpy as np
-
-jax.config.update("jax_num_cpu_devices", 2)
-jax.config.update("jax_cpu_collectives_implementation", "gloo")
-jax.distributed.initialize(sys.argv[1], num_processes=2, process_id=int(sys.argv[2]), initialization_timeout=60)
-
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import AxisType
 from xlakernel.sparse import CSC, CSR, BinaryArray, CompactArray
 
@@ -67,41 +56,8 @@ print("finished", flush=True)
 CHECKS = 3 * 10
 
 
-def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
-
-
-def run_both(folder, limit):
-    """Run the program in two processes; return their exit codes and what they wrote. None of them outlives this."""
-    address = f"127.0.0.1:{free_port()}"
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    paths = [folder / f"{i}.txt" for i in range(2)]  # a pipe that nobody reads would fill up
-    both = []
-    try:
-        for i, path in enumerate(paths):
-            command = [sys.executable, "-c", PROGRAM, address, str(i)]
-            with path.open("w") as file:
-                both.append(subprocess.Popen(command, env=environment, stdout=file, stderr=subprocess.STDOUT))
-        end = time.monotonic() + limit
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            for process in both:
-                process.wait(max(0, end - time.monotonic()))
-    finally:
-        for process in both:
-            process.kill()
-            process.wait()
-    return [process.returncode for process in both], [path.read_text() for path in paths]
-
-
 @pytest.mark.slow
-def test_a_matrix_over_two_processes(tmp_path):
-    codes, texts = run_both(tmp_path, limit=180)
-    if any("Address already in use" in text for text in texts):  # someone took the port in between
-        codes, texts = run_both(tmp_path, limit=180)
-    report = "\n".join(f"process {i}, exit code {codes[i]}:\n{text}" for i, text in enumerate(texts))
-    assert codes == [0, 0], report
-    for text in texts:
-        assert text.count("right:") == CHECKS, report
-        assert "finished" in text, report
+def test_a_matrix_over_two_processes():
+    for text in run_in_processes(PROGRAM):
+        assert text.count("right:") == CHECKS, text
+        assert "finished" in text, text

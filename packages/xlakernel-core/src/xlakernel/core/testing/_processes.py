@@ -1,0 +1,110 @@
+"""A program in several processes that JAX joins into one."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..errors import ArgumentError, KernelCheckError
+
+# What runs before the program, in each process: its number, and the path of the program, are the arguments.
+_START = """
+import os, runpy, sys, traceback
+import jax
+jax.config.update("jax_num_cpu_devices", {devices})
+jax.config.update("jax_cpu_collectives_implementation", "gloo")
+jax.distributed.initialize("{address}", {processes}, int(sys.argv[1]), initialization_timeout=60)
+try:
+    runpy.run_path(sys.argv[2], run_name="__main__")
+except Exception:
+    traceback.print_exc()
+    sys.stdout.flush()
+    os._exit(1)  # an orderly end waits for the other processes, which may wait for this one
+"""
+_GRACE = 3.0  # seconds for the others to say what they have to say, once a process failed
+# Someone took the port in between.
+_PORT_TAKEN = ("Address already in use", "Failed to start RPC server")  # as newer and older releases of JAX say it
+
+
+def run_in_processes(program: str, *, processes: int = 2, devices: int = 2, timeout: float = 180.0) -> list[str]:
+    """Run a program in several processes of this machine, which JAX joins into one, with devices on the CPU.
+
+    It is for tests of what is spread over machines: in the program, ``jax.devices()`` are those of all processes, and
+    their collectives go through gloo. No process outlives the call.
+
+    Args:
+      program: the text of a Python program. Each process runs all of it, after ``jax.distributed.initialize``.
+      processes: how many there are.
+      devices: how many each of them has.
+      timeout: seconds that they may take, together.
+
+    Returns:
+      What each process printed, stdout and stderr as one.
+
+    Raises:
+      KernelCheckError: if a process fails, or the time is over; the message has what each of them printed.
+      ArgumentError: if *processes* or *devices* is less than 1.
+
+    Example:
+      >>> from xlakernel.core.testing import run_in_processes
+      >>> said = run_in_processes("import jax; print(jax.device_count(), 'devices')", processes=1)
+      >>> "2 devices" in said[0]
+      True
+    """
+    for name, number in (("processes", processes), ("devices", devices)):
+        if number < 1:
+            raise ArgumentError(f"run_in_processes: {name} is {number}; expected 1 or more.")
+    with tempfile.TemporaryDirectory() as folder:
+        codes, texts = _run(program, processes, devices, timeout, Path(folder))
+        if any(codes) and any(said in text for text in texts for said in _PORT_TAKEN):
+            codes, texts = _run(program, processes, devices, timeout, Path(folder))
+    if any(codes):
+        said = "\n".join(f"process {i}, exit code {codes[i]}:\n{text}" for i, text in enumerate(texts))
+        raise KernelCheckError(f"run_in_processes: a process failed, or took more than {timeout:g} s.\n{said}")
+    return texts
+
+
+def _run(program: str, processes: int, devices: int, timeout: float, folder: Path) -> tuple[list[int], list[str]]:
+    path = folder / "program.py"
+    path.write_text(program, "utf-8")
+    start = _START.format(devices=devices, processes=processes, address=f"127.0.0.1:{_free_port()}")
+    flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if "device_count" not in flag]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": " ".join(flags), "PYTHONIOENCODING": "utf-8"}
+    texts = [folder / f"{i}.txt" for i in range(processes)]  # a pipe that nobody reads would fill up
+    running: list[subprocess.Popen[bytes]] = []
+    try:
+        for i, text in enumerate(texts):
+            command = [sys.executable, "-c", start, str(i), str(path)]
+            with text.open("w") as file:
+                running.append(subprocess.Popen(command, env=environment, stdout=file, stderr=subprocess.STDOUT))
+        _wait(running, timeout)
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+    return [process.returncode for process in running], [text.read_text("utf-8") for text in texts]
+
+
+def _wait(running: Sequence[subprocess.Popen[bytes]], timeout: float) -> None:
+    end = time.monotonic() + timeout
+    has_failed = False
+    while time.monotonic() < end:
+        codes = [process.poll() for process in running]
+        if None not in codes:
+            return
+        if any(codes) and not has_failed:  # the others would wait for it until the end
+            has_failed = True
+            end = min(end, time.monotonic() + _GRACE)
+        time.sleep(0.02)
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])

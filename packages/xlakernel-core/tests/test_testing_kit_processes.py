@@ -1,0 +1,58 @@
+"""Programs in several processes that are one to JAX: what they see, and what is said where one fails."""
+
+import socket
+import time
+
+import pytest
+
+from xlakernel.core.errors import ArgumentError, KernelCheckError
+from xlakernel.core.testing import _processes, run_in_processes
+
+SUM = """
+import jax
+from jax.sharding import PartitionSpec as P
+
+mesh = jax.make_mesh((4,), ("d",))
+x = jax.make_array_from_callback((4,), jax.NamedSharding(mesh, P("d")), lambda index: jax.numpy.arange(4.0)[index])
+total = jax.jit(jax.shard_map(lambda x: jax.lax.psum(x, "d"), mesh=mesh, in_specs=P("d"), out_specs=P()))(x)
+print(f"process {jax.process_index()} of {jax.process_count()}, {jax.local_device_count()} devices: {total}")
+"""
+
+
+def test_processes_are_one_to_jax():
+    for i, text in enumerate(run_in_processes(SUM)):
+        assert f"process {i} of 2, 2 devices: [6.]\n" in text
+
+
+def test_a_process_that_fails_is_not_waited_for_by_the_others():
+    program = "import jax, time\nprint('begun')\nassert jax.process_index() == 0, 'no such luck'\ntime.sleep(100)\n"
+    start = time.monotonic()
+    with pytest.raises(KernelCheckError) as caught:
+        run_in_processes(program, devices=1)
+    assert time.monotonic() - start < 60
+    said = str(caught.value)
+    assert "process 1, exit code 1:\n" in said and "program.py" in said and "AssertionError: no such luck" in said
+    assert said.count("begun") == 2
+
+
+def test_the_time_that_a_program_has():
+    with pytest.raises(KernelCheckError, match=r"took more than 0\.5 s\.\nprocess 0, exit code -9"):
+        run_in_processes("import time\ntime.sleep(100)", processes=1, timeout=0.5)
+
+
+def test_another_port_is_tried_where_one_is_taken(monkeypatch):
+    known = _processes._free_port
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        ports = [taken.getsockname()[1]]
+        monkeypatch.setattr(_processes, "_free_port", lambda: ports.pop() if ports else known())
+        (text,) = run_in_processes("print('at last')", processes=1)
+    assert "at last" in text and ports == []
+
+
+@pytest.mark.parametrize("options", [{"processes": 0}, {"devices": 0}])
+def test_numbers_that_make_no_sense(options):
+    (name,) = options
+    with pytest.raises(ArgumentError, match=f"run_in_processes: {name} is 0; expected 1 or more"):
+        run_in_processes("", **options)
