@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from xlakernel.core import BenchmarkCase, BenchmarkResult, Measurement, XLACustomKernel, benchmark
+from xlakernel.core import BenchmarkCase, BenchmarkResult, Measurement, XLACustomKernel, benchmark_program
 from xlakernel.core.errors import (
     ArgumentError,
     BackendNotFoundError,
@@ -56,14 +56,14 @@ def test_backends_are_timed_and_compared(op):
 def test_a_measurement_is_as_long_as_asked(op, monkeypatch):
     now, often = 0.0, []
 
-    def run(self, calls, known=benchmark.Program.run):
+    def run(self, calls, known=benchmark_program.Program.run):
         nonlocal now
         now += calls * 0.001
         often.append(calls)
         return known(self, calls)
 
-    monkeypatch.setattr(benchmark.Program, "run", run)
-    monkeypatch.setattr(benchmark.time, "perf_counter", lambda: now)
+    monkeypatch.setattr(benchmark_program.Program, "run", run)
+    monkeypatch.setattr(benchmark_program.time, "perf_counter", lambda: now)
     result = op.benchmark([case()], platform="cpu", backends=["quick"], rounds=4, seconds=0.1)
     assert often[-4:] == [100] * 4  # of a millisecond each
     np.testing.assert_allclose(result["n=8", "quick"].seconds, 0.001)

@@ -7,9 +7,9 @@ from .auto_records import AutoChoice as AutoChoice
 from .auto_records import auto_choices as auto_choices
 from .auto_records import reset_auto_choices as reset_auto_choices
 from .backends import KernelEntry as KernelEntry
-from .benchmark import BenchmarkCase as BenchmarkCase
-from .benchmark import BenchmarkResult as BenchmarkResult
-from .benchmark import Measurement as Measurement
+from .benchmark_program import BenchmarkCase as BenchmarkCase
+from .benchmark_result import BenchmarkResult as BenchmarkResult
+from .benchmark_result import Measurement as Measurement
 from .config import debug_mode as debug_mode
 from .config import use_backend as use_backend
 from .errors import XLAKernelError as XLAKernelError

@@ -43,8 +43,9 @@ from .auto_records import (
     warn_once,
 )
 from .backends import backends_asked_for, default_beside_auto
-from .benchmark import BenchmarkCase, Program, compare
+from .benchmark_program import BenchmarkCase, Program
 from .config import AUTO, PLATFORMS, is_debugging, use_backend
+from .difference import compare
 from .errors import ArgumentError, KernelTypeError
 from .specs import Mapped, Struct, check_inputs
 

@@ -23,9 +23,9 @@ from typing import Any
 
 import jax
 
-from .benchmark import versions
 from .errors import ArgumentError, AutoBackendWarning
 from .operator_names import did_you_mean, operators
+from .versions import versions
 
 FOLDER_VARIABLE = "XLAKERNEL_CACHE_DIR"
 _FORMAT = 1  # of the files; one of another format is not read

@@ -11,7 +11,9 @@ import jax.numpy as jnp
 
 from . import auto, benchmark
 from .backends import OperatorBackends, backends_asked_for
-from .benchmark import BenchmarkCase, BenchmarkResult, Progress
+from .benchmark import Progress
+from .benchmark_program import BenchmarkCase
+from .benchmark_result import BenchmarkResult
 from .config import AUTO, check_backend, is_auto_possible, is_debugging
 from .errors import XLAKernelError
 from .operator_names import register
