@@ -16,7 +16,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 from numba.core import types
 
-from xlakernel.core import XLACustomKernel, auto, auto_records
+from xlakernel.core import XLACustomKernel, auto, auto_race, auto_records
 from xlakernel.core.errors import KernelCheckError
 from xlakernel.core.ffi.registry import ensure_registered
 from xlakernel.core.native import Argument, NumbaFunction, array_type, build_handler, numba_dtype
@@ -28,6 +28,7 @@ if jax.config.jax_num_cpu_devices != 4:
     jax.config.update("jax_num_cpu_devices", 4)
 
 _numbers = itertools.count()
+_ONES = np.ones(5, np.float32)
 
 
 @pytest.fixture(autouse=True)
@@ -99,8 +100,8 @@ def auto_folder(monkeypatch, tmp_path):
     monkeypatch.setattr(auto_records, "_known", {})
     monkeypatch.setattr(auto_records, "_unmeasured", set())
     monkeypatch.setattr(auto_records, "_said", set())
-    monkeypatch.setattr(auto, "_ROUND", 1e-5)
-    monkeypatch.setattr(auto, "_ROUNDS", 1)
+    monkeypatch.setattr(auto_race, "_ROUND", 1e-5)
+    monkeypatch.setattr(auto_race, "_ROUNDS", 1)
     return tmp_path / "cache" / "auto"
 
 
@@ -121,7 +122,7 @@ def measured(auto_folder, monkeypatch):
 def speeds(auto_folder, monkeypatch):
     """The seconds that a call with each backend takes, as ``backend="auto"`` finds them; b is the fastest."""
     seconds = {"a": 3.0, "b": 1.0, "c": 2.0}
-    monkeypatch.setattr(auto, "_race", lambda programs: {backend: seconds[backend] for backend in programs})
+    monkeypatch.setattr(auto_race, "_race", lambda programs: {backend: seconds[backend] for backend in programs})
     return seconds
 
 
@@ -154,6 +155,19 @@ def alike(new_operator, made, ran):
             op.def_kernel(backend, platform, generator(backend, platform))
     op.def_transpose(0, lambda ins, cotangents, **static: 2 * cotangents)
     return op
+
+
+@pytest.fixture
+def run(alike, ran):
+    """Return a function that calls `alike` and says which backends ran, in order."""
+
+    def run(x=_ONES, **keywords):
+        ran.clear()
+        result = jax.block_until_ready(alike(x, outs=jax.ShapeDtypeStruct(x.shape, x.dtype), **keywords))
+        np.testing.assert_array_equal(result, 2 * np.asarray(x))
+        return "".join(ran)
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -313,8 +313,8 @@ def test_threads_may_ask_list_and_reset_at_once(folder, forget):
 _PROCESS = """
 import sys
 import jax, numpy as np
-from xlakernel.core import XLACustomKernel, auto, auto_choices
-auto._ROUND, auto._ROUNDS = 1e-5, 1
+from xlakernel.core import XLACustomKernel, auto, auto_choices, auto_race
+auto_race._ROUND, auto_race._ROUNDS = 1e-5, 1
 measured = []
 def measure(op, *args, known=auto._measure):
     measured.append(op.name)

@@ -1,9 +1,9 @@
 """``backend="auto"``: the backend that was measured to be the fastest for calls like this one.
 
 A call with arrays, outside of any transformation, is measured if nothing is known of calls like it. Each backend is
-compiled and called twice, and those whose results agree are timed in turn, for `_LIMIT` seconds in all and the round
-that has begun then. Two backends that are about as fast change places with every measurement; the default therefore
-gives way only to one that takes less than `_MARGIN` of its time.
+compiled and called twice, and those whose results agree are timed (`auto_race`). Two backends that are about as fast
+change places with every measurement; the default therefore gives way only to one that takes less than `_MARGIN` of its
+time.
 
 Inside a transformation of JAX there is nothing to measure with: a call that is traced takes what is remembered, or the
 default, when it is lowered. Until then its backend stays ``"auto"``, because a program may be lowered for several
@@ -17,10 +17,8 @@ from __future__ import annotations
 
 import datetime
 import functools
-import statistics
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +29,7 @@ from jax.sharding import get_abstract_mesh
 
 from ._compat import is_tracing
 from .auto_calls import describe_call
+from .auto_race import explain, race_of_sound
 from .auto_records import (
     AutoChoice,
     Question,
@@ -53,12 +52,7 @@ if TYPE_CHECKING:
     from .kernel import XLACustomKernel
     from .primitive import Static
 
-_ROUNDS = 7
-_ROUND = 0.01  # seconds that a round of one backend takes at least
-_LIMIT = 1.0  # seconds for all rounds of all backends; one that has begun is finished
-_HOPELESS = 10.0  # times the quickest: who takes so long is timed once
 _MARGIN = 0.95
-_LONGEST = 500  # characters of an error that are remembered
 
 _measuring = threading.Lock()  # two measurements at once would time each other
 
@@ -263,11 +257,11 @@ def _measure(
                 expected = (backend, results) if expected is None else expected
                 compare(results, *expected, None)
             except Exception as error:  # noqa: BLE001  # whatever it is, this backend is not to be chosen
-                problems[backend] = _explain(error)
+                problems[backend] = explain(error)
             else:
                 programs[backend] = program
         results = expected = None  # their memory is for what is timed
-        seconds = _race_of_sound(programs, problems)
+        seconds = race_of_sound(programs, problems)
     choice = None
     if seconds:
         fastest = min(seconds, key=seconds.__getitem__)
@@ -289,54 +283,6 @@ def _measure(
         remember(question, choice)
     finally:  # also where a warning is an error
         op.primitive.forget()
-
-
-def _explain(error: Exception) -> str:
-    """Return an error on one line: what a compiler says may be long."""
-    line = " ".join(f"{type(error).__name__}: {error}".split())
-    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
-
-
-class _Failure(Exception):
-    """A program that ran before did not run again."""
-
-    def __init__(self, backend: str, problem: str) -> None:
-        super().__init__(backend, problem)
-        self.backend = backend
-        self.problem = problem
-
-
-def _race_of_sound(programs: dict[str, Program], problems: dict[str, str]) -> dict[str, float]:
-    """Return the seconds of a call of each program; one that fails becomes a problem, and the others start anew."""
-    while True:
-        try:
-            return _race(programs)
-        except _Failure as failure:
-            problems[failure.backend] = failure.problem
-            del programs[failure.backend]
-
-
-def _time(backend: str, program: Program, calls: int) -> float:
-    try:
-        return program.time(calls)
-    except Exception as error:
-        raise _Failure(backend, _explain(error)) from error
-
-
-def _race(programs: Mapping[str, Program]) -> dict[str, float]:
-    """Return the seconds of a call of each program, which all ran before."""
-    first = {backend: _time(backend, program, 1) for backend, program in programs.items()}
-    quickest = min(first.values(), default=0.0)
-    running = [backend for backend in programs if first[backend] <= _HOPELESS * quickest]
-    calls = {backend: max(1, round(_ROUND / max(first[backend], 1e-7))) for backend in running}
-    rounds: dict[str, list[float]] = {backend: [] for backend in running}
-    end = time.perf_counter() + _LIMIT
-    for _ in range(_ROUNDS):
-        if time.perf_counter() > end:
-            break
-        for backend in running:
-            rounds[backend].append(_time(backend, programs[backend], calls[backend]))
-    return {backend: statistics.median(rounds.get(backend) or [first[backend]]) for backend in programs}
 
 
 # A call that is traced.

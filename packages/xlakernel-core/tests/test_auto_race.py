@@ -1,0 +1,58 @@
+"""How long ``backend="auto"`` takes to time the backends that it chooses from."""
+
+import pytest
+
+from xlakernel.core import auto_race
+
+
+class FakeProgram:
+    """A program of which each call takes so many seconds of a clock of its own."""
+
+    def __init__(self, clock, seconds):
+        self.clock, self.seconds, self.calls = clock, seconds, []
+
+    def time(self, calls):
+        self.clock[0] += calls * self.seconds
+        self.calls.append(calls)
+        return self.seconds
+
+
+@pytest.fixture
+def race(monkeypatch):
+    """Return a function that races programs of given speeds by a clock of theirs: the result, calls, and the time."""
+
+    def race(**seconds):
+        clock = [0.0]
+        monkeypatch.setattr(auto_race.time, "perf_counter", lambda: clock[0])
+        programs = {backend: FakeProgram(clock, took) for backend, took in seconds.items()}
+        found = auto_race._race(programs)
+        assert found == seconds
+        return {backend: program.calls for backend, program in programs.items()}, clock[0]
+
+    return race
+
+
+def test_quick_backends_are_timed_for_some_rounds(race):
+    calls, took = race(a=1e-3, b=2e-3)
+    assert calls == {"a": [1] + [10] * 7, "b": [1] + [5] * 7}
+    assert took < 0.2
+
+
+def test_slow_backends_are_timed_for_about_a_second(race):
+    calls, took = race(a=0.3, b=0.4)
+    assert calls == {"a": [1, 1, 1], "b": [1, 1, 1]}
+    assert took == pytest.approx(0.7 + 1.4)
+
+
+def test_very_slow_backends_are_called_once_more_than_the_limit(race):
+    calls, _ = race(a=30.0, b=20.0)
+    assert calls == {"a": [1, 1], "b": [1, 1]}
+
+
+def test_a_hopeless_backend_is_timed_once(race):
+    calls, _ = race(a=1e-3, b=1.0)
+    assert calls == {"a": [1] + [10] * 7, "b": [1]}
+
+
+def test_nobody_to_race(race):
+    assert race() == ({}, 0.0)
