@@ -7,8 +7,9 @@ import pytest
 
 pytest.importorskip("numba_cuda")
 
-from conformance import KernelCases, each_weight, operand_of, struct
-from structures import Structure, assert_sums, draw, numbers, sum_entries
+from conformance import KernelCases
+from grids import each_weight, struct
+from structures import Structure, assert_sums, draw, numbers, operand_of, sum_entries
 
 from xlakernel.core.ffi.fingerprint import unknown_objects
 from xlakernel.cuda._recipe import COMPILER

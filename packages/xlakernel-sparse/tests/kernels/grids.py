@@ -1,0 +1,62 @@
+"""What the sparse kernels of every backend are tried with: structures, dtypes, operands, numbers of columns."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+from structures import draw
+
+OPERANDS = ("dense", "binary", "weighted")
+DTYPES = ("float32", "float64", "complex64", "complex128", "int8", "int32", "int64", "uint8", "uint16", "uint64")
+# One of each kind; a kernel takes long to compile, so that the others are among the long grids.
+KINDS = ("float64", "complex64", "int32")
+# Narrow data whose products are summed in float32.
+NARROW = ("float16", "bfloat16")
+COLUMNS = (0, 1, 2, 3, 5, 8, 17, 32, 33, 100)
+
+STRUCTURES = {
+    "square": lambda: draw(0, (30, 30)),
+    "wide": lambda: draw(1, (5, 200), 20, padding=3),
+    "tall": lambda: draw(2, (200, 5), 2, padding=1),
+    "one row": lambda: draw(3, (1, 7), 5),
+    "one column": lambda: draw(4, (9, 1), 2),
+    "empty rows": lambda: draw(5, (50, 40), 0.3),
+    "no entries": lambda: draw(6, (4, 6), 0),
+    "only padding": lambda: draw(6, (4, 6), 0, padding=5),
+    "no rows": lambda: draw(7, (0, 6), padding=2),
+    "no columns": lambda: draw(8, (6, 0)),
+    "nothing": lambda: draw(9, (0, 0)),
+    "heavy tail": lambda: draw(10, (300, 100), 20, heavy=True, padding=2),
+}
+# Large enough for several threads.
+LARGE = {
+    "large": lambda: draw(20, (3000, 2500), 50, padding=11),
+    "large, heavy tail": lambda: draw(21, (4000, 3000), 60, heavy=True),
+    "few long rows": lambda: draw(22, (3, 50_000), 50_000),
+    "few columns": lambda: draw(23, (30_000, 3), 5),
+    "many columns, few entries": lambda: draw(24, (100, 400_000), 10),
+}
+
+each_operand = pytest.mark.parametrize("operand", OPERANDS)
+each_side = pytest.mark.parametrize("transpose", [False, True], ids=["A@x", "A.T@x"])
+each_rank = pytest.mark.parametrize("columns", [None, 6], ids=["vector", "matrix"])
+each_weight = pytest.mark.parametrize("homogeneous", [False, True], ids=["weights", "homogeneous"])
+# The integers of indices and of indptr. That both may be int32 is what the other tests show.
+each_index = pytest.mark.parametrize(
+    ("index", "pointer"),
+    [
+        ("int64", "int64"),
+        pytest.param("int32", "int64", marks=pytest.mark.slow),
+        pytest.param("int64", "int32", marks=pytest.mark.slow),
+    ],
+)
+
+
+def slow_but(values, first):
+    """Return *values* as parameters, of which all but *first* are among the long grids."""
+    return [value if value in first else pytest.param(value, marks=pytest.mark.slow) for value in values]
+
+
+def struct(shape, dtype):
+    return jax.ShapeDtypeStruct(shape, np.dtype(dtype))

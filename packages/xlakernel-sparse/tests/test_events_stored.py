@@ -1,0 +1,99 @@
+"""What event arrays hold: the words of packed bits, and the numbers of active elements."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+
+from xlakernel.core.errors import DtypeError, ShapeError, StructureError
+from xlakernel.sparse import BitPackedArray, CompactArray
+
+pytestmark = pytest.mark.usefixtures("plain_jax")
+
+SPIKES = np.array([False, True, False, True, True])
+
+
+# Packed bits
+
+
+@given(st.lists(st.booleans(), max_size=3), st.sampled_from([0, 1, 31, 32, 33, 70]))
+def test_bits_are_packed_by_words(spikes, size):
+    value = np.resize(np.array([*spikes, True]), size)
+    events = BitPackedArray(value)
+    assert events.words.dtype == jnp.uint32 and events.words.shape == (-(-size // 32),)
+    expected = np.unpackbits(np.asarray(events.words).view(np.uint8), bitorder="little")[:size]
+    assert_array_equal(expected, value)
+    assert_array_equal(events, value)
+    assert_array_equal(BitPackedArray.from_words(events.words, size), value)
+
+
+def test_bits_behind_the_end_are_ignored():
+    events = BitPackedArray.from_words(np.array([2**32 - 1], np.uint32), 3)
+    assert events.shape == (3,) and events.sum() == 3
+
+
+def test_words_are_checked():
+    with pytest.raises(DtypeError, match="words is of dtype int32; expected uint32"):
+        BitPackedArray.from_words(np.ones(1, np.int32), 3)
+    for shape, size in [((2,), 3), ((1,), 33), ((), 3), ((1,), -1), ((3, 2), 32)]:
+        with pytest.raises(ShapeError, match=r"words has the shape .* bits take"):
+            BitPackedArray.from_words(np.ones(shape, np.uint32), size)
+
+
+# Numbers of active elements
+
+
+def test_compact_arrays_hold_the_active_numbers():
+    events = CompactArray(SPIKES)
+    assert events.count == 3 and events.indices.dtype == jnp.int32
+    assert events.indices[:3].tolist() == [1, 3, 4]
+    assert CompactArray(np.zeros(5)).count == 0
+    assert CompactArray(np.zeros(0)).shape == (0,)
+
+
+@pytest.mark.parametrize("count", [None, 3, np.int8(3), jnp.array(3)])
+def test_compact_arrays_are_made_of_numbers(count):
+    indices = np.array([4, 1, 3] if count is None else [4, 1, 3, 99, -7])
+    events = CompactArray.from_indices(indices, 5, count)
+    assert events.count == 3
+    assert_array_equal(events, SPIKES)
+    assert events.sum() == 3
+
+
+def test_numbers_are_checked():
+    make = CompactArray.from_indices
+    with pytest.raises(StructureError, match="the number 5 is out of range; an array of 5 has 0 to 4"):
+        make(np.array([1, 5]), 5)
+    with pytest.raises(StructureError, match="the number -1 is out of range"):
+        make(np.array([1, -1]), 5)
+    with pytest.raises(StructureError, match="a number is there more than once"):
+        make(np.array([1, 2, 1]), 5)
+    for count in (3, -1):
+        with pytest.raises(ShapeError, match=f"count is {count}; there are 2 indices"):
+            make(np.array([1, 2]), 5, count)
+    for count in (1.0, np.ones(2, int)):
+        with pytest.raises(DtypeError, match="expected one integer"):
+            make(np.array([1, 2]), 5, count)
+    with pytest.raises(DtypeError, match="expected int32 or int64"):
+        make(np.array([1.0]), 5)
+    with pytest.raises(ShapeError, match="expected one dimension"):
+        make(np.array([[1]]), 5)
+
+
+@pytest.mark.parametrize("count", [4, 99, 2, 0, -3])
+def test_traced_numbers_out_of_range_are_left_out(count):
+    """They cannot be checked, and kernels read the rows that they say."""
+    indices = np.array([1, -1, 5, 3], np.int32)
+
+    @jax.jit
+    def make(indices, count):
+        return CompactArray.from_indices(indices, 5, count)
+
+    events = make(indices, count)
+    expected = [i for i in indices[: max(count, 0)].tolist() if 0 <= i < 5]
+    assert events.count == len(expected)
+    assert events.indices[: len(expected)].tolist() == expected
+    assert_array_equal(np.flatnonzero(events), expected)
