@@ -1,6 +1,7 @@
 """Machine code that is kept on disk: taken for the same text alone, with the addresses of this process."""
 
 import ctypes
+from pathlib import Path
 
 import pytest
 from llvmlite import ir
@@ -119,3 +120,12 @@ def test_a_folder_that_cannot_be_written_is_none(compiled, tmp_path):
     for _ in range(2):
         assert load(tmp_path / "file", *numbers(8)) == 8
     assert len(compiled) == 2 and [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_disk_that_is_full_leaves_nothing_behind(tmp_path, monkeypatch):
+    def fail(self, target):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(Path, "replace", fail)
+    assert load(tmp_path, plus=8) == 8
+    assert not list(tmp_path.iterdir())

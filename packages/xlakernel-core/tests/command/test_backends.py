@@ -1,6 +1,8 @@
 """``xlakernel backends``: what operators offer, and why something cannot be used here."""
 
 import json
+import os
+import sys
 
 import pytest
 
@@ -154,6 +156,16 @@ def test_a_module_that_fails_does_not_hide_the_others(op, quick, capsys, monkeyp
     said = capsys.readouterr()
     assert "xlakernel: broken_operators cannot be imported: RuntimeError: half done" in said.err
     assert said.out.splitlines()[0].split() == ["of_my_own", "cpu", "jax*"]
+
+
+def test_a_module_in_the_current_folder_is_found(quick, capsys, monkeypatch, tmp_path):
+    """Python has no such entry on its path where a console script runs."""
+    own = "from xlakernel.core import XLACustomKernel\nXLACustomKernel('of_this_folder').def_jax_kernel(lambda outs: 0)"
+    (tmp_path / "operators_of_this_folder.py").write_text(own)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in ("", os.getcwd())])
+    assert command_line.main(["backends", "of_this_folder", "--import", "operators_of_this_folder"]) == 0
+    assert "of_this_folder" in capsys.readouterr().out
 
 
 def test_where_core_cannot_be_imported_that_is_what_is_said(quick, capsys, monkeypatch):

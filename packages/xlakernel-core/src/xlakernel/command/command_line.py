@@ -127,7 +127,8 @@ def _add_import(command: argparse.ArgumentParser) -> None:
         metavar="MODULE",
         action="append",
         default=[],
-        help="import this module first, which has operators of your own; may be repeated",
+        help="import this module first, installed or in the current folder, which has operators of your own; may be "
+        "repeated",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -19,11 +20,14 @@ def find(modules: Sequence[str]) -> tuple[Mapping[str, XLACustomKernel], dict[st
     """Import what registers operators, and say on stderr what cannot be imported.
 
     Args:
-      modules: modules to import beside the packages of the namespace.
+      modules: modules to import beside the packages of the namespace; from the current folder too, where Python looks
+        for them when it runs a module, and a console script does not.
 
     Returns:
       The operators by name, and why modules cannot be imported.
     """
+    if modules and not {"", os.getcwd()} & set(sys.path):
+        sys.path.insert(0, os.getcwd())
     failed = load([package for package in own_packages() if package != "xlakernel.command"] + list(modules))
     for module, why in failed.items():
         sys.stderr.write(f"xlakernel: {module} cannot be imported: {why}\n")

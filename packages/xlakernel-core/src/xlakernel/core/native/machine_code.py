@@ -116,5 +116,8 @@ def _write(file: Path, source: bytes, library: Any) -> None:
     temporary = file.with_name(f"{file.name}.{uuid.uuid4().hex}")
     with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(source + _DIGEST(stored).digest() + stored)
-        temporary.replace(file)
+        try:
+            temporary.write_bytes(source + _DIGEST(stored).digest() + stored)
+            temporary.replace(file)
+        finally:
+            temporary.unlink(missing_ok=True)
