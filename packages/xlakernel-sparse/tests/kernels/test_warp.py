@@ -1,4 +1,4 @@
-"""The Warp kernels: products with vectors, on the CPU."""
+"""The Warp kernels: products with vectors, on the CPU and on a GPU."""
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,12 @@ STRUCTURES = {
     "no rows": lambda: draw(7, (0, 6), padding=2),
 }
 PRODUCTS = {"dense": csrmv, "binary": binary_csrmv, "weighted": weighted_csrmv}
+
+
+@pytest.fixture(autouse=True, params=["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
+def _platform(request):
+    with jax.default_device(jax.devices(request.param)[0]):
+        yield
 
 
 def arrays_of(structure, dtype, homogeneous):
