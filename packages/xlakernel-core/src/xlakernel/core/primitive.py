@@ -214,6 +214,14 @@ def _partitioned(
     return partitioned(rule.under(levels), part, [Struct((*batch, *out.shape), out.dtype) for out in outs])
 
 
+# By the start of the name of the module that the kernel's class is from; the longer first.
+_WRAPPERS = {
+    "numba.cuda": "xlakernel.cuda.numba_cuda_kernel",
+    "numba": "xlakernel.numba.numba_kernel",
+    "warp": "xlakernel.warp.warp_kernel",
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class _Checked:
     """A chosen kernel, whose failures say whose they are and what else there is."""
@@ -230,6 +238,11 @@ class _Checked:
         if not callable(kernel):
             raise GeneratorError(
                 f"{self.op.name}: the generator of {self} returned {kernel!r}; expected a function of the inputs."
+            )
+        if (wrapper := _wrapper_of(kernel)) is not None:
+            raise GeneratorError(
+                f"{self.op.name}: the generator of {self} returned {kernel!r}, which takes arrays of its own library, "
+                f"outputs among them; expected a function of the inputs. {wrapper} makes one."
             )
 
         def run(*ins: Any) -> list[Any]:
@@ -267,6 +280,12 @@ class _Checked:
                     f"{self.op.name}: result {i} of {self} is {_text(*found) if found[1] else repr(result)}; "
                     f"outs[{i}] is {_text(out.shape, out.dtype)}. The kernel must return what outs describes."
                 )
+
+
+def _wrapper_of(kernel: Any) -> str | None:
+    """Return what makes a JAX function of a compiled kernel, by the library that compiled it; None: it is none."""
+    module = f"{type(kernel).__module__}."
+    return next((wrapper for library, wrapper in _WRAPPERS.items() if module.startswith(f"{library}.")), None)
 
 
 def _text(shape: Any, dtype: Any) -> str:
