@@ -13,13 +13,15 @@ from pathlib import Path
 
 from ..errors import ArgumentError, KernelCheckError
 
-# What runs before the program, in each process: its number, and the path of the program, are the arguments.
+# What runs before the program, in each process: its number, the path of the program, and that of a file which says that
+# the processes found each other, are the arguments.
 _START = """
 import os, runpy, sys, traceback
 import jax
 jax.config.update("jax_num_cpu_devices", {devices})
 jax.config.update("jax_cpu_collectives_implementation", "gloo")
 jax.distributed.initialize("{address}", {processes}, int(sys.argv[1]), initialization_timeout=60)
+open(sys.argv[3], "w").close()
 try:
     runpy.run_path(sys.argv[2], run_name="__main__")
 except Exception:
@@ -28,8 +30,6 @@ except Exception:
     os._exit(1)  # an orderly end waits for the other processes, which may wait for this one
 """
 _GRACE = 3.0  # seconds for the others to say what they have to say, once a process failed
-# Someone took the port in between.
-_PORT_TAKEN = ("Address already in use", "Failed to start RPC server")  # as newer and older releases of JAX say it
 
 
 def run_in_processes(program: str, *, processes: int = 2, devices: int = 2, timeout: float = 180.0) -> list[str]:
@@ -61,16 +61,19 @@ def run_in_processes(program: str, *, processes: int = 2, devices: int = 2, time
         if number < 1:
             raise ArgumentError(f"run_in_processes: {name} is {number}; expected 1 or more.")
     with tempfile.TemporaryDirectory() as folder:
-        codes, texts = _run(program, processes, devices, timeout, Path(folder))
-        if any(codes) and any(said in text for text in texts for said in _PORT_TAKEN):
-            codes, texts = _run(program, processes, devices, timeout, Path(folder))
+        met = Path(folder, "met")
+        codes, texts = _run(program, processes, devices, timeout, met)
+        # Someone may have taken the port in between, which each release of JAX says otherwise, or dies of.
+        if any(codes) and not met.exists():
+            codes, texts = _run(program, processes, devices, timeout, met)
     if any(codes):
         said = "\n".join(f"process {i}, exit code {codes[i]}:\n{text}" for i, text in enumerate(texts))
         raise KernelCheckError(f"run_in_processes: a process failed, or took more than {timeout:g} s.\n{said}")
     return texts
 
 
-def _run(program: str, processes: int, devices: int, timeout: float, folder: Path) -> tuple[list[int], list[str]]:
+def _run(program: str, processes: int, devices: int, timeout: float, met: Path) -> tuple[list[int], list[str]]:
+    folder = met.parent
     path = folder / "program.py"
     path.write_text(program, "utf-8")
     start = _START.format(devices=devices, processes=processes, address=f"127.0.0.1:{_free_port()}")
@@ -80,7 +83,7 @@ def _run(program: str, processes: int, devices: int, timeout: float, folder: Pat
     running: list[subprocess.Popen[bytes]] = []
     try:
         for i, text in enumerate(texts):
-            command = [sys.executable, "-c", start, str(i), str(path)]
+            command = [sys.executable, "-c", start, str(i), str(path), str(met)]
             with text.open("w") as file:
                 running.append(subprocess.Popen(command, env=environment, stdout=file, stderr=subprocess.STDOUT))
         _wait(running, timeout)
