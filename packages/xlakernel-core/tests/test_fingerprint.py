@@ -7,7 +7,7 @@ import numba
 import numpy as np
 import pytest
 
-from xlakernel.core.ffi.fingerprint import examine, fingerprint, is_reproducible, references, unknown_objects
+from xlakernel.core.ffi.fingerprint import examine, fingerprint, references, unknown_objects
 
 TABLE = np.zeros(3)
 FACTOR = 1.0
@@ -189,9 +189,9 @@ def test_what_no_other_process_can_name_is_known():
 
         return kernel
 
-    assert is_reproducible(make(1.5))
-    assert is_reproducible(numba.njit(make(np.arange(3))))
-    assert not is_reproducible(make(Unknown()))
+    assert not unknown_objects(make(1.5))
+    assert not unknown_objects(numba.njit(make(np.arange(3))))
+    assert unknown_objects(make(Unknown()))
 
 
 def test_an_examination_is_the_fingerprint_and_what_is_unknown():
@@ -199,3 +199,9 @@ def test_an_examination_is_the_fingerprint_and_what_is_unknown():
     for value in ((lambda x: x + 1), (lambda: thing), 3):
         digest, unknown = examine(value)
         assert (digest, unknown) == (fingerprint(value), unknown_objects(value))
+
+
+def test_an_examination_knows_options_and_implementations():
+    options, implementations = {"fast": True}, lambda what: [print] if callable(what) else []
+    digest, _ = examine(len, options=options, implementations=implementations)
+    assert digest == fingerprint(len, options, implementations) != fingerprint(len, {}, implementations)

@@ -20,7 +20,7 @@ from numba.core.errors import NumbaError
 
 from xlakernel.core.call import Kernel, Target
 from xlakernel.core.errors import CompileError, ReadOnlyInputError
-from xlakernel.core.ffi.fingerprint import fingerprint, is_reproducible, references
+from xlakernel.core.ffi.fingerprint import fingerprint, references
 from xlakernel.core.ffi.registry import Handler, ensure_registered
 from xlakernel.core.native import (
     HANDLER_VERSION,
@@ -128,13 +128,15 @@ class NumbaKernel(Kernel):
         # Building takes this lock, and a thread that holds it may want to register a kernel: so it comes before the
         # registry's. Inside it, no helper is compiled between being hashed and being used.
         with global_compiler_lock:
-            code = COMPILER.fingerprint(self.dispatcher)
+            code, unknown = COMPILER.examine(self.dispatcher)
             content = fingerprint(code, {**_compiler_options(), **mode})
+            # What no other process can name would be written by each one, and never read.
+            on_disk = content if self.dispatcher.stats.cache_path is not None and not unknown else None
             name = f"xlakernel.numba/{function.__module__}.{function.__qualname__}({types_})#{content}"
             return ensure_registered(
                 target or name + self._place_mark(),
                 "cpu",
-                lambda: self._build(arguments, content, name, mode),
+                lambda: self._build(arguments, on_disk, name, mode),
                 lambda: write_recipe(COMPILER, self.dispatcher, content=code, call=_call(arguments, mode)),
             )
 
@@ -153,7 +155,9 @@ class NumbaKernel(Kernel):
         code = self.dispatcher.py_func.__code__
         return f"{code.co_filename}:{code.co_firstlineno}"
 
-    def _build(self, arguments: Sequence[Argument], content: str, name: str, mode: Mapping[str, bool]) -> Handler:
+    def _build(
+        self, arguments: Sequence[Argument], content: str | None, name: str, mode: Mapping[str, bool]
+    ) -> Handler:
         signature = tuple(argument.type for argument in arguments)
         # What nobody else uses: our copy of the kernel first, and in debug mode those of its helpers.
         own = checking_copies(self.dispatcher) if mode["debug"] else [self._own_dispatcher(content)]
@@ -203,17 +207,17 @@ class NumbaKernel(Kernel):
             )
         return compiled
 
-    def _own_dispatcher(self, content: str) -> Any:
+    def _own_dispatcher(self, content: str | None) -> Any:
         """Return a dispatcher of our own for the same function.
 
         The user's may be limited to the signatures it was declared with, and may hold code compiled before a global
-        changed; and what is compiled for a handler should not appear in the user's cache file.
+        changed; and what is compiled for a handler should not appear in the user's cache file. With *content*, the
+        fingerprint, it has a file of its own.
         """
         user = self.dispatcher
         own = COMPILER.fresh(user)
         own.targetoptions.update(_NO_WRAPPERS)
-        # What no other process can name would be written by each one, and never read.
-        if user.stats.cache_path is not None and is_reproducible(user, COMPILER.implementations()):
+        if content is not None:
             enable_disk_cache(own, content)
         return own
 

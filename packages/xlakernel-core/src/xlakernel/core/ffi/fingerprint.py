@@ -67,15 +67,23 @@ def fingerprint(
     Returns:
       32 hexadecimal digits.
     """
-    walk = _Walk(implementations, definition=definition, describe=describe)
-    return _digest(itertools.chain(walk.value(dict(sorted((options or {}).items()))), walk.value(function)))
+    return _digest_of(_Walk(implementations, definition=definition, describe=describe), function, options)
 
 
-def examine(function: Any, describe: Describe = lambda _: None) -> tuple[str, list[Any]]:
+def examine(
+    function: Any,
+    describe: Describe = lambda _: None,
+    *,
+    options: Mapping[str, Any] | None = None,
+    implementations: Implementations = lambda _: (),
+) -> tuple[str, list[Any]]:
     """Return `fingerprint` and `unknown_objects` of *function*, at the cost of one."""
-    walk = _Walk(lambda _: (), describe=describe)
-    # As in `fingerprint`, the options come first: there are none.
-    return _digest(itertools.chain(walk.value({}), walk.value(function))), walk.unknown
+    walk = _Walk(implementations, describe=describe)
+    return _digest_of(walk, function, options), walk.unknown
+
+
+def _digest_of(walk: _Walk, function: Any, options: Mapping[str, Any] | None) -> str:
+    return _digest(itertools.chain(walk.value(dict(sorted((options or {}).items()))), walk.value(function)))
 
 
 def _digest(parts: Iterable[bytes]) -> str:
@@ -84,11 +92,6 @@ def _digest(parts: Iterable[bytes]) -> str:
         digest.update(f"{len(part)}:".encode())  # a prefix code: parts cannot run into each other
         digest.update(part)
     return digest.hexdigest()[:32]
-
-
-def is_reproducible(function: Any, implementations: Implementations = lambda _: ()) -> bool:
-    """Whether *function* can have the same fingerprint in another process: not if it holds an unknown object."""
-    return not unknown_objects(function, implementations)
 
 
 def unknown_objects(

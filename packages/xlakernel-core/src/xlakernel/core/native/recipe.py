@@ -13,7 +13,7 @@ from numba.core import serialize
 
 from ..errors import ExportError
 from ..ffi.comparison import PYTHON, check_same
-from ..ffi.fingerprint import Definition, Implementations, fingerprint, unknown_objects
+from ..ffi.fingerprint import Definition, Implementations, examine, fingerprint, unknown_objects
 from ..ffi.reference import Reference
 from ..ffi.registry import Recipe
 from ..ffi.source import SourceError, definition
@@ -53,6 +53,11 @@ class Compiler:
         """Return the fingerprint of a kernel and of all it refers to."""
         options = self.options(dispatcher) or None
         return fingerprint(dispatcher, options, self.implementations(), definition)
+
+    def examine(self, dispatcher: Any) -> tuple[str, list[Any]]:
+        """Return `fingerprint` and `unknown` of a kernel, at the cost of one."""
+        options = self.options(dispatcher) or None
+        return examine(dispatcher, options=options, implementations=self.implementations())
 
     def source_fingerprint(self, dispatcher: Any) -> str | None:
         """Return the one that all versions of Python agree on; None: some source is missing."""
