@@ -116,16 +116,16 @@ def test_patterns_and_tags_choose(new_name, quick, capsys):
     one, two, tagged, other = ops = [XLACustomKernel(name, replace=True) for name in names]
     for op in ops:
         op.def_jax_kernel(lambda outs: None)
-    tagged.def_tags("of_this_list")
+    tagged.def_tags("zebra_crossings")
 
     def listed(*arguments):
         assert command_line.main(["backends", *arguments, "--json"]) == 0
         return list(json.loads(capsys.readouterr().out)["operators"])
 
-    assert listed("of_this_list", "listed_*", "listed_two") == sorted([one.name, two.name, tagged.name])
+    assert listed("zebra_crossings", "listed_*", "listed_two") == sorted([one.name, two.name, tagged.name])
     assert listed(other.name) == [other.name]
-    assert command_line.main(["backends", other.name, "of_this_lits"]) == 2
-    assert "there is no operator 'of_this_lits'. Did you mean of_this_list?" in capsys.readouterr().err
+    assert command_line.main(["backends", other.name, "zebra_crosings"]) == 2
+    assert "there is no operator 'zebra_crosings'. Did you mean zebra_crossings?" in capsys.readouterr().err
 
 
 def test_json(op, quick, capsys):
