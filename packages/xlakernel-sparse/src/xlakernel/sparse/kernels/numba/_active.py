@@ -6,10 +6,8 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import types
+from numba import njit, types
 from numba.extending import intrinsic
-
-from ._helper import helper
 
 
 @intrinsic
@@ -26,7 +24,7 @@ def _word(typing: Any, flags: Any, start: Any) -> Any:
     return types.uint64(flags, types.uint64), generate
 
 
-@helper
+@njit
 def active_flags(flags, active):
     """Write the positions of True into *active*, which has room for all and one more; return their number.
 
@@ -51,7 +49,7 @@ def active_flags(flags, active):
     return count
 
 
-@helper
+@njit
 def pack_flags(flags, words):
     """Write the flags as bits: flag i is bit ``i % 32`` of ``words[i // 32]``."""
     words[:] = 0
@@ -64,7 +62,7 @@ def pack_flags(flags, words):
         words[i >> np.uint64(5)] |= np.uint32(np.uint64(flags[i]) << (i & np.uint64(31)))
 
 
-@helper
+@njit
 def active_values(values, active):
     """Write the positions of what is not 0 into *active*, which has room for all and one more; return their number."""
     count = np.uint64(0)
@@ -74,7 +72,7 @@ def active_values(values, active):
     return count
 
 
-@helper
+@njit
 def entries_of(active, count, indptr):
     """Return how many entries the rows ``active[:count]`` have."""
     total = np.int64(0)
@@ -84,7 +82,7 @@ def entries_of(active, count, indptr):
     return total
 
 
-@helper
+@njit
 def cut_active(active, count, indptr, entries, cuts):
     """Cut the rows ``active[:count]`` into parts with equally many of their *entries*; *cuts* has their borders."""
     parts = cuts.size - 1

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import types
+from numba import njit, types
 from numba.extending import intrinsic, overload
-
-from ._helper import helper
 
 
 @intrinsic
@@ -36,13 +34,13 @@ def _unsigned(index):
     return lambda index: wide(index)
 
 
-@helper
+@njit
 def zero(array):
     """Return 0 in the dtype of *array*."""
     return cast(0, array)
 
 
-@helper
+@njit
 def weight(data, k, like):
     """Return the weight of entry *k* in the dtype of *like*."""
     if data.ndim == 2:
@@ -53,7 +51,7 @@ def weight(data, k, like):
 # Where a row is scattered, an equal weight is multiplied in once, before the row, and not at each entry.
 
 
-@helper(fastmath={"contract"})
+@njit(fastmath={"contract"})
 def scale_once(data, value, like):
     """Return *value* times the weight, if all entries have the same."""
     if data.ndim == 2:
@@ -61,7 +59,7 @@ def scale_once(data, value, like):
     return value
 
 
-@helper(fastmath={"contract"})
+@njit(fastmath={"contract"})
 def scale_each(data, k, value, like):
     """Return *value* times the weight of entry *k*, if each has its own."""
     if data.ndim == 2:

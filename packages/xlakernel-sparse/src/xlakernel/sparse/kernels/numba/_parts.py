@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+from numba import njit
 
 # The public one is called through a pointer, and what has a pointer in it cannot be kept on disk.
 from numba.np.ufunc.parallel import _iget_num_threads as get_num_threads
-
-from ._helper import helper
 
 #: Entries of a matrix below which one thread is quicker than waking others.
 SERIAL = 60_000
@@ -15,7 +14,7 @@ SERIAL = 60_000
 PRIVATE_BYTES = 1 << 28
 
 
-@helper
+@njit
 def part_count(work):
     """Return how many parts, one for each thread, *work* entries are worth; 1: stay in this thread."""
     if work < SERIAL:
@@ -23,7 +22,7 @@ def part_count(work):
     return max(1, min(get_num_threads(), work // (SERIAL // 2)))
 
 
-@helper
+@njit
 def private_part_count(work, outputs, itemsize):
     """Return the same where each part but the first has *outputs* elements of its own, to be set and summed."""
     parts = part_count(work)
@@ -31,7 +30,7 @@ def private_part_count(work, outputs, itemsize):
     return max(1, min(parts, 1 + PRIVATE_BYTES // max(outputs * itemsize, 1)))
 
 
-@helper
+@njit
 def first_row(indptr, part, parts):
     """Return the first row of *part*, where all parts have equally many rows and entries together."""
     rows = indptr.size - 1
@@ -48,7 +47,7 @@ def first_row(indptr, part, parts):
     return low
 
 
-@helper
+@njit
 def first_of(count, part, parts):
     """Return the first of *count* things in *part*, all parts having equally many."""
     return count // parts * part + count % parts * part // parts

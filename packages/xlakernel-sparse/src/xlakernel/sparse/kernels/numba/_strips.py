@@ -12,15 +12,14 @@ shape (nnz, 1): the row of *x* that each entry multiplies.
 from __future__ import annotations
 
 import numpy as np
-from numba import prange
+from numba import njit, prange
 
 from ._elements import cast
-from ._helper import helper
 from ._parts import PRIVATE_BYTES, first_of, first_row, part_count
 from ._tiles import scatter_tile, tile_width
 
 
-@helper
+@njit
 def _strip_width(y):
     columns = y.shape[1]
     if columns >= tile_width(64, y):
@@ -32,7 +31,7 @@ def _strip_width(y):
     return 1
 
 
-@helper
+@njit
 def _entries(data, indices, begin, end, x, i, column, strip, active):
     """Add the entries *begin* … *end* - 1, which multiply row *i* of *x*."""
     width = strip.shape[1]
@@ -46,7 +45,7 @@ def _entries(data, indices, begin, end, x, i, column, strip, active):
         scatter_tile(1, data, indices, begin, end, x, i, column, strip, active)
 
 
-@helper
+@njit
 def _size(indices, owners):
     """Return the work of all entries and rows."""
     if owners.ndim == 1:
@@ -54,7 +53,7 @@ def _size(indices, owners):
     return np.int64(indices.size)
 
 
-@helper
+@njit
 def _fill(part, parts, data, indices, owners, x, column, strip, active):
     """Sum a part of the entries into *strip*, for the columns from *column* on."""
     for j in range(strip.shape[0]):
@@ -70,7 +69,7 @@ def _fill(part, parts, data, indices, owners, x, column, strip, active):
                 _entries(data, indices, k, k + 1, x, np.int64(owners[k, 0]), column, strip, active)
 
 
-@helper
+@njit
 def _copy_out(first, last, strips, parts, number, begin, y):
     """Set the rows *first* … *last* - 1 of *y*, in the columns of *number* strips from strip *begin* on."""
     columns, width = y.shape[1], strips.shape[2]
@@ -85,7 +84,7 @@ def _copy_out(first, last, strips, parts, number, begin, y):
                 y[j, fresh - offset + c] = total
 
 
-@helper(parallel=True)
+@njit(parallel=True)
 def scatter_strips(data, indices, owners, x, y, active):
     """Set ``y`` to the sum of ``data[k] * x[i]`` in row ``indices[k]`` for all entries k, i being its owner."""
     rows, columns = y.shape

@@ -11,7 +11,6 @@ import numpy as np
 from numba import njit, prange
 
 from ._elements import cast
-from ._helper import helper
 from ._parts import first_of, first_row, part_count
 from ._prefetch import prefetch_for_writing
 
@@ -22,7 +21,7 @@ _SMALLEST, _LARGEST = 7, 16
 _LINE, _LINE_OF_16_BITS = np.uint64(16), np.uint64(32)
 
 
-@helper
+@njit
 def _bucket_bits(columns):
     """Return the power of 2 for which there are about as many buckets as columns in one."""
     bits = _SMALLEST
@@ -31,7 +30,7 @@ def _bucket_bits(columns):
     return bits
 
 
-@helper
+@njit
 def _move(payload, k, q, moved):
     """Put what belongs to entry *k* at *q*; without a payload, of shape (1, 1), that is the number k itself."""
     if payload.ndim == 1:
@@ -40,7 +39,7 @@ def _move(payload, k, q, moved):
         moved[q] = cast(k, moved)
 
 
-@helper
+@njit
 def _count(begin, end, indices, bits, counts):
     """Count the entries of each bucket."""
     counts[:] = 0
@@ -48,7 +47,7 @@ def _count(begin, end, indices, bits, counts):
         counts[np.uint64(indices[k]) >> np.uint64(bits)] += 1
 
 
-@helper
+@njit
 def _start(counts, starts):
     """Turn the counts (parts, buckets) into the positions where each part begins in each bucket."""
     position = np.int64(0)
@@ -61,7 +60,7 @@ def _start(counts, starts):
     starts[counts.shape[1]] = position
 
 
-@helper
+@njit
 def _distribute(first, last, indices, indptr, payload, bits, positions, row, column, moved):
     """Move the entries of the rows *first* … *last* - 1 to their buckets."""
     within = (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
@@ -79,7 +78,7 @@ def _distribute(first, last, indices, indptr, payload, bits, positions, row, col
             prefetch_for_writing(moved, q + _LINE)
 
 
-@helper
+@njit
 def _order(begin, end, first, row, column, moved, indices_t, indptr_t, moved_t, counts):
     """Put the entries *begin* … *end* - 1, a bucket whose columns begin with *first*, into order."""
     counts[:] = 0
@@ -101,7 +100,7 @@ def _order(begin, end, first, row, column, moved, indices_t, indptr_t, moved_t, 
         prefetch_for_writing(moved_t, q + _LINE)
 
 
-@helper
+@njit
 def _order_share(share, shares, starts, bits, row, column, moved, indices_t, indptr_t, moved_t):
     """Put the buckets into order that begin in this share of the entries and buckets."""
     buckets = starts.size - 1
@@ -114,7 +113,7 @@ def _order_share(share, shares, starts, bits, row, column, moved, indices_t, ind
             _order(starts[bucket], starts[bucket + 1], first, row, column, moved, indices_t, indptr_t, moved_t, counts)
 
 
-@helper
+@njit
 def _pad(begin, payload, indices_t, moved_t):
     """Fill the slots behind the entries."""
     for k in range(begin, indices_t.size):
@@ -125,7 +124,7 @@ def _pad(begin, payload, indices_t, moved_t):
             moved_t[k] = k
 
 
-@helper(parallel=True)
+@njit(parallel=True)
 def _transpose(payload, indices, indptr, indices_t, indptr_t, moved_t):
     rows, columns = indptr.size - 1, indptr_t.size - 1
     used = np.int64(indptr[rows])

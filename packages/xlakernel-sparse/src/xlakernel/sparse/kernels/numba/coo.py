@@ -6,13 +6,12 @@ import numpy as np
 from numba import njit, prange
 
 from ._elements import term, weight
-from ._helper import helper
 from ._parts import first_of, private_part_count
 from ._strips import scatter_strips
 from .scatter import add_private, clear
 
 
-@helper(fastmath={"contract"})
+@njit(fastmath={"contract"})
 def _entries(first, last, data, row, col, x, y, active):
     for k in range(np.uint64(first), np.uint64(last)):
         i = np.uint64(row[k])
@@ -20,7 +19,7 @@ def _entries(first, last, data, row, col, x, y, active):
             y[i] += term(weight(data, k, y), x[np.uint64(col[k])], active)
 
 
-@helper(parallel=True)
+@njit(parallel=True)
 def _scatter(data, row, col, x, y, active):
     parts = private_part_count(row.size, y.size, y.itemsize)
     if parts == 1:

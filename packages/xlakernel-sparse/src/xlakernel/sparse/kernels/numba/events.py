@@ -7,7 +7,6 @@ from numba import njit, prange
 
 from ._active import active_flags, active_values, cut_active, entries_of
 from ._elements import cast, scale_each, scale_once
-from ._helper import helper
 from ._parts import first_of, part_count, private_part_count
 from ._prefetch import prefetch
 from .scatter import add_private, clear
@@ -17,7 +16,7 @@ _AHEAD = np.uint64(256)
 _LINE = np.uint64(16)
 
 
-@helper
+@njit
 def _prefetch_row(i, data, indices, indptr):
     begin, end = np.uint64(indptr[i]), np.uint64(indptr[i + np.uint64(1)])
     for k in range(begin, min(end, begin + _AHEAD), _LINE):
@@ -26,7 +25,7 @@ def _prefetch_row(i, data, indices, indptr):
             prefetch(data, k)
 
 
-@helper(fastmath={"contract"})
+@njit(fastmath={"contract"})
 def _rows(first, last, active, values, data, indices, indptr, y):
     """Scatter the rows ``active[first:last]``; *values* has shape (1, 1) where all of them are 1."""
     for a in range(np.uint64(first), np.uint64(last)):
@@ -41,7 +40,7 @@ def _rows(first, last, active, values, data, indices, indptr, y):
             y[np.uint64(indices[k])] += scale_each(data, k, value, y)
 
 
-@helper(parallel=True)
+@njit(parallel=True)
 def _scatter(active, count, values, data, indices, indptr, y):
     entries = entries_of(active, count, indptr)
     parts = private_part_count(entries, y.size, y.itemsize)

@@ -11,7 +11,6 @@ from numba.extending import overload
 
 from ._active import pack_flags
 from ._elements import term, unsigned, weight, zero
-from ._helper import helper
 from ._parts import first_row, part_count
 
 
@@ -28,7 +27,7 @@ def _element_of(x, j):
 
 
 # A sum may be taken in any order, as vectors need it. NaN and infinities stay what they are.
-@helper(fastmath={"contract", "reassoc", "nsz"})
+@njit(fastmath={"contract", "reassoc", "nsz"})
 def _rows(first, last, data, indices, indptr, x, y, active):
     # Unsigned: Numba then asks of no index whether it counts from the end, and LLVM can vectorise.
     for i in range(np.uint64(first), np.uint64(last)):
@@ -38,7 +37,7 @@ def _rows(first, last, data, indices, indptr, x, y, active):
         y[i] = total
 
 
-@helper(parallel=True)
+@njit(parallel=True)
 def _gather(data, indices, indptr, x, y, active):
     parts = part_count(np.int64(indptr[y.size]) + y.size)
     if parts == 1:

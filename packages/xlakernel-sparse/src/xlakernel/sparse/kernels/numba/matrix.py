@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, prange
 
-from ._helper import helper
 from ._parts import first_row, part_count
 from ._strips import scatter_strips
 from ._tiles import gather_tile, tile_width
 
 
-@helper
+@njit
 def _row(i, data, indices, begin, end, x, y, active):
     """Compute row i of *y*, in tiles as wide as fit; the last may overlap the one before, and gives the same there."""
     columns = y.shape[1]
@@ -36,13 +35,13 @@ def _row(i, data, indices, begin, end, x, y, active):
             gather_tile(1, data, indices, begin, end, x, y, i, c, active)
 
 
-@helper
+@njit
 def _rows(first, last, data, indices, indptr, x, y, active):
     for i in range(first, last):
         _row(i, data, indices, np.int64(indptr[i]), np.int64(indptr[i + 1]), x, y, active)
 
 
-@helper(parallel=True)
+@njit(parallel=True)
 def _gather(data, indices, indptr, x, y, active):
     rows, columns = y.shape
     parts = part_count((np.int64(indptr[rows]) + rows) * columns)

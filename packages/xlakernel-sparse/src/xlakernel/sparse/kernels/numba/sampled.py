@@ -6,11 +6,10 @@ import numpy as np
 from numba import njit, prange
 
 from ._elements import cast, zero
-from ._helper import helper
 from ._parts import first_of, first_row, part_count
 
 
-@helper(fastmath={"contract", "reassoc", "nsz"})
+@njit(fastmath={"contract", "reassoc", "nsz"})
 def _rows(first, last, indices, indptr, u, v, out):
     for i in range(np.uint64(first), np.uint64(last)):
         for k in range(np.uint64(indptr[i]), np.uint64(indptr[i + np.uint64(1)])):
@@ -24,7 +23,7 @@ def _rows(first, last, indices, indptr, u, v, out):
                 out[k] = total
 
 
-@helper
+@njit
 def _clear(first, last, out):
     for k in range(first, last):
         out[k] = cast(0, out)

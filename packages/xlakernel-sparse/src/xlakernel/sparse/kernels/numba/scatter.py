@@ -9,18 +9,17 @@ import numpy as np
 from numba import njit, prange
 
 from ._elements import cast, scale_each, scale_once
-from ._helper import helper
 from ._parts import first_of, first_row, part_count, private_part_count
 
 
-@helper
+@njit
 def clear(y):
     """Set all elements of a vector to 0; in a function of its own, where Numba starts no threads for it."""
     for j in range(y.size):
         y[j] = cast(0, y)
 
 
-@helper
+@njit
 def add_private(first, last, private, y):
     """Add what other threads have, ``private`` (parts, outputs), to the elements *first* … *last* - 1 of *y*."""
     for part in range(private.shape[0]):
@@ -28,7 +27,7 @@ def add_private(first, last, private, y):
             y[j] += private[part, j]
 
 
-@helper(fastmath={"contract"})
+@njit(fastmath={"contract"})
 def _rows(first, last, data, indices, indptr, x, y):
     for i in range(np.uint64(first), np.uint64(last)):
         value = scale_once(data, x[i], y)
