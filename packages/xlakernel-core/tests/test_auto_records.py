@@ -124,20 +124,6 @@ def test_a_folder_that_cannot_be_written_is_said_once(folder, alike, measured, s
     assert auto_choices() == []
 
 
-def test_where_choices_are_kept(monkeypatch, tmp_path):
-    monkeypatch.delenv("XLAKERNEL_CACHE_DIR", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
-    assert auto_records._folder() == tmp_path / "caches" / "xlakernel" / "auto"
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for nothing in ("", "relative"):
-        monkeypatch.setenv("XDG_CACHE_HOME", nothing)
-        assert auto_records._folder() == tmp_path / ".cache" / "xlakernel" / "auto"
-    monkeypatch.setenv("XLAKERNEL_CACHE_DIR", str(tmp_path / "own"))
-    assert auto_records._folder() == tmp_path / "own" / "auto"
-    monkeypatch.setenv("XLAKERNEL_CACHE_DIR", "~/own")
-    assert auto_records._folder() == tmp_path / "own" / "auto"
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="modes of files are those of POSIX")
 @pytest.mark.parametrize("mask", [0o022, 0o002])
 def test_a_file_may_be_read_by_those_whom_the_umask_lets(folder, mask):

@@ -3,6 +3,7 @@
 import ctypes
 from pathlib import Path
 
+import numba
 import pytest
 from llvmlite import ir
 from numba.core.codegen import JITCPUCodegen
@@ -10,7 +11,9 @@ from numba.core.compiler_lock import global_compiler_lock
 
 from xlakernel.core.native import machine_code
 from xlakernel.core.native.frame import I64, i64
-from xlakernel.core.native.machine_code import load_module, pointer_to
+from xlakernel.core.native.machine_code import NAME, load_module, pointer_to
+
+_kept = []
 
 
 @pytest.fixture
@@ -26,34 +29,53 @@ def compiled(monkeypatch):
     return names
 
 
+@pytest.fixture(autouse=True)
+def in_a_new_process():
+    """Return what makes the next module the first one of its text."""
+    machine_code._loaded.clear()
+    yield machine_code._loaded.clear
+    machine_code._loaded.clear()
+
+
 @global_compiler_lock
-def load(folder, *values, plus=0, symbol="total"):
+def load(folder, *values, plus=0, codegen=None, comment=""):
     """Return what a function says that adds *plus* and the numbers that it finds at the addresses of *values*.
 
     Each has an engine of its own, as it would in a process of its own.
     """
-    codegen = JITCPUCodegen("test")
-    module = codegen._create_empty_module(symbol)
-    function = ir.Function(module, ir.FunctionType(I64, []), symbol)
+    codegen = codegen or JITCPUCodegen("test")
+    module = codegen._create_empty_module(NAME)
+    function = ir.Function(module, ir.FunctionType(I64, []), NAME)
     builder = ir.IRBuilder(function.append_basic_block("entry"))
+    builder.comment(comment)
     total = i64(plus)
     for value in values:
         total = builder.add(total, builder.load(pointer_to(builder, ctypes.addressof(value), I64.as_pointer())))
     builder.ret(total)
-    library = load_module(codegen, module, symbol, folder)
-    return ctypes.CFUNCTYPE(ctypes.c_int64)(library.get_pointer_to_function(symbol))()
+    code = load_module(codegen, module, folder)
+    _kept.append(code)
+    return ctypes.CFUNCTYPE(ctypes.c_int64)(code.address_of(NAME))()
 
 
 def numbers(*values):
     return [ctypes.c_int64(value) for value in values]
 
 
-def test_code_on_disk_is_read_and_finds_other_addresses(compiled, tmp_path):
+def test_code_on_disk_is_read_and_finds_other_addresses(compiled, in_a_new_process, tmp_path):
     assert load(tmp_path, *numbers(3, 4)) == 7
+    in_a_new_process()
     assert load(tmp_path, *numbers(30, 40)) == 70
-    assert compiled == ["total"]
+    assert len(compiled) == 1
     (file,) = tmp_path.iterdir()
-    assert file.name.startswith("total.") and file.name.endswith(".xlakernel.nbc")
+    assert file.name.startswith(f"{compiled[0]}.") and file.name.endswith(".xlakernel.nbc")
+
+
+def test_modules_of_one_text_in_one_process_have_addresses_of_their_own(compiled, in_a_new_process, tmp_path):
+    for _ in range(2):
+        in_a_new_process()
+        codegen = JITCPUCodegen("test")
+        assert [load(tmp_path, *numbers(value), codegen=codegen) for value in (5, 6, 7)] == [5, 6, 7]
+    assert len(compiled) == len(set(compiled)) == len(list(tmp_path.iterdir())) == 3
 
 
 def test_an_address_is_passed_once_however_often_it_is_used(tmp_path):
@@ -68,16 +90,23 @@ def test_without_a_folder_nothing_is_written(compiled, tmp_path):
     assert len(compiled) == 2 and not list(tmp_path.iterdir())
 
 
-def test_another_text_of_the_same_name_replaces_what_is_there(compiled, tmp_path):
+def test_another_text_has_another_file(compiled, in_a_new_process, tmp_path):
     for plus in (1, 2, 2, 1):
+        in_a_new_process()
         assert load(tmp_path, plus=plus) == plus
-    assert len(compiled) == 3 and len(list(tmp_path.iterdir())) == 1
+    assert len(compiled) == 2 and len(list(tmp_path.iterdir())) == 2
 
 
-def test_modules_of_other_names_have_files_of_their_own(compiled, tmp_path):
-    for symbol in ("one", "two", "one", "two"):
-        assert load(tmp_path, symbol=symbol, plus=7) == 7
-    assert compiled == ["one", "two"] and len(list(tmp_path.iterdir())) == 2
+def test_the_name_in_a_comment_does_no_harm(tmp_path):
+    assert load(tmp_path, plus=3, comment=f"{NAME} is called {NAME}_bind") == 3
+
+
+def test_a_file_of_another_text_is_not_taken(compiled, tmp_path, monkeypatch):
+    """As if two texts had one digest."""
+    monkeypatch.setattr(machine_code, "_new_name", lambda text: f"{NAME}_same")
+    for plus in (1, 2, 2):
+        assert load(tmp_path, plus=plus) == plus
+    assert len(compiled) == 2 and len(list(tmp_path.iterdir())) == 1
 
 
 @pytest.mark.parametrize(
@@ -91,26 +120,39 @@ def test_modules_of_other_names_have_files_of_their_own(compiled, tmp_path):
     ],
     ids=["empty", "header", "short", "long", "a bit"],
 )
-def test_a_damaged_file_is_written_again(compiled, tmp_path, damage):
+def test_a_damaged_file_is_written_again(compiled, in_a_new_process, tmp_path, damage):
     load(tmp_path, plus=3)
     (file,) = tmp_path.iterdir()
     whole = file.read_bytes()
     file.write_bytes(damage(whole))
-    assert load(tmp_path, plus=3) == 3
-    assert len(compiled) == 2
-    assert load(tmp_path, plus=3) == 3
-    assert len(compiled) == 2
+    for _ in range(2):
+        in_a_new_process()
+        assert load(tmp_path, plus=3) == 3
+        assert len(compiled) == 2
 
 
-def test_code_for_another_processor_is_not_taken(compiled, tmp_path, monkeypatch):
+def test_code_for_another_processor_is_not_taken(compiled, in_a_new_process, tmp_path, monkeypatch):
     load(tmp_path, plus=3)
+    in_a_new_process()
     monkeypatch.setattr(JITCPUCodegen, "magic_tuple", lambda self: ("another", "processor"))
     assert load(tmp_path, plus=3) == 3
     assert len(compiled) == 2 and len(list(tmp_path.iterdir())) == 2
 
 
-def test_a_folder_is_made(compiled, tmp_path):
+@pytest.mark.parametrize(
+    ("option", "value"), [("OPT", numba.core.config._OptLevel(1)), ("LOOP_VECTORIZE", 7), ("SLP_VECTORIZE", 7)]
+)
+def test_code_of_other_options_is_not_taken(compiled, in_a_new_process, tmp_path, monkeypatch, option, value):
+    load(tmp_path, plus=3)
+    in_a_new_process()
+    monkeypatch.setattr(numba.config, option, value)
+    assert load(tmp_path, plus=3) == 3
+    assert len(compiled) == 2 and len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_folder_is_made(compiled, in_a_new_process, tmp_path):
     for _ in range(2):
+        in_a_new_process()
         assert load(tmp_path / "a" / "b", plus=8) == 8
     assert len(compiled) == 1
 

@@ -90,7 +90,7 @@ class Pool:
         for name, function in functions.items():
             self.api[abi.API[f"XLA_FFI_{name}"] // 8] = ctypes.cast(function, ctypes.c_void_p).value
         run_batch = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 2, ctypes.c_int64, ctypes.c_void_p)
-        self.run_batch = run_batch(parallel.batch_runner(None))
+        self.run_batch = run_batch(parallel.batch_runner())
         self.memory = np.zeros(1, np.int64)
 
     def destroy(self, args):

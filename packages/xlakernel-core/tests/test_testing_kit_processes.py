@@ -51,8 +51,29 @@ def test_another_port_is_tried_where_one_is_taken(monkeypatch):
     assert "at last" in text and ports == []
 
 
-@pytest.mark.parametrize("options", [{"processes": 0}, {"devices": 0}])
+def test_a_process_that_exits_says_why_and_is_not_waited_for():
+    program = "import sys, time, jax\nif jax.process_index(): sys.exit('enough')\ntime.sleep(100)\n"
+    start = time.monotonic()
+    with pytest.raises(KernelCheckError, match=r"process 1, exit code 1:\n(?s:.*)enough"):
+        run_in_processes(program, devices=1)
+    assert time.monotonic() - start < 60
+
+
+def test_an_exit_without_a_failure_is_none():
+    assert run_in_processes("import sys\nprint('done')\nsys.exit()", processes=1)[0].endswith("done\n")
+
+
+def test_bytes_that_are_no_text_are_shown():
+    program = "import sys\nsys.stdout.buffer.write(b'\\xff!')"
+    assert run_in_processes(program, processes=1)[0].endswith(r"\xff!")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"processes": 0}, {"devices": 0}, {"processes": "2"}, {"devices": 1.5}, {"timeout": 0}, {"timeout": "long"}],
+    ids=repr,
+)
 def test_numbers_that_make_no_sense(options):
-    (name,) = options
-    with pytest.raises(ArgumentError, match=f"run_in_processes: {name} is 0; expected 1 or more"):
+    ((name, value),) = options.items()
+    with pytest.raises(ArgumentError, match=f"run_in_processes: {name} is {value!r}; expected a"):
         run_in_processes("", **options)

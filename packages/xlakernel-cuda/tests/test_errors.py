@@ -13,6 +13,7 @@ from xlakernel.core import XLACustomKernel
 from xlakernel.core.errors import (
     ArityError,
     CompileError,
+    GeneratorError,
     KernelTypeError,
     PlatformError,
     ReadOnlyInputError,
@@ -143,3 +144,10 @@ def test_numbas_message_is_kept_with_advice(kernel, first, message):
     assert type(error) is CompileError
     with pytest.raises(CompileError, match=f"(?s)Numba cannot compile the kernel.*{message}|{message}.*Numba says"):
         raise error
+
+
+def test_a_kernel_that_is_not_wrapped_is_told_what_makes_a_function_of_it():
+    op = XLACustomKernel("an_unwrapped_cuda_kernel", replace=True)
+    op.def_kernel("mine", "cpu", lambda outs: cuda.jit(plain))
+    with pytest.raises(GeneratorError, match=r"outputs among them.*xlakernel\.cuda\.numba_cuda_kernel makes one"):
+        op(jnp.ones(1), outs=jax.ShapeDtypeStruct((1,), jnp.float32))

@@ -139,7 +139,12 @@ def project(tmp_path_factory):
     (folder / "script.py").write_text(SCRIPT)
     path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
     # Without bytecode files, because Python takes two edits within a second for one.
-    settings = {"NUMBA_CACHE_DIR": str(folder / "cache"), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": path}
+    settings = {
+        "NUMBA_CACHE_DIR": str(folder / "cache"),
+        "XLAKERNEL_CACHE_DIR": str(folder / "own"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONPATH": path,
+    }
 
     def run(*, operator="*", scale=10):
         (folder / "helpers.py").write_text(HELPERS.format(operator=operator, scale=scale))
@@ -171,8 +176,8 @@ def test_the_first_process_compiles_and_writes_files_of_our_own(project):
     assert all(".xlakernel" in name for name in files)
     assert not any("not_cached" in name for name in files)
     machine_code = [name for name in files if name.endswith(".nbc")]
-    handlers = [name for name in machine_code if name.startswith("xlakernel_handler")]
-    assert len(handlers) == len(machine_code) - len(handlers) - 1 == len(KERNEL_NAMES) - 1
+    handlers = [name for name in machine_code if name.startswith("xlakernel_code_")]
+    assert len(handlers) == len(machine_code) - len(handlers) == len(KERNEL_NAMES) - 1
 
 
 def test_the_second_process_compiles_nothing(project):

@@ -12,6 +12,7 @@ import pytest
 import warp as wp
 from numpy.testing import assert_array_equal
 
+from xlakernel.core import XLACustomKernel
 from xlakernel.core.errors import (
     AliasError,
     ArgumentError,
@@ -21,6 +22,7 @@ from xlakernel.core.errors import (
     DifferentiationError,
     DtypeError,
     ExportError,
+    GeneratorError,
     InputError,
     KernelTypeError,
     LaunchError,
@@ -499,3 +501,17 @@ def test_a_kernel_that_is_mended_and_defined_anew_runs_and_so_do_others():
     assert_array_equal(warp_kernel(other, same)(X), 2 * X)
     with pytest.raises(CompileError, match="Referencing undefined symbol"):
         jax.jit(broken)(X)
+
+
+def test_a_kernel_that_is_not_wrapped_is_told_what_makes_a_function_of_it():
+    op = XLACustomKernel("an_unwrapped_warp_kernel", replace=True)
+    op.def_kernel("mine", "cpu", lambda outs: copy)
+    with pytest.raises(GeneratorError, match=r"outputs among them.*xlakernel\.warp\.warp_kernel makes one"):
+        op(jnp.ones(1), outs=Struct((1,), F32))
+
+
+def test_warps_own_function_of_jax_arrays_may_be_a_kernel():
+    op = XLACustomKernel("warps_own_function", replace=True)
+    op.def_kernel("theirs", "cpu", lambda outs: wp.jax_experimental.jax_kernel(copy))
+    traced = jax.jit(lambda x: op(x, outs=Struct((1,), F32))).trace(jnp.ones(1))
+    assert traced.out_info.shape == (1,)

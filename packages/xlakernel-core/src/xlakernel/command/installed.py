@@ -26,7 +26,7 @@ def find(modules: Sequence[str]) -> tuple[Mapping[str, XLACustomKernel], dict[st
     Returns:
       The operators by name, and why modules cannot be imported.
     """
-    if modules and not {"", os.getcwd()} & set(sys.path):
+    if modules and not sys.flags.safe_path and not {"", os.getcwd()} & set(sys.path):
         sys.path.insert(0, os.getcwd())
     failed = load([package for package in own_packages() if package != "xlakernel.command"] + list(modules))
     for module, why in failed.items():

@@ -23,11 +23,11 @@ from typing import Any
 
 import jax
 
+from .cache_folder import FOLDER_VARIABLE, cache_folder
 from .errors import ArgumentError, AutoBackendWarning
 from .operator_names import did_you_mean, operators
 from .versions import versions
 
-FOLDER_VARIABLE = "XLAKERNEL_CACHE_DIR"
 _FORMAT = 1  # of the files; one of another format is not read
 
 
@@ -104,7 +104,7 @@ def recall(question: Question) -> AutoChoice | None:
         return _known[question]
     if question in _unmeasured:
         return None
-    folder = _folder()
+    folder = cache_folder("auto")
     choice = None if folder is None else _read(folder / question.file())
     if choice is None or not question.fits(choice):
         return None
@@ -126,7 +126,7 @@ def remember(question: Question, choice: AutoChoice | None) -> None:
     _known[question] = choice
     if choice is None:
         return
-    folder = _folder()
+    folder = cache_folder("auto")
     try:
         if folder is None:
             raise OSError("there is no home folder")
@@ -246,23 +246,9 @@ def _sort_key(choice: AutoChoice) -> tuple[Any, ...]:
 # Files.
 
 
-def _folder() -> Path | None:
-    """Return where choices are kept: the user's folder for caches, unless the environment names one."""
-    named = os.environ.get(FOLDER_VARIABLE)
-    caches = os.environ.get("XDG_CACHE_HOME", "")
-    try:
-        if named:  # a shell leaves the ~ of a quoted value, and a file of settings any, to whoever reads it
-            return Path(named).expanduser() / "auto"
-        # The specification of XDG wants a relative path to be ignored.
-        parent = Path(caches) if os.path.isabs(caches) else Path.home() / ".cache"
-    except RuntimeError:  # the user has no home
-        return None
-    return parent / "xlakernel" / "auto"
-
-
 def _files(operator: str | None) -> Iterator[tuple[Path, AutoChoice | None]]:
     """Yield the files, with the choices in them; None: it holds something else."""
-    folder = _folder()
+    folder = cache_folder("auto")
     name = "*" if operator is None else f"{_readable(operator)}-*"
     for path in sorted(folder.glob(f"{name}.json")) if folder is not None else ():
         choice = _read(path)

@@ -214,11 +214,11 @@ def _partitioned(
     return partitioned(rule.under(levels), part, [Struct((*batch, *out.shape), out.dtype) for out in outs])
 
 
-# By the start of the name of the module that the kernel's class is from; the longer first.
+# By the module and the name of the kernel's class, which is not imported for that.
 _WRAPPERS = {
-    "numba.cuda": "xlakernel.cuda.numba_cuda_kernel",
-    "numba": "xlakernel.numba.numba_kernel",
-    "warp": "xlakernel.warp.warp_kernel",
+    ("numba.core.registry", "CPUDispatcher"): "xlakernel.numba.numba_kernel",
+    ("numba.cuda.dispatcher", "CUDADispatcher"): "xlakernel.cuda.numba_cuda_kernel",
+    ("warp._src.context", "Kernel"): "xlakernel.warp.warp_kernel",
 }
 
 
@@ -284,8 +284,8 @@ class _Checked:
 
 def _wrapper_of(kernel: Any) -> str | None:
     """Return what makes a JAX function of a compiled kernel, by the library that compiled it; None: it is none."""
-    module = f"{type(kernel).__module__}."
-    return next((wrapper for library, wrapper in _WRAPPERS.items() if module.startswith(f"{library}.")), None)
+    bases = ((base.__module__, base.__qualname__) for base in type(kernel).__mro__)
+    return next((_WRAPPERS[base] for base in bases if base in _WRAPPERS), None)
 
 
 def _text(shape: Any, dtype: Any) -> str:

@@ -72,6 +72,8 @@ class NumbaFunction(Callee):
         self, compiled: Any, arguments: Sequence[Argument], kernel: str, place: str, record: str | None = None
     ) -> None:
         self.compiled = self.keep_alive = compiled
+        # With memory management, which a function that was read from disk comes without.
+        self._context = compiled.target_context.subtarget(enable_nrt=True)
         self.arguments = arguments
         self.kernel = kernel
         self.place = place
@@ -79,8 +81,8 @@ class NumbaFunction(Callee):
 
     @property
     def context(self) -> Any:
-        """The one that compiled it, with memory management: a function that was read from disk comes without."""
-        return self.compiled.target_context.subtarget(enable_nrt=True)
+        """The one that compiled it."""
+        return self._context
 
     def prepare(
         self, builder: ir.IRBuilder, frame: Frame, arrays: Mapping[Argument, Slices], attributes: Sequence[Argument]

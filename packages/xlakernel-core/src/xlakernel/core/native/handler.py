@@ -8,9 +8,7 @@ involved, unless the kernel raises (`status`).
 
 from __future__ import annotations
 
-import collections
 import contextlib
-import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,9 +25,9 @@ from .callee import Callee
 from .debug import HandlerObserver
 from .frame import I32, I64, POINTER, Buffer, Frame, answer_handshake, create_error, i64, load
 from .lock import held
-from .machine_code import load_module, pointer_to
+from .machine_code import NAME, load_module, pointer_to
 
-#: Part of every name: raise it when the emitted code changes.
+#: Part of every target's name: raise it when the emitted code does something else.
 HANDLER_VERSION = 3
 
 
@@ -68,11 +66,7 @@ def build_handler(
     if debug:
         observer = HandlerObserver(arguments, kernel, place, once=ordered, out_of_bounds=callee.out_of_bounds)
     pooled = concurrent and not ordered and lock is None and parallel.SUPPORTED
-    return _HandlerBuilder(callee, arguments, kernel, place, lock, observer, pooled, folder).build()
-
-
-# How many handlers of a kernel and of arguments there are: kernels that differ in what they close over look the same.
-_built: collections.Counter[str] = collections.Counter()
+    return _HandlerBuilder(callee, arguments, kernel, lock, observer, pooled, folder).build()
 
 
 class _HandlerBuilder:
@@ -83,7 +77,6 @@ class _HandlerBuilder:
         callee: Callee,
         arguments: Sequence[Argument],
         kernel: str,
-        place: str,
         lock: int | None,
         observer: HandlerObserver | None,
         pooled: bool,
@@ -97,15 +90,14 @@ class _HandlerBuilder:
         self.pooled = pooled
         self.folder = folder
         self.context = callee.context
-        self.symbol = _new_symbol(kernel, place, arguments)
-        self.module = self.context.create_module(self.symbol)
+        self.module = self.context.create_module(NAME)
         self.buffers = [argument for argument in arguments if argument.is_buffer]
         self.attributes = [argument for argument in arguments if not argument.is_buffer]
 
     def build(self) -> Handler:
         self._emit_handler(self._emit_run())
-        library = load_module(self.context.codegen(), self.module, self.symbol, self.folder)
-        return Handler(library.get_pointer_to_function(self.symbol), (library, self.callee.keep_alive, self.observer))
+        code = load_module(self.context.codegen(), self.module, self.folder)
+        return Handler(code.address_of(NAME), (code, self.callee.keep_alive, self.observer))
 
     def _function(self, name: str, parameters: Sequence[Any]) -> tuple[ir.Function, ir.IRBuilder]:
         function = ir.Function(self.module, ir.FunctionType(POINTER, parameters), name)
@@ -119,7 +111,7 @@ class _HandlerBuilder:
     # The handler: the handshake, the checks, and one call of `run` for the whole batch.
 
     def _emit_handler(self, run: ir.Function) -> None:
-        function, builder = self._function(self.symbol, [POINTER])
+        function, builder = self._function(NAME, [POINTER])
         (pointer,) = function.args
         extension = load(builder, pointer, abi.CALL_FRAME, "extension_start")
         with builder.if_then(cgutils.is_not_null(builder, extension), likely=False):
@@ -146,16 +138,16 @@ class _HandlerBuilder:
 
     def _emit_run_all(self, run: ir.Function) -> ir.Function:
         """Emit ``run_all(frame, total)``: the whole batch, under the lock. It is held for no longer than that."""
-        function, builder = self._function(f"{self.symbol}_run_all", [POINTER, I64])
+        function, builder = self._function(f"{NAME}_run_all", [POINTER, I64])
         function.linkage = "internal"
         builder.ret(self._call_run(builder, run, *function.args))
         return function
 
     def _emit_batch(self, builder: ir.IRBuilder, pointer: Any, run: ir.Function, total: Any) -> Any:
         """Run a batch of several slices, on XLA's thread pool if that pays; return the error."""
-        memory = cgutils.add_global_variable(self.module, I64, f"{self.symbol}_memory")
+        memory = cgutils.add_global_variable(self.module, I64, f"{NAME}_memory")
         memory.linkage, memory.initializer = "internal", i64(0)
-        run_batch = pointer_to(builder, parallel.batch_runner(self.folder), parallel.RUN_BATCH.as_pointer())
+        run_batch = pointer_to(builder, parallel.batch_runner(), parallel.RUN_BATCH.as_pointer())
         return builder.call(run_batch, [pointer, run, total, memory])
 
     def _reject(self, builder: ir.IRBuilder, frame: Frame, condition: Any, text: str) -> None:
@@ -223,7 +215,7 @@ class _HandlerBuilder:
     # run(frame, first, last): the kernel on slices first … last - 1 of the flattened batch, or on its tasks.
 
     def _emit_run(self) -> ir.Function:
-        function, builder = self._function(f"{self.symbol}_run", [POINTER, I64, I64])
+        function, builder = self._function(f"{NAME}_run", [POINTER, I64, I64])
         # A call without a batch should not pay for the address that a batch needs of this.
         function.attributes.add("alwaysinline")
         function.linkage = "internal"
@@ -260,13 +252,6 @@ class _HandlerBuilder:
             builder.store(quotient, remaining)
             for array in arrays:
                 array.advance(builder, axis, coordinate)
-
-
-def _new_symbol(kernel: str, place: str, arguments: Sequence[Argument]) -> str:
-    """Return a name that no other handler in this process has, and that most have in each process."""
-    digest = hashlib.sha256(repr((kernel, place, *arguments)).encode()).hexdigest()[:16]
-    _built[digest] += 1
-    return f"xlakernel_handler_{digest}_{_built[digest]}"
 
 
 @contextlib.contextmanager

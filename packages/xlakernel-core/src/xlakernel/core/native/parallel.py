@@ -12,11 +12,11 @@ nobody. The interpreter is not involved.
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from llvmlite import ir
@@ -24,10 +24,11 @@ from numba.core import cgutils
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 
+from ..cache_folder import cache_folder
 from ..ffi import abi
 from .frame import I32, I64, POINTER, call_api, destroy_error, i64, load, store
 from .lock import acquire, allocate, free, release
-from .machine_code import load_module
+from .machine_code import NAME, MachineCode, load_module
 
 #: Whether the operating system has the functions that are called here; elsewhere every batch is serial.
 SUPPORTED = os.name == "posix"
@@ -58,24 +59,20 @@ _VOID = ir.VoidType()
 _TASK = ir.FunctionType(_VOID, [POINTER])
 
 
-_libraries: list[Any] = []  # the one that has it, once there is one: machine code lives as long as its library
+def batch_runner() -> int:
+    """Return the address of `RUN_BATCH`, which is loaded once in a process: when the first handler is built."""
+    code: MachineCode = _code()
+    return code.address_of(f"{NAME}_run_batch")
 
 
+@functools.cache  # which keeps the machine code alive
 @global_compiler_lock
-def batch_runner(folder: Path | None) -> int:
-    """Return the address of `RUN_BATCH`, which is loaded once in a process: when the first handler is built.
-
-    Args:
-      folder: where the machine code is kept; None: nowhere.
-    """
-    if not _libraries:
-        context = cpu_target.target_context
-        module = context.create_module("xlakernel_parallel")
-        work = _emit_work(module)
-        _emit_run_batch(module, _emit_fan_out(module, work, _emit_task(module, work)))
-        _libraries.append(load_module(context.codegen(), module, "xlakernel_parallel", folder))
-    address: int = _libraries[0].get_pointer_to_function("xlakernel_run_batch")
-    return address
+def _code() -> MachineCode:
+    context = cpu_target.target_context
+    module = context.create_module(NAME)
+    work = _emit_work(module)
+    _emit_run_batch(module, _emit_fan_out(module, work, _emit_task(module, work)))
+    return load_module(context.codegen(), module, cache_folder("code"))
 
 
 # In the calling thread: measure, and decide.
@@ -292,7 +289,7 @@ def _drop(builder: ir.IRBuilder, state: Any) -> None:
 def _function(
     module: ir.Module, name: str, kind: ir.FunctionType, linkage: str = "internal"
 ) -> tuple[ir.Function, ir.IRBuilder]:
-    function = ir.Function(module, kind, f"xlakernel_{name}")
+    function = ir.Function(module, kind, f"{NAME}_{name}")
     function.linkage = linkage
     function.attributes.add("optsize")
     return function, ir.IRBuilder(function.append_basic_block("entry"))

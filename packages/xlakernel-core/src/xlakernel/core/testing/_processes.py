@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import subprocess
@@ -13,30 +14,14 @@ from pathlib import Path
 
 from ..errors import ArgumentError, KernelCheckError
 
-# What runs before the program, in each process: its number, the path of the program, and that of a file which says that
-# the processes found each other, are the arguments.
-_START = """
-import os, runpy, sys, traceback
-import jax
-jax.config.update("jax_num_cpu_devices", {devices})
-jax.config.update("jax_cpu_collectives_implementation", "gloo")
-jax.distributed.initialize("{address}", {processes}, int(sys.argv[1]), initialization_timeout=60)
-open(sys.argv[3], "w").close()
-try:
-    runpy.run_path(sys.argv[2], run_name="__main__")
-except Exception:
-    traceback.print_exc()
-    sys.stdout.flush()
-    os._exit(1)  # an orderly end waits for the other processes, which may wait for this one
-"""
-_GRACE = 3.0  # seconds for the others to say what they have to say, once a process failed
+_GRACE = 3.0  # seconds for the others to fail too and say why, once a process failed: most wait for it, and never end
 
 
 def run_in_processes(program: str, *, processes: int = 2, devices: int = 2, timeout: float = 180.0) -> list[str]:
     """Run a program in several processes of this machine, which JAX joins into one, with devices on the CPU.
 
     It is for tests of what is spread over machines: in the program, ``jax.devices()`` are those of all processes, and
-    their collectives go through gloo. No process outlives the call.
+    their collectives go through gloo. None of these processes outlives the call.
 
     Args:
       program: the text of a Python program. Each process runs all of it, after ``jax.distributed.initialize``.
@@ -49,7 +34,7 @@ def run_in_processes(program: str, *, processes: int = 2, devices: int = 2, time
 
     Raises:
       KernelCheckError: if a process fails, or the time is over; the message has what each of them printed.
-      ArgumentError: if *processes* or *devices* is less than 1.
+      ArgumentError: if *processes* or *devices* is not an integer from 1 on, or *timeout* not a number above 0.
 
     Example:
       >>> from xlakernel.core.testing import run_in_processes
@@ -58,50 +43,54 @@ def run_in_processes(program: str, *, processes: int = 2, devices: int = 2, time
       True
     """
     for name, number in (("processes", processes), ("devices", devices)):
-        if number < 1:
-            raise ArgumentError(f"run_in_processes: {name} is {number}; expected 1 or more.")
+        if not isinstance(number, int) or number < 1:
+            raise ArgumentError(f"run_in_processes: {name} is {number!r}; expected an integer from 1 on.")
+    if not isinstance(timeout, (int, float)) or not timeout > 0 or math.isinf(timeout):
+        raise ArgumentError(f"run_in_processes: timeout is {timeout!r}; expected a number of seconds above 0.")
+    end = time.monotonic() + timeout
     with tempfile.TemporaryDirectory() as folder:
         met = Path(folder, "met")
-        codes, texts = _run(program, processes, devices, timeout, met)
+        codes, texts = _run(program, processes, devices, end, met)
         # Someone may have taken the port in between, which each release of JAX says otherwise, or dies of.
-        if any(codes) and not met.exists():
-            codes, texts = _run(program, processes, devices, timeout, met)
+        if any(codes) and not met.exists() and time.monotonic() < end:
+            codes, texts = _run(program, processes, devices, end, met)
     if any(codes):
         said = "\n".join(f"process {i}, exit code {codes[i]}:\n{text}" for i, text in enumerate(texts))
         raise KernelCheckError(f"run_in_processes: a process failed, or took more than {timeout:g} s.\n{said}")
     return texts
 
 
-def _run(program: str, processes: int, devices: int, timeout: float, met: Path) -> tuple[list[int], list[str]]:
+def _run(program: str, processes: int, devices: int, end: float, met: Path) -> tuple[list[int], list[str]]:
     folder = met.parent
     path = folder / "program.py"
     path.write_text(program, "utf-8")
-    start = _START.format(devices=devices, processes=processes, address=f"127.0.0.1:{_free_port()}")
+    address = f"127.0.0.1:{_free_port()}"
     flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if "device_count" not in flag]
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": " ".join(flags), "PYTHONIOENCODING": "utf-8"}
     texts = [folder / f"{i}.txt" for i in range(processes)]  # a pipe that nobody reads would fill up
     running: list[subprocess.Popen[bytes]] = []
     try:
         for i, text in enumerate(texts):
-            command = [sys.executable, "-c", start, str(i), str(path), str(met)]
+            arguments = [address, str(processes), str(i), str(devices), str(met), str(path)]
+            command = [sys.executable, "-P", str(Path(__file__).with_name("_process.py")), *arguments]
             with text.open("w") as file:
                 running.append(subprocess.Popen(command, env=environment, stdout=file, stderr=subprocess.STDOUT))
-        _wait(running, timeout)
+        _wait(running, end)
     finally:
         for process in running:
             process.kill()
             process.wait()
-    return [process.returncode for process in running], [text.read_text("utf-8") for text in texts]
+    codes = [process.returncode for process in running]
+    return codes, [text.read_text("utf-8", "backslashreplace") for text in texts]
 
 
-def _wait(running: Sequence[subprocess.Popen[bytes]], timeout: float) -> None:
-    end = time.monotonic() + timeout
+def _wait(running: Sequence[subprocess.Popen[bytes]], end: float) -> None:
     has_failed = False
     while time.monotonic() < end:
         codes = [process.poll() for process in running]
         if None not in codes:
             return
-        if any(codes) and not has_failed:  # the others would wait for it until the end
+        if any(codes) and not has_failed:
             has_failed = True
             end = min(end, time.monotonic() + _GRACE)
         time.sleep(0.02)
