@@ -132,11 +132,23 @@ def _known_weights(matrix: Format) -> jax.Array:
     """
     if matrix.homogeneous or not jnp.issubdtype(matrix.dtype, jnp.inexact):
         return matrix.data
+    return _weights_of_entries(matrix)
+
+
+@jax.jit
+def _weights_of_entries(matrix: Format) -> jax.Array:
     return jnp.where(matrix._is_entry(), matrix.data, 0)
 
 
 def _at_places(matrix: Format, function: Callable[[jax.Array], jax.Array]) -> jax.Array:
     """Return a function of the elements, at the first entry of each place; 0 at its others and at padding."""
+    sums, shown, order = _sums_of_places(matrix)
+    return _put_back(function(sums), shown, order)
+
+
+@jax.jit
+def _sums_of_places(matrix: Format) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return the element at each entry's place, sorted by places; which of them are shown; and the entries' order."""
     row, column = matrix.coordinates()
     *place, order = jax.lax.sort((row, column, jnp.arange(matrix.nnz)), num_keys=2)
     is_first = jnp.ones(matrix.nnz, bool).at[1:].set((place[0][1:] != place[0][:-1]) | (place[1][1:] != place[1][:-1]))
@@ -145,7 +157,13 @@ def _at_places(matrix: Format, function: Callable[[jax.Array], jax.Array]) -> ja
     sums = jnp.zeros(matrix.nnz, accumulator(matrix.dtype)).at[number].add(weights)[number].astype(matrix.dtype)
     # Powers and their derivatives may be infinite at 0, so they are taken at 1 where they do not matter.
     shown = is_first & (place[0] < matrix.shape[0])
-    found = jnp.where(shown, function(jnp.where(shown, sums, 1)), 0)
+    return jnp.where(shown, sums, 1), shown, order
+
+
+@jax.jit
+def _put_back(found: jax.Array, shown: jax.Array, order: jax.Array) -> jax.Array:
+    """Return what was found, in the order that the entries had, and 0 where it is not shown."""
+    found = jnp.where(shown, found, 0)
     return jnp.zeros_like(found).at[order].set(found, unique_indices=True)
 
 
@@ -180,11 +198,16 @@ def _factor_of(matrix: Format, sign: str, other: Any) -> Any:
         )
     if not other.size:  # of an empty array JAX gathers nothing, not even padding
         return jnp.ones(matrix.nnz, other.dtype)
-    row, column = matrix.coordinates()
-    other = other.reshape((1,) * (2 - other.ndim) + other.shape)
-    row = row if other.shape[0] > 1 else jnp.zeros_like(row)
-    column = column if other.shape[1] > 1 else jnp.zeros_like(column)
-    return other.at[row, column].get(mode="fill", fill_value=1)
+    return _elements_at(other, *matrix.coordinates())
+
+
+@jax.jit
+def _elements_at(dense: jax.Array, row: jax.Array, column: jax.Array) -> jax.Array:
+    """Return the elements of an array that broadcasts to the matrix's shape; for padding 1."""
+    dense = dense.reshape((1,) * (2 - dense.ndim) + dense.shape)
+    row = row if dense.shape[0] > 1 else jnp.zeros_like(row)
+    column = column if dense.shape[1] > 1 else jnp.zeros_like(column)
+    return dense.at[row, column].get(mode="fill", fill_value=1)
 
 
 def _with_same_structure(matrix: Format, sign: str, other: Any) -> Any:

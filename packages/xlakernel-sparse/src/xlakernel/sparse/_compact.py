@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Self
 
 import jax
@@ -48,10 +49,8 @@ class CompactArray(EventArray):
         raw = BinaryArray(value).operand_array()
         if raw.ndim != 1:
             raise ShapeError(f"CompactArray: value has the shape {raw.shape}; expected a vector.")
-        active = raw != 0
-        (length,) = raw.shape
-        indices, count = _compacted(active, jnp.arange(length, dtype=jnp.int32))
-        self._set(indices=indices, count=count, _length=int(length))
+        indices, count = _active_numbers(raw)
+        self._set(indices=indices, count=count, _length=int(raw.shape[0]))
 
     @classmethod
     def from_indices(cls, indices: Any, size: int, count: Any = None) -> Self:
@@ -86,9 +85,7 @@ class CompactArray(EventArray):
     @property
     def value(self) -> jax.Array:
         """The array as a plain one, of bool."""
-        counted = jnp.arange(self.indices.shape[0]) < self.count
-        place = jnp.where(counted, self.indices, self._length)
-        return jnp.zeros(self._length, bool).at[place].set(True, mode="drop")
+        return _is_active(self.indices, self.count, self._length)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -110,6 +107,18 @@ class CompactArray(EventArray):
         """Return the array that was flattened; for JAX."""
         indices, count = leaves
         return object.__new__(cls)._set(indices=indices, count=count, _length=length)
+
+
+@jax.jit
+def _active_numbers(raw: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return _compacted(raw != 0, jnp.arange(raw.shape[0], dtype=jnp.int32))
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _is_active(indices: jax.Array, count: jax.Array, length: int) -> jax.Array:
+    counted = jnp.arange(indices.shape[0]) < count
+    place = jnp.where(counted, indices, length)
+    return jnp.zeros(length, bool).at[place].set(True, mode="drop")
 
 
 def _compacted(active: jax.Array, numbers: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +19,12 @@ from ._validation import check_compressed_values, should_check, three_arrays
 from .operators.arguments import check_data, check_shape, check_structure
 from .operators.compact import compact_csrmv
 from .operators.conversion import csr_to_csc, sort_entries
-from .operators.entries import rows_of_entries
+from .operators.entries import in_order, rows_of_entries
 from .operators.operand import BINARY, Operand
 from .operators.product import PRODUCTS
+
+if TYPE_CHECKING:
+    from ._coo import COO
 
 
 class Compressed(SparseMatrix):
@@ -160,15 +163,15 @@ class Compressed(SparseMatrix):
         if isinstance(matrix, Compressed):
             arrays = csr_to_csc(matrix.data, *matrix.structure, shape=matrix.line_shape)
             return cls(arrays, shape=matrix.shape, check=False)
-        return cls._of_entries(matrix)
+        return cls._of_entries(matrix.tocoo())
 
     @classmethod
-    def _of_entries(cls, matrix: SparseMatrix) -> Self:
-        """Sort entries by lines."""
-        line, place = matrix.coordinates() if cls._axis == 0 else matrix.coordinates()[::-1]
-        indices, indptr, permutation = sort_entries(line, place, _line_shape(cls._axis, matrix.shape))
-        data = matrix.data if matrix.homogeneous else matrix.data[permutation]
-        return cls((data, indices, indptr), shape=matrix.shape, check=False)
+    def _of_entries(cls, entries: COO, *, in_range: bool = False) -> Self:
+        line, place = entries.coordinates() if cls._axis == 0 else entries.coordinates()[::-1]
+        shape = _line_shape(cls._axis, entries.shape)
+        indices, indptr, permutation = sort_entries(line, place, shape, in_range=in_range)
+        data = entries.data if entries.homogeneous else in_order(entries.data, permutation)
+        return cls((data, indices, indptr), shape=entries.shape, check=False)
 
     def to_scipy(self) -> Any:
         """Return a sparse array of SciPy's of the same format, on the host and without padding.

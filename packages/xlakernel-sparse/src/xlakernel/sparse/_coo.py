@@ -107,6 +107,10 @@ class COO(SparseMatrix):
             return matrix
         return cls((matrix.data, *matrix.coordinates()), shape=matrix.shape, check=False)
 
+    @classmethod
+    def _of_entries(cls, entries: COO, *, in_range: bool = False) -> COO:
+        return entries
+
     def to_scipy(self) -> Any:
         """Return a sparse array of SciPy's of the same format, on the host and without padding.
 

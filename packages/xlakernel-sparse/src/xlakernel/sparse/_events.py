@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import functools
 import operator
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Self
@@ -340,7 +341,7 @@ class BitPackedArray(EventArray):
         array = _checked(type(self), value, real=True)
         if array.ndim == 0:
             raise ShapeError("BitPackedArray: value has no dimension; expected at least one, which is packed.")
-        self._set(words=_pack(array != 0), _length=int(array.shape[-1]))
+        self._set(words=_pack(array), _length=int(array.shape[-1]))
 
     @classmethod
     def from_words(cls, words: Any, size: int) -> Self:
@@ -368,8 +369,7 @@ class BitPackedArray(EventArray):
     @property
     def value(self) -> jax.Array:
         """The array as a plain one, of bool."""
-        bits = (self.words[..., None] >> jnp.arange(_WORD, dtype=jnp.uint32)) & 1
-        return bits.reshape(*bits.shape[:-2], bits.shape[-2] * _WORD)[..., : self._length].astype(bool)
+        return _unpack(self.words, self._length)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -391,7 +391,15 @@ class BitPackedArray(EventArray):
         return object.__new__(cls)._set(words=leaves[0], _length=length)
 
 
-def _pack(active: jax.Array) -> jax.Array:
+@functools.partial(jax.jit, static_argnums=1)
+def _unpack(words: jax.Array, length: int) -> jax.Array:
+    bits = (words[..., None] >> jnp.arange(_WORD, dtype=jnp.uint32)) & 1
+    return bits.reshape(*bits.shape[:-2], bits.shape[-2] * _WORD)[..., :length].astype(bool)
+
+
+@jax.jit
+def _pack(array: jax.Array) -> jax.Array:
+    active = array != 0
     length = active.shape[-1]
     padding = [(0, 0)] * (active.ndim - 1) + [(0, -length % _WORD)]
     bits = jnp.pad(active, padding).astype(jnp.uint32).reshape(*active.shape[:-1], -(-length // _WORD), _WORD)

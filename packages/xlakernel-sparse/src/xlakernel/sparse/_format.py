@@ -15,6 +15,7 @@ from .operators.operand import Operand
 
 if TYPE_CHECKING:
     from ._compact import CompactArray
+    from ._coo import COO
     from ._matrix import SparseMatrix
 
 
@@ -73,6 +74,11 @@ class Format(abc.ABC):
     @abc.abstractmethod
     def _convert(cls, matrix: SparseMatrix) -> Self:
         """Return *matrix* in this format."""
+
+    @classmethod
+    @abc.abstractmethod
+    def _of_entries(cls, entries: COO, *, in_range: bool = False) -> Self:
+        """Return *entries* in this format; *in_range* says that none needs to be looked at."""
 
     @property
     @abc.abstractmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -34,16 +35,23 @@ def coordinates_of_dense(who: str, dense: Any, nnz: int | None) -> Coordinates:
                 "make room for, with nnz=, or convert outside of jit."
             )
         nnz = int(found)
-    elif not traced and found > nnz:
+    elif not traced and int(found) > nnz:
         raise ShapeError(f"{who}: nnz is {nnz}, but {found} elements are not zero.")
+    data, row, col = _nonzero_elements(dense, nnz)
+    if traced:
+        data = _spoil(who, data, found > nnz)
+    return data, row, col
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _nonzero_elements(dense: jax.Array, nnz: int) -> Coordinates:
+    """Return *nnz* elements that are not zero, by rows, and behind them padding."""
     if dense.size:
         row, col = jnp.nonzero(dense, size=nnz, fill_value=dense.shape)
         data = dense.at[row, col].get(mode="fill", fill_value=0)
     else:  # for an empty array JAX fills with 0, and gathers nothing
         row, col = (jnp.full(nnz, extent) for extent in dense.shape)
         data = jnp.zeros(nnz, dense.dtype)
-    if traced:
-        data = _spoil(who, data, found > nnz)
     return data, row.astype(jnp.int32), col.astype(jnp.int32)
 
 
@@ -63,11 +71,17 @@ def coordinates_of_bcoo(who: str, bcoo: Any) -> Coordinates:
     from jax.experimental.sparse import BCOO
 
     _check_kind(who, bcoo, BCOO)
-    row, col = bcoo.indices[:, 0], bcoo.indices[:, 1]
-    rows, columns = bcoo.shape
     check_room(who, "rows and columns", bcoo.indices.dtype, max(bcoo.shape))
+    return bcoo.data, *_rows_and_columns(bcoo.indices, bcoo.shape)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _rows_and_columns(indices: jax.Array, shape: tuple[int, int]) -> tuple[jax.Array, jax.Array]:
+    """Return the row and the column of each entry; those of *shape* where one is out of range."""
+    row, col = indices[:, 0], indices[:, 1]
+    rows, columns = shape
     outside = (row >= rows) | (col >= columns)
-    return bcoo.data, jnp.where(outside, rows, row), jnp.where(outside, columns, col)
+    return jnp.where(outside, rows, row), jnp.where(outside, columns, col)
 
 
 def rows_of_bcsr(who: str, bcsr: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -76,8 +90,13 @@ def rows_of_bcsr(who: str, bcsr: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
 
     _check_kind(who, bcsr, BCSR)
     check_room(who, "numbers of entries", bcsr.indptr.dtype, bcsr.indices.shape[0])
-    is_entry = jnp.arange(bcsr.indices.shape[0]) < bcsr.indptr[-1]
-    return bcsr.data, jnp.where(is_entry, bcsr.indices, 0), bcsr.indptr
+    return bcsr.data, _without_padding(bcsr.indices, bcsr.indptr), bcsr.indptr
+
+
+@jax.jit
+def _without_padding(indices: jax.Array, indptr: jax.Array) -> jax.Array:
+    """Return the indices, where those of padding, which are out of range, are 0."""
+    return jnp.where(jnp.arange(indices.shape[0]) < indptr[-1], indices, 0)
 
 
 def _check_kind(who: str, matrix: Any, kind: Any) -> None:

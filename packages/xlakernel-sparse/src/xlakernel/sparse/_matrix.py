@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import functools
 import math
 import operator
 from typing import TYPE_CHECKING, Any, Self
@@ -119,8 +120,7 @@ class SparseMatrix(Arithmetic):
 
     def todense(self) -> jax.Array:
         """Return the matrix as a dense array, ``(rows, columns)``."""
-        row, column = self.coordinates()
-        return jnp.zeros(self.shape, self.dtype).at[row, column].add(self.data, mode="drop")
+        return _dense(self)
 
     def toarray(self) -> jax.Array:
         """Return the matrix as a dense array, ``(rows, columns)``: `todense` by the name that SciPy prefers."""
@@ -172,12 +172,7 @@ class SparseMatrix(Arithmetic):
           offset: 0 for the main diagonal, above it positive, below it negative.
         """
         rows, columns = self.shape
-        offset = max(-rows, min(operator.index(offset), columns))  # beyond these diagonals are empty
-        first = max(-offset, 0)
-        length = max(min(rows - first, columns - max(offset, 0)), 0)
-        row, column = self.coordinates()
-        place = jnp.where((column - row == offset) & (row < rows), row - first, length)
-        return jnp.zeros(length, self.dtype).at[place].add(self.data, mode="drop")
+        return _diagonal(self, max(-rows, min(operator.index(offset), columns)))  # beyond these diagonals are empty
 
     # From and to others.
 
@@ -197,7 +192,8 @@ class SparseMatrix(Arithmetic):
           DtypeError: if its dtype is not supported.
         """
         data, row, col = _interchange.coordinates_of_dense(f"{cls.__name__}.from_dense", dense, nnz)
-        return cls._of_coordinates(data, row, col, np.shape(dense))
+        entries = FORMATS["COO"]((data, row, col), shape=np.shape(dense), check=False)
+        return cls._of_entries(entries, in_range=True)
 
     @classmethod
     def from_scipy(cls, matrix: Any) -> Self:
@@ -226,7 +222,7 @@ class SparseMatrix(Arithmetic):
           ShapeError: if it is no matrix, or has batch or dense dimensions.
         """
         data, row, col = _interchange.coordinates_of_bcoo(f"{cls.__name__}.from_bcoo", matrix)
-        return cls._of_coordinates(data, row, col, matrix.shape)
+        return cls._of_entries(FORMATS["COO"]((data, row, col), shape=matrix.shape))
 
     @classmethod
     def from_bcsr(cls, matrix: Any) -> Self:
@@ -282,11 +278,7 @@ class SparseMatrix(Arithmetic):
         of_places, of_weights = _random.split_key(who, key)
         row, col = _random.draw_structure(who, of_places, shape, density, per_row)
         data = _random.draw_data(who, of_weights, weights, row.shape[0], dtype)
-        return cls._convert(FORMATS["COO"]((data, row, col), shape=shape, check=False))
-
-    @classmethod
-    def _of_coordinates(cls, data: Any, row: Any, col: Any, shape: Any) -> Self:
-        return cls._convert(FORMATS["COO"]((data, row, col), shape=shape))
+        return cls._of_entries(FORMATS["COO"]((data, row, col), shape=shape, check=False), in_range=True)
 
     def tocsr(self) -> CSR:
         """Return the matrix in compressed rows; those of columns ascend within each, coordinates keep their order."""
@@ -337,3 +329,19 @@ class SparseMatrix(Arithmetic):
 
     def _checked_data(self, data: Any) -> jax.Array:
         return check_data(f"{type(self).__name__}.with_data", data, self.nnz)
+
+
+@jax.jit
+def _dense(matrix: SparseMatrix) -> jax.Array:
+    row, column = matrix.coordinates()
+    return jnp.zeros(matrix.shape, matrix.dtype).at[row, column].add(matrix.data, mode="drop")
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _diagonal(matrix: SparseMatrix, offset: int) -> jax.Array:
+    rows, columns = matrix.shape
+    first = max(-offset, 0)
+    length = max(min(rows - first, columns - max(offset, 0)), 0)
+    row, column = matrix.coordinates()
+    place = jnp.where((column - row == offset) & (row < rows), row - first, length)
+    return jnp.zeros(length, matrix.dtype).at[place].add(matrix.data, mode="drop")

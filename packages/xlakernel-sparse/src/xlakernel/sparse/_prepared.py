@@ -15,6 +15,7 @@ from jax import lax
 from .operators.blocks import make_blocks
 from .operators.conversion import csr_transpose
 from .operators.dtypes import accumulator
+from .operators.entries import in_order
 from .operators.operand import Operand
 from .operators.prepared import PREPARED_PRODUCTS
 
@@ -39,7 +40,7 @@ class Order(NamedTuple):
 
     def with_data(self, data: jax.Array) -> Order:
         """Return the same order of the matrix with these weights."""
-        return self._replace(data=None if data.shape == (1,) else lax.stop_gradient(data)[self.permutation])
+        return self._replace(data=None if data.shape == (1,) else in_order(lax.stop_gradient(data), self.permutation))
 
 
 class Prepared(NamedTuple):
@@ -69,7 +70,7 @@ def prepare(
         dtype = accumulator(data.dtype)
         own = make_blocks(indices, indptr, shape=shape, dtype=dtype)
         mirrored = make_blocks(mirror.indices, mirror.indptr, shape=shape[::-1], dtype=dtype)
-        permutation = mirror.permutation[mirrored.permutation]
+        permutation = in_order(mirror.permutation, mirrored.permutation)
         in_blocks = Order(*own), Order(*mirrored._replace(permutation=permutation))
     return Prepared(mirror, in_blocks).with_data(data)
 

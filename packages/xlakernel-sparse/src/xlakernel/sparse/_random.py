@@ -19,14 +19,14 @@ import numpy as np
 from xlakernel.core.errors import ArgumentError, InputError
 
 
-def split_key(who: str, key: Any) -> jax.Array:
+def split_key(who: str, key: Any) -> tuple[jax.Array, jax.Array]:
     """Return two keys.
 
     Raises:
       InputError: if *key* is none of `jax.random`.
     """
     try:
-        return jax.random.split(key)
+        return _two_keys(key)
     except (TypeError, ValueError) as error:
         raise InputError(
             f"{who}: key is {reprlib.repr(key)} of type {type(key).__name__}; expected one key of jax.random, as "
@@ -54,8 +54,7 @@ def draw_structure(
     if per_row is not None:
         if isinstance(per_row, bool) or not isinstance(per_row, (int, np.integer)) or not 0 <= per_row <= columns:
             raise ArgumentError(f"{who}: per_row is {per_row!r}; allowed: integers from 0 to {columns}, the columns.")
-        number = int(per_row)
-        return jnp.repeat(jnp.arange(rows, dtype=jnp.int32), number), _distinct_in_rows(key, number, shape).reshape(-1)
+        return _distinct_in_rows(key, int(per_row), shape)
     assert density is not None
     if not 0 <= density <= 1:
         raise ArgumentError(f"{who}: density is {density!r}; allowed: 0 to 1.")
@@ -77,6 +76,12 @@ def draw_data(who: str, key: Any, weights: Any, number: int, dtype: Any) -> jax.
     return drawn
 
 
+@jax.jit
+def _two_keys(key: Any) -> tuple[jax.Array, jax.Array]:
+    first, second = jax.random.split(key)
+    return first, second
+
+
 @functools.partial(jax.jit, static_argnums=(1, 2))  # outside of jit each call would compile its while_loop anew
 def _distinct(key: Any, number: int, shape: tuple[int, ...]) -> tuple[jax.Array, ...]:
     """Draw *number* different places of an array of this shape, sorted."""
@@ -88,11 +93,11 @@ def _distinct(key: Any, number: int, shape: tuple[int, ...]) -> tuple[jax.Array,
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
-def _distinct_in_rows(key: Any, number: int, shape: tuple[int, int]) -> jax.Array:
+def _distinct_in_rows(key: Any, number: int, shape: tuple[int, int]) -> tuple[jax.Array, jax.Array]:
     """Draw *number* different columns for each row, sorted."""
     rows, columns = shape
-    places: jax.Array = jax.vmap(lambda key: _distinct(key, number, (columns,))[0])(jax.random.split(key, rows))
-    return places
+    places = jax.vmap(lambda key: _distinct(key, number, (columns,))[0])(jax.random.split(key, rows))
+    return jnp.repeat(jnp.arange(rows, dtype=jnp.int32), number), places.reshape(-1)
 
 
 def _draw(key: Any, number: int, shape: tuple[int, ...]) -> tuple[jax.Array, ...]:

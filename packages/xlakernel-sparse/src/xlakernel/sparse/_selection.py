@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ import numpy as np
 from xlakernel.core.errors import ArgumentError, StructureError
 
 from ._events import BinaryArray
+from .operators.entries import in_order
 
 if TYPE_CHECKING:
     from ._compressed import Compressed
@@ -74,8 +76,13 @@ def _number(who: str, index: Any, extent: int) -> Any:
 def _line(who: str, matrix: SparseMatrix, axis: int, index: Any) -> jax.Array:
     """Return a row or a column as a dense vector: the product with the event that asks for it."""
     extent = matrix.shape[axis]
-    event = BinaryArray(jnp.arange(extent) == _number(who, index, extent))
+    event = BinaryArray(_is_number_of(_number(who, index, extent), extent))
     return event @ matrix if axis == 0 else matrix @ event  # type: ignore[no-any-return]
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _is_number_of(number: jax.Array, extent: int) -> jax.Array:
+    return jnp.arange(extent) == number
 
 
 def _elements(who: str, line: jax.Array, chosen: Any) -> jax.Array:
@@ -95,11 +102,13 @@ def _submatrix(who: str, matrix: SparseMatrix, chosen: Mapping[int, Any]) -> Spa
         )
     # The weights may be traced where the structure is known: what is selected from are the numbers of the entries.
     with jax.ensure_compile_time_eval():
-        entries = jnp.arange(matrix.nnz, dtype="int32" if matrix.nnz <= np.iinfo(np.int32).max else "int64")
+        # Of an array of NumPy's as it is, the constructor would compile a program that copies it.
+        dtype = "int32" if matrix.nnz <= np.iinfo(np.int32).max else "int64"
+        entries = jax.device_put(np.arange(matrix.nnz, dtype=dtype))
         part = type(matrix)((entries, *matrix.structure), shape=matrix.shape, check=False)
         for axis, lines in numbers.items():
             part = _lines(part, axis, lines)
-    return part.with_data(matrix.data if matrix.homogeneous else matrix.data[part.data])
+    return part.with_data(matrix.data if matrix.homogeneous else in_order(matrix.data, part.data))
 
 
 def _lines(matrix: SparseMatrix, axis: int, numbers: np.ndarray) -> SparseMatrix:
@@ -110,7 +119,7 @@ def _lines(matrix: SparseMatrix, axis: int, numbers: np.ndarray) -> SparseMatrix
     ends = np.cumsum(lengths)
     # The entries of line after line: each line's counts on from where it begins.
     entries = np.arange(ends[-1] if ends.size else 0) + np.repeat(indptr[:-1][numbers] - (ends - lengths), lengths)
-    data = by_lines.data if by_lines.homogeneous else by_lines.data[entries]
+    data = by_lines.data if by_lines.homogeneous else in_order(by_lines.data, entries)
     shape = tuple(len(numbers) if i == axis else extent for i, extent in enumerate(matrix.shape))
     arrays = data, indices[entries], np.concatenate([[0], ends]).astype(indptr.dtype)
     return type(matrix)._convert(type(by_lines)(arrays, shape=shape, check=False))

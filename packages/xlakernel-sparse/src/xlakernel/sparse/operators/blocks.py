@@ -7,6 +7,7 @@ an entry is in.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -54,6 +55,7 @@ def bytes_of(dtype: Any) -> int:
     return 8 if dtype.kind in "iu" else dtype.itemsize
 
 
+@functools.partial(jax.jit, static_argnames=("shape", "dtype"))
 def make_blocks(indices: jax.Array, indptr: jax.Array, *, shape: tuple[int, int], dtype: Any) -> Blocks:
     """Sort the entries of a compressed matrix by column block, for products that are summed in *dtype*.
 

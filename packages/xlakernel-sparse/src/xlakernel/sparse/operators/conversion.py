@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -104,7 +105,12 @@ def _structs(indices: Any, indptr: Any, shape: tuple[int, int]) -> list[Any]:
 
 
 def sort_entries(
-    line: jax.Array, place: jax.Array, shape: tuple[int, int], *, dispatch: Any = None
+    line: jax.Array,
+    place: jax.Array,
+    shape: tuple[int, int],
+    *,
+    in_range: bool = False,
+    dispatch: Any = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Sort entries in coordinates by lines.
 
@@ -112,6 +118,7 @@ def sort_entries(
       line: the line of each entry, ``(nnz,)``; that of padding is out of range.
       place: its place within the line, likewise.
       shape: how many lines there are, and how many places a line has.
+      in_range: whether it is certain that no line is negative, or more than how many lines there are.
       dispatch: that of the primitive which asks for it; None: what context and defaults choose.
 
     Returns:
@@ -120,7 +127,8 @@ def sort_entries(
     """
     lines, places = shape
     entries = line.shape[0]
-    line = jnp.where((line >= 0) & (line < lines), line, lines)  # kernels count without looking
+    if not in_range:
+        line = _brought_into_range(line, lines)  # kernels count without looking
     # In a matrix of one row, transposing sorts by columns, which here are the lines; padding has one of its own.
     check_room("the sorting of entries", "numbers of entries", "int64", entries)
     everything = jnp.array([0, entries], line.dtype if fits(entries, line.dtype) else jnp.int64)
@@ -132,8 +140,22 @@ def sort_entries(
         outs = _structs(line, everything, one_row)
         found = structure_transpose.primitive.bind(line, everything, outs=outs, dispatch=dispatch, shape=one_row)
     _, indptr, permutation = found
+    return *_sorted_structure(place, indptr, permutation, places), permutation
+
+
+@jax.jit
+def _brought_into_range(line: jax.Array, lines: int) -> jax.Array:
+    """Return the numbers of lines, where all that are out of range are *lines*."""
+    return jnp.where((line >= 0) & (line < lines), line, lines)
+
+
+@functools.partial(jax.jit, static_argnums=3)
+def _sorted_structure(
+    place: jax.Array, indptr: jax.Array, permutation: jax.Array, places: int
+) -> tuple[jax.Array, jax.Array]:
+    """Return the index arrays of a compressed matrix; the last line of *indptr* is that of padding."""
     place = place[permutation]
-    return jnp.where(place < places, place, 0), indptr[:-1], permutation
+    return jnp.where(place < places, place, 0), indptr[:-1]
 
 
 @matrix_transpose.def_jvp_rule

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
 
+@functools.partial(jax.jit, static_argnums=1)
 def rows_of_entries(indptr: jax.Array, entries: int) -> jax.Array:
     """Return the row of each entry, ``(entries,)``, of the dtype of *indptr*; for padding the number of rows."""
     # An entry's row is the number of rows that end before it; empty rows end where they begin.
     ends = jnp.zeros(entries + 1, indptr.dtype).at[indptr[1:]].add(1, mode="drop")
     return jnp.cumsum(ends[:entries], dtype=indptr.dtype)
+
+
+@jax.jit
+def in_order(array: jax.Array, entries: jax.Array) -> jax.Array:
+    """Return the elements of *array* that belong to the entries of these numbers."""
+    return array[entries]
