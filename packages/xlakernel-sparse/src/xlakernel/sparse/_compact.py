@@ -85,7 +85,7 @@ class CompactArray(EventArray):
     @property
     def value(self) -> jax.Array:
         """The array as a plain one, of bool."""
-        return _is_active(self.indices, self.count, self._length)
+        return _is_active(self.indices, self.count, self._length)  # type: ignore[no-any-return]
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -369,7 +369,7 @@ class BitPackedArray(EventArray):
     @property
     def value(self) -> jax.Array:
         """The array as a plain one, of bool."""
-        return _unpack(self.words, self._length)
+        return _unpack(self.words, self._length)  # type: ignore[no-any-return]
 
     @property
     def shape(self) -> tuple[int, ...]:

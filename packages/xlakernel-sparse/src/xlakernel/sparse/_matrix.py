@@ -120,7 +120,7 @@ class SparseMatrix(Arithmetic):
 
     def todense(self) -> jax.Array:
         """Return the matrix as a dense array, ``(rows, columns)``."""
-        return _dense(self)
+        return _dense(self)  # type: ignore[no-any-return]
 
     def toarray(self) -> jax.Array:
         """Return the matrix as a dense array, ``(rows, columns)``: `todense` by the name that SciPy prefers."""
@@ -172,7 +172,8 @@ class SparseMatrix(Arithmetic):
           offset: 0 for the main diagonal, above it positive, below it negative.
         """
         rows, columns = self.shape
-        return _diagonal(self, max(-rows, min(operator.index(offset), columns)))  # beyond these diagonals are empty
+        offset = max(-rows, min(operator.index(offset), columns))  # beyond these diagonals are empty
+        return _diagonal(self, offset)  # type: ignore[no-any-return]
 
     # From and to others.
 
