@@ -49,7 +49,7 @@ class CompactArray(EventArray):
         raw = BinaryArray(value).operand_array()
         if raw.ndim != 1:
             raise ShapeError(f"CompactArray: value has the shape {raw.shape}; expected a vector.")
-        indices, count = _active_numbers(raw)
+        indices, count = _active_numbers(jax.lax.stop_gradient(raw))
         self._set(indices=indices, count=count, _length=int(raw.shape[0]))
 
     @classmethod

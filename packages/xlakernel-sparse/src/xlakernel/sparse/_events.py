@@ -341,7 +341,7 @@ class BitPackedArray(EventArray):
         array = _checked(type(self), value, real=True)
         if array.ndim == 0:
             raise ShapeError("BitPackedArray: value has no dimension; expected at least one, which is packed.")
-        self._set(words=_pack(array), _length=int(array.shape[-1]))
+        self._set(words=_pack(jax.lax.stop_gradient(array)), _length=int(array.shape[-1]))
 
     @classmethod
     def from_words(cls, words: Any, size: int) -> Self:

@@ -37,22 +37,30 @@ def coordinates_of_dense(who: str, dense: Any, nnz: int | None) -> Coordinates:
         nnz = int(found)
     elif not traced and int(found) > nnz:
         raise ShapeError(f"{who}: nnz is {nnz}, but {found} elements are not zero.")
-    data, row, col = _nonzero_elements(dense, nnz)
+    # Of a program with a derivative even the integers have one, which operators would refuse.
+    row, col = _nonzero_places(jax.lax.stop_gradient(dense), nnz)
+    data = _elements_at(dense, row, col)
     if traced:
         data = _spoil(who, data, found > nnz)
     return data, row, col
 
 
 @functools.partial(jax.jit, static_argnums=1)
-def _nonzero_elements(dense: jax.Array, nnz: int) -> Coordinates:
-    """Return *nnz* elements that are not zero, by rows, and behind them padding."""
+def _nonzero_places(dense: jax.Array, nnz: int) -> tuple[jax.Array, jax.Array]:
+    """Return the rows and columns of *nnz* elements that are not zero, by rows, and behind them padding."""
     if dense.size:
         row, col = jnp.nonzero(dense, size=nnz, fill_value=dense.shape)
-        data = dense.at[row, col].get(mode="fill", fill_value=0)
-    else:  # for an empty array JAX fills with 0, and gathers nothing
+    else:  # for an empty array JAX fills with 0
         row, col = (jnp.full(nnz, extent) for extent in dense.shape)
-        data = jnp.zeros(nnz, dense.dtype)
-    return data, row.astype(jnp.int32), col.astype(jnp.int32)
+    return row.astype(jnp.int32), col.astype(jnp.int32)
+
+
+@jax.jit
+def _elements_at(dense: jax.Array, row: jax.Array, col: jax.Array) -> jax.Array:
+    """Return the elements at these places; 0 where they are out of range."""
+    if not dense.size:  # JAX gathers nothing
+        return jnp.zeros(row.shape, dense.dtype)
+    return dense.at[row, col].get(mode="fill", fill_value=0)
 
 
 def _spoil(who: str, data: jax.Array, condition: jax.Array) -> jax.Array:
