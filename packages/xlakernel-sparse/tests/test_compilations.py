@@ -38,7 +38,7 @@ def test_uses_of_a_matrix(matrix, compilations, use, most):
 
 def test_making_one(compilations):
     dense, key = jnp.eye(41, 47), jax.random.key(0)
-    assert 0 < compilations(lambda: CSR.from_dense(dense)) <= 6
+    assert 0 < compilations(lambda: CSR.from_dense(dense)) <= 7
     assert 0 < compilations(lambda: CSR.random(key, (37, 47), density=0.2)) <= 7
 
 
