@@ -219,6 +219,23 @@ def test_a_cache_that_cannot_be_written_is_no_cache(tmp_path, monkeypatch):
     assert call(np.ones(1, np.float32)) == 2
 
 
+def run_twice(folder, program):
+    """Run a program in two processes that have one folder for machine code; yield how each of them ended."""
+    (folder / "script.py").write_text(program)
+    settings = {"JAX_PLATFORMS": "cpu", "NUMBA_CACHE_DIR": str(folder / "cache")}
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, str(folder / "script.py")],
+            env={**os.environ, **settings},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        yield done
+
+
 THREADS = """
 import jax.numpy as jnp
 import numba
@@ -241,16 +258,31 @@ print(numba.threading_layer())
 
 def test_a_kernel_whose_helper_is_parallel_is_loaded_from_disk(tmp_path):
     """The first parallel code of the second process: https://github.com/numba/numba/issues/8578."""
-    (tmp_path / "script.py").write_text(THREADS)
-    settings = {"JAX_PLATFORMS": "cpu", "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
-    for _ in range(2):
-        done = subprocess.run(
-            [sys.executable, str(tmp_path / "script.py")],
-            env={**os.environ, **settings},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-    assert len(list(tmp_path.rglob("script.*.nbc"))) == 1
+    for _ in run_twice(tmp_path, THREADS):
+        assert len(list(tmp_path.rglob("script.*.nbc"))) == 1
+
+
+RECURSION = """
+import sys
+import jax.numpy as jnp
+import numba
+from xlakernel.numba import numba_kernel
+
+@numba.njit
+def fibonacci(n):
+    return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
+
+@numba.njit(cache=True)
+def calls_recursive(x, out):
+    for i in range(x.size):
+        out[i] = fibonacci(x[i])
+
+print(numba_kernel(calls_recursive, outs=lambda x: x)(jnp.arange(7)).tolist())
+"""
+
+
+def test_a_kernel_whose_helper_calls_itself_is_not_kept(tmp_path):
+    """https://github.com/numba/numba/issues/6061"""
+    for done in run_twice(tmp_path, RECURSION):
+        assert done.stdout == "[0, 1, 1, 2, 3, 5, 8]\n"
+        assert "calls_recursive is not kept on disk" in done.stderr

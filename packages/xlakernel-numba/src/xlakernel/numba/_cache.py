@@ -8,12 +8,30 @@ from typing import Any
 
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, NullCache
 
+# How Numba calls the address of a function that calls itself, in the code.
+_UNRESOLVED = ".numba.unresolved$"
+
 
 class _KernelCacheFiles(CompileResultCacheImpl):  # type: ignore[misc]  # Numba has no stubs
     """Names the files apart from those of Numba's own cache of the same function."""
 
     def get_filename_base(self, fullname: str, abiflags: str) -> str:
         return f"{super().get_filename_base(fullname, abiflags)}.xlakernel"
+
+    def check_cachable(self, cres: Any) -> bool:
+        """Whether the code can be read again, which ends the process where a function calls itself.
+
+        Numba resolves the address of such a function when it compiles it, and not when it reads it:
+        https://github.com/numba/numba/issues/6061
+        """
+        if _UNRESOLVED in cres.library.get_llvm_str():
+            warnings.warn(
+                f"{cres.fndesc.qualname} is not kept on disk, as njit's cache=True asks for: it calls itself, or a "
+                "helper does, and Numba cannot read such code again (numba issue 6061).",
+                stacklevel=2,
+            )
+            return False
+        return bool(super().check_cachable(cres))
 
 
 class _KernelCache(FunctionCache):  # type: ignore[misc]  # Numba has no stubs
