@@ -166,9 +166,9 @@ def test_an_operators_name_is_a_string(name):
         ("csr*?", r"in which '\*', '\?' cannot be"),
         ("a\nb", r"in which '\\n' cannot be"),
         ("a\ud800", r"in which '\\ud800' cannot be"),
-        ("-a", "whose ends cannot be"),
-        (" a", "whose ends cannot be"),
-        ("a ", "whose ends cannot be"),
+        ("-a", "which begins with '-'"),
+        (" a", "which begins or ends with a space"),
+        ("a ", "which begins or ends with a space"),
     ],
     ids=repr,
 )

@@ -13,7 +13,7 @@ from .errors import ArgumentError, DuplicateNameError, KernelTypeError
 if TYPE_CHECKING:
     from .kernel import XLACustomKernel
 
-_MEANING = "/\\*?"  # what means something in a path or in a pattern of names
+_FORBIDDEN = "/\\*?"  # what means something in a path or in a pattern of names
 
 _operators: dict[str, XLACustomKernel] = {}
 _lock = threading.Lock()
@@ -36,14 +36,19 @@ def _check_name(name: str) -> None:
         raise KernelTypeError(f"XLACustomKernel: the name is {name!r}; expected a non-empty string.")
     # XLA and JAX take any name. It is also a column of tables, a part of the names of charts, and an argument of the
     # command `xlakernel`, where * and ? stand for other characters and - begins an option.
-    wrong = "".join(char for char in dict.fromkeys(name) if char in _MEANING or not char.isprintable())
-    ends = name[0] == "-" or name != name.strip()
-    if wrong or ends:
-        why = f"in which {', '.join(map(repr, wrong))} cannot be" if wrong else "whose ends cannot be"
-        raise ArgumentError(
-            f"XLACustomKernel: the name is {name!r}, {why}. Allowed is all that can be printed, but none of "
-            f"{' '.join(_MEANING)}, no - at the start, and no space at either end."
-        )
+    wrong = "".join(char for char in dict.fromkeys(name) if char in _FORBIDDEN or not char.isprintable())
+    if wrong:
+        why = f"in which {', '.join(map(repr, wrong))} cannot be"
+    elif name[0] == "-":
+        why = "which begins with '-'"
+    elif name != name.strip():
+        why = "which begins or ends with a space"
+    else:
+        return
+    raise ArgumentError(
+        f"XLACustomKernel: the name is {name!r}, {why}. Allowed is all that can be printed, but none of "
+        f"{' '.join(_FORBIDDEN)}, no - at the start, and no space at either end."
+    )
 
 
 def operators(*tags: str) -> Mapping[str, XLACustomKernel]:
