@@ -77,16 +77,24 @@ def test_a_kernel_that_is_wrong_for_one_rank_or_size_fails():
             backend(kernels={"elementwise": wrong}).test_values("elementwise", "float32")
 
 
-def test_mixed_up_batches_fail():
+def mixed_up(name):
+    """Return a right kernel whose batches are in reverse."""
+
     @jax.custom_batching.custom_vmap
-    def mixed_up(x):
-        return jnp.cumsum(x)
+    def kernel(*inputs):
+        return CASES[name].reference(jnp, *inputs)
 
-    @mixed_up.def_vmap
-    def rule(size, batched, x):
-        return jnp.flip(jnp.cumsum(x, axis=1), 0), True
+    @kernel.def_vmap
+    def rule(size, batched, *inputs):
+        return jnp.flip(jax.vmap(kernel.fun, [0 if is_batched else None for is_batched in batched])(*inputs), 0), True
 
-    suite = backend(kernels={"coupled": mixed_up})
+    return kernel
+
+
+def test_mixed_up_batches_fail():
+    suite = backend(
+        kernels={name: mixed_up(name) for name in ("coupled", "matrix_product", "outer_product", "scalars")}
+    )
     suite.test_values("coupled", "float32")
     with pytest.raises(Failed, match=r"slice . of the batch"):
         suite.test_vmap("coupled", "vmap_first_axis")
