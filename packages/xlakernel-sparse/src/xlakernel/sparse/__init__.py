@@ -2,12 +2,12 @@
 
 from . import _serialization  # noqa: F401  # names the formats in exported programs
 from .__about__ import __version__ as __version__
+from ._bit_packed import BitPackedArray as BitPackedArray
 from ._compact import CompactArray as CompactArray
 from ._compressed import CSC as CSC
 from ._compressed import CSR as CSR
 from ._coo import COO as COO
 from ._events import BinaryArray as BinaryArray
-from ._events import BitPackedArray as BitPackedArray
 from ._events import EventArray as EventArray
 from ._events import WeightedArray as WeightedArray
 from ._matrix import SparseMatrix as SparseMatrix

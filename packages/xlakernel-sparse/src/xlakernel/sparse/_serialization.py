@@ -5,10 +5,11 @@ from typing import Any
 
 from jax import export
 
+from ._bit_packed import BitPackedArray
 from ._compact import CompactArray
 from ._compressed import CSC, CSR
 from ._coo import COO
-from ._events import BinaryArray, BitPackedArray, WeightedArray
+from ._events import BinaryArray, WeightedArray
 from ._prepared import Order, Prepared
 
 

@@ -13,9 +13,10 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from xlakernel.core.errors import ArgumentError, InputError, ShapeError, StructureError
 
+from ._bit_packed import BitPackedArray
 from ._compact import CompactArray
 from ._compat import reshard
-from ._events import BinaryArray, BitPackedArray, EventArray
+from ._events import BinaryArray, EventArray
 from .operators.arguments import as_array
 
 if TYPE_CHECKING:

@@ -1,0 +1,115 @@
+"""`BitPackedArray`: spikes as single bits."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from xlakernel.core.errors import DtypeError, ShapeError
+
+from ._events import EventArray, checked
+from .operators.arguments import as_array
+
+_WORD = 32
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class BitPackedArray(EventArray):
+    """Spikes as single bits: a 32nd of the memory of float32, to keep or to send many of them.
+
+    Bits have no derivative: the gradient with respect to *value* is zero, where `BinaryArray` passes it on.
+
+    Args:
+      value: the array, of at least one dimension; what is not zero is active.
+
+    Attributes:
+      words: the bits, uint32, ``(..., ceil(n / 32))``: element ``j`` of the last axis is bit ``j % 32`` of word
+        ``j // 32``.
+
+    Raises:
+      DtypeError: if it is of a dtype that `BinaryArray` does not take.
+      ShapeError: if it has no dimension.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from xlakernel.sparse import BitPackedArray
+      >>> spikes = BitPackedArray(jnp.array([True, False, True, True]))
+      >>> print(spikes.words, spikes.sum())
+      [13] 3
+    """
+
+    __slots__ = ("_length", "words")
+    words: jax.Array
+    _length: int
+
+    def __init__(self, value: Any) -> None:
+        array = checked(type(self), value, real=True)
+        if array.ndim == 0:
+            raise ShapeError("BitPackedArray: value has no dimension; expected at least one, which is packed.")
+        self._set(words=_pack(jax.lax.stop_gradient(array)), _length=int(array.shape[-1]))
+
+    @classmethod
+    def from_words(cls, words: Any, size: int) -> Self:
+        """Make an array from its bits.
+
+        Args:
+          words: uint32, ``(..., ceil(size / 32))``; see `BitPackedArray`. Bits from *size* on are ignored.
+          size: the length of the last axis.
+
+        Raises:
+          InputError: if *words* is no array.
+          DtypeError: if *words* is not of uint32.
+          ShapeError: if it has not as many words as *size* takes.
+        """
+        words = as_array(cls.__name__, "words", words)
+        if words.dtype != jnp.uint32:
+            raise DtypeError(f"{cls.__name__}: words is of dtype {words.dtype}; expected uint32.")
+        needed = -(-size // _WORD)
+        if size < 0 or words.ndim == 0 or words.shape[-1] != needed:
+            raise ShapeError(
+                f"{cls.__name__}: words has the shape {words.shape}; {size} bits take (..., {needed}) words of 32."
+            )
+        return object.__new__(cls)._set(words=words, _length=int(size))
+
+    @property
+    def value(self) -> jax.Array:
+        """The array as a plain one, of bool."""
+        return _unpack(self.words, self._length)  # type: ignore[no-any-return]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents."""
+        return (*self.words.shape[:-1], self._length)
+
+    @property
+    def dtype(self) -> Any:
+        """Bool."""
+        return np.dtype(bool)
+
+    def tree_flatten_with_keys(self) -> Any:
+        """Return the leaves and what is static; for JAX."""
+        return [(jax.tree_util.GetAttrKey("words"), self.words)], self._length
+
+    @classmethod
+    def tree_unflatten(cls, length: int, leaves: Any) -> Self:
+        """Return the array that was flattened; for JAX."""
+        return object.__new__(cls)._set(words=leaves[0], _length=length)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _unpack(words: jax.Array, length: int) -> jax.Array:
+    bits = (words[..., None] >> jnp.arange(_WORD, dtype=jnp.uint32)) & 1
+    return bits.reshape(*bits.shape[:-2], bits.shape[-2] * _WORD)[..., :length].astype(bool)
+
+
+@jax.jit
+def _pack(array: jax.Array) -> jax.Array:
+    active = array != 0
+    length = active.shape[-1]
+    padding = [(0, 0)] * (active.ndim - 1) + [(0, -length % _WORD)]
+    bits = jnp.pad(active, padding).astype(jnp.uint32).reshape(*active.shape[:-1], -(-length // _WORD), _WORD)
+    return jnp.sum(bits << jnp.arange(_WORD, dtype=jnp.uint32), axis=-1, dtype=jnp.uint32)
