@@ -247,7 +247,7 @@ def test_writers_and_readers_at_once(folder, forget):
 
     def write(backend):
         for _ in range(100):
-            auto_records._write(folder, path.name, choice(asked, backend))
+            auto_records._write(path, choice(asked, backend))
 
     def read():
         while not done.is_set():

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from xlakernel.core.cache_folder import cache_folder
+from xlakernel.core.cache_folder import cache_folder, replace_file
 
 
 @pytest.fixture(autouse=True)
@@ -40,3 +40,18 @@ def test_a_user_without_a_home_has_none(monkeypatch):
 
     monkeypatch.setattr(Path, "home", no_home)
     assert cache_folder("auto") is None
+
+
+def test_a_file_is_replaced_with_its_folder_made(tmp_path):
+    path = tmp_path / "a" / "b"
+    for content in (b"old", b"new"):
+        replace_file(path, content)
+        assert path.read_bytes() == content
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_what_cannot_be_replaced_stays_and_nothing_is_left_behind(tmp_path):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    with pytest.raises(OSError, match="directory"):
+        replace_file(tmp_path / "a", b"new")
+    assert list(tmp_path.iterdir()) == [tmp_path / "a"]

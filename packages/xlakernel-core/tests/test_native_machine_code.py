@@ -21,9 +21,9 @@ def compiled(monkeypatch):
     """The names of the modules that LLVM compiled."""
     names, compile_ = [], machine_code._compile
 
-    def take_note(codegen, text, symbol):
+    def take_note(codegen, text, symbol, **options):
         names.append(symbol)
-        return compile_(codegen, text, symbol)
+        return compile_(codegen, text, symbol, **options)
 
     monkeypatch.setattr(machine_code, "_compile", take_note)
     return names

@@ -88,7 +88,9 @@ import kernels
 
 compiled, handlers = [], []
 compile_handler = machine_code._compile
-machine_code._compile = lambda codegen, text, symbol: handlers.append(symbol) or compile_handler(codegen, text, symbol)
+machine_code._compile = lambda codegen, text, name, **how: (
+    handlers.append(name) or compile_handler(codegen, text, name, **how)
+)
 
 class Listener(event.Listener):
     def on_start(self, started):

@@ -15,7 +15,6 @@ import math
 import os
 import platform as host
 import re
-import uuid
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,7 +22,7 @@ from typing import Any
 
 import jax
 
-from .cache_folder import FOLDER_VARIABLE, cache_folder
+from .cache_folder import FOLDER_VARIABLE, cache_folder, replace_file
 from .errors import ArgumentError, AutoBackendWarning
 from .operator_names import did_you_mean, operators
 from .versions import versions
@@ -130,7 +129,7 @@ def remember(question: Question, choice: AutoChoice | None) -> None:
     try:
         if folder is None:
             raise OSError("there is no home folder")
-        _write(folder, question.file(), choice)
+        _write(folder / question.file(), choice)
     except OSError as error:
         warn_once(
             ("folder", folder),
@@ -283,19 +282,9 @@ def _is_whole(choice: AutoChoice) -> bool:
     )
 
 
-def _write(folder: Path, name: str, choice: AutoChoice) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
+def _write(path: Path, choice: AutoChoice) -> None:
     content = json.dumps({"format": _FORMAT, **dataclasses.asdict(choice)}, indent=2) + "\n"
-    # Not by tempfile, whose files are their owner's alone: in a folder that users share, others are to read it.
-    temporary = folder / f".{uuid.uuid4().hex}"
-    try:
-        with temporary.open("x", encoding="utf-8") as file:
-            file.write(content)
-        temporary.replace(folder / name)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
+    replace_file(path, content.encode())
 
 
 # What a choice depends on beside the call.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import uuid
 from pathlib import Path
 
 FOLDER_VARIABLE = "XLAKERNEL_CACHE_DIR"
@@ -23,3 +25,21 @@ def cache_folder(name: str) -> Path | None:
     except RuntimeError:  # the user has no home
         return None
     return parent / "xlakernel" / name
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file, and its folder: other processes see all of it or what was there before.
+
+    Raises:
+      OSError: if that cannot be; nothing is left behind.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Not by tempfile, whose files are their owner's alone: in a folder that users share, others are to read it.
+    temporary = path.with_name(f".{uuid.uuid4().hex}")
+    try:
+        temporary.write_bytes(content)
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise

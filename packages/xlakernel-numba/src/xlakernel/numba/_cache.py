@@ -64,7 +64,7 @@ def enable_disk_cache(dispatcher: Any, content: str) -> None:
         warnings.warn(f"{dispatcher.__name__} is compiled without njit's cache=True: {error}", stacklevel=2)
 
 
-def cache_folder(dispatcher: Any) -> Path | None:
+def disk_cache_folder(dispatcher: Any) -> Path | None:
     """Return the folder in which *dispatcher* keeps its machine code, or None."""
     path = dispatcher.stats.cache_path
     return None if path is None else Path(path)

@@ -38,7 +38,7 @@ from xlakernel.core.native import (
 from xlakernel.core.specs import Struct
 
 from ._bounds import explained_bounds
-from ._cache import cache_folder, disable_disk_cache, enable_disk_cache
+from ._cache import disable_disk_cache, disk_cache_folder, enable_disk_cache
 from ._debug import checking_copies
 from ._recipe import COMPILER
 
@@ -183,7 +183,7 @@ class NumbaKernel(Kernel):
             place=self._location,
             lock=lock,
             concurrent=not helpers_are_parallel,  # threads that start threads of their own would be too many
-            folder=cache_folder(own[0]),
+            folder=disk_cache_folder(own[0]),
             **mode,
         )
         return handler

@@ -15,7 +15,6 @@ import ctypes
 import dataclasses
 import hashlib
 import pickle
-import uuid
 import weakref
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ import numba
 from llvmlite import ir
 from numba.core import cgutils
 
+from ..cache_folder import replace_file
 from .frame import I64, POINTER, i64
 
 #: How the names of a module's functions begin that are called from outside of it.
@@ -85,14 +85,11 @@ def load_module(codegen: Any, module: ir.Module, folder: Path | None) -> Machine
     text = cgutils.normalize_ir_text(str(module))
     name = _new_name(text)
     text = text.replace(f'@"{NAME}', f'@"{name}')
-    library = None
-    if folder is None:
-        library = _compile(codegen, text, name)
-    else:
-        file = folder / f"{name}.{_maker(codegen)}.xlakernel.nbc"
-        library = _read(codegen, file, text)
-        if library is None:
-            library = _compile(codegen, text, name)
+    file = None if folder is None else folder / f"{name}.{_maker(codegen)}.xlakernel.nbc"
+    library = None if file is None else _read(codegen, file, text)
+    if library is None:
+        library = _compile(codegen, text, name, keep=file is not None)
+        if file is not None:
             _write(library, file, text)
     code = MachineCode(library, name)
     bind = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(code.address_of(f"{NAME}{_BIND}"))
@@ -116,9 +113,10 @@ def _new_name(text: str) -> str:
     return f"{NAME}_{digest}_{_loaded[digest]}"
 
 
-def _compile(codegen: Any, text: str, name: str) -> Any:
+def _compile(codegen: Any, text: str, name: str, *, keep: bool) -> Any:
     library = codegen.create_library(name)
-    library.enable_object_caching()
+    if keep:  # which doubles the memory that it takes
+        library.enable_object_caching()
     module = llvm.parse_assembly(text)
     module.verify()
     library.add_llvm_module(module)
@@ -150,16 +148,10 @@ def _read(codegen: Any, file: Path, text: str) -> Any:
 
 
 def _write(library: Any, file: Path, text: str) -> None:
-    """Store a library, where the folder can be written; other processes see all of the file or nothing."""
+    """Store a library, where the folder can be written."""
     stored = pickle.dumps(library.serialize_using_object_code())
-    temporary = file.with_name(f"{file.name}.{uuid.uuid4().hex}")
     with contextlib.suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            temporary.write_bytes(_head(text, stored) + stored)
-            temporary.replace(file)
-        finally:
-            temporary.unlink(missing_ok=True)
+        replace_file(file, _head(text, stored) + stored)
 
 
 def _head(text: str, stored: bytes) -> bytes:
