@@ -132,7 +132,8 @@ def _known_weights(matrix: Format) -> jax.Array:
     """
     if matrix.homogeneous or not jnp.issubdtype(matrix.dtype, jnp.inexact):
         return matrix.data
-    return _weights_of_entries(matrix)  # type: ignore[no-any-return]
+    weights: jax.Array = _weights_of_entries(matrix)
+    return weights
 
 
 @jax.jit
@@ -143,7 +144,8 @@ def _weights_of_entries(matrix: Format) -> jax.Array:
 def _at_places(matrix: Format, function: Callable[[jax.Array], jax.Array]) -> jax.Array:
     """Return a function of the elements, at the first entry of each place; 0 at its others and at padding."""
     sums, shown, order = _sums_of_places(matrix)
-    return _put_back(function(sums), shown, order)  # type: ignore[no-any-return]
+    found: jax.Array = _put_back(function(sums), shown, order)
+    return found
 
 
 @jax.jit

@@ -78,7 +78,8 @@ class BitPackedArray(EventArray):
     @property
     def value(self) -> jax.Array:
         """The array as a plain one, of bool."""
-        return _unpack(self.words, self._length)  # type: ignore[no-any-return]
+        active: jax.Array = _unpack(self.words, self._length)
+        return active
 
     @property
     def shape(self) -> tuple[int, ...]:

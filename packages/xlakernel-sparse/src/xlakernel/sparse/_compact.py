@@ -85,7 +85,8 @@ class CompactArray(EventArray):
     @property
     def value(self) -> jax.Array:
         """The array as a plain one, of bool."""
-        return _is_active(self.indices, self.count, self._length)  # type: ignore[no-any-return]
+        active: jax.Array = _is_active(self.indices, self.count, self._length)
+        return active
 
     @property
     def shape(self) -> tuple[int, ...]:

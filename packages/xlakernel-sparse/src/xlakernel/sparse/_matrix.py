@@ -120,7 +120,8 @@ class SparseMatrix(Arithmetic):
 
     def todense(self) -> jax.Array:
         """Return the matrix as a dense array, ``(rows, columns)``."""
-        return _dense(self)  # type: ignore[no-any-return]
+        dense: jax.Array = _dense(self)
+        return dense
 
     def toarray(self) -> jax.Array:
         """Return the matrix as a dense array, ``(rows, columns)``: `todense` by the name that SciPy prefers."""
@@ -173,7 +174,8 @@ class SparseMatrix(Arithmetic):
         """
         rows, columns = self.shape
         offset = max(-rows, min(operator.index(offset), columns))  # beyond these diagonals are empty
-        return _diagonal(self, offset)  # type: ignore[no-any-return]
+        elements: jax.Array = _diagonal(self, offset)
+        return elements
 
     # From and to others.
 

@@ -26,7 +26,8 @@ def split_key(who: str, key: Any) -> tuple[jax.Array, jax.Array]:
       InputError: if *key* is none of `jax.random`.
     """
     try:
-        return _two_keys(key)  # type: ignore[no-any-return]
+        first, second = _two_keys(key)
+        return first, second
     except (TypeError, ValueError) as error:
         raise InputError(
             f"{who}: key is {reprlib.repr(key)} of type {type(key).__name__}; expected one key of jax.random, as "
@@ -54,7 +55,8 @@ def draw_structure(
     if per_row is not None:
         if isinstance(per_row, bool) or not isinstance(per_row, (int, np.integer)) or not 0 <= per_row <= columns:
             raise ArgumentError(f"{who}: per_row is {per_row!r}; allowed: integers from 0 to {columns}, the columns.")
-        return _distinct_in_rows(key, int(per_row), shape)  # type: ignore[no-any-return]
+        row, col = _distinct_in_rows(key, int(per_row), shape)
+        return row, col
     assert density is not None
     if not 0 <= density <= 1:
         raise ArgumentError(f"{who}: density is {density!r}; allowed: 0 to 1.")
