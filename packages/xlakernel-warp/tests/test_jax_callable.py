@@ -285,6 +285,17 @@ def test_scalars_are_static():
             run(X, 2.5, wrong)
 
 
+def test_a_scalar_of_half_precision_is_rounded_as_numpy_does():
+    seen = []
+
+    def keeps(x: Floats, half: wp.float16, out: Floats):
+        seen.append(half)
+        wp.copy(out, x)
+
+    jax_callable(keeps)(X, 2049)
+    assert set(seen) == {2048.0}
+
+
 def test_output_dims():
     def fill(x: Floats, first: Floats, second: Floats):
         first.fill_(1.0)

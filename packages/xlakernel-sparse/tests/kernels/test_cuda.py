@@ -51,14 +51,11 @@ class TestCuda(KernelCases):
         x = operand_of(rng, "dense", structure.shape[1], None, dtype)
         out = struct(structure.shape[:1], dtype)
 
-        @jax.jit
-        def multiply(data, indices, indptr, x):
-            layout = make_blocks(indices, indptr, shape=structure.shape, dtype=dtype)
-            moved = data if homogeneous else data[layout.permutation]
-            run = blocked_product([out], shape=structure.shape, homogeneous=homogeneous)
-            return run(moved, layout.indices, layout.indptr, x)
-
-        found = multiply(data, structure.indices, structure.indptr, x)
+        indices, indptr = structure.indices, structure.indptr
+        layout = make_blocks(indices, indptr, shape=structure.shape, dtype=dtype)
+        moved = data if homogeneous else data[layout.permutation]
+        run = blocked_product([out], shape=structure.shape, homogeneous=homogeneous)
+        found = jax.jit(run)(moved, layout.indices, layout.indptr, x)
         assert found.dtype == out.dtype
         weights = np.broadcast_to(data, structure.indices.shape)[: structure.entries].astype(
             np.complex128 if np.dtype(dtype).kind == "c" else np.float64

@@ -86,10 +86,8 @@ class WarpFunction(OnBothPlatforms):
         from ._function_export import write_recipe  # which imports this module
 
         arrays = arrays_of(inputs, outs)
-        for parameter in self.split.parameters:
-            if not parameter.is_array:
-                parameter.check_value(static[parameter.name], self.name)
-        scalars = {name: value.item() for name, value in static.items()}
+        named = {parameter.name: parameter for parameter in self.split.parameters}
+        scalars = {name: named[name].value_of(value, self.name).item() for name, value in static.items()}
         launch = FunctionLaunch(self.function, self.split, arrays, len(inputs), scalars)
         content, unknown = examine(self.callables.parts, describe)
         how = {"on_a_gpu": on_a_gpu, "ordered": ordered, "debug": debug}

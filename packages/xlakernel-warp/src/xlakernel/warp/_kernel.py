@@ -170,8 +170,7 @@ class WarpKernel(OnBothPlatforms):
 
     def _slot(self, parameter: Parameter, given: Any, number: int) -> Slot:
         if not parameter.is_array:
-            parameter.check_value(given, self.name)
-            return Slot(parameter.type_for(given), value=given)
+            return Slot(parameter.type_for(given), value=parameter.value_of(given, self.name))
         shape = parameter.outer(given.shape) or (1,)  # Warp's arrays have a dimension at least
         return Slot(parameter.type_for(given), number, tuple(map(int, shape)))
 

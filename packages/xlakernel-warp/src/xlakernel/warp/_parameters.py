@@ -101,8 +101,12 @@ class Parameter:
         half = isinstance(given, np.generic) and given.dtype.itemsize == 2 and self.dtype is not None
         return given.item() if half else given
 
-    def check_value(self, value: np.generic, kernel: str) -> None:
-        """Raise `StaticArgumentError` for a scalar that its type does not have: to Warp, 2**32 is 0 in 32 bits."""
+    def value_of(self, value: np.generic, kernel: str) -> np.generic:
+        """Return what Warp is given for a scalar: the nearest of 16 bits, if it has so many, as Warp rounds ties up.
+
+        Raises:
+          StaticArgumentError: for a scalar that its type does not have: to Warp, 2**32 is 0 in 32 bits.
+        """
         wanted, number = warptype_to_jaxtype(self.type_for(value)), value.item()
         if wanted.kind in "iu":
             limits = np.iinfo(wanted)
@@ -120,6 +124,9 @@ class Parameter:
                 f"{kernel}: the static scalar {self.name!r} is {number!r}; its parameter takes {wanted.name}{why}: "
                 f"expected {allowed}. Convert it, or annotate the parameter with another type of Warp's."
             )
+        if wanted.itemsize == 2 and wanted.kind not in "iu":
+            return np.float32(np.asarray(number).astype(wanted))
+        return value
 
     def type_for(self, argument: Any) -> Any:
         """Return Warp's type of a scalar, or of an element of the array with this struct."""
