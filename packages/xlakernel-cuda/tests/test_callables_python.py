@@ -46,6 +46,12 @@ def reads_back(x, out, stream):
     launch(total, x, x, out, stream)
 
 
+def complains_of_what_it_reads(x, out, stream):
+    if np.any(np.diff(x.copy_to_host(stream=stream)) <= 0):  # it has not been copied while the function is recorded
+        raise ValueError("x does not increase")
+    launch(1, x, x, out, stream)
+
+
 def reads_an_element(x, out, stream):
     launch(x[3], x, x, out, stream)
 
@@ -66,6 +72,7 @@ def launches_elsewhere(x, out, stream):
 
 UNRECORDABLE = [
     (reads_back, "host", lambda x: x * (x.sum() + 1)),
+    (complains_of_what_it_reads, "host", lambda x: 2 * x),
     (reads_an_element, "host", lambda x: x * (x[3] + 1)),
     (waits, "[Ss]ynchroni", lambda x: 2 * x),
     (copies_from_the_host, "host", lambda x: x + 3),

@@ -210,14 +210,14 @@ def test_an_input_that_is_written_is_found_and_was_not_changed(register_debug):
 
 @pytest.fixture
 def free_memory():
-    """Return a function that returns how much of the first device's memory is free."""
+    """Return a function that returns how much of the first device's memory is free, or in JAX's pool."""
     from cuda.bindings import driver
 
     from xlakernel.core.gpu.driver import check
 
     device = check(driver.cuDeviceGet(0))
     check(driver.cuCtxPushCurrent(check(driver.cuDevicePrimaryCtxRetain(device))))
-    yield lambda: check(driver.cuMemGetInfo())[0]
+    yield lambda: check(driver.cuMemGetInfo())[0] + jax.devices("gpu")[0].memory_stats()["pool_bytes"]
     check(driver.cuCtxPopCurrent())
     check(driver.cuDevicePrimaryCtxRelease(device))
 
@@ -231,7 +231,7 @@ def test_no_memory_is_left_behind(register_debug, free_memory):
         jax.block_until_ready(good(x))
         message_of(bad, x)
         free.append(free_memory())
-    assert free[-1] >= free[3]  # until then JAX may take more for itself
+    assert free[-1] >= free[3]  # the driver takes some at first
 
 
 @pytest.mark.parametrize("address", [8, 3 << 40], ids=hex)

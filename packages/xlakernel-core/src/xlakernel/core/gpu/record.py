@@ -126,6 +126,8 @@ def _capture(launchable: Launchable, ranges: Ranges, addresses: Sequence[int]) -
             raised = error
         status, graph = cuda.cuStreamEndCapture(stream)
         with _destroyed(graph):
+            if isinstance(raised, Exception) and error_code(raised) is None and not int(status):
+                _check_reads(graph, raised, launchable.label)
             _check_capture(status, raised, launchable.label)
             caught = read_graph(graph, launchable.label)
     finally:
@@ -147,6 +149,17 @@ def _destroyed(graph: Any) -> Iterator[None]:
     finally:
         if graph is not None and int(graph):
             check(cuda.cuGraphDestroy(graph))
+
+
+def _check_reads(graph: Any, raised: Exception, label: str) -> None:
+    """Raise what is in a graph that cannot be replayed: of data that it only seemed to read, a function may complain.
+
+    While it is recorded nothing runs, so what has been copied to the host is arbitrary.
+    """
+    try:
+        read_graph(graph, label)
+    except RecordingError as error:
+        raise error from raised
 
 
 def _check_capture(status: Any, raised: BaseException | None, label: str) -> None:
