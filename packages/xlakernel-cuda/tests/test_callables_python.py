@@ -16,6 +16,8 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.filterwarnings("ignore:.*Grid size"),  # Numba thinks that small launches are not worth it
+    # NumPy on what was not copied to the host, as nothing runs while a function is recorded
+    pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning"),
 ]
 
 X = np.arange(1.0, 1001.0, dtype=np.float32)
