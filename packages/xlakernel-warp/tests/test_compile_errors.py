@@ -1,0 +1,134 @@
+"""Kernels that Warp does not compile: its message is told, each time, and other kernels still run."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import warp as wp
+from numpy.testing import assert_array_equal
+
+from xlakernel.core.errors import CompileError
+from xlakernel.warp import warp_kernel
+
+wp.set_module_options({"enable_backward": False})
+
+X = np.ones(3, "f4")
+
+
+def same(x):
+    return x
+
+
+@wp.kernel
+def copy(x: wp.array(dtype=float), out: wp.array(dtype=float)):
+    i = wp.tid()
+    out[i] = x[i]
+
+
+@wp.func
+def unchanged(x: float):
+    return x
+
+
+@wp.kernel(module="unique")
+def undefined(x: wp.array(dtype=float), out: wp.array(dtype=float)):
+    i = wp.tid()
+    out[i] = nothing(x[i])  # noqa: F821
+
+
+@wp.kernel(module="unique")
+def other_types(x: wp.array(dtype=float), out: wp.array(dtype=float)):
+    i = wp.tid()
+    out[i] = i
+
+
+@wp.func
+def calls_nothing(x: float):
+    return nothing(x)  # noqa: F821
+
+
+@wp.kernel(module="unique")
+def calls_a_function(x: wp.array(dtype=float), out: wp.array(dtype=float)):
+    i = wp.tid()
+    out[i] = calls_nothing(x[i])
+
+
+VALUES = (1.0, 2.0)
+
+
+@wp.kernel(module=wp.get_module(f"{__name__}.deferred"))
+def deferred(x: wp.array(dtype=float), out: wp.array(dtype=float)):
+    i = wp.tid()
+    total = x[i] + nothing(x[i])  # noqa: F821
+    for j in range(2):
+        total += wp.static(VALUES[j])  # which makes Warp parse the kernel before it is compiled
+    out[i] = total
+
+
+@wp.func_native("this is no C++;")
+def no_cpp(x: float) -> float: ...
+
+
+@wp.kernel(module="unique")
+def native(x: wp.array(dtype=float), out: wp.array(dtype=float)):
+    i = wp.tid()
+    out[i] = no_cpp(x[i])
+
+
+@wp.kernel(module="unique")
+def any_undefined(x: wp.array(dtype=Any), out: wp.array(dtype=Any)):
+    i = wp.tid()
+    out[i] = nothing(x[i])  # noqa: F821
+
+
+@pytest.mark.parametrize(
+    ("kernel", "text"),
+    [
+        (undefined, "Referencing undefined symbol: nothing"),
+        (other_types, "must be of the same type as the array"),
+        (calls_a_function, "Referencing undefined symbol: nothing"),
+        (deferred, "Referencing undefined symbol: nothing"),
+        (native, "CPU kernel build failed"),
+        (any_undefined, "Referencing undefined symbol: nothing"),
+    ],
+    ids=lambda value: getattr(value, "key", "")[:20],
+)
+def test_warps_message_is_told_each_time(kernel, text):
+    """With Warp 1.14 a second launch ran a kernel without a body."""
+    run = warp_kernel(kernel, same)
+    for call, x in ((run, X), (run, X), (jax.vmap(run), X[None]), (warp_kernel(kernel, same, launch_dims=2), X)):
+        with pytest.raises(CompileError, match=f"(?s)^{kernel.key}: Warp {wp.__version__} does not compile .*{text}"):
+            call(x)
+    assert_array_equal(warp_kernel(copy, same)(X), X)
+
+
+def test_a_kernel_that_is_mended_and_defined_anew_runs_and_so_do_others():
+    """As in a notebook, whose kernels are all in one module, and where the last error is kept."""
+
+    @wp.kernel(module=wp.get_module(f"{__name__}.notebook"))
+    def other(x: wp.array(dtype=float), out: wp.array(dtype=float)):
+        i = wp.tid()
+        out[i] = 2.0 * x[i]
+
+    @wp.func
+    def missing(x: float):
+        return nothing(x)  # noqa: F821
+
+    def define(called):
+        @wp.kernel(module=wp.get_module(f"{__name__}.notebook"))
+        def kernel(x: wp.array(dtype=float), out: wp.array(dtype=float)):
+            i = wp.tid()
+            out[i] = called(x[i])
+
+        return warp_kernel(kernel, same)
+
+    broken, last = define(missing), []
+    for _ in range(2):
+        with pytest.raises(CompileError, match="Referencing undefined symbol") as caught:
+            broken(X)
+        last.append(caught.value)
+    assert_array_equal(define(unchanged)(X), X)
+    assert_array_equal(warp_kernel(other, same)(X), 2 * X)
+    with pytest.raises(CompileError, match="Referencing undefined symbol"):
+        jax.jit(broken)(X)
