@@ -124,7 +124,7 @@ def run_tests(session: nox.Session, package: str, device: str, *install: str) ->
         session.error(f"{device} needs an NVIDIA GPU, and nvidia-smi finds none")
     packages, requirements = test_requirements(package, device)
     session.install(*install, *editable(*packages), *requirements)
-    env = {"JAX_PLATFORMS": "cpu", **compiled_programs(session)}
+    env = {"JAX_PLATFORMS": "cpu"}
     # What is handed to pytest comes later, so that `-- -m "not gpu"` has the long grids too.
     marked = ["-m", "not gpu and not slow", *SIDE_BY_SIDE]
     if device != "cpu":
@@ -139,15 +139,6 @@ def run_tests(session: nox.Session, package: str, device: str, *install: str) ->
 def own_cache(session: nox.Session) -> dict[str, str]:
     """Return the variable that keeps examples with backend="auto" out of what is remembered for this user."""
     return {"XLAKERNEL_CACHE_DIR": str(Path(session.virtualenv.location, "cache").resolve())}
-
-
-def compiled_programs(session: nox.Session) -> dict[str, str]:
-    """Return the variables by which JAX keeps what XLA compiled: tests that run again take a third of the time."""
-    return {
-        "JAX_COMPILATION_CACHE_DIR": str(Path(session.virtualenv.location).resolve().parent / "jax-programs"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0",
-    }
 
 
 def has_gpu() -> bool:

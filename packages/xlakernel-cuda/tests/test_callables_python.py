@@ -54,6 +54,11 @@ def complains_of_what_it_reads(x, out, stream):
     launch(1, x, x, out, stream)
 
 
+def launches_as_many_as_it_reads(x, out, stream):
+    blocks = int(np.nan_to_num(x.copy_to_host(stream=stream)[-1] // 100))
+    axpy[blocks, 256, stream](np.float32(1), x, x, out)
+
+
 def reads_an_element(x, out, stream):
     launch(x[3], x, x, out, stream)
 
@@ -75,6 +80,7 @@ def launches_elsewhere(x, out, stream):
 UNRECORDABLE = [
     (reads_back, "host", lambda x: x * (x.sum() + 1)),
     (complains_of_what_it_reads, "host", lambda x: 2 * x),
+    (launches_as_many_as_it_reads, "host", lambda x: 2 * x),
     (reads_an_element, "host", lambda x: x * (x[3] + 1)),
     (waits, "[Ss]ynchroni", lambda x: 2 * x),
     (copies_from_the_host, "host", lambda x: x + 3),

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("cuda.bindings")
 
-from xlakernel.core.errors import DeviceError
+from xlakernel.core.errors import DeviceError, OutputSpecError, RecordingError
 from xlakernel.core.gpu import addresses, driver, record
 
 
@@ -165,3 +165,17 @@ def test_that_there_is_no_memory_for_temporaries_is_said(status):
     raised = RuntimeError("[2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY")
     with pytest.raises(DeviceError, match=r"f: .* no memory left .*\[2\] Call to cuMemAlloc.*PREALLOCATE"):
         record._check_capture(status, raised, "f")
+
+
+def test_a_complaint_about_what_was_only_read_while_nothing_ran_is_that_it_was_read(monkeypatch):
+    def refuse(graph, label):
+        raise RecordingError(f"{label}: a copy to the host cannot be replayed.")
+
+    monkeypatch.setattr(record, "read_graph", refuse)
+    for raised in (ValueError("no spikes"), RuntimeError("[2] Call to cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY")):
+        with pytest.raises(RecordingError, match=r"f: a copy to the host .* it raised \w+Error: ") as caught:
+            record._check_reads(None, raised, "f")
+        assert caught.value.__cause__ is raised
+    record._check_reads(None, OutputSpecError("f must not return a value"), "f")
+    monkeypatch.setattr(record, "read_graph", lambda *_: None)
+    record._check_reads(None, ValueError("no spikes"), "f")

@@ -97,6 +97,7 @@ def test_the_derivative_in_a_matrix_is_a_matrix(make, op_by_op, name):
     gradient = jax.grad(lambda A: (A @ x).sum(), allow_int=True)(example.matrix)
     assert type(gradient) is type(example.matrix)
     expected = jax.grad(lambda w: (example.dense(w) @ x).sum())(example.matrix.data)
+    assert gradient.data.dtype == expected.dtype
     assert_allclose(gradient.data, expected, rtol=1e-6)
 
 
@@ -104,7 +105,9 @@ def test_equal_weights_are_held_once(make, op_by_op):
     example = make("prepared csc", homogeneous=True)
     x = example.operand("left")
     gradient = jax.grad(lambda A: (A @ x).sum(), allow_int=True)(example.matrix)
-    assert_allclose(gradient.data, jax.grad(lambda w: (example.dense(w) @ x).sum())(example.matrix.data), rtol=1e-5)
+    expected = jax.grad(lambda w: (example.dense(w) @ x).sum())(example.matrix.data)
+    assert gradient.data.dtype == expected.dtype
+    assert_allclose(gradient.data, expected, rtol=1e-5)
 
 
 THROUGH = {
@@ -124,4 +127,5 @@ def test_weights_reach_a_prepared_matrix_through(make, plain_jax, through):
     x = example.operand("left")
     found = jax.grad(lambda w: jnp.sin(THROUGH[through](example.matrix.with_data, w) @ x).sum())(example.matrix.data)
     expected = jax.grad(lambda w: jnp.sin(example.dense(w) @ x).sum())(example.matrix.data)
+    assert found.dtype == expected.dtype
     assert_allclose(found, expected, rtol=1e-5, atol=1e-6)

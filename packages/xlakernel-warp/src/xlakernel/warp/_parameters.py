@@ -102,7 +102,7 @@ class Parameter:
         return given.item() if half else given
 
     def value_of(self, value: np.generic, kernel: str) -> np.generic:
-        """Return what Warp is given for a scalar: the nearest of 16 bits, if it has so many, as Warp rounds ties up.
+        """Return what Warp is given for a scalar: of 16 bits as NumPy rounds it; Warp rounds ties away from zero.
 
         Raises:
           StaticArgumentError: for a scalar that its type does not have: to Warp, 2**32 is 0 in 32 bits.
