@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import nox
@@ -249,10 +250,13 @@ def reference(session: nox.Session) -> None:
 
 @nox.session
 def build(session: nox.Session) -> None:
-    """Build a wheel and a source archive of each package, or of those named, twice: the same bytes, and all in them."""
+    """Build a wheel and a source archive of each package, or of those named, twice: the same bytes, and all in them.
+
+    So are the packages that those need, alone, with their extras, or for their tests.
+    """
     session.install(*group("build"))
     named = only_packages(session)
-    needed = [name for package in named for name in test_requirements(package, "cpu")[0]]
+    needed = [*closure(*opened(named)), *(name for package in named for name in test_requirements(package, "cpu")[0])]
     when = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=ROOT, check=True, capture_output=True, text=True)
     env = {"SOURCE_DATE_EPOCH": when.stdout.strip()}
     with tempfile.TemporaryDirectory() as away:
@@ -282,14 +286,14 @@ def wheels(packages: list[str]) -> list[str]:
     return found
 
 
-def opened() -> list[str]:
-    """Return each package alone, and with each of its extras that opens a room."""
-    rooms = [(name, room) for name, rule in ROOMS.items() for room in rule.get("rooms", {}).values()]
-    return [*PROJECTS, *(f"{name}[{room['extra']}]" for name, room in rooms if "extra" in room)]
+def opened(packages: Iterable[str]) -> list[str]:
+    """Return each of *packages* alone, and with each of its extras that opens a room."""
+    rooms = [(name, room) for name in packages for room in ROOMS[name].get("rooms", {}).values()]
+    return [*packages, *(f"{name}[{room['extra']}]" for name, room in rooms if "extra" in room)]
 
 
 @nox.session(requires=["build"], reuse_venv=False)
-@nox.parametrize("package", [nox.param(name, id=name) for name in opened()])
+@nox.parametrize("package", [nox.param(name, id=name) for name in opened(PROJECTS)])
 def isolation(session: nox.Session, package: str) -> None:
     """Import all of a package from its wheel, installed with only what it declares."""
     name, _, extra = package.rstrip("]").partition("[")
@@ -387,7 +391,7 @@ def release(session: nox.Session) -> None:
     for package in packages:
         session.run(*check, package, *options)
     again = [sys.executable, "-m", "nox", "-f", __file__, "--stop-on-first-error", "-s"]
-    alone = [f"isolation({name})" for name in opened() if name.partition("[")[0] in packages]
+    alone = [f"isolation({name})" for name in opened(packages)]
     if dry:
         quick = [f"tests-wheel-{CURRENT}({name})" for name in packages]
         session.run(*again, *alone, *quick, "--", *packages, "--quick", external=True)
