@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from xlakernel.core import use_backend
-from xlakernel.core.errors import DtypeError, InputError, ShapeError, StructureError
+from xlakernel.core.errors import ArgumentError, DtypeError, InputError, ShapeError, StructureError
 from xlakernel.sparse import COO, CSC, CSR, BinaryArray
 
 pytestmark = pytest.mark.usefixtures("plain_jax")
@@ -261,6 +261,21 @@ def test_half_precision_is_summed_in_single(kind, build):
     assert build(kind, entries, dtype="float16").sum(axis=1)[0] == 2052  # 2048 + 1 is 2048 in float16
 
 
+@pytest.mark.parametrize(
+    ("dtype", "rows"), [("float16", [[60000, 60000], [-60000, -60000]]), ("bfloat16", [[256, 1], [-256, 0]])]
+)
+def test_the_sum_of_all_rounds_no_row(kind, dtype, rows):
+    matrix = kind.from_dense(jnp.array(rows, dtype))
+    assert matrix.sum().dtype == dtype
+    assert matrix.sum() == np.sum(rows)
+
+
+def test_duplicates_of_half_precision_are_added_up_in_single(kind, build):
+    matrix = build(kind, [(0, 0, 1.0)] * 600, dtype="bfloat16", room=600)  # 256 + 1 is 256 in bfloat16
+    assert matrix.todense().dtype == matrix.diagonal().dtype == jnp.bfloat16
+    assert matrix.todense()[0, 0] == matrix.diagonal()[0] == matrix[0, 0] == matrix.sum() == 600
+
+
 @pytest.mark.parametrize("shape", [(0, 0), (0, 3), (3, 0)])
 def test_sums_of_nothing(kind, shape):
     for nnz in (0, 2):
@@ -270,7 +285,7 @@ def test_sums_of_nothing(kind, shape):
         assert matrix.sum() == 0
 
 
-@pytest.mark.parametrize("axis", [2, -3, (0, 1), "rows"])
+@pytest.mark.parametrize("axis", [2, -3, (0, 1), "rows", True, np.array([0, 1]), 1.0], ids=str)
 def test_axes_are_those_of_a_matrix(matrix, axis):
     with pytest.raises(ShapeError, match=r"sum: axis is .*; allowed: 0, 1, -1, -2 or None"):
         matrix.sum(axis)
@@ -313,7 +328,8 @@ def test_diagonals_of_empty_matrices(kind, shape):
 
 
 def test_an_offset_is_an_integer(matrix):
-    with pytest.raises(TypeError, match="float"):
+    assert_array_equal(matrix.diagonal(np.int8(-1)), matrix.diagonal(-1))
+    with pytest.raises(ArgumentError, match=r"diagonal: offset is 1\.5; expected an integer"):
         matrix.diagonal(1.5)
 
 

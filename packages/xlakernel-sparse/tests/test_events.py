@@ -44,6 +44,7 @@ def test_jax_and_numpy_take_it_for_an_array(kind):
     assert_array_equal(jnp.where(events, 2.0, 0.0), 2.0 * SPIKES)
     assert_array_equal(np.asarray(events), SPIKES)
     assert np.asarray(events, "float64").dtype == np.float64
+    assert np.sum(events) == 3 and np.mean(events) == pytest.approx(0.6)
     mine = np.array(events)
     mine[:] = True  # a copy may be written to
     assert_array_equal(events, SPIKES)
@@ -69,6 +70,7 @@ def test_it_is_indexed(kind):
         part = events[index]
         assert type(part) is kind
         assert_array_equal(part, SPIKES[index])
+    assert_array_equal(events[None], SPIKES[None])
     assert jax.jit(lambda i: events[i])(3)
 
 

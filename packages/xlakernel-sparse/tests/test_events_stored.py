@@ -38,7 +38,10 @@ def test_bits_behind_the_end_are_ignored():
 def test_words_are_checked():
     with pytest.raises(DtypeError, match="words is of dtype int32; expected uint32"):
         BitPackedArray.from_words(np.ones(1, np.int32), 3)
-    for shape, size in [((2,), 3), ((1,), 33), ((), 3), ((1,), -1), ((3, 2), 32)]:
+    for size in (-1, 3.0, "3", True):
+        with pytest.raises(ShapeError, match=r"size is .*; expected an integer of at least 0"):
+            BitPackedArray.from_words(np.ones(1, np.uint32), size)
+    for shape, size in [((2,), 3), ((1,), 33), ((), 3), ((3, 2), 32)]:
         with pytest.raises(ShapeError, match=r"words has the shape .* bits take"):
             BitPackedArray.from_words(np.ones(shape, np.uint32), size)
 
@@ -71,6 +74,10 @@ def test_numbers_are_checked():
         make(np.array([1, -1]), 5)
     with pytest.raises(StructureError, match="a number is there more than once"):
         make(np.array([1, 2, 1]), 5)
+    for size in (-1, 3.0):
+        with pytest.raises(ShapeError, match=r"from_indices: size is .*; expected an integer of at least 0"):
+            make(np.array([1]), size)
+    assert make([], 5).sum() == 0
     for count in (3, -1):
         with pytest.raises(ShapeError, match=f"count is {count}; there are 2 indices"):
             make(np.array([1, 2]), 5, count)

@@ -338,6 +338,19 @@ def test_with_data_keeps_what_was_prepared(build, odd, dense, kind):
         assert_array_equal(jnp.ones(5) @ changed, 3 * dense.sum(axis=0))
 
 
+@pytest.mark.parametrize("weights", [2, 1], ids=["own", "equal"])
+def test_weights_without_a_strong_dtype_have_one(kind, weights):
+    """JAX makes numbers of Python weak: beside x they would take its dtype."""
+    places = (jnp.array([0, 1]), jnp.array([0, 1]) if kind is COO else jnp.array([0, 1, 2]))
+    weak = jnp.full(weights, 200)
+    assert weak.weak_type
+    matrix = kind((weak, *places), shape=(2, 2))
+    for one in (matrix, matrix.with_data(weak), matrix.tocsc(), jax.jit(lambda: matrix.with_data(weak))()):
+        product = one @ jnp.ones(2, jnp.int8)
+        assert product.dtype == one.dtype == jnp.int32
+        assert_array_equal(product, [200, 200])
+
+
 @pytest.mark.parametrize("data", [np.ones(9, "float32"), np.ones((10, 1), "float32"), np.float32(1)])
 def test_with_data_of_another_length_is_refused(matrix, data):
     with pytest.raises(ShapeError, match=r"with_data: data has the shape .* expected \(10,\).*or \(1,\)"):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from xlakernel.core.errors import ArgumentError, InputError, ShapeError
+from xlakernel.core.errors import ArgumentError, DtypeError, InputError, ShapeError
 from xlakernel.sparse import COO, CSC, CSR
 
 pytestmark = pytest.mark.usefixtures("plain_jax")
@@ -216,13 +216,21 @@ def test_a_number_in_each_row(kind, per_row):
         kind.random(jax.random.key(0), (5, 8), per_row=per_row)
 
 
-@pytest.mark.parametrize("density", [-0.1, 1.1, float("nan")])
+@pytest.mark.parametrize("density", [-0.1, 1.1, float("nan"), "0.5", [0.1, 0.2]])
 def test_a_density_is_a_fraction(kind, density):
-    with pytest.raises(ArgumentError, match=r"density is .*; allowed: 0 to 1"):
+    with pytest.raises(ArgumentError, match=r"density is .*; allowed: numbers from 0 to 1"):
         kind.random(jax.random.key(0), (5, 8), density=density)
+    assert kind.random(jax.random.key(0), (5, 8), density=jnp.float32(0.5)).nnz == 20
+    with pytest.raises(ArgumentError, match="which are not traced"):
+        jax.jit(lambda density: kind.random(jax.random.key(0), (5, 8), density=density))(0.5)
 
 
 def test_weights_are_a_number_or_a_function(kind):
+    for wrong in ("normal", None):
+        with pytest.raises(ArgumentError, match=rf"weights is {wrong!r}; expected a number, or a function"):
+            kind.random(jax.random.key(0), (5, 8), per_row=2, weights=wrong)
+    with pytest.raises(DtypeError, match="weights is of dtype bool"):
+        kind.random(jax.random.key(0), (5, 8), per_row=2, weights=True)
     with pytest.raises(ArgumentError, match=r"weights has the shape \(3,\); expected a number, or a function"):
         kind.random(jax.random.key(0), (5, 8), per_row=2, weights=jnp.ones(3))
     with pytest.raises(ShapeError, match=r"data has the shape \(3,\)"):

@@ -161,6 +161,11 @@ def test_means_do_not_overflow(build):
     assert build(COO, [(0, j, 60000) for j in range(4)], dtype="float16").mean(axis=1)[0] == 60000
 
 
+def test_means_of_more_elements_than_integers_count(kind):
+    entries = COO((jnp.ones(3), np.array([0, 1, 2]), np.array([0, 1, 2])), shape=(100_000, 100_000))
+    assert_allclose(kind._convert(entries).mean(), 3e-10)
+
+
 def test_means_of_nothing_and_of_no_axis(kind, matrix):
     assert jnp.isnan(kind.from_dense(np.zeros((0, 3), np.float32)).mean())
     with pytest.raises(ShapeError, match="axis is 2"):

@@ -86,6 +86,17 @@ def test_traced_rows_and_columns(matrix, dense, dtype):
         assert_array_equal(column(np.array(i, dtype)), dense[:, i])
 
 
+@pytest.mark.parametrize(("dtype", "rows"), [("uint8", [3, 60, 200]), ("int8", [3, 127, -1]), ("int16", [3, 299, -2])])
+def test_traced_indices_count_further_than_their_dtype(dtype, rows):
+    """300 is no number of 8 bits, and -1 + 300 none either."""
+    numbers = np.arange(300, dtype=np.float32)
+    matrix = CSR.from_dense(numbers[:, None])
+    traced = jnp.array(rows, dtype)
+    assert_array_equal(jax.vmap(lambda i: matrix[i])(traced), numbers[rows][:, None])
+    assert_array_equal(jax.vmap(lambda i: matrix[i, 0])(traced), numbers[rows])
+    assert_array_equal(jax.vmap(lambda j: matrix.T[0, j])(traced), numbers[rows])
+
+
 def test_traced_elements_of_a_traced_matrix(matrix, dense):
     element = jax.jit(lambda matrix, i, j: matrix[i, j])
     assert [element(matrix, i, j) for i, j in [(0, 2), (-1, -1), (4, 0)]] == [dense[0, 2], dense[4, 3], dense[4, 0]]

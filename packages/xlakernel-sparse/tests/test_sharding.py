@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 
-from xlakernel.core.errors import ArgumentError, InputError, ShapeError, StructureError
+from xlakernel.core.errors import ArgumentError, DtypeError, InputError, ShapeError, StructureError
 from xlakernel.sparse import CSC, CSR, BinaryArray, BitPackedArray, CompactArray, WeightedArray
 
 RANDOM = np.random.default_rng(0)
@@ -95,6 +95,11 @@ def test_gradients(sharded):
         assert_allclose(found, known, rtol=1e-5)
 
 
+def test_a_dense_one_of_weights_that_are_no_numbers(mesh):
+    dense = np.array([[0, np.inf], [1, np.nan]], np.float32)
+    assert_array_equal(CSR.from_dense(dense).shard(mesh, "x").todense(), dense)
+
+
 def test_equal_weights_stay_one_number(mesh):
     dense = (draw((8, 12)) != 0).astype(np.float32)
     matrix = CSR.from_dense(dense).with_data(jnp.full(1, 0.5)).shard(mesh, "x").prepare()
@@ -172,3 +177,5 @@ def test_errors(mesh):
         jnp.ones((8, 2)) @ spread
     with pytest.raises(ShapeError, match="expected"):
         spread.with_data(jnp.ones(3))
+    with pytest.raises(DtypeError, match="with_data: data is of dtype bool"):
+        spread.with_data(jnp.ones(spread.data.shape, bool))

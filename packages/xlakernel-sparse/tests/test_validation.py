@@ -196,6 +196,11 @@ def test_index_arrays_have_one_dimension(kind, position):
         kind(tuple(arrays), shape=SHAPES[kind], check=False)
 
 
+def test_no_indices_are_integers_too(kind):
+    matrix = kind(([], [], []) if kind is COO else ([], [], [0] * (SHAPES[kind][kind is CSC] + 1)), shape=SHAPES[kind])
+    assert matrix.nnz == 0 and matrix.structure[0].dtype == "int32"
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bool", "complex64"])
 @pytest.mark.parametrize("position", [1, 2])
 def test_indices_are_integers(kind, position, dtype):

@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose
 
 from xlakernel.core import use_backend
 from xlakernel.core.errors import DifferentiationError
-from xlakernel.sparse import BinaryArray
+from xlakernel.sparse import BinaryArray, csr_sddmm
 
 FORMATS = ["csr", "csc", "coo", "prepared csc"]
 
@@ -129,3 +129,11 @@ def test_weights_reach_a_prepared_matrix_through(make, plain_jax, through):
     expected = jax.grad(lambda w: jnp.sin(example.dense(w) @ x).sum())(example.matrix.data)
     assert found.dtype == expected.dtype
     assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("inner", [(), (2,)], ids=["vectors", "matrices"])
+def test_derivatives_of_a_sampled_product_stay_with_its_backend(inner):
+    structure = jnp.array([2, 0, 1]), jnp.array([0, 1, 3])
+    loss = lambda u, v: csr_sddmm(*structure, u, v, shape=(2, 3), backend="jax").sum()  # noqa: E731
+    program = str(jax.make_jaxpr(jax.grad(loss, (0, 1)))(jnp.ones((2, *inner)), jnp.ones((*inner, 3))))
+    assert program.count("Dispatch(") == program.count("Dispatch(backends=(('cpu', 'jax')") == 3

@@ -12,7 +12,7 @@ import numpy as np
 from xlakernel.core.errors import DtypeError, ShapeError
 
 from ._events import EventArray, checked
-from .operators.arguments import as_array
+from .operators.arguments import as_array, check_size
 
 _WORD = 32
 
@@ -63,17 +63,18 @@ class BitPackedArray(EventArray):
         Raises:
           InputError: if *words* is no array.
           DtypeError: if *words* is not of uint32.
-          ShapeError: if it has not as many words as *size* takes.
+          ShapeError: if it has not as many words as *size* takes, or *size* is no length.
         """
+        size = check_size(cls.__name__, size)
         words = as_array(cls.__name__, "words", words)
         if words.dtype != jnp.uint32:
             raise DtypeError(f"{cls.__name__}: words is of dtype {words.dtype}; expected uint32.")
         needed = -(-size // _WORD)
-        if size < 0 or words.ndim == 0 or words.shape[-1] != needed:
+        if words.ndim == 0 or words.shape[-1] != needed:
             raise ShapeError(
                 f"{cls.__name__}: words has the shape {words.shape}; {size} bits take (..., {needed}) words of 32."
             )
-        return object.__new__(cls)._set(words=words, _length=int(size))
+        return object.__new__(cls)._set(words=words, _length=size)
 
     @property
     def value(self) -> jax.Array:

@@ -12,7 +12,7 @@ import numpy as np
 from xlakernel.core.errors import DtypeError, ShapeError, StructureError
 
 from ._events import BinaryArray, EventArray
-from .operators.arguments import as_array, index_array
+from .operators.arguments import as_array, check_size, index_array
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -64,11 +64,12 @@ class CompactArray(EventArray):
 
         Raises:
           InputError: if *indices* or *count* is no array.
-          ShapeError: if *indices* is not a vector, or *count* is more than its length.
+          ShapeError: if *indices* is not a vector, *count* is more than its length, or *size* no length.
           StructureError: if a number is out of range or there twice.
           DtypeError: if they are not integers.
         """
         who = f"{cls.__name__}.from_indices"
+        size = check_size(who, size)
         indices = index_array(who, "indices", indices)
         count = as_array(who, "count", indices.shape[0] if count is None else count)
         if count.shape != () or count.dtype.kind not in "iu":
@@ -80,7 +81,7 @@ class CompactArray(EventArray):
             indices, count = _compacted(counted & (indices >= 0) & (indices < size), indices)
         else:
             _check_numbers(who, np.asarray(indices), int(count), size)
-        return object.__new__(cls)._set(indices=indices, count=count, _length=int(size))
+        return object.__new__(cls)._set(indices=indices, count=count, _length=size)
 
     @property
     def value(self) -> jax.Array:
@@ -97,6 +98,9 @@ class CompactArray(EventArray):
     def dtype(self) -> Any:
         """Bool."""
         return np.dtype(bool)
+
+    def _part(self, part: jax.Array) -> Any:
+        return super()._part(part) if part.ndim == 1 else part
 
     def tree_flatten_with_keys(self) -> Any:
         """Return the leaves and what is static; for JAX."""

@@ -120,14 +120,15 @@ class EventArray(abc.ABC):
             return f"{type(self).__name__}({', '.join(map(repr, leaves))})"
         return f"{type(self).__name__}({self.dtype.name}[{','.join(map(str, self.shape))}])"
 
-    def sum(self, axis: Any = None, dtype: Any = None) -> jax.Array:
+    def sum(self, axis: Any = None, dtype: Any = None, out: None = None) -> jax.Array:
         """Add up the elements, as ``jax.numpy.sum`` does.
 
         Args:
           axis: which axis, or axes; None: all.
           dtype: of the result; None: that of ``jax.numpy.sum``.
+          out: None, which ``numpy.sum`` passes.
         """
-        return jnp.sum(self.value, axis=axis, dtype=dtype)
+        return jnp.sum(self.value, axis=axis, dtype=dtype, out=out)
 
     def astype(self, dtype: Any) -> jax.Array:
         """Return a plain array of another dtype.
@@ -138,7 +139,7 @@ class EventArray(abc.ABC):
         return self.value.astype(dtype)
 
     def __getitem__(self, index: Any) -> Any:
-        """Return part of the array, of the same kind if it has dimensions; one element is plain."""
+        """Return part of the array, of the same kind if that can have its dimensions; one element is plain."""
         return self._part(self.value[index])
 
     def _part(self, part: jax.Array) -> Any:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlakernel.core.errors import InputError, ShapeError
+from xlakernel.core.errors import ArgumentError, InputError, ShapeError
 
 from . import _interchange, _random, _selection
 from ._arithmetic import Arithmetic
@@ -140,12 +140,12 @@ class SparseMatrix(Arithmetic):
         Raises:
           ShapeError: if there is no such axis.
         """
-        if axis not in (None, 0, 1, -1, -2):
-            raise ShapeError(f"{type(self).__name__}.sum: axis is {axis!r}; allowed: 0, 1, -1, -2 or None.")
+        axis = self._checked_axis("sum", axis)
         dtype = jax.eval_shape(jnp.sum, jax.ShapeDtypeStruct((1,), self.dtype)).dtype
+        if axis is None:  # sums of rows may have no place in half precision where that of all has
+            wide = accumulator(dtype)
+            return jnp.sum(self.astype(wide) @ jnp.ones(self.shape[1], wide)).astype(dtype)
         matrix = self.astype(dtype)
-        if axis is None:
-            return jnp.sum(matrix @ jnp.ones(self.shape[1], dtype))
         ones = jnp.ones(self.shape[axis], dtype)
         return ones @ matrix if axis in (0, -2) else matrix @ ones
 
@@ -163,17 +163,27 @@ class SparseMatrix(Arithmetic):
           ShapeError: if there is no such axis.
         """
         dtype = jax.eval_shape(jnp.mean, jax.ShapeDtypeStruct((1,), self.dtype)).dtype
+        axis = self._checked_axis("mean", axis)
         total = self.astype(accumulator(dtype)).sum(axis)
-        return (total / (math.prod(self.shape) if axis is None else self.shape[axis])).astype(dtype)
+        # As a float, since JAX's integers may have no room for the number of all elements.
+        return (total / float(math.prod(self.shape) if axis is None else self.shape[axis])).astype(dtype)
 
     def diagonal(self, offset: int = 0) -> jax.Array:
         """Return a diagonal, the entries with ``column - row == offset``, as ``jax.numpy.diagonal`` does.
 
         Args:
           offset: 0 for the main diagonal, above it positive, below it negative.
+
+        Raises:
+          ArgumentError: if it is no integer.
         """
         rows, columns = self.shape
-        offset = max(-rows, min(operator.index(offset), columns))  # beyond these diagonals are empty
+        try:
+            offset = operator.index(offset)
+        except TypeError:
+            who = f"{type(self).__name__}.diagonal"
+            raise ArgumentError(f"{who}: offset is {offset!r}; expected an integer.") from None
+        offset = max(-rows, min(offset, columns))  # beyond these diagonals are empty
         elements: jax.Array = _diagonal(self, offset)
         return elements
 
@@ -330,14 +340,21 @@ class SparseMatrix(Arithmetic):
                 "over them: jax.vmap(lambda A: A.todense())(matrices)."
             )
 
+    def _checked_axis(self, method: str, axis: Any) -> int | None:
+        if axis is None:
+            return None
+        known = not isinstance(axis, bool) and hasattr(axis, "__index__") and np.ndim(axis) == 0
+        if not known or operator.index(axis) not in (0, 1, -1, -2):
+            raise ShapeError(f"{type(self).__name__}.{method}: axis is {axis!r}; allowed: 0, 1, -1, -2 or None.")
+        return operator.index(axis)
+
     def _checked_data(self, data: Any) -> jax.Array:
         return check_data(f"{type(self).__name__}.with_data", data, self.nnz)
 
 
 @jax.jit
 def _dense(matrix: SparseMatrix) -> jax.Array:
-    row, column = matrix.coordinates()
-    return jnp.zeros(matrix.shape, matrix.dtype).at[row, column].add(matrix.data, mode="drop")
+    return _added_up(matrix, matrix.shape, matrix.coordinates())
 
 
 @functools.partial(jax.jit, static_argnums=1)
@@ -347,4 +364,11 @@ def _diagonal(matrix: SparseMatrix, offset: int) -> jax.Array:
     length = max(min(rows - first, columns - max(offset, 0)), 0)
     row, column = matrix.coordinates()
     place = jnp.where((column - row == offset) & (row < rows), row - first, length)
-    return jnp.zeros(length, matrix.dtype).at[place].add(matrix.data, mode="drop")
+    return _added_up(matrix, (length,), (place,))
+
+
+def _added_up(matrix: SparseMatrix, shape: tuple[int, ...], places: tuple[jax.Array, ...]) -> jax.Array:
+    """Add the weights up where *places* says; duplicates of half precision in float32, as products do."""
+    wide = accumulator(matrix.dtype)
+    sums = jnp.zeros(shape, wide).at[places].add(matrix.data.astype(wide), mode="drop")
+    return sums.astype(matrix.dtype)

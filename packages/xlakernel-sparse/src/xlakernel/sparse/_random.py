@@ -18,6 +18,8 @@ import numpy as np
 
 from xlakernel.core.errors import ArgumentError, InputError
 
+from .operators.arguments import strong
+
 
 def split_key(who: str, key: Any) -> tuple[jax.Array, jax.Array]:
     """Return two keys.
@@ -57,23 +59,31 @@ def draw_structure(
             raise ArgumentError(f"{who}: per_row is {per_row!r}; allowed: integers from 0 to {columns}, the columns.")
         row, col = _distinct_in_rows(key, int(per_row), shape)
         return row, col
-    assert density is not None
-    if not 0 <= density <= 1:
-        raise ArgumentError(f"{who}: density is {density!r}; allowed: 0 to 1.")
-    row, column = _distinct(key, round(density * rows * columns), shape)
+    row, column = _distinct(key, round(_fraction(who, density) * rows * columns), shape)
     return row, column
+
+
+def _fraction(who: str, density: Any) -> float:
+    try:
+        number = math.nan if isinstance(density, str) else float(density)
+    except (TypeError, ValueError, jax.errors.ConcretizationTypeError):
+        number = math.nan
+    if not 0 <= number <= 1:
+        raise ArgumentError(f"{who}: density is {density!r}; allowed: numbers from 0 to 1, which are not traced.")
+    return number
 
 
 def draw_data(who: str, key: Any, weights: Any, number: int, dtype: Any) -> jax.Array:
     """Return the weights of this many entries: one for all, or drawn."""
     if not callable(weights):
-        data = jnp.asarray(weights, dtype)
+        expected = "expected a number, or a function of (key, shape, dtype) as those of jax.random are."
+        try:
+            data = jnp.asarray(weights, dtype)
+        except (TypeError, ValueError) as error:
+            raise ArgumentError(f"{who}: weights is {weights!r}; {expected}") from error
         if data.ndim:
-            raise ArgumentError(
-                f"{who}: weights has the shape {data.shape}; expected a number, or a function of (key, shape, dtype) "
-                "as those of jax.random are."
-            )
-        return data.reshape(1).astype(data.dtype)  # a number's dtype is weak: that of x would win against it
+            raise ArgumentError(f"{who}: weights has the shape {data.shape}; {expected}")
+        return strong(who, "weights", data.reshape(1))
     drawn: jax.Array = weights(key, (number,), jnp.float32 if dtype is None else dtype)
     return drawn
 

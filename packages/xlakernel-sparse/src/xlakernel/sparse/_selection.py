@@ -66,11 +66,21 @@ def _is_everything(index: Any) -> bool:
 def _number(who: str, index: Any, extent: int) -> Any:
     """Return a number from 0 on; one that is traced is brought into the range, as JAX does."""
     if _is_traced(index):
-        return jnp.clip(jnp.where(index < 0, index + extent, index), 0, extent - 1)
+        return _within(index, extent)
     number = operator.index(index)
     if not -extent <= number < extent:
         raise IndexError(f"{who}: the index {number} is out of range for an extent of {extent}.")
     return number % extent
+
+
+def _within(index: jax.Array, extent: int) -> jax.Array:
+    """Bring a traced number into the range from 0 to *extent* - 1; its own dtype may have no room for that."""
+    last = max(extent - 1, 0)
+    wide = jnp.int32 if last <= np.iinfo(np.int32).max else jnp.int64
+    if index.dtype.kind == "u":
+        return jnp.minimum(index, min(last, int(np.iinfo(index.dtype).max))).astype(wide)
+    index = index.astype(jnp.promote_types(index.dtype, wide))
+    return jnp.clip(jnp.where(index < 0, index + extent, index), 0, last)
 
 
 def _line(who: str, matrix: SparseMatrix, axis: int, index: Any) -> jax.Array:

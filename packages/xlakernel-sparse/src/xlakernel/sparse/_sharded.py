@@ -17,7 +17,7 @@ from ._bit_packed import BitPackedArray
 from ._compact import CompactArray
 from ._compat import reshard
 from ._events import BinaryArray, EventArray
-from .operators.arguments import as_array
+from .operators.arguments import as_array, strong
 
 if TYPE_CHECKING:
     from ._compressed import Compressed
@@ -91,10 +91,12 @@ class ShardedMatrix:
         Raises:
           InputError: if it is no array.
           ShapeError: if it has another shape.
+          DtypeError: if its dtype is not supported.
         """
         data = as_array("ShardedMatrix.with_data", "data", data)
         if data.shape != self.data.shape:
             raise ShapeError(f"ShardedMatrix.with_data: data has the shape {data.shape}; expected {self.data.shape}.")
+        data = strong("ShardedMatrix.with_data", "data", data)
         matrix = self._like(blocks=self.blocks._like(data=data))
         if self.blocks.prepared is None:
             return matrix
@@ -117,7 +119,7 @@ class ShardedMatrix:
 
     def todense(self) -> jax.Array:
         """Return the matrix as a dense array, ``(rows, columns)``."""
-        return self @ jnp.eye(self.shape[1], dtype=self.dtype)
+        return self @ BinaryArray(jnp.eye(self.shape[1], dtype=bool))  # zeros of a dense one would meet infinities
 
     def __matmul__(self, other: Any) -> jax.Array:
         return self._product(other, transpose=False)

@@ -60,6 +60,17 @@ def check_shape(who: str, shape: Any) -> tuple[int, int]:
     return rows, cols
 
 
+def check_size(who: str, size: Any) -> int:
+    """Return the number of an array's elements as a Python integer.
+
+    Raises:
+      ShapeError: if it is none, or negative.
+    """
+    if isinstance(size, bool) or not hasattr(size, "__index__") or operator.index(size) < 0:
+        raise ShapeError(f"{who}: size is {size!r}; expected an integer of at least 0.")
+    return operator.index(size)
+
+
 def _hint_of_wider() -> str:
     if jax.dtypes.canonicalize_dtype("int64").itemsize == 8:
         return ""
@@ -84,6 +95,8 @@ def index_array(who: str, what: str, value: Any) -> jax.Array:
       DtypeError: if it is of another dtype, or holds numbers that need int64 while JAX's 64-bit types are off.
     """
     widest = jax.dtypes.canonicalize_dtype("int64")  # int32 where JAX's 64-bit types are off
+    if isinstance(value, (list, tuple)) and not value:
+        value = np.zeros(0, np.int32)  # and not of floats, as NumPy takes it
     if isinstance(value, np.ndarray) and value.dtype.kind in "iu" and not np.can_cast(value.dtype, widest):
         limits = np.iinfo(widest)
         lost = value[(value > limits.max) | (value < limits.min)]
@@ -139,8 +152,17 @@ def check_data(who: str, data: Any, entries: int) -> jax.Array:
             f"{who}: data has the shape {array.shape}; expected ({entries},), one number for each of the indices, or "
             "(1,) where all entries are equal."
         )
-    check_dtype(who, "data", array.dtype)
-    return array
+    return strong(who, "data", array)
+
+
+def strong(who: str, what: str, array: jax.Array) -> jax.Array:
+    """Return weights of a dtype that they may have, which is not JAX's weak one: that of x would win against it.
+
+    Raises:
+      DtypeError: if they are of another.
+    """
+    check_dtype(who, what, array.dtype)
+    return array.astype(array.dtype)
 
 
 def check_operand(

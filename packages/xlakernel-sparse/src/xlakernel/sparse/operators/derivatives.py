@@ -8,6 +8,7 @@ differentiated as if that array were dense, which is what lets gradients pass th
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -111,18 +112,36 @@ def _sample_compressed(
     return sampled_product.primitive.bind(*structure, *pair, outs=outs, dispatch=dispatch, shape=shape)[0]
 
 
-def _sampled_transpose(position: int) -> Callable[..., Any]:
-    """Return the transpose of `sampled_product` in its input *position*."""
+@sampled_product.def_jvp_rule
+def _sampled_jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
+    *structure, u, v = primals
+    *_, of_u, of_v = tangents
+    (entries,) = sampled_product.primitive.bind(*primals, **params)
+    parts = []
+    if not _is_zero(of_u):
+        parts += sampled_product.primitive.bind(*structure, of_u, v, **params)
+    if not _is_zero(of_v):
+        parts += sampled_product.primitive.bind(*structure, u, of_v, **params)
+    return [entries], [sum(parts[1:], parts[0]) if parts else ad.Zero(jax.typeof(entries).to_tangent_aval())]
 
-    def transpose(ins: Sequence[Any], cotangent: Any, *, shape: Any) -> Any:
-        indices, indptr, u, v = ins
-        other, backwards = (v, False) if position == 2 else (u, True)
-        outs = [_Struct((shape[1 if backwards else 0], *other.shape[1:]), cotangent.dtype)]
-        product = PRODUCTS[DENSE].of_rank(other.ndim)
-        static = {"shape": shape, "transpose": backwards, "homogeneous": False}
-        return product(cotangent, indices, indptr, other, outs=outs, **static)[0]
 
-    return transpose
+@sampled_product.def_transpose_rule
+def _sampled_transpose(
+    cotangents: Sequence[Any], indices: Any, indptr: Any, u: Any, v: Any, *, outs: Any, dispatch: Any, shape: Any
+) -> Any:
+    (cotangent,) = cotangents
+    found: list[Any] = [None] * 4
+    if _is_zero(cotangent):
+        return found
+    position, other, backwards = (2, v, False) if ad.is_undefined_primal(u) else (3, u, True)
+    outs = [_Struct((shape[1 if backwards else 0], *other.shape[1:]), cotangent.dtype)]
+    product = PRODUCTS[DENSE].of_rank(other.ndim)
+    # A backend that has no kernel for this product is no choice for it.
+    had = tuple(pair for pair in dispatch.backends if pair[1] in product.available_backends(pair[0]))
+    dispatch = dataclasses.replace(dispatch, backends=had)
+    static = {"dispatch": dispatch, "shape": shape, "transpose": backwards, "homogeneous": False}
+    (found[position],) = product.primitive.bind(cotangent, indices, indptr, other, outs=outs, **static)
+    return found
 
 
 # Coordinates.
@@ -158,8 +177,6 @@ for _products, _plain, _flip, _sample in (
                 for products, kind in ((_products, _operand), (_plain, _operand), (_products, DENSE))
             )
             _define_product(_op, _operand, _same, _dense, _flip, _sample)
-for _position in (2, 3):
-    sampled_product.def_transpose(_position, _sampled_transpose(_position))
 
 
 # Numbers of active rows.
