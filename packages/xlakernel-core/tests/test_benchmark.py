@@ -148,6 +148,19 @@ def test_progress(op):
     assert seen[0][2] == "n=4: quick is compiled" and seen[-1][2] == "done"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((3, ()), "name is 3 of type int; expected a text"),
+        (("n", np.ones((1, 4))), "args is .* of type ndarray; expected a tuple of arguments"),
+        (("n", (), [1]), "kwargs is .* of type list; expected a dict"),
+    ],
+)
+def test_what_is_no_case(arguments, text):
+    with pytest.raises(ArgumentError, match=f"BenchmarkCase: {text}"):
+        BenchmarkCase(*arguments)
+
+
 def test_what_is_refused(op):
     with pytest.raises(ArgumentError, match=r"no cases.*def_benchmark_data"):
         op.benchmark(**QUICK)
@@ -157,8 +170,16 @@ def test_what_is_refused(op):
         op.benchmark([], **QUICK)
     with pytest.raises(ArgumentError, match="expected BenchmarkCase"):
         op.benchmark([np.ones(3)], **QUICK)
-    with pytest.raises(ArgumentError, match="rounds is 0"):
-        op.benchmark([case()], platform="cpu", rounds=0)
+    for wrong in ({"rounds": 0}, {"rounds": 1.5}, {"seconds": -5}, {"seconds": "1"}, {"rtol": "a"}, {"rtol": True}):
+        (name,) = wrong
+        with pytest.raises(ArgumentError, match=f"{name} is .*; expected"):
+            op.benchmark([case()], **{**QUICK, **wrong})
+    with pytest.raises(ArgumentError, match=r"backends is 'jax'; expected names, as \['jax'\]"):
+        op.benchmark([case()], backends="jax", **QUICK)
+    with pytest.raises(ArgumentError, match=r"the case 'n=8' calls the operator itself.*\"outs\".*def_call"):
+        op.benchmark([BenchmarkCase("n=8", case().args)], **QUICK)
+    with pytest.raises(ArgumentError, match=r"called inside jax\.jit"):
+        jax.jit(lambda: op.benchmark([case()], **QUICK))()
     with pytest.raises(BackendNotFoundError, match="no 'warp' kernel"):
         op.benchmark([case()], backends=["warp"], **QUICK)
     with pytest.raises(UnknownPlatformError):

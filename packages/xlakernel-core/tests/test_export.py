@@ -15,7 +15,7 @@ from jax import export as jax_export
 from xlakernel.core import XLACustomKernel, deserialize, export
 from xlakernel.core.artifact import Target, pack, unpack
 from xlakernel.core.config import is_exporting
-from xlakernel.core.errors import ExportError, KernelTypeError, MissingDependencyError
+from xlakernel.core.errors import ArgumentError, ExportError, KernelTypeError, MissingDependencyError
 from xlakernel.core.ffi.registry import Recipe, ensure_registered, recipes_of
 
 X = jax.ShapeDtypeStruct((3,), jnp.float32)
@@ -85,6 +85,18 @@ def test_other_custom_calls_are_refused_unless_allowed():
 def test_only_jitted_functions_are_exported():
     with pytest.raises(KernelTypeError, match=r"got <function scale .*export\(jax.jit\(f\)\)"):
         export(scale)
+
+
+def test_platforms_have_the_names_of_jax():
+    for platforms in ("gpu", ["cpu", "gpu"]):
+        with pytest.raises(ArgumentError, match=r"platforms is .*; JAX's name of NVIDIA's GPUs is 'cuda'"):
+            export(jax.jit(scale), platforms=platforms)
+
+
+@pytest.mark.parametrize("order", [-1, "1", 1.0, True])
+def test_an_order_of_derivatives_is_a_number(order):
+    with pytest.raises(ArgumentError, match=r"vjp_order is .*; expected an integer of at least 0"):
+        export(jax.jit(jnp.sin))(X).serialize(vjp_order=order)
 
 
 @pytest.mark.parametrize("value", [jnp.ones((2, 2)), np.ones((2, 2)), "f", None], ids=["jax", "numpy", "str", "None"])

@@ -53,6 +53,26 @@ def test_wrong_values(assert_caught, assert_passes):
     assert_passes("eager", lambda x: x + 1, X, reference=lambda x: x + 1)
 
 
+def differences(x):
+    y = x.copy()
+    y[1:] -= x[:-1]
+    return y
+
+
+REFERENCES = {
+    "methods": lambda x: x.at[1:].add(-x[:-1]),
+    "a loop": lambda x: jax.lax.fori_loop(1, x.size, lambda i, y: y.at[i].set(x[i] - x[i - 1]), jnp.asarray(x)),
+    "traced indices": lambda x: jax.lax.map(lambda i: jnp.where(i > 0, x[i] - x[i - 1], x[0]), jnp.arange(x.size)),
+    "elements that are set": differences,
+}
+
+
+@pytest.mark.parametrize("reference", REFERENCES.values(), ids=REFERENCES)
+def test_a_reference_is_written_in_jax_or_numpy(assert_passes, assert_caught, reference):
+    assert_passes("eager", lambda x: jnp.diff(x, prepend=0), X, reference=reference)
+    assert_caught("eager", "element", lambda x: jnp.diff(x, prepend=1), X, reference=reference)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "int8", "bool", "complex64"])
 def test_a_wrong_element_in_every_dtype(assert_caught, assert_passes, dtype):
     x = jnp.asarray([1, 0, 1, 1], dtype)

@@ -54,6 +54,14 @@ def test_what_a_call_raises_is_told_once(only):
     assert [line.split(":")[0].strip() for line in lines[1:]] == ["eager", "not run, or failed by the same"]
 
 
+def test_what_the_reference_raises_is_told_of_the_reference(only):
+    with pytest.raises(KernelCheckError) as caught:
+        check_kernel(jnp.sin, X, reference=lambda x, y: x, skip=only("eager", "jit", "vmap_sizes", "threads"))
+    outcome = caught.value.report["eager"]
+    assert outcome.detail.startswith("the reference raised TypeError: ") and "missing 1 required" in outcome.detail
+    assert outcome.advice and len(caught.value.report.failed) == 1
+
+
 def test_another_exception_is_told_as_well(only):
     def fn(x):
         raise KeyError("traced" if isinstance(x, jax.core.Tracer) else "an array")

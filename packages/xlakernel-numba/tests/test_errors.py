@@ -253,6 +253,13 @@ def test_a_function_for_outs_that_takes_other_inputs():
         numba_kernel(copy, outs=lambda x, y: x)(X)
 
 
+@pytest.mark.parametrize("outs", [lambda x: x[:2], lambda x: x.astype("int32"), lambda x: -x])
+def test_a_function_for_outs_that_computes_is_told_what_it_is_given(outs):
+    with pytest.raises((AttributeError, TypeError), match="ShapeDtypeStruct") as caught:
+        numba_kernel(copy, outs=outs)(X)
+    assert "copy: outs is called with jax.ShapeDtypeStruct objects" in caught.value.__notes__[0]
+
+
 def test_an_error_inside_the_function_for_outs_is_its_own():
     def outs(x):
         raise RuntimeError("of the user")

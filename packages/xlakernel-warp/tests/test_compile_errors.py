@@ -132,3 +132,28 @@ def test_a_kernel_that_is_mended_and_defined_anew_runs_and_so_do_others():
     assert_array_equal(warp_kernel(other, same)(X), 2 * X)
     with pytest.raises(CompileError, match="Referencing undefined symbol"):
         jax.jit(broken)(X)
+
+
+beside = wp.get_module(f"{__name__}.beside")
+
+
+@wp.kernel(module=beside)
+def draft(x: wp.array(dtype=float), out: wp.array(dtype=float)):
+    i = wp.tid()
+    out[i] = x[i] * 2
+
+
+@wp.kernel(module=beside)
+def good(x: wp.array(dtype=float), out: wp.array(dtype=float)):
+    i = wp.tid()
+    out[i] = x[i] * 2.0
+
+
+def test_another_kernel_of_the_module_is_said_to_be_one():
+    with pytest.raises(
+        CompileError, match=r"good: (.|\n)*If draft is no part of this one, mend it all the same, or give"
+    ):
+        warp_kernel(good, same)(X)
+    with pytest.raises(CompileError, match='Error while parsing function "draft"') as caught:
+        warp_kernel(draft, same)(X)
+    assert "no part of this one" not in str(caught.value)

@@ -10,7 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
+import numpy as np
 
+from ._compat import is_tracing
 from .benchmark_program import BenchmarkCase, Program
 from .benchmark_result import BenchmarkResult, Measurement
 from .config import check_platform, use_backend
@@ -53,7 +55,15 @@ def measure(
                 "function that makes them with def_benchmark_data."
             )
         cases = op.benchmark_data(platform=platform)
-    cases = _checked(op, cases, rounds)
+    cases = _checked_cases(op, cases, needs_outs=call is op)
+    _check_numbers(op, rounds, seconds, rtol)
+    if isinstance(backends, str):
+        raise ArgumentError(f"{op.name}: benchmark: backends is {backends!r}; expected names, as [{backends!r}].")
+    if is_tracing():
+        raise ArgumentError(
+            f"{op.name}: benchmark: it was called inside jax.jit or another transformation of JAX, where nothing can "
+            "be timed. Call it outside."
+        )
     chosen = list(dict.fromkeys(op.available_backends(platform) if backends is None else backends))
     for backend in chosen:
         op.entry(platform, backend)  # or an error that says what there is
@@ -101,19 +111,34 @@ def measure(
     )
 
 
-def _checked(op: XLACustomKernel, cases: Iterable[Any], rounds: int) -> list[BenchmarkCase]:
+def _checked_cases(op: XLACustomKernel, cases: Iterable[Any], *, needs_outs: bool) -> list[BenchmarkCase]:
     found = list(cases)
     for case in found:
         if not isinstance(case, BenchmarkCase):
             raise ArgumentError(
                 f"{op.name}: benchmark: a case is {case!r}; expected BenchmarkCase(name, args, kwargs)."
             )
+        if needs_outs and "outs" not in case.kwargs:
+            raise ArgumentError(
+                f"{op.name}: benchmark: the case {case.name!r} calls the operator itself, and does not say what comes "
+                'out. Give it the keyword, BenchmarkCase(name, args, {"outs": ...}), or give the operator a function '
+                "that says so, with def_call."
+            )
     names = [case.name for case in found]
     if not names or len(set(names)) < len(names):
-        raise ArgumentError(f"{op.name}: benchmark: expected cases of different names; got {names}.")
-    if rounds < 1:
-        raise ArgumentError(f"{op.name}: benchmark: rounds is {rounds}; expected 1 or more.")
+        got = names or "no case"
+        raise ArgumentError(f"{op.name}: benchmark: expected cases of different names; got {got}.")
     return found
+
+
+def _check_numbers(op: XLACustomKernel, rounds: Any, seconds: Any, rtol: Any) -> None:
+    if isinstance(rounds, bool) or not isinstance(rounds, (int, np.integer)) or rounds < 1:
+        raise ArgumentError(f"{op.name}: benchmark: rounds is {rounds!r}; expected an integer of 1 or more.")
+    for what, value in (("seconds", seconds), ("rtol", rtol)):
+        if what == "rtol" and value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or not value >= 0:
+            raise ArgumentError(f"{op.name}: benchmark: {what} is {value!r}; expected a number of at least 0.")
 
 
 def _time(programs: Mapping[str, Program], rounds: int, seconds: float) -> dict[str, list[float]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import reprlib
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -10,6 +11,8 @@ from typing import Any
 
 import jax
 import numpy as np
+
+from .errors import ArgumentError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,11 +23,25 @@ class BenchmarkCase:
       name: what it is called in tables and charts, such as ``"n=1000"``.
       args: its arguments. Arrays in them are arguments of the compiled program, anything else is part of it.
       kwargs: its keywords, likewise.
+
+    Raises:
+      ArgumentError: if *name* is no text, *args* no tuple, or *kwargs* no dict.
     """
 
     name: str
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for what, kinds, expected in (
+            ("name", str, "a text"),
+            ("args", (tuple, list), "a tuple of arguments, as (x,)"),
+            ("kwargs", Mapping, "a dict of keywords"),
+        ):
+            value = getattr(self, what)
+            if not isinstance(value, kinds):
+                got = f"{reprlib.repr(value)} of type {type(value).__name__}"
+                raise ArgumentError(f"BenchmarkCase: {what} is {got}; expected {expected}.")
 
 
 class Program:

@@ -13,7 +13,7 @@ import jax
 from ._compat import vary_alike
 from .artifact import Target, pack, unpack
 from .config import exporting
-from .errors import ExportError, KernelTypeError, MissingDependencyError
+from .errors import ArgumentError, ExportError, KernelTypeError, MissingDependencyError
 from .ffi.registry import is_registered, recipes_of, registered_targets
 from .missing import missing_package
 
@@ -116,9 +116,12 @@ class Exported:
           vjp_order: how many orders of reverse-mode derivatives to include.
 
         Raises:
+          ArgumentError: if *vjp_order* is no integer of at least 0.
           ExportError: if a kernel of the derivatives cannot be made again in another process.
           MissingDependencyError: if JAX lacks its serialisation library, flatbuffers.
         """
+        if isinstance(vjp_order, bool) or not isinstance(vjp_order, int) or vjp_order < 0:
+            raise ArgumentError(f"serialize: vjp_order is {vjp_order!r}; expected an integer of at least 0.")
         _check_flatbuffers("serialize")
         # JAX lowers the derivatives while it serialises, and must be told of their handlers before.
         every, last = [self], self
@@ -156,6 +159,7 @@ def export(
 
     Raises:
       KernelTypeError: if *jitted* is not the result of ``jax.jit``.
+      ArgumentError: if a platform is called ``"gpu"``.
 
     The function it returns raises `ExportError` if a kernel cannot be made again in another process.
 
@@ -173,6 +177,10 @@ def export(
             "Write export(jax.jit(f))."
         )
     asked = (platforms,) if isinstance(platforms, str) else platforms
+    if asked is not None and "gpu" in asked:
+        raise ArgumentError(
+            f"export: platforms is {platforms!r}; JAX's name of NVIDIA's GPUs is 'cuda', of AMD's 'rocm'."
+        )
 
     def export_for(*args: Any, **kwargs: Any) -> Exported:
         from jax import export as jax_export  # not part of `import jax` everywhere, and seldom needed

@@ -94,7 +94,7 @@ class XLACustomKernel(OperatorBackends, TransformRules):
 
     # Calling.
 
-    def __call__(self, *ins: Any, outs: Any, backend: str | None = None, **static: Any) -> Any:
+    def __call__(self, /, *ins: Any, outs: Any, backend: str | None = None, **static: Any) -> Any:
         """Apply the operator.
 
         Args:
@@ -245,8 +245,8 @@ class XLACustomKernel(OperatorBackends, TransformRules):
           The measurements: ``print`` shows a table, and `BenchmarkResult.save` and `BenchmarkResult.plot` write them.
 
         Raises:
-          ArgumentError: if there are no cases, or not of different names; if *rounds* is less than 1; if JAX has no
-            device of the platform.
+          ArgumentError: if there are no cases, not of different names, or without ``outs`` where they need it; if an
+            argument is not of its kind or range; if JAX has no device of the platform; inside a transformation of JAX.
           UnknownPlatformError: if there is no such platform.
           BackendNotFoundError: if a backend is not registered for the platform, or none is.
 

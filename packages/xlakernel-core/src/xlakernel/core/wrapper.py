@@ -167,7 +167,15 @@ class _Wrapped:
             ) from error
         except ValueError:  # a builtin without a signature
             pass
-        return flatten_outs(self.outs(*inputs), self.name)
+        try:
+            found = self.outs(*inputs)
+        except (AttributeError, TypeError) as error:
+            error.add_note(
+                f"{self.name}: outs is called with jax.ShapeDtypeStruct objects, which have a shape and a dtype and no "
+                "elements. Have it return such ones: jax.ShapeDtypeStruct(shape, dtype)."
+            )
+            raise
+        return flatten_outs(found, self.name)
 
     def _with_defaults(self, attributes: _Attributes, buffers: int) -> _Attributes:
         """Add the defaults of static scalars that were not given, unless arrays fill their parameters."""

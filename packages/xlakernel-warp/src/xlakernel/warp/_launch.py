@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import re
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -111,9 +112,16 @@ class WarpLaunch:
             raise CompileError(_failures[self.kernel]) from error
 
     def _refused(self, device: str, error: Exception) -> str:
+        named = re.search(r'function "(\w+)"', str(error))
+        other = ""
+        if named and named[1] not in (self.name, self.kernel.key):
+            other = (
+                f" Warp compiles the kernels of a file or notebook together. If {named[1]} is no part of this one, mend"
+                ' it all the same, or give it a module of its own: @warp.kernel(module="unique").'
+            )
         return (
             f"{self.name}: Warp {warp.__version__} does not compile the kernel for {device}. Warp says: "
-            f"{type(error).__name__}: {error}"
+            f"{type(error).__name__}: {error}{other}"
         )
 
     # On the CPU

@@ -12,6 +12,7 @@ import numpy as np
 
 from ._child import Child
 from ._compare import Tolerance, is_inexact
+from ._report import CheckFailure
 
 Array = np.ndarray[Any, Any]
 Pick = tuple[int, ...]  # for each input, from which sample it is
@@ -27,7 +28,7 @@ class Subject:
     Attributes:
       name: for messages.
       function: what is checked, a function of arrays.
-      reference: what it should compute, a function of NumPy arrays; None: each result is compared with what
+      reference: what it should compute, a function of NumPy's or JAX's arrays; None: each result is compared with what
         *function* returns for a single eager call.
       samples: argument lists of the same shapes and dtypes; the first is the user's.
       zero_size: argument lists with an extent of 0.
@@ -82,11 +83,25 @@ class Subject:
         try:
             return evaluate_wide(self.reference, inputs)
         except NotWideError:  # it may insist on its dtypes
-            return jax.tree.map(np.asarray, self.reference(*inputs))
+            try:
+                return jax.tree.map(np.asarray, call_on_either(self.reference, inputs))
+            except Exception as error:
+                raise CheckFailure(
+                    f"the reference raised {type(error).__name__}: {error}. It is called as the kernel is, with NumPy "
+                    "arrays, and if it raises with JAX's."
+                ) from error
 
 
 class NotWideError(Exception):
     """A function raised when it was given double precision."""
+
+
+def call_on_either(function: Callable[..., Any], inputs: Sequence[Array]) -> Any:
+    """Call *function* on NumPy arrays; if it raises, on JAX's, which have more methods and take traced indices."""
+    try:
+        return function(*inputs)
+    except Exception:  # noqa: BLE001 - what it raises on JAX's arrays is raised
+        return function(*map(jax.numpy.asarray, inputs))
 
 
 def evaluate_wide(function: Callable[..., Any], inputs: Sequence[Array]) -> Any:
@@ -98,7 +113,7 @@ def evaluate_wide(function: Callable[..., Any], inputs: Sequence[Array]) -> Any:
     with enable_x64():
         wide = [widen(x) for x in inputs]
         try:
-            results = function(*wide)
+            results = call_on_either(function, wide)
         except Exception as error:
             raise NotWideError from error
         return jax.tree.map(np.asarray, results)
