@@ -158,6 +158,15 @@ def test_a_module_that_fails_does_not_hide_the_others(op, quick, capsys, monkeyp
     assert said.out.splitlines()[0].split() == ["of_my_own", "cpu", "jax*"]
 
 
+def test_a_module_that_exits_and_a_file_are_no_operators(quick, capsys, monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "leaving.py").write_text("raise SystemExit(3)", "utf-8")
+    assert command_line.main(["backends", "--import", "leaving"]) == 1
+    assert "xlakernel: leaving cannot be imported: SystemExit: 3" in capsys.readouterr().err
+    assert command_line.main(["backends", "--import", "some/place.py"]) == 1
+    assert "What is expected is a module's name, as after `import`" in capsys.readouterr().err
+
+
 def test_a_module_in_the_current_folder_is_found(quick, capsys, monkeypatch, tmp_path):
     """Python has no such entry on its path where a console script runs."""
     own = "from xlakernel.core import XLACustomKernel\nXLACustomKernel('of_this_folder').def_jax_kernel(lambda outs: 0)"

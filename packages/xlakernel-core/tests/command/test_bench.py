@@ -163,7 +163,7 @@ def test_what_cannot_be_used_here_is_left_out_and_measured_if_asked_for(make_op,
     ("arguments", "why"),
     [
         (["--backend", "other"], "it has no other for cpu; there is quick, jax"),
-        (["--case", "n=9"], "it has no case like 'n=9'"),
+        (["--case", "n=9"], "it has no case like 'n=9'; it has 'n=8', 'n=64'"),
         (["--platform", "tpu"], "it has no kernel for tpu; there is none"),
     ],
 )

@@ -171,7 +171,7 @@ def _run(jobs: Sequence[_Job], request: Request, printer: Printer, outcome: Outc
             try:
                 # Warp says on stdout what it loads; the tables and the JSON are to be alone there.
                 with contextlib.redirect_stdout(progress):
-                    cases = _cases(job, request.cases)
+                    cases, names = _cases(job, request.cases)
                     result = _measure(job, cases, request, progress) if cases or not request.cases else None
             except Exception as error:  # noqa: BLE001  # one that is broken must not hide the others
                 outcome.failed[job.op.name] = f"{type(error).__name__}: {error}"
@@ -179,7 +179,8 @@ def _run(jobs: Sequence[_Job], request: Request, printer: Printer, outcome: Outc
             finally:
                 progress.clear()
             if result is None:
-                outcome.skipped[job.op.name] = f"it has no case like {' or '.join(map(repr, request.cases))}"
+                asked = " or ".join(map(repr, request.cases))
+                outcome.skipped[job.op.name] = f"it has no case like {asked}; it has {', '.join(map(repr, names))}"
                 continue
             outcome.results.append(result)
             printer.line(str(result))
@@ -191,11 +192,16 @@ def _run(jobs: Sequence[_Job], request: Request, printer: Printer, outcome: Outc
         outcome.interrupted = True
 
 
-def _cases(job: _Job, patterns: Sequence[str]) -> list[BenchmarkCase]:
+def _cases(job: _Job, patterns: Sequence[str]) -> tuple[list[BenchmarkCase], list[str]]:
+    """Return the operator's cases that are like one of *patterns*, and the names of all."""
     assert job.op.benchmark_data is not None
-    made = job.op.benchmark_data(platform=job.platform)
+    chosen, names = [], []
     # One by one: those that are not wanted need not all be in memory at the same time.
-    return [case for case in made if not patterns or any(fnmatchcase(case.name, pattern) for pattern in patterns)]
+    for case in job.op.benchmark_data(platform=job.platform):
+        names.append(case.name)
+        if not patterns or any(fnmatchcase(case.name, pattern) for pattern in patterns):
+            chosen.append(case)
+    return chosen, names
 
 
 def _measure(job: _Job, cases: list[BenchmarkCase], request: Request, progress: Progress) -> BenchmarkResult:

@@ -40,8 +40,10 @@ def load(modules: Iterable[str]) -> dict[str, str]:
     for module in modules:
         try:
             importlib.import_module(module)
-        except Exception as error:  # noqa: BLE001  # one that is broken must not hide the others
-            failed[module] = f"{type(error).__name__}: {error}"
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # one that is broken must not hide the others
+            is_file = "/" in module or module.endswith(".py")
+            hint = ". What is expected is a module's name, as after `import`" * is_file
+            failed[module] = f"{type(error).__name__}: {error}{hint}"
     return failed
 
 
