@@ -170,7 +170,8 @@ def test_what_is_refused(op):
         op.benchmark([], **QUICK)
     with pytest.raises(ArgumentError, match="expected BenchmarkCase"):
         op.benchmark([np.ones(3)], **QUICK)
-    for wrong in ({"rounds": 0}, {"rounds": 1.5}, {"seconds": -5}, {"seconds": "1"}, {"rtol": "a"}, {"rtol": True}):
+    numbers = {"rounds": (0, 1.5), "seconds": (-5, np.complex64(1)), "rtol": ("a", True)}
+    for wrong in [{name: value} for name, values in numbers.items() for value in values]:
         (name,) = wrong
         with pytest.raises(ArgumentError, match=f"{name} is .*; expected"):
             op.benchmark([case()], **{**QUICK, **wrong})

@@ -59,11 +59,17 @@ def differences(x):
     return y
 
 
+def changed_twice(x):
+    x += 1  # of NumPy's arrays in place
+    return jnp.concatenate([x[:1] - 1, x.at[1:].add(-x[:-1])[1:]])
+
+
 REFERENCES = {
     "methods": lambda x: x.at[1:].add(-x[:-1]),
     "a loop": lambda x: jax.lax.fori_loop(1, x.size, lambda i, y: y.at[i].set(x[i] - x[i - 1]), jnp.asarray(x)),
     "traced indices": lambda x: jax.lax.map(lambda i: jnp.where(i > 0, x[i] - x[i - 1], x[0]), jnp.arange(x.size)),
     "elements that are set": differences,
+    "what is changed in place, first": changed_twice,
 }
 
 

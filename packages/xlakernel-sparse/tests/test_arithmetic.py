@@ -285,7 +285,7 @@ def test_sums_of_nothing(kind, shape):
         assert matrix.sum() == 0
 
 
-@pytest.mark.parametrize("axis", [2, -3, (0, 1), "rows", True, np.array([0, 1]), 1.0], ids=str)
+@pytest.mark.parametrize("axis", [2, -3, (0, 1), "rows", True, np.array([0, 1]), 1.0, np.array(1.0)], ids=str)
 def test_axes_are_those_of_a_matrix(matrix, axis):
     with pytest.raises(ShapeError, match=r"sum: axis is .*; allowed: 0, 1, -1, -2 or None"):
         matrix.sum(axis)

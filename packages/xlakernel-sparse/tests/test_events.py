@@ -45,6 +45,7 @@ def test_jax_and_numpy_take_it_for_an_array(kind):
     assert_array_equal(np.asarray(events), SPIKES)
     assert np.asarray(events, "float64").dtype == np.float64
     assert np.sum(events) == 3 and np.mean(events) == pytest.approx(0.6)
+    assert np.sum(events, axis=0, keepdims=True).shape == (1,)
     mine = np.array(events)
     mine[:] = True  # a copy may be written to
     assert_array_equal(events, SPIKES)

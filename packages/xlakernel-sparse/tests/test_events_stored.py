@@ -38,7 +38,7 @@ def test_bits_behind_the_end_are_ignored():
 def test_words_are_checked():
     with pytest.raises(DtypeError, match="words is of dtype int32; expected uint32"):
         BitPackedArray.from_words(np.ones(1, np.int32), 3)
-    for size in (-1, 3.0, "3", True):
+    for size in (-1, 3.0, "3", True, np.array(3.0), np.array([3, 4])):
         with pytest.raises(ShapeError, match=r"size is .*; expected an integer of at least 0"):
             BitPackedArray.from_words(np.ones(1, np.uint32), size)
     for shape, size in [((2,), 3), ((1,), 33), ((), 3), ((3, 2), 32)]:

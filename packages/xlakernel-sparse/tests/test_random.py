@@ -226,9 +226,13 @@ def test_a_density_is_a_fraction(kind, density):
 
 
 def test_weights_are_a_number_or_a_function(kind):
-    for wrong in ("normal", None):
+    for wrong in ("normal", None, 2**40):
         with pytest.raises(ArgumentError, match=rf"weights is {wrong!r}; expected a number, or a function"):
             kind.random(jax.random.key(0), (5, 8), per_row=2, weights=wrong)
+    with pytest.raises(ArgumentError, match=r"weights is 300, and dtype int8; expected .*with room in it"):
+        kind.random(jax.random.key(0), (5, 8), per_row=2, weights=300, dtype="int8")
+    with pytest.raises(TypeError, match="foo"):
+        kind.random(jax.random.key(0), (5, 8), per_row=2, weights=1.0, dtype="foo")
     with pytest.raises(DtypeError, match="weights is of dtype bool"):
         kind.random(jax.random.key(0), (5, 8), per_row=2, weights=True)
     with pytest.raises(ArgumentError, match=r"weights has the shape \(3,\); expected a number, or a function"):

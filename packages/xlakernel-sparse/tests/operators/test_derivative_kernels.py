@@ -131,9 +131,11 @@ def test_weights_reach_a_prepared_matrix_through(make, plain_jax, through):
     assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("backend", ["jax", "auto"])
 @pytest.mark.parametrize("inner", [(), (2,)], ids=["vectors", "matrices"])
-def test_derivatives_of_a_sampled_product_stay_with_its_backend(inner):
+def test_derivatives_of_a_sampled_product_stay_with_its_backend(inner, backend):
     structure = jnp.array([2, 0, 1]), jnp.array([0, 1, 3])
-    loss = lambda u, v: csr_sddmm(*structure, u, v, shape=(2, 3), backend="jax").sum()  # noqa: E731
-    program = str(jax.make_jaxpr(jax.grad(loss, (0, 1)))(jnp.ones((2, *inner)), jnp.ones((*inner, 3))))
-    assert program.count("Dispatch(") == program.count("Dispatch(backends=(('cpu', 'jax')") == 3
+    loss = lambda u, v: csr_sddmm(*structure, u, v, shape=(2, 3)).sum()  # noqa: E731
+    with use_backend(backend):
+        program = str(jax.make_jaxpr(jax.grad(loss, (0, 1)))(jnp.ones((2, *inner)), jnp.ones((*inner, 3))))
+    assert program.count("Dispatch(") == program.count(f"Dispatch(backends=(('cpu', '{backend}')") == 3

@@ -137,7 +137,7 @@ def _check_numbers(op: XLACustomKernel, rounds: Any, seconds: Any, rtol: Any) ->
     for what, value in (("seconds", seconds), ("rtol", rtol)):
         if what == "rtol" and value is None:
             continue
-        if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or not value >= 0:
+        if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)) or not value >= 0:
             raise ArgumentError(f"{op.name}: benchmark: {what} is {value!r}; expected a number of at least 0.")
 
 

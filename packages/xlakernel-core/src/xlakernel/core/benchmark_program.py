@@ -25,7 +25,7 @@ class BenchmarkCase:
       kwargs: its keywords, likewise.
 
     Raises:
-      ArgumentError: if *name* is no text, *args* no tuple, or *kwargs* no dict.
+      ArgumentError: if *name* is no text, *args* no tuple or list, or *kwargs* no dict.
     """
 
     name: str

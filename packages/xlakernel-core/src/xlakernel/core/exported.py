@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, overload
 
 import jax
+import numpy as np
 
 from ._compat import vary_alike
 from .artifact import Target, pack, unpack
@@ -120,8 +121,9 @@ class Exported:
           ExportError: if a kernel of the derivatives cannot be made again in another process.
           MissingDependencyError: if JAX lacks its serialisation library, flatbuffers.
         """
-        if isinstance(vjp_order, bool) or not isinstance(vjp_order, int) or vjp_order < 0:
+        if isinstance(vjp_order, bool) or not isinstance(vjp_order, (int, np.integer)) or vjp_order < 0:
             raise ArgumentError(f"serialize: vjp_order is {vjp_order!r}; expected an integer of at least 0.")
+        vjp_order = int(vjp_order)
         _check_flatbuffers("serialize")
         # JAX lowers the derivatives while it serialises, and must be told of their handlers before.
         every, last = [self], self
@@ -176,7 +178,7 @@ def export(
             f"export: expected a function that jax.jit returned; got {jitted!r} of type {type(jitted).__name__}. "
             "Write export(jax.jit(f))."
         )
-    asked = (platforms,) if isinstance(platforms, str) else platforms
+    asked = (platforms,) if isinstance(platforms, str) else None if platforms is None else tuple(platforms)
     if asked is not None and "gpu" in asked:
         raise ArgumentError(
             f"export: platforms is {platforms!r}; JAX's name of NVIDIA's GPUs is 'cuda', of AMD's 'rocm'."

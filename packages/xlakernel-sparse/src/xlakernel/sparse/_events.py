@@ -120,15 +120,16 @@ class EventArray(abc.ABC):
             return f"{type(self).__name__}({', '.join(map(repr, leaves))})"
         return f"{type(self).__name__}({self.dtype.name}[{','.join(map(str, self.shape))}])"
 
-    def sum(self, axis: Any = None, dtype: Any = None, out: None = None) -> jax.Array:
+    def sum(self, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False) -> jax.Array:
         """Add up the elements, as ``jax.numpy.sum`` does.
 
         Args:
           axis: which axis, or axes; None: all.
           dtype: of the result; None: that of ``jax.numpy.sum``.
           out: None, which ``numpy.sum`` passes.
+          keepdims: whether to keep axes that are summed, with an extent of 1.
         """
-        return jnp.sum(self.value, axis=axis, dtype=dtype, out=out)
+        return jnp.sum(self.value, axis=axis, dtype=dtype, out=out, keepdims=keepdims)
 
     def astype(self, dtype: Any) -> jax.Array:
         """Return a plain array of another dtype.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import functools
 import math
-import operator
 from typing import TYPE_CHECKING, Any, Self
 
 import jax
@@ -18,7 +17,7 @@ from . import _interchange, _random, _selection
 from ._arithmetic import Arithmetic
 from ._compact import CompactArray
 from ._events import EventArray
-from .operators.arguments import as_array, check_data, check_shape
+from .operators.arguments import as_array, as_integer, check_data, check_shape
 from .operators.dtypes import accumulator
 from .operators.operand import DENSE
 
@@ -178,12 +177,10 @@ class SparseMatrix(Arithmetic):
           ArgumentError: if it is no integer.
         """
         rows, columns = self.shape
-        try:
-            offset = operator.index(offset)
-        except TypeError:
-            who = f"{type(self).__name__}.diagonal"
-            raise ArgumentError(f"{who}: offset is {offset!r}; expected an integer.") from None
-        offset = max(-rows, min(offset, columns))  # beyond these diagonals are empty
+        number = as_integer(offset)
+        if number is None:
+            raise ArgumentError(f"{type(self).__name__}.diagonal: offset is {offset!r}; expected an integer.")
+        offset = max(-rows, min(number, columns))  # beyond these diagonals are empty
         elements: jax.Array = _diagonal(self, offset)
         return elements
 
@@ -343,10 +340,10 @@ class SparseMatrix(Arithmetic):
     def _checked_axis(self, method: str, axis: Any) -> int | None:
         if axis is None:
             return None
-        known = not isinstance(axis, bool) and hasattr(axis, "__index__") and np.ndim(axis) == 0
-        if not known or operator.index(axis) not in (0, 1, -1, -2):
+        number = as_integer(axis)
+        if number not in (0, 1, -1, -2):
             raise ShapeError(f"{type(self).__name__}.{method}: axis is {axis!r}; allowed: 0, 1, -1, -2 or None.")
-        return operator.index(axis)
+        return number
 
     def _checked_data(self, data: Any) -> jax.Array:
         return check_data(f"{type(self).__name__}.with_data", data, self.nnz)

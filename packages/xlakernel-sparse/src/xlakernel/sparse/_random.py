@@ -77,10 +77,12 @@ def draw_data(who: str, key: Any, weights: Any, number: int, dtype: Any) -> jax.
     """Return the weights of this many entries: one for all, or drawn."""
     if not callable(weights):
         expected = "expected a number, or a function of (key, shape, dtype) as those of jax.random are."
+        dtype = None if dtype is None else jnp.dtype(dtype)
         try:
             data = jnp.asarray(weights, dtype)
-        except (TypeError, ValueError) as error:
-            raise ArgumentError(f"{who}: weights is {weights!r}; {expected}") from error
+        except (TypeError, ValueError, OverflowError) as error:
+            of = "" if dtype is None else f", and dtype {dtype}"
+            raise ArgumentError(f"{who}: weights is {weights!r}{of}; {expected[:-1]}, with room in it.") from error
         if data.ndim:
             raise ArgumentError(f"{who}: weights has the shape {data.shape}; {expected}")
         return strong(who, "weights", data.reshape(1))

@@ -97,9 +97,12 @@ class NotWideError(Exception):
 
 
 def call_on_either(function: Callable[..., Any], inputs: Sequence[Array]) -> Any:
-    """Call *function* on NumPy arrays; if it raises, on JAX's, which have more methods and take traced indices."""
+    """Call *function* on NumPy arrays; if it raises, on JAX's, which have more methods and take traced indices.
+
+    Those of NumPy are copies: what one that raises has done to them in place is not done twice.
+    """
     try:
-        return function(*inputs)
+        return function(*(x.copy() for x in inputs))
     except Exception:  # noqa: BLE001 - what it raises on JAX's arrays is raised
         return function(*map(jax.numpy.asarray, inputs))
 

@@ -66,9 +66,20 @@ def check_size(who: str, size: Any) -> int:
     Raises:
       ShapeError: if it is none, or negative.
     """
-    if isinstance(size, bool) or not hasattr(size, "__index__") or operator.index(size) < 0:
+    number = as_integer(size)
+    if number is None or number < 0:
         raise ShapeError(f"{who}: size is {size!r}; expected an integer of at least 0.")
-    return operator.index(size)
+    return number
+
+
+def as_integer(value: Any) -> int | None:
+    """Return *value* as a Python integer; None if it is none, or a bool."""
+    if isinstance(value, (bool, np.bool_)):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
 
 
 def _hint_of_wider() -> str:

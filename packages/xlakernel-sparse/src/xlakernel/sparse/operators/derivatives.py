@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax.interpreters import ad
 
 from xlakernel.core import XLACustomKernel
+from xlakernel.core.config import AUTO
 from xlakernel.core.errors import DifferentiationError
 
 from .compact import compact_product
@@ -137,7 +138,7 @@ def _sampled_transpose(
     outs = [_Struct((shape[1 if backwards else 0], *other.shape[1:]), cotangent.dtype)]
     product = PRODUCTS[DENSE].of_rank(other.ndim)
     # A backend that has no kernel for this product is no choice for it.
-    had = tuple(pair for pair in dispatch.backends if pair[1] in product.available_backends(pair[0]))
+    had = tuple(pair for pair in dispatch.backends if pair[1] in (AUTO, *product.available_backends(pair[0])))
     dispatch = dataclasses.replace(dispatch, backends=had)
     static = {"dispatch": dispatch, "shape": shape, "transpose": backwards, "homogeneous": False}
     (found[position],) = product.primitive.bind(cotangent, indices, indptr, other, outs=outs, **static)
