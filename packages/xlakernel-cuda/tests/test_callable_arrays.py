@@ -1,6 +1,7 @@
 """What a function is given: arrays and streams of each library, stand-ins for those that need a GPU."""
 
 import ctypes
+import functools
 import gc
 import sys
 import threading
@@ -13,8 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from xlakernel.core.errors import ResultError
+from xlakernel.core.errors import DtypeError, ResultError
 from xlakernel.cuda import DeviceBuffer, StreamHandle, _dlpack, _libraries, cuda_callable
+from xlakernel.cuda._environment import has_bfloat16_arrays
 
 gpu = pytest.importorskip("xlakernel.core.gpu", exc_type=ImportError)
 from xlakernel.core.gpu import target  # noqa: E402  # needs them
@@ -31,13 +33,13 @@ def _a_device_is_current(monkeypatch):
 
 @pytest.fixture
 def launch(monkeypatch):
-    """Return a function that runs another one as it is recorded: on the arrays X and SCALAR, at 0x1000, 0x2000."""
+    """Return a function that runs another one as it is recorded: on the arrays X and *scalar*, at 0x1000, 0x2000."""
     seen = []
     monkeypatch.setattr(target, "register", lambda launchable, **_: seen.append(launchable))
 
-    def run(func, **options):
+    def run(func, *, scalar=SCALAR, **options):
         static = options.pop("static", {})
-        cuda_callable(func, (SCALAR,), **options).xlakernel.target([X], [SCALAR], static)
+        cuda_callable(func, (scalar,), **options).xlakernel.target([X], [scalar], static)
         seen[-1].launch(STREAM, [0x1000, 0x2000])
 
     return run
@@ -118,15 +120,26 @@ def numba(monkeypatch):
     return fake
 
 
-def test_numba(launch, numba):
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+def test_numba(launch, numba, dtype):
     given = []
-    launch(lambda x, out, stream: given.extend([x, out, stream]), arrays="numba")
+    run = functools.partial(
+        launch,
+        lambda x, out, stream: given.extend([x, out, stream]),
+        scalar=jax.ShapeDtypeStruct((), dtype),
+        arrays="numba",
+    )
+    if dtype == jnp.bfloat16 and not has_bfloat16_arrays():  # numba-cuda before 0.29
+        with pytest.raises(DtypeError, match="bfloat16, which arrays of 'numba' cannot have"):
+            run()
+        return
+    run()
     (_, (x,), sync), (_, (out,), _), stream = given
     assert stream == f"stream {STREAM}"
     assert sync == {"owner": None, "sync": False}
     assert (x["shape"], x["data"], x["version"]) == ((2, 3), (0x1000, False), 3)
     assert x["stream"] == STREAM  # so that what its methods do goes there too
-    assert (out["shape"], np.dtype(out["typestr"])) == ((), jnp.bfloat16)
+    assert (out["shape"], np.dtype(out["typestr"])) == ((), dtype)
 
 
 @pytest.mark.parametrize("release", ["14", "13"])
