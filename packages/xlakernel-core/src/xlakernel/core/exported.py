@@ -121,7 +121,7 @@ class Exported:
           ExportError: if a kernel of the derivatives cannot be made again in another process.
           MissingDependencyError: if JAX lacks its serialisation library, flatbuffers.
         """
-        if isinstance(vjp_order, bool) or not isinstance(vjp_order, (int, np.integer)) or vjp_order < 0:
+        if not isinstance(vjp_order, (int, np.integer)) or vjp_order < 0:
             raise ArgumentError(f"serialize: vjp_order is {vjp_order!r}; expected an integer of at least 0.")
         vjp_order = int(vjp_order)
         _check_flatbuffers("serialize")
