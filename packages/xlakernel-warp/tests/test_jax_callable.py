@@ -473,6 +473,22 @@ def test_a_function_that_reads_on_the_host_is_right_and_says_so_once(platform):
         assert "read_on_the_host" in str(found[0].message)
 
 
+@pytest.mark.gpu
+def test_a_recording_that_xla_spoils_by_waiting_for_the_device_is_made_again():
+    """XLA waits when it frees memory, from any thread, and that ends every capture."""
+    from cuda.bindings import driver
+
+    waited = []
+
+    def doubled_beside_xla(x: Floats, out: Floats):
+        if not waited:
+            waited.append(driver.cuCtxSynchronize()[0])
+        wp.launch(double_kernel, dim=x.shape, inputs=[x], outputs=[out])
+
+    assert_array_equal(jax_callable(doubled_beside_xla)(X)[0], 2 * X)
+    assert waited == [driver.CUresult.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED]
+
+
 # Errors
 
 

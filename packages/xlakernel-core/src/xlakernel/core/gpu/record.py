@@ -174,8 +174,9 @@ def _check_capture(status: Any, raised: BaseException | None, label: str) -> Non
             "XLA's, which takes most of it at the start. Leave some with XLA_PYTHON_CLIENT_MEM_FRACTION=.5 or "
             "XLA_PYTHON_CLIENT_PREALLOCATE=false, or have the function take the memory as an output of its own."
         ) from raised
-    if raised is not None and "captur" in str(raised) and error_code(raised) is None:  # a library that looks out for it
-        raise RecordingError(f"{label} cannot be recorded: {type(raised).__name__}: {raised}.") from raised
+    if raised is not None and "captur" in str(raised) and error_code(raised) is None:  # in words, as Warp
+        kind = _Disturbed if status == _Code.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED else RecordingError
+        raise kind(f"{label} cannot be recorded: {type(raised).__name__}: {raised}.") from raised
     if raised is not None and (not int(status) or (isinstance(raised, XLAKernelError) and error_code(raised) is None)):
         raise raised
     if not int(status):
