@@ -41,10 +41,21 @@ def zero(array):
 
 
 @njit
-def weight(data, k, like):
-    """Return the weight of entry *k* in the dtype of *like*."""
+def equal_weight(data, like):
+    """Return the weight of all entries in the dtype of *like*, if they have the same, and otherwise 0.
+
+    It is read before a loop. In one, the LLVM of Numba 0.61 makes a gather of it that it then takes to be broken.
+    """
     if data.ndim == 2:
         return cast(data[0, 0], like)
+    return cast(0, like)
+
+
+@njit
+def weight(data, k, equal, like):
+    """Return the weight of entry *k* in the dtype of *like*; *equal* is what `equal_weight` returns."""
+    if data.ndim == 2:
+        return equal
     return cast(data[k], like)
 
 

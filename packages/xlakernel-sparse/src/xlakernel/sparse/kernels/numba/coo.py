@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, prange
 
-from ._elements import term, weight
+from ._elements import equal_weight, term, weight
 from ._parts import first_of, private_part_count
 from ._strips import scatter_strips
 from .scatter import add_private, clear
@@ -13,10 +13,11 @@ from .scatter import add_private, clear
 
 @njit(fastmath={"contract"})
 def _entries(first, last, data, row, col, x, y, active):
+    equal = equal_weight(data, y)
     for k in range(np.uint64(first), np.uint64(last)):
         i = np.uint64(row[k])
         if i < np.uint64(y.size):  # others do not exist
-            y[i] += term(weight(data, k, y), x[np.uint64(col[k])], active)
+            y[i] += term(weight(data, k, equal, y), x[np.uint64(col[k])], active)
 
 
 @njit(parallel=True)

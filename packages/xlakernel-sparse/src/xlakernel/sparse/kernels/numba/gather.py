@@ -10,7 +10,7 @@ from numba import njit, prange, types
 from numba.extending import overload
 
 from ._active import pack_flags
-from ._elements import term, unsigned, weight, zero
+from ._elements import equal_weight, term, unsigned, weight, zero
 from ._parts import first_row, part_count
 
 
@@ -29,11 +29,12 @@ def _element_of(x, j):
 # A sum may be taken in any order, as vectors need it. NaN and infinities stay what they are.
 @njit(fastmath={"contract", "reassoc", "nsz"})
 def _rows(first, last, data, indices, indptr, x, y, active):
+    equal = equal_weight(data, y)
     # Unsigned: Numba then asks of no index whether it counts from the end, and LLVM can vectorise.
     for i in range(np.uint64(first), np.uint64(last)):
         total = zero(y)
         for k in range(np.uint64(indptr[i]), np.uint64(indptr[i + np.uint64(1)])):
-            total += term(weight(data, k, y), _element(x, unsigned(indices[k])), active)
+            total += term(weight(data, k, equal, y), _element(x, unsigned(indices[k])), active)
         y[i] = total
 
 
