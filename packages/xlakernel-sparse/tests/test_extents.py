@@ -26,6 +26,10 @@ def wide(kind, extent, index="int32"):
     return kind((data, place, np.array([0, 1, 3], index)), shape=(2, extent) if kind is CSR else (extent, 2))
 
 
+def x64_as(enabled):
+    return (jax if hasattr(jax, "enable_x64") else jax.experimental).enable_x64(enabled)
+
+
 def struct(length, dtype="int32"):
     return jax.ShapeDtypeStruct((length,), dtype)
 
@@ -38,7 +42,7 @@ def test_the_largest_extent(kind):
 
 @pytest.mark.parametrize("enabled", [False, True])
 def test_extents_without_room_are_refused(kind, enabled):
-    with jax.enable_x64(enabled):
+    with x64_as(enabled):
         with pytest.raises(DtypeError, match=rf"{kind.__name__}: rows and columns up to {LIMIT + 1} .*int32") as caught:
             wide(kind, LIMIT + 1)
         assert (X64 in str(caught.value)) is not enabled
@@ -88,7 +92,7 @@ def test_more_entries_are_not_sorted_in_32_bits():
 
     with pytest.raises(DtypeError, match=f"numbers of entries up to {entries} have no room in int32.*{X64}"):
         jax.eval_shape(converted, struct(entries, "float32"), struct(entries), struct(entries))
-    with jax.enable_x64(True):
+    with x64_as(True):
         found = jax.eval_shape(converted, struct(entries, "float32"), struct(entries), struct(entries))
     assert found.nnz == entries and found.indptr.dtype == jnp.int64
 

@@ -232,7 +232,13 @@ def test_elements_are_not_set(matrix):
 )
 def test_a_matrix_is_never_made_an_array_in_silence(matrix, ask, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match=r"is not made dense unless it is asked for\. A\.todense\(\)"):
+    errors, text = InputError, r"is not made dense unless it is asked for\. A\.todense\(\)"
+    if ask is jnp.asarray and jax.__version_info__ < (0, 8):  # which does not ask the matrix: it is a pytree
+        errors, text = (
+            (TypeError, ValueError),
+            "None is not a valid value for jnp.array|Unexpected input type for array",
+        )
+    with pytest.raises(errors, match=text):
         ask(matrix)
 
 

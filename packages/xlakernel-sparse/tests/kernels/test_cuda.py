@@ -26,6 +26,7 @@ from xlakernel.sparse.kernels.cuda import (
     scatter_matrix,
     tally,
 )
+from xlakernel.sparse.kernels.cuda.tiles import LIST_BYTES
 from xlakernel.sparse.operators.blocks import SHARED_BYTES, block_count, block_width, bytes_of, make_blocks
 
 # So many columns that a vector of float32 takes two blocks, and of complex128 more.
@@ -86,6 +87,13 @@ class TestCuda(KernelCases):
     @pytest.mark.parametrize("rate", [0, 0.02, 0.3, 1])
     def test_many_events_are_added_up_in_shared_memory(self, rate, homogeneous):
         self.check_product(draw(50, (2000, 300), 150), "binary", True, None, homogeneous, rate=rate)
+
+    @each_weight
+    def test_half_of_the_blocks_have_half_of_the_columns(self, homogeneous, monkeypatch):
+        structure = draw(54, (2000, 310), 150)
+        room = structure.shape[1] * (2 if homogeneous else 4) * 2 // 3
+        monkeypatch.setattr(tally, "shared_bytes", lambda: room + LIST_BYTES)
+        self.check_product(structure, "binary", True, None, homogeneous, rate=0.6)
 
     @each_weight
     @pytest.mark.parametrize("rate", [0.55, 1])
