@@ -98,7 +98,10 @@ class WarpLaunch:
           CompileError: if it does not.
         """
         if _inside.is_left_out(self.kernel, _failures):
-            again = f"{self.name}: Warp {warp.__version__} gave up on the kernel before, and said why. Define it anew."
+            again = (
+                f"{self.name}: Warp {warp.__version__} has given up on the kernel, here or when it compiled another "
+                'one of its file or notebook. Define it anew; with @wp.kernel(module="unique") Warp says what is wrong.'
+            )
             raise CompileError(_failures.get(self.kernel, again))
         _inside.forget_failed(self.kernel.module, _failures)
         # Warp 1.14 compiles a module anew for a launch on the CPU unless it is told that blocks have one thread there.
