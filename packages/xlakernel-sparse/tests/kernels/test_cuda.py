@@ -26,6 +26,7 @@ from xlakernel.sparse.kernels.cuda import (
     scatter_matrix,
     tally,
 )
+from xlakernel.sparse.kernels.cuda.memory import add4_to
 from xlakernel.sparse.kernels.cuda.tiles import LIST_BYTES
 from xlakernel.sparse.operators.blocks import SHARED_BYTES, block_count, block_width, bytes_of, make_blocks
 
@@ -38,6 +39,31 @@ WIDE = {
     "no entries": lambda: draw(44, (4, 6), 0, padding=2),
     "no rows": lambda: draw(45, (0, 6), padding=2),
     "no columns": lambda: draw(46, (6, 0)),
+}
+
+
+def but_for_the_last(rng, row, columns):
+    columns = np.sort(columns)
+    columns[-1:] = 0
+    return columns
+
+
+def with_one_twice(rng, row, columns):
+    columns = np.sort(columns)
+    at = 31 * (row % 5 + 1)
+    columns[at : at + 1] = columns[at - 1 : at] if at < len(columns) else 0
+    return columns
+
+
+# The columns of a row, which are distinct, in another order, or others.
+ROWS = {
+    "sorted": lambda rng, row, columns: np.sort(columns),
+    "in any order": lambda rng, row, columns: columns,
+    "falling": lambda rng, row, columns: np.sort(columns)[::-1],
+    "sorted but for one": but_for_the_last,
+    "with a column twice": with_one_twice,
+    "of one column": lambda rng, row, columns: np.full_like(columns, row % 7 * 400),
+    "of one half, then the other": lambda rng, row, columns: np.roll(np.sort(columns), len(columns) // 2 + row % 100),
 }
 
 
@@ -89,32 +115,34 @@ class TestCuda(KernelCases):
         self.check_product(draw(50, (2000, 300), 150), "binary", True, None, homogeneous, rate=rate)
 
     @each_weight
-    def test_half_of_the_blocks_have_half_of_the_columns(self, homogeneous, monkeypatch):
-        structure = draw(54, (2000, 310), 150)
-        room = structure.shape[1] * (2 if homogeneous else 4) * 2 // 3
-        monkeypatch.setattr(tally, "shared_bytes", lambda: room + LIST_BYTES)
-        self.check_product(structure, "binary", True, None, homogeneous, rate=0.6)
-
-    @each_weight
+    @pytest.mark.parametrize("slices", [1, 2])
     @pytest.mark.parametrize("rate", [0.55, 1])
-    @pytest.mark.parametrize("rows_are", ["sorted", "sorted but for one", "with a column twice", "of one column"])
-    def test_rows_are_added_up_in_shared_memory_whatever_their_order(self, rows_are, rate, homogeneous):
-        # Long rows, of which a block adds an entry per thread at once, and short ones.
+    @pytest.mark.parametrize("rows_are", ROWS)
+    def test_rows_are_added_up_in_shared_memory_whatever_their_order(
+        self, rows_are, rate, slices, homogeneous, monkeypatch
+    ):
+        # Rows of many tiles, which are cut where there are two slices, and ones too short for that.
         rng = np.random.default_rng(55)
+        width = 2503
         lengths = np.concatenate([rng.integers(0, 2500, 150), rng.integers(0, 300, 100)])
-        rows = [np.sort(rng.choice(2500, n, replace=False)) for n in lengths]
-        for i, columns in enumerate(rows):
-            if rows_are == "of one column":
-                columns[:] = i % 7
-            elif rows_are == "with a column twice" and len(columns) > 31 * (i % 5 + 1):
-                at = 31 * (i % 5 + 1)  # where one warp's entries end
-                columns[at] = columns[at - 1]
-            elif rows_are == "sorted but for one" and len(columns) > 1:
-                columns[-1] = 0
+        rows = [ROWS[rows_are](rng, i, rng.choice(width, n, replace=False)) for i, n in enumerate(lengths)]
         indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-        structure = Structure(indptr, np.concatenate(rows).astype(np.int32), (250, 2500))
-        assert 0.8 * rate * structure.entries > max(tally.MANY.values()) * 2500, "or events are not added up"
+        structure = Structure(indptr, np.concatenate(rows).astype(np.int32), (250, width))
+        assert 0.8 * rate * structure.entries > max(tally.MANY.values()) * width, "or events are not added up"
+        room = -(-width // slices) * (2 if homogeneous else 4)
+        monkeypatch.setattr(tally, "shared_bytes", lambda: room + LIST_BYTES)
         self.check_product(structure, "binary", True, None, homogeneous, rate=rate)
+
+    @pytest.mark.parametrize("capability", [(8, 0), (9, 0)])
+    def test_four_floats_are_added_at_once_where_the_gpu_can(self, capability):
+        from numba import cuda, types
+
+        def add(y):
+            add4_to(y, 0, (np.float32(1), np.float32(2), np.float32(3), np.float32(4)))
+
+        ptx, _ = cuda.compile_ptx(add, types.void(types.float32[::1]), cc=capability)
+        assert ptx.count("red.global.add.f32") == (0 if capability >= (9, 0) else 4)
+        assert ptx.count("red.global.add.v4.f32") == (1 if capability >= (9, 0) else 0)
 
     @pytest.mark.parametrize("operand", ["dense", "binary"])
     def test_rows_longer_than_the_list_of_a_block(self, operand):
@@ -224,7 +252,8 @@ def test_kernels_can_be_exported(homogeneous):
         sampled._kernel(kind, 4),
         scatter._kernel("binary", kind, homogeneous),
         scatter_matrix._kernel("binary", kind, homogeneous, 8),
-        tally._kernel(homogeneous),
+        tally._kernel(homogeneous, sliced=False),
+        tally._kernel(homogeneous, sliced=True),
     ]
     for kernel in kernels:
         assert unknown_objects(COMPILER.fresh(kernel), COMPILER.implementations()) == []

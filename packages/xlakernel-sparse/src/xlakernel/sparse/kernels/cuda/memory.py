@@ -10,6 +10,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 from numba.cuda import cgutils
+from numba.cuda.core.targetconfig import ConfigStack
 from numba.cuda.extending import intrinsic
 
 _GLOBAL = 1  # NVVM's number of the address space
@@ -202,6 +203,31 @@ def add_to(_: Any, array: Any, index: Any, value: Any) -> Any:
 
     return types.void(array, index, value), codegen
 
+
+@intrinsic
+def add4_to(_: Any, array: Any, index: Any, values: Any) -> Any:
+    """Add four float32 *values* to ``array[index : index + 4]``, each atomically; at once where the GPU can.
+
+    The array `is_aligned`, and *index* is a multiple of four.
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = _pointer(context, builder, signature.args[0], args[0], signature.args[1], args[1])
+        four = cgutils.unpack_tuple(builder, args[2], 4)
+        if ConfigStack().top().compute_capability >= _ADDS_FOUR:
+            text, constraints = "red.global.add.v4.f32 [$0], {$1, $2, $3, $4};", "l,f,f,f,f"
+            _asm(builder, ir.VoidType(), text, constraints, [pointer, *four], effect=True)
+            return context.get_dummy_value()
+        for i, value in enumerate(four):
+            at = builder.gep(pointer, [ir.Constant(_int(32), 4 * i)])
+            _asm(builder, ir.VoidType(), "red.global.add.f32 [$0], $1;", "l,f", [at, value], effect=True)
+        return context.get_dummy_value()
+
+    return types.void(array, index, types.UniTuple(types.float32, 4)), codegen
+
+
+# The compute capability from which on a reduction adds four floats.
+_ADDS_FOUR = (9, 0)
 
 # By whether it is a float, and bits: the name of the reduction's type, and of its register.
 _REDUCTIONS = {

@@ -17,51 +17,50 @@ def take_tile_of(one: Any, *, homogeneous: bool) -> Any:
     """Return a device function for all threads of a warp: ``take(data, indices, first, last, to)``.
 
     It calls *one*, ``one(column, weight, to)``, for each entry of a tile, from *first* to *last*. Each thread loads
-    four times four entries before it does so, and so the loads overlap.
+    four times four entries before it does so, and so the loads overlap. Their places are counted from the first of
+    them, *at*: so they are constants, and the tile's bounds are the same for all, which saves registers.
     """
     weight = weight_at(homogeneous=homogeneous)
 
     @cuda.jit(device=True, forceinline=True)
-    def columns_of(indices: Any, base: Any, at: Any, begin: Any, end: Any) -> Any:
-        return load4_if(at < end and at + np.int32(4) > begin, indices, base + at)
+    def columns_of(indices: Any, at: Any, i: Any, begin: Any, end: Any) -> Any:
+        return load4_if(np.int32(i) < end and np.int32(i + 4) > begin, indices, at + i)
 
     @cuda.jit(device=True, forceinline=True)
-    def weights_of(data: Any, base: Any, at: Any, begin: Any, end: Any) -> Any:
+    def weights_of(data: Any, at: Any, i: Any, begin: Any, end: Any) -> Any:
         if homogeneous:
             w = load(data, 0)
             return w, w, w, w
-        return load4_if(at < end and at + np.int32(4) > begin, data, base + at)
+        return load4_if(np.int32(i) < end and np.int32(i + 4) > begin, data, at + i)
 
     @cuda.jit(device=True, forceinline=True)
-    def four(columns: Any, weights: Any, at: Any, begin: Any, end: Any, to: Any) -> None:
-        if begin <= at and at < end:
+    def four(columns: Any, weights: Any, i: Any, begin: Any, end: Any, to: Any) -> None:
+        if begin <= np.int32(i) and np.int32(i) < end:
             one(columns[0], weights[0], to)
-        if begin <= at + np.int32(1) and at + np.int32(1) < end:
+        if begin <= np.int32(i + 1) and np.int32(i + 1) < end:
             one(columns[1], weights[1], to)
-        if begin <= at + np.int32(2) and at + np.int32(2) < end:
+        if begin <= np.int32(i + 2) and np.int32(i + 2) < end:
             one(columns[2], weights[2], to)
-        if begin <= at + np.int32(3) and at + np.int32(3) < end:
+        if begin <= np.int32(i + 3) and np.int32(i + 3) < end:
             one(columns[3], weights[3], to)
 
     @cuda.jit(device=True, forceinline=True)
     def take(data: Any, indices: Any, first: Any, last: Any, to: Any) -> None:
         if is_aligned(indices) and (homogeneous or is_aligned(data)) and (last + 3) // 4 * 4 <= indices.size:
-            base = first // 4 * 4
-            begin, end = np.int32(first - base), np.int32(last - base)
-            at0 = np.int32(4 * cuda.laneid)
-            at1, at2, at3 = at0 + np.int32(128), at0 + np.int32(256), at0 + np.int32(384)
-            c0 = columns_of(indices, base, at0, begin, end)
-            c1 = columns_of(indices, base, at1, begin, end)
-            c2 = columns_of(indices, base, at2, begin, end)
-            c3 = columns_of(indices, base, at3, begin, end)
-            w0 = weights_of(data, base, at0, begin, end)
-            w1 = weights_of(data, base, at1, begin, end)
-            w2 = weights_of(data, base, at2, begin, end)
-            w3 = weights_of(data, base, at3, begin, end)
-            four(c0, w0, at0, begin, end, to)
-            four(c1, w1, at1, begin, end, to)
-            four(c2, w2, at2, begin, end, to)
-            four(c3, w3, at3, begin, end, to)
+            at = first // 4 * 4 + 4 * cuda.laneid
+            begin, end = np.int32(first - at), np.int32(last - at)
+            c0 = columns_of(indices, at, 0, begin, end)
+            c1 = columns_of(indices, at, 128, begin, end)
+            c2 = columns_of(indices, at, 256, begin, end)
+            c3 = columns_of(indices, at, 384, begin, end)
+            w0 = weights_of(data, at, 0, begin, end)
+            w1 = weights_of(data, at, 128, begin, end)
+            w2 = weights_of(data, at, 256, begin, end)
+            w3 = weights_of(data, at, 384, begin, end)
+            four(c0, w0, 0, begin, end, to)
+            four(c1, w1, 128, begin, end, to)
+            four(c2, w2, 256, begin, end, to)
+            four(c3, w3, 384, begin, end, to)
         else:
             for i in range(first + cuda.laneid, last, 32):
                 one(load(indices, i), weight(data, i), to)

@@ -4,8 +4,8 @@ Additions in shared memory are faster than those in the cache that all multiproc
 up is added to the output in the end, every column of it. So that pays where there are many more active entries than
 columns. Each block looks at a sample of the events to know, the same sample, and so comes to the same conclusion.
 
-Where all weights are equal, entries are counted, in 16 bits; otherwise the weights are added, and half of the blocks
-have half of the columns.
+Where all weights are equal, entries are counted, in 16 bits; otherwise the weights are added. Where that has no room
+for all columns, half of the blocks have half of them; see `slices`.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from numba import cuda
 from xlakernel.cuda import numba_cuda_kernel
 
 from .launches import filling, multiprocessors, places_of, shared_bytes
-from .memory import add_to, load
+from .memory import add4_to, add_to, is_aligned, load
 from .push import push_of, take_tile_of
+from .slices import MIXED, part_of
 from .tiles import LANES, LIST_BYTES, active_tiles_of, empty_list
 
 _THREADS = 1024
 _SHARES = _THREADS // LANES
 #: Active entries for each column, from which on it pays: of equal weights, of others.
-MANY = {True: 25, False: 30}
+MANY = {True: 12, False: 15}
 #: What a counter of 16 bits is emptied at, long before it is full: others may count on meanwhile.
 _FULL = 1 << 15
 _MOST_SLICES = 2
@@ -48,16 +49,26 @@ def _sampled(x: Any) -> Any:
     return cuda.syncthreads_count(np.int32(load(x, row)))
 
 
-@cuda.jit(device=True, forceinline=True)
-def _count(column: Any, weight: Any, to: Any) -> None:
-    counters, y, low, width = to
-    local = np.uint32(column) - np.uint32(low)
-    if local < np.uint32(width):
-        shift = np.uint32(16) * (local & np.uint32(1))
-        before = cuda.atomic.add(counters, local >> np.uint32(1), np.uint32(1) << shift)
-        if (before >> shift) & np.uint32(0xFFFF) == np.uint32(_FULL - 1):
-            cuda.atomic.sub(counters, local >> np.uint32(1), np.uint32(_FULL) << shift)
-            add_to(y, column, np.float32(_FULL) * np.float32(weight))
+def _count_of(strays: bool) -> Any:
+    """Return a device function that counts an entry.
+
+    One whose column is not of the block's slice is nothing to it, or, where there are *strays*, added to the output.
+    """
+
+    @cuda.jit(device=True, forceinline=True)
+    def count(column: Any, weight: Any, to: Any) -> None:
+        counters, y, low, width = to
+        local = np.uint32(column) - np.uint32(low)
+        if local < np.uint32(width):
+            shift = np.uint32(16) * (local & np.uint32(1))
+            before = cuda.atomic.add(counters, local >> np.uint32(1), np.uint32(1) << shift)
+            if (before >> shift) & np.uint32(0xFFFF) == np.uint32(_FULL - 1):
+                cuda.atomic.sub(counters, local >> np.uint32(1), np.uint32(_FULL) << shift)
+                add_to(y, column, np.float32(_FULL) * np.float32(weight))
+        elif strays:
+            add_to(y, column, np.float32(weight))
+
+    return count
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -65,12 +76,19 @@ def _counted(counters: Any, column: Any) -> Any:
     return np.float32((counters[column >> 1] >> np.uint32(16 * (column & 1))) & np.uint32(0xFFFF))
 
 
-@cuda.jit(device=True, forceinline=True)
-def _add(column: Any, weight: Any, to: Any) -> None:
-    sums, _, low, width = to
-    local = np.uint32(column) - np.uint32(low)
-    if local < np.uint32(width):
-        cuda.atomic.add(sums, local, np.float32(weight))
+def _add_of(strays: bool) -> Any:
+    """Return a device function that adds an entry's weight; *strays* is as for `_count_of`."""
+
+    @cuda.jit(device=True, forceinline=True)
+    def add(column: Any, weight: Any, to: Any) -> None:
+        sums, y, low, width = to
+        local = np.uint32(column) - np.uint32(low)
+        if local < np.uint32(width):
+            cuda.atomic.add(sums, local, np.float32(weight))
+        elif strays:
+            add_to(y, column, np.float32(weight))
+
+    return add
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -78,11 +96,49 @@ def _added(sums: Any, column: Any) -> Any:
     return sums[column]
 
 
+def _empty_of(total: Any) -> Any:
+    """Return a device function for all threads of a block that adds what it has added up to the output."""
+
+    @cuda.jit(device=True, forceinline=True)
+    def four(sums: Any, column: Any, weight: Any) -> Any:
+        return (
+            total(sums, column) * weight,
+            total(sums, column + np.uint32(1)) * weight,
+            total(sums, column + np.uint32(2)) * weight,
+            total(sums, column + np.uint32(3)) * weight,
+        )
+
+    @cuda.jit(device=True, forceinline=True)
+    def empty(weight: Any, to: Any, block: Any, blocks: Any) -> None:
+        sums, y, low, width = to
+        whole = np.int32(width // 4 * 4)
+        ahead = np.int32(width * block // blocks // 4 * 4)  # no two blocks add to one place at a time
+        i = np.int32(4 * cuda.threadIdx.x)
+        while i < whole:
+            column = np.uint32(i + ahead if i + ahead < whole else i + ahead - whole)
+            found = four(sums, column, weight)
+            if found[0] != 0 or found[1] != 0 or found[2] != 0 or found[3] != 0:
+                if is_aligned(y):
+                    add4_to(y, low + column, found)
+                else:
+                    add_to(y, low + column, found[0])
+                    add_to(y, low + column + 1, found[1])
+                    add_to(y, low + column + 2, found[2])
+                    add_to(y, low + column + 3, found[3])
+            i += np.int32(4 * _THREADS)
+        i = whole + np.int32(cuda.threadIdx.x)
+        if i < width:
+            add_to(y, low + i, total(sums, np.uint32(i)) * weight)
+
+    return empty
+
+
 @functools.cache
-def _kernel(homogeneous: bool) -> Any:
+def _kernel(homogeneous: bool, *, sliced: bool) -> Any:
     push = push_of("binary", np.float32, homogeneous=homogeneous)
-    element, add, total = (np.uint32, _count, _counted) if homogeneous else (np.float32, _add, _added)
-    tally = take_tile_of(add, homogeneous=homogeneous)
+    element, add_of, total = (np.uint32, _count_of, _counted) if homogeneous else (np.float32, _add_of, _added)
+    tally_own, tally_all = (take_tile_of(add_of(strays), homogeneous=homogeneous) for strays in (False, True))
+    empty = _empty_of(total)
 
     @cuda.jit(device=True, forceinline=True)
     def push_tile(row: Any, first: Any, last: Any, to: Any) -> None:
@@ -91,11 +147,19 @@ def _kernel(homogeneous: bool) -> Any:
 
     @cuda.jit(device=True, forceinline=True)
     def tally_tile(row: Any, first: Any, last: Any, to: Any) -> None:
-        data, indices, place = to
-        tally(data, indices, first, last, place)
+        data, indices, _, place = to
+        if sliced and row != MIXED:
+            tally_all(data, indices, first, last, place)
+        else:
+            tally_own(data, indices, first, last, place)
+
+    @cuda.jit(device=True, forceinline=True)
+    def cut(row: Any, first: Any, last: Any, to: Any) -> Any:
+        _, indices, width, place = to
+        return part_of(indices, row, first, last, width, place[2] == 0)
 
     visit = active_tiles_of(_active, push_tile)
-    visit_tallying = active_tiles_of(_active, tally_tile)
+    visit_tallying = active_tiles_of(_active, tally_tile, cut if sliced else None)
 
     @cuda.jit(launch_bounds=_THREADS)
     def tally_events(
@@ -124,20 +188,14 @@ def _kernel(homogeneous: bool) -> Any:
             sums[i] = 0
             i += _THREADS
         low = np.int64(block % slices) * width
-        here = min(np.int64(width), y.size - low)
+        here = max(np.int64(0), min(np.int64(width), y.size - low))
+        place = (sums, y, low, here)
         groups = blocks // slices  # of blocks, one for each slice of the columns
         if block < groups * slices:
-            to = (data, indices, (sums, y, low, here))
+            to = (data, indices, width, place)
             visit_tallying(indptr, x, rows, places, tallying, groups, block // slices, listed, to)
         cuda.syncthreads()
-        ahead = here * np.int64(block) // blocks  # no two blocks add to one place at a time
-        i = thread
-        while i < here:
-            column = i + ahead if i + ahead < here else i + ahead - here
-            found = total(sums, column)
-            if found != 0:
-                add_to(y, low + column, found * np.float32(load(data, 0)) if homogeneous else found)
-            i += _THREADS
+        empty(np.float32(load(data, 0)) if homogeneous else np.float32(1), place, block, blocks)
 
     return tally_events
 
@@ -156,12 +214,12 @@ def tally_launch(out: jax.ShapeDtypeStruct, operand: str, entries: int, homogene
     many = MANY[homogeneous] * columns
     if operand != "binary" or out.dtype != jnp.float32 or slices > _MOST_SLICES or entries < many:
         return None
-    width = math.ceil(columns / slices / 2) * 2
+    width = math.ceil(columns / slices / 4) * 4
     blocks = multiprocessors()
 
     def multiply(data: Any, indices: Any, indptr: Any, x: Any) -> Any:
         run = numba_cuda_kernel(
-            _kernel(homogeneous),
+            _kernel(homogeneous, sliced=slices > 1),
             out,
             grid=blocks,
             block=_THREADS,

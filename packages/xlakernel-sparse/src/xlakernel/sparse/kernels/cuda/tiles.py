@@ -80,7 +80,29 @@ def _row_near_place(indptr: Any, rows: Any, place: Any, places: Any) -> Any:
     return low
 
 
-def active_tiles_of(is_active: Any, take: Any) -> Any:
+def _cutting(cut: Any) -> Any:
+    """Return a device function, ``cut_all(listed, to)``, that leaves of each tile of a list what *cut* says."""
+
+    @cuda.jit(device=True, forceinline=True)
+    def cut_all(listed: Any, to: Any) -> None:
+        rows, firsts, counts, length = listed
+        i = np.int32(cuda.threadIdx.x)
+        row, first, last = np.int64(0), np.int64(0), np.int64(0)
+        if i < min(length[0], np.int32(ROOM)):
+            row, first, last = cut(rows[i], firsts[i], firsts[i] + counts[i], to)
+        cuda.syncthreads()
+        if i == 0:
+            length[0] = 0
+        cuda.syncthreads()
+        if first < last:
+            place = cuda.atomic.add(length, 0, np.int32(1))
+            rows[place], firsts[place], counts[place] = row, first, last - first
+        cuda.syncthreads()
+
+    return cut_all
+
+
+def active_tiles_of(is_active: Any, take: Any, cut: Any = None) -> Any:
     """Return a device function, ``visit(indptr, x, rows, places, share, groups, group, listed, to)``.
 
     It is for all threads of a block, of which there are *groups*, and calls ``take(row, first, last, to)`` with all
@@ -92,7 +114,11 @@ def active_tiles_of(is_active: Any, take: Any) -> Any:
     Args:
       is_active: device function of *x* and a row.
       take: device function; *to* is what it is handed.
+      cut: device function, ``cut(row, first, last, to)``. If there is one, a thread asks it for each tile, before any
+        is taken, and what it returns is taken instead: a row, and a part of the tile, which may be empty. The block has
+        `ROOM` threads or more.
     """
+    cut_all = None if cut is None else _cutting(cut)
 
     @cuda.jit(device=True, forceinline=True)
     def visit(
@@ -126,6 +152,8 @@ def active_tiles_of(is_active: Any, take: Any) -> Any:
                 else:
                     has_room = False
             goes_on = cuda.syncthreads_or(np.int32(base < rows or first < last))
+            if cut_all is not None:
+                cut_all(listed, to)
             i = np.int32(cuda.threadIdx.x // 32)
             while i < min(listed[3][0], np.int32(ROOM)):  # a range would divide
                 take(listed[0][i], listed[1][i], listed[1][i] + listed[2][i], to)
