@@ -42,28 +42,29 @@ WIDE = {
 }
 
 
-def but_for_the_last(rng, row, columns):
+def but_for_the_last(row, columns):
     columns = np.sort(columns)
     columns[-1:] = 0
     return columns
 
 
-def with_one_twice(rng, row, columns):
+def with_one_twice(row, columns):
     columns = np.sort(columns)
     at = 31 * (row % 5 + 1)
-    columns[at : at + 1] = columns[at - 1 : at] if at < len(columns) else 0
+    if at < len(columns):
+        columns[at] = columns[at - 1]
     return columns
 
 
-# The columns of a row, which are distinct, in another order, or others.
+# A row's columns, made from distinct ones in any order.
 ROWS = {
-    "sorted": lambda rng, row, columns: np.sort(columns),
-    "in any order": lambda rng, row, columns: columns,
-    "falling": lambda rng, row, columns: np.sort(columns)[::-1],
+    "sorted": lambda row, columns: np.sort(columns),
+    "in any order": lambda row, columns: columns,
+    "falling": lambda row, columns: np.sort(columns)[::-1],
     "sorted but for one": but_for_the_last,
     "with a column twice": with_one_twice,
-    "of one column": lambda rng, row, columns: np.full_like(columns, row % 7 * 400),
-    "of one half, then the other": lambda rng, row, columns: np.roll(np.sort(columns), len(columns) // 2 + row % 100),
+    "of one column": lambda row, columns: np.full_like(columns, row % 7 * 400),
+    "of one half, then the other": lambda row, columns: np.roll(np.sort(columns), len(columns) // 2 + row % 100),
 }
 
 
@@ -125,7 +126,7 @@ class TestCuda(KernelCases):
         rng = np.random.default_rng(55)
         width = 2503
         lengths = np.concatenate([rng.integers(0, 2500, 150), rng.integers(0, 300, 100)])
-        rows = [ROWS[rows_are](rng, i, rng.choice(width, n, replace=False)) for i, n in enumerate(lengths)]
+        rows = [ROWS[rows_are](i, rng.choice(width, n, replace=False)) for i, n in enumerate(lengths)]
         indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
         structure = Structure(indptr, np.concatenate(rows).astype(np.int32), (250, width))
         assert 0.8 * rate * structure.entries > max(tally.MANY.values()) * width, "or events are not added up"
@@ -133,16 +134,16 @@ class TestCuda(KernelCases):
         monkeypatch.setattr(tally, "shared_bytes", lambda: room + LIST_BYTES)
         self.check_product(structure, "binary", True, None, homogeneous, rate=rate)
 
-    @pytest.mark.parametrize("capability", [(8, 0), (9, 0)])
-    def test_four_floats_are_added_at_once_where_the_gpu_can(self, capability):
-        from numba import cuda, types
-
-        def add(y):
-            add4_to(y, 0, (np.float32(1), np.float32(2), np.float32(3), np.float32(4)))
-
-        ptx, _ = cuda.compile_ptx(add, types.void(types.float32[::1]), cc=capability)
-        assert ptx.count("red.global.add.f32") == (0 if capability >= (9, 0) else 4)
-        assert ptx.count("red.global.add.v4.f32") == (1 if capability >= (9, 0) else 0)
+    @each_weight
+    @pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
+    def test_weights_that_are_not_finite_are_added_up_where_they_are(self, bad, homogeneous):
+        drawn = draw(57, (2000, 303), 150)
+        structure = Structure(drawn.indptr, drawn.indices // 2 * 2, drawn.shape)  # half of the columns have no entry
+        rng = np.random.default_rng(2)
+        x = operand_of(rng, "binary", 2000, None, "float32", 0.6)
+        data = numbers(rng, 1 if homogeneous else structure.indices.size, "float32")
+        data[::50_000] = bad
+        self.compare_product(self.generator("product"), structure, data, x, "binary", True, homogeneous, 303)
 
     @pytest.mark.parametrize("operand", ["dense", "binary"])
     def test_rows_longer_than_the_list_of_a_block(self, operand):
@@ -204,6 +205,19 @@ def test_kernels_ask_for_no_more_shared_memory_than_a_gpu_has(monkeypatch):
 
     indptr = struct((2 * 10 + 1,), "int32")
     assert _of_blocks([struct((10,), "float32")], indptr, shape=(10, columns), homogeneous=False) is None
+
+
+@pytest.mark.gpu  # what compiles PTX comes with the GPU's libraries
+@pytest.mark.parametrize("capability", [(8, 0), (9, 0)])
+def test_four_floats_are_added_at_once_where_the_gpu_can(capability):
+    from numba import cuda, types
+
+    def add(y):
+        add4_to(y, 0, (np.float32(1), np.float32(2), np.float32(3), np.float32(4)))
+
+    ptx, _ = cuda.compile_ptx(add, types.void(types.float32[::1]), cc=capability)
+    assert ptx.count("red.global.add.f32") == (0 if capability >= (9, 0) else 4)
+    assert ptx.count("red.global.add.v4.f32") == (1 if capability >= (9, 0) else 0)
 
 
 @pytest.mark.parametrize("name", WIDE)

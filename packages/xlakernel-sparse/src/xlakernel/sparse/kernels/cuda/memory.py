@@ -168,7 +168,7 @@ def load_if(_: Any, wanted: Any, array: Any, index: Any) -> Any:
 
 @intrinsic
 def is_aligned(_: Any, array: Any) -> Any:
-    """Whether the array begins where `load4` may: a slice of a batch need not."""
+    """Whether the array begins where `load4` and `add4_to` may: a slice of a batch need not."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         address = builder.ptrtoint(_pointer(context, builder, signature.args[0], args[0]), _int(64))
@@ -226,7 +226,7 @@ def add4_to(_: Any, array: Any, index: Any, values: Any) -> Any:
     return types.void(array, index, types.UniTuple(types.float32, 4)), codegen
 
 
-# The compute capability from which on a reduction adds four floats.
+# The compute capability from which on a reduction adds four floats; what is compiled for is at the top of the stack.
 _ADDS_FOUR = (9, 0)
 
 # By whether it is a float, and bits: the name of the reduction's type, and of its register.

@@ -17,31 +17,31 @@ def take_tile_of(one: Any, *, homogeneous: bool) -> Any:
     """Return a device function for all threads of a warp: ``take(data, indices, first, last, to)``.
 
     It calls *one*, ``one(column, weight, to)``, for each entry of a tile, from *first* to *last*. Each thread loads
-    four times four entries before it does so, and so the loads overlap. Their places are counted from the first of
-    them, *at*: so they are constants, and the tile's bounds are the same for all, which saves registers.
+    four times four entries before it does so, and so the loads overlap. It counts from the first of its sixteen, *at*:
+    so their offsets are constants, and one *begin* and *end*, the tile's bounds as seen from there, serve all of them.
     """
     weight = weight_at(homogeneous=homogeneous)
 
     @cuda.jit(device=True, forceinline=True)
-    def columns_of(indices: Any, at: Any, i: Any, begin: Any, end: Any) -> Any:
-        return load4_if(np.int32(i) < end and np.int32(i + 4) > begin, indices, at + i)
+    def columns_of(indices: Any, at: Any, offset: Any, begin: Any, end: Any) -> Any:
+        return load4_if(np.int32(offset) < end and np.int32(offset + 4) > begin, indices, at + offset)
 
     @cuda.jit(device=True, forceinline=True)
-    def weights_of(data: Any, at: Any, i: Any, begin: Any, end: Any) -> Any:
+    def weights_of(data: Any, at: Any, offset: Any, begin: Any, end: Any) -> Any:
         if homogeneous:
             w = load(data, 0)
             return w, w, w, w
-        return load4_if(np.int32(i) < end and np.int32(i + 4) > begin, data, at + i)
+        return load4_if(np.int32(offset) < end and np.int32(offset + 4) > begin, data, at + offset)
 
     @cuda.jit(device=True, forceinline=True)
-    def four(columns: Any, weights: Any, i: Any, begin: Any, end: Any, to: Any) -> None:
-        if begin <= np.int32(i) and np.int32(i) < end:
+    def four(columns: Any, weights: Any, offset: Any, begin: Any, end: Any, to: Any) -> None:
+        if begin <= np.int32(offset) and np.int32(offset) < end:
             one(columns[0], weights[0], to)
-        if begin <= np.int32(i + 1) and np.int32(i + 1) < end:
+        if begin <= np.int32(offset + 1) and np.int32(offset + 1) < end:
             one(columns[1], weights[1], to)
-        if begin <= np.int32(i + 2) and np.int32(i + 2) < end:
+        if begin <= np.int32(offset + 2) and np.int32(offset + 2) < end:
             one(columns[2], weights[2], to)
-        if begin <= np.int32(i + 3) and np.int32(i + 3) < end:
+        if begin <= np.int32(offset + 3) and np.int32(offset + 3) < end:
             one(columns[3], weights[3], to)
 
     @cuda.jit(device=True, forceinline=True)

@@ -25,7 +25,7 @@ from xlakernel.cuda import numba_cuda_kernel
 from .launches import filling, multiprocessors, places_of, shared_bytes
 from .memory import add4_to, add_to, is_aligned, load
 from .push import push_of, take_tile_of
-from .slices import MIXED, part_of
+from .slices import part_of
 from .tiles import LANES, LIST_BYTES, active_tiles_of, empty_list
 
 _THREADS = 1024
@@ -49,26 +49,31 @@ def _sampled(x: Any) -> Any:
     return cuda.syncthreads_count(np.int32(load(x, row)))
 
 
-def _count_of(strays: bool) -> Any:
-    """Return a device function that counts an entry.
+def _in_slice(one: Any, *, strays: bool) -> Any:
+    """Return a device function of an entry, which calls *one* where the column is of the block's slice.
 
-    One whose column is not of the block's slice is nothing to it, or, where there are *strays*, added to the output.
+    Another entry is nothing to the block, or, where there are *strays*, is added to the output.
     """
 
     @cuda.jit(device=True, forceinline=True)
-    def count(column: Any, weight: Any, to: Any) -> None:
-        counters, y, low, width = to
+    def in_slice(column: Any, weight: Any, to: Any) -> None:
+        sums, y, low, width = to
         local = np.uint32(column) - np.uint32(low)
         if local < np.uint32(width):
-            shift = np.uint32(16) * (local & np.uint32(1))
-            before = cuda.atomic.add(counters, local >> np.uint32(1), np.uint32(1) << shift)
-            if (before >> shift) & np.uint32(0xFFFF) == np.uint32(_FULL - 1):
-                cuda.atomic.sub(counters, local >> np.uint32(1), np.uint32(_FULL) << shift)
-                add_to(y, column, np.float32(_FULL) * np.float32(weight))
+            one(sums, y, local, column, np.float32(weight))
         elif strays:
             add_to(y, column, np.float32(weight))
 
-    return count
+    return in_slice
+
+
+@cuda.jit(device=True, forceinline=True)
+def _count(counters: Any, y: Any, local: Any, column: Any, weight: Any) -> None:
+    shift = np.uint32(16) * (local & np.uint32(1))
+    before = cuda.atomic.add(counters, local >> np.uint32(1), np.uint32(1) << shift)
+    if (before >> shift) & np.uint32(0xFFFF) == np.uint32(_FULL - 1):
+        cuda.atomic.sub(counters, local >> np.uint32(1), np.uint32(_FULL) << shift)
+        add_to(y, column, np.float32(_FULL) * weight)
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -76,19 +81,9 @@ def _counted(counters: Any, column: Any) -> Any:
     return np.float32((counters[column >> 1] >> np.uint32(16 * (column & 1))) & np.uint32(0xFFFF))
 
 
-def _add_of(strays: bool) -> Any:
-    """Return a device function that adds an entry's weight; *strays* is as for `_count_of`."""
-
-    @cuda.jit(device=True, forceinline=True)
-    def add(column: Any, weight: Any, to: Any) -> None:
-        sums, y, low, width = to
-        local = np.uint32(column) - np.uint32(low)
-        if local < np.uint32(width):
-            cuda.atomic.add(sums, local, np.float32(weight))
-        elif strays:
-            add_to(y, column, np.float32(weight))
-
-    return add
+@cuda.jit(device=True, forceinline=True)
+def _add(sums: Any, y: Any, local: Any, column: Any, weight: Any) -> None:
+    cuda.atomic.add(sums, local, weight)
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -100,17 +95,22 @@ def _empty_of(total: Any) -> Any:
     """Return a device function for all threads of a block that adds what it has added up to the output."""
 
     @cuda.jit(device=True, forceinline=True)
+    def amount(sums: Any, column: Any, weight: Any) -> Any:
+        found = total(sums, column)
+        return found * weight if found != 0 else np.float32(0)  # the weight may be infinite
+
+    @cuda.jit(device=True, forceinline=True)
     def four(sums: Any, column: Any, weight: Any) -> Any:
         return (
-            total(sums, column) * weight,
-            total(sums, column + np.uint32(1)) * weight,
-            total(sums, column + np.uint32(2)) * weight,
-            total(sums, column + np.uint32(3)) * weight,
+            amount(sums, column, weight),
+            amount(sums, column + np.uint32(1), weight),
+            amount(sums, column + np.uint32(2), weight),
+            amount(sums, column + np.uint32(3), weight),
         )
 
     @cuda.jit(device=True, forceinline=True)
-    def empty(weight: Any, to: Any, block: Any, blocks: Any) -> None:
-        sums, y, low, width = to
+    def empty(weight: Any, own: Any, block: Any, blocks: Any) -> None:
+        sums, y, low, width = own
         whole = np.int32(width // 4 * 4)
         ahead = np.int32(width * block // blocks // 4 * 4)  # no two blocks add to one place at a time
         i = np.int32(4 * cuda.threadIdx.x)
@@ -127,8 +127,8 @@ def _empty_of(total: Any) -> Any:
                     add_to(y, low + column + 3, found[3])
             i += np.int32(4 * _THREADS)
         i = whole + np.int32(cuda.threadIdx.x)
-        if i < width:
-            add_to(y, low + i, total(sums, np.uint32(i)) * weight)
+        if i < width:  # the last columns, fewer than four
+            add_to(y, low + i, amount(sums, np.uint32(i), weight))
 
     return empty
 
@@ -136,8 +136,10 @@ def _empty_of(total: Any) -> Any:
 @functools.cache
 def _kernel(homogeneous: bool, *, sliced: bool) -> Any:
     push = push_of("binary", np.float32, homogeneous=homogeneous)
-    element, add_of, total = (np.uint32, _count_of, _counted) if homogeneous else (np.float32, _add_of, _added)
-    tally_own, tally_all = (take_tile_of(add_of(strays), homogeneous=homogeneous) for strays in (False, True))
+    element, one, total = (np.uint32, _count, _counted) if homogeneous else (np.float32, _add, _added)
+    tally_part, tally_whole = (
+        take_tile_of(_in_slice(one, strays=strays), homogeneous=homogeneous) for strays in (True, False)
+    )
     empty = _empty_of(total)
 
     @cuda.jit(device=True, forceinline=True)
@@ -147,16 +149,16 @@ def _kernel(homogeneous: bool, *, sliced: bool) -> Any:
 
     @cuda.jit(device=True, forceinline=True)
     def tally_tile(row: Any, first: Any, last: Any, to: Any) -> None:
-        data, indices, _, place = to
-        if sliced and row != MIXED:
-            tally_all(data, indices, first, last, place)
+        data, indices, _, own = to
+        if sliced and row >= 0:
+            tally_part(data, indices, first, last, own)
         else:
-            tally_own(data, indices, first, last, place)
+            tally_whole(data, indices, first, last, own)
 
     @cuda.jit(device=True, forceinline=True)
     def cut(row: Any, first: Any, last: Any, to: Any) -> Any:
-        _, indices, width, place = to
-        return part_of(indices, row, first, last, width, place[2] == 0)
+        _, indices, width, (_, _, low, _) = to
+        return part_of(indices, row, first, last, width, low == 0)
 
     visit = active_tiles_of(_active, push_tile)
     visit_tallying = active_tiles_of(_active, tally_tile, cut if sliced else None)
@@ -188,14 +190,13 @@ def _kernel(homogeneous: bool, *, sliced: bool) -> Any:
             sums[i] = 0
             i += _THREADS
         low = np.int64(block % slices) * width
-        here = max(np.int64(0), min(np.int64(width), y.size - low))
-        place = (sums, y, low, here)
+        own = (sums, y, low, min(np.int64(width), y.size - low))
         groups = blocks // slices  # of blocks, one for each slice of the columns
         if block < groups * slices:
-            to = (data, indices, width, place)
+            to = (data, indices, width, own)
             visit_tallying(indptr, x, rows, places, tallying, groups, block // slices, listed, to)
         cuda.syncthreads()
-        empty(np.float32(load(data, 0)) if homogeneous else np.float32(1), place, block, blocks)
+        empty(np.float32(load(data, 0)) if homogeneous else np.float32(1), own, block, blocks)
 
     return tally_events
 
@@ -214,7 +215,7 @@ def tally_launch(out: jax.ShapeDtypeStruct, operand: str, entries: int, homogene
     many = MANY[homogeneous] * columns
     if operand != "binary" or out.dtype != jnp.float32 or slices > _MOST_SLICES or entries < many:
         return None
-    width = math.ceil(columns / slices / 4) * 4
+    width = math.ceil(columns / slices / 4) * 4  # a slice begins where `add4_to` may add
     blocks = multiprocessors()
 
     def multiply(data: Any, indices: Any, indptr: Any, x: Any) -> Any:

@@ -81,7 +81,10 @@ def _row_near_place(indptr: Any, rows: Any, place: Any, places: Any) -> Any:
 
 
 def _cutting(cut: Any) -> Any:
-    """Return a device function, ``cut_all(listed, to)``, that leaves of each tile of a list what *cut* says."""
+    """Return a device function for all threads of a block, ``cut_all(listed, to)``.
+
+    It replaces each listed tile by the part that *cut* returns, and drops empty ones.
+    """
 
     @cuda.jit(device=True, forceinline=True)
     def cut_all(listed: Any, to: Any) -> None:
@@ -114,9 +117,9 @@ def active_tiles_of(is_active: Any, take: Any, cut: Any = None) -> Any:
     Args:
       is_active: device function of *x* and a row.
       take: device function; *to* is what it is handed.
-      cut: device function, ``cut(row, first, last, to)``. If there is one, a thread asks it for each tile, before any
-        is taken, and what it returns is taken instead: a row, and a part of the tile, which may be empty. The block has
-        `ROOM` threads or more.
+      cut: device function, ``cut(row, first, last, to)``, or None. A thread asks it for each tile, before any is taken,
+        and what it returns is taken instead: a row, and a part of the tile, which may be empty. The block must then
+        have `ROOM` threads or more.
     """
     cut_all = None if cut is None else _cutting(cut)
 
