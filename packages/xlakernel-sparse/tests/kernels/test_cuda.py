@@ -115,12 +115,30 @@ class TestCuda(KernelCases):
     def test_many_events_are_added_up_in_shared_memory(self, rate, homogeneous):
         self.check_product(draw(50, (2000, 300), 150), "binary", True, None, homogeneous, rate=rate)
 
+    @pytest.fixture
+    def with_slices(self, monkeypatch):
+        """Make a block's shared memory so small that sums are in one slice, or in two, and check that they were."""
+        asked, wanted, kernel = [], [], tally._kernel
+
+        def recorded(*args, sliced):
+            asked.append(sliced)
+            return kernel(*args, sliced=sliced)
+
+        def make(slices, columns, homogeneous):
+            room = -(-columns // slices) * (2 if homogeneous else 4)
+            monkeypatch.setattr(tally, "shared_bytes", lambda: room + LIST_BYTES)
+            wanted.append(slices == 2)
+
+        monkeypatch.setattr(tally, "_kernel", recorded)
+        yield make
+        assert asked == wanted
+
     @each_weight
     @pytest.mark.parametrize("slices", [1, 2])
     @pytest.mark.parametrize("rate", [0.55, 1])
     @pytest.mark.parametrize("rows_are", ROWS)
     def test_rows_are_added_up_in_shared_memory_whatever_their_order(
-        self, rows_are, rate, slices, homogeneous, monkeypatch
+        self, rows_are, rate, slices, homogeneous, with_slices
     ):
         # Rows of many tiles, which are cut where there are two slices, and ones too short for that.
         rng = np.random.default_rng(55)
@@ -130,20 +148,26 @@ class TestCuda(KernelCases):
         indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
         structure = Structure(indptr, np.concatenate(rows).astype(np.int32), (250, width))
         assert 0.8 * rate * structure.entries > max(tally.MANY.values()) * width, "or events are not added up"
-        room = -(-width // slices) * (2 if homogeneous else 4)
-        monkeypatch.setattr(tally, "shared_bytes", lambda: room + LIST_BYTES)
+        with_slices(slices, width, homogeneous)
         self.check_product(structure, "binary", True, None, homogeneous, rate=rate)
 
     @each_weight
+    @pytest.mark.parametrize("slices", [1, 2])
     @pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
-    def test_weights_that_are_not_finite_are_added_up_where_they_are(self, bad, homogeneous):
+    def test_weights_that_are_not_finite_are_added_up_where_they_are(self, bad, slices, homogeneous, with_slices):
         drawn = draw(57, (2000, 303), 150)
         structure = Structure(drawn.indptr, drawn.indices // 2 * 2, drawn.shape)  # half of the columns have no entry
         rng = np.random.default_rng(2)
         x = operand_of(rng, "binary", 2000, None, "float32", 0.6)
         data = numbers(rng, 1 if homogeneous else structure.indices.size, "float32")
         data[::50_000] = bad
+        with_slices(slices, 303, homogeneous)
         self.compare_product(self.generator("product"), structure, data, x, "binary", True, homogeneous, 303)
+
+    @each_weight
+    def test_sums_of_as_many_columns_as_there_is_room_for(self, homogeneous):
+        columns = (launches.shared_bytes() - LIST_BYTES) // 2
+        self.check_product(draw(58, (1000, columns), 2000), "binary", True, None, homogeneous, rate=1)
 
     @pytest.mark.parametrize("operand", ["dense", "binary"])
     def test_rows_longer_than_the_list_of_a_block(self, operand):

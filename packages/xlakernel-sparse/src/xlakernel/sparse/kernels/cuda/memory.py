@@ -9,7 +9,7 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.cuda import cgutils
+from numba.cuda import cgutils, config
 from numba.cuda.core.targetconfig import ConfigStack
 from numba.cuda.extending import intrinsic
 
@@ -166,16 +166,16 @@ def load_if(_: Any, wanted: Any, array: Any, index: Any) -> Any:
     return _loaded(array.dtype)(wanted, array, index), codegen
 
 
+def _is_aligned(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    address = builder.ptrtoint(_pointer(context, builder, signature.args[0], args[0]), _int(64))
+    low = builder.and_(address, ir.Constant(_int(64), ALIGNMENT - 1))
+    return builder.icmp_unsigned("==", low, ir.Constant(_int(64), 0))
+
+
 @intrinsic
 def is_aligned(_: Any, array: Any) -> Any:
     """Whether the array begins where `load4` and `add4_to` may: a slice of a batch need not."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        address = builder.ptrtoint(_pointer(context, builder, signature.args[0], args[0]), _int(64))
-        low = builder.and_(address, ir.Constant(_int(64), ALIGNMENT - 1))
-        return builder.icmp_unsigned("==", low, ir.Constant(_int(64), 0))
-
-    return types.boolean(array), codegen
+    return types.boolean(array), _is_aligned
 
 
 @intrinsic
@@ -204,9 +204,26 @@ def add_to(_: Any, array: Any, index: Any, value: Any) -> Any:
     return types.void(array, index, value), codegen
 
 
+def _has_reductions_of_four() -> bool:
+    """Return whether what is compiled for can add four floats at once; PTX can say so from CUDA 12.1 on."""
+    forced = config.FORCE_CUDA_CC
+    return bool((forced or ConfigStack().top().compute_capability) >= (9, 0))
+
+
+@intrinsic
+def adds_four(_: Any, array: Any) -> Any:
+    """Whether `add4_to` may add to the array, and does so at once."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        can = ir.Constant(_int(1), int(_has_reductions_of_four()))
+        return builder.and_(can, _is_aligned(context, builder, signature, args))
+
+    return types.boolean(array), codegen
+
+
 @intrinsic
 def add4_to(_: Any, array: Any, index: Any, values: Any) -> Any:
-    """Add four float32 *values* to ``array[index : index + 4]``, each atomically; at once where the GPU can.
+    """Add four float32 *values* to ``array[index : index + 4]``, each atomically.
 
     The array `is_aligned`, and *index* is a multiple of four.
     """
@@ -214,7 +231,7 @@ def add4_to(_: Any, array: Any, index: Any, values: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pointer = _pointer(context, builder, signature.args[0], args[0], signature.args[1], args[1])
         four = cgutils.unpack_tuple(builder, args[2], 4)
-        if ConfigStack().top().compute_capability >= _ADDS_FOUR:
+        if _has_reductions_of_four():
             text, constraints = "red.global.add.v4.f32 [$0], {$1, $2, $3, $4};", "l,f,f,f,f"
             _asm(builder, ir.VoidType(), text, constraints, [pointer, *four], effect=True)
             return context.get_dummy_value()
@@ -225,9 +242,6 @@ def add4_to(_: Any, array: Any, index: Any, values: Any) -> Any:
 
     return types.void(array, index, types.UniTuple(types.float32, 4)), codegen
 
-
-# The compute capability from which on a reduction adds four floats; what is compiled for is at the top of the stack.
-_ADDS_FOUR = (9, 0)
 
 # By whether it is a float, and bits: the name of the reduction's type, and of its register.
 _REDUCTIONS = {

@@ -23,7 +23,7 @@ from numba import cuda
 from xlakernel.cuda import numba_cuda_kernel
 
 from .launches import filling, multiprocessors, places_of, shared_bytes
-from .memory import add4_to, add_to, is_aligned, load
+from .memory import add4_to, add_to, adds_four, load
 from .push import push_of, take_tile_of
 from .slices import part_of
 from .tiles import LANES, LIST_BYTES, active_tiles_of, empty_list
@@ -91,46 +91,48 @@ def _added(sums: Any, column: Any) -> Any:
     return sums[column]
 
 
-def _empty_of(total: Any) -> Any:
+def _flush_of(total: Any) -> Any:
     """Return a device function for all threads of a block that adds what it has added up to the output."""
 
     @cuda.jit(device=True, forceinline=True)
     def amount(sums: Any, column: Any, weight: Any) -> Any:
-        found = total(sums, column)
+        found = total(sums, np.uint32(column))
         return found * weight if found != 0 else np.float32(0)  # the weight may be infinite
 
     @cuda.jit(device=True, forceinline=True)
-    def four(sums: Any, column: Any, weight: Any) -> Any:
-        return (
-            amount(sums, column, weight),
-            amount(sums, column + np.uint32(1), weight),
-            amount(sums, column + np.uint32(2), weight),
-            amount(sums, column + np.uint32(3), weight),
-        )
+    def flush_four(weight: Any, own: Any, column: Any) -> None:
+        sums, y, low, _ = own
+        a, b = amount(sums, column, weight), amount(sums, column + 1, weight)
+        c, d = amount(sums, column + 2, weight), amount(sums, column + 3, weight)
+        if a != 0 or b != 0 or c != 0 or d != 0:
+            add4_to(y, low + column, (a, b, c, d))
 
     @cuda.jit(device=True, forceinline=True)
-    def empty(weight: Any, own: Any, block: Any, blocks: Any) -> None:
-        sums, y, low, width = own
-        whole = np.int32(width // 4 * 4)
-        ahead = np.int32(width * block // blocks // 4 * 4)  # no two blocks add to one place at a time
-        i = np.int32(4 * cuda.threadIdx.x)
-        while i < whole:
-            column = np.uint32(i + ahead if i + ahead < whole else i + ahead - whole)
-            found = four(sums, column, weight)
-            if found[0] != 0 or found[1] != 0 or found[2] != 0 or found[3] != 0:
-                if is_aligned(y):
-                    add4_to(y, low + column, found)
-                else:
-                    add_to(y, low + column, found[0])
-                    add_to(y, low + column + 1, found[1])
-                    add_to(y, low + column + 2, found[2])
-                    add_to(y, low + column + 3, found[3])
-            i += np.int32(4 * _THREADS)
-        i = whole + np.int32(cuda.threadIdx.x)
-        if i < width:  # the last columns, fewer than four
-            add_to(y, low + i, amount(sums, np.uint32(i), weight))
+    def flush_one(weight: Any, own: Any, column: Any) -> None:
+        sums, y, low, _ = own
+        found = amount(sums, column, weight)
+        if found != 0:
+            add_to(y, low + column, found)
 
-    return empty
+    @cuda.jit(device=True, forceinline=True)
+    def flush(weight: Any, own: Any, block: Any, blocks: Any) -> None:
+        width = np.int32(own[3])
+        each = np.int32(4 if adds_four(own[1]) else 1)
+        whole = width // each * each
+        ahead = np.int32(own[3] * block // blocks) // each * each  # blocks begin in different places
+        thread = np.int32(cuda.threadIdx.x)
+        i = each * thread
+        while i < whole:
+            column = i + ahead if i + ahead < whole else i + ahead - whole
+            if each == 4:
+                flush_four(weight, own, column)
+            else:
+                flush_one(weight, own, column)
+            i += each * np.int32(_THREADS)
+        if whole + thread < width:
+            flush_one(weight, own, whole + thread)
+
+    return flush
 
 
 @functools.cache
@@ -140,7 +142,7 @@ def _kernel(homogeneous: bool, *, sliced: bool) -> Any:
     tally_part, tally_whole = (
         take_tile_of(_in_slice(one, strays=strays), homogeneous=homogeneous) for strays in (True, False)
     )
-    empty = _empty_of(total)
+    flush = _flush_of(total)
 
     @cuda.jit(device=True, forceinline=True)
     def push_tile(row: Any, first: Any, last: Any, to: Any) -> None:
@@ -196,7 +198,7 @@ def _kernel(homogeneous: bool, *, sliced: bool) -> Any:
             to = (data, indices, width, own)
             visit_tallying(indptr, x, rows, places, tallying, groups, block // slices, listed, to)
         cuda.syncthreads()
-        empty(np.float32(load(data, 0)) if homogeneous else np.float32(1), own, block, blocks)
+        flush(np.float32(load(data, 0)) if homogeneous else np.float32(1), own, block, blocks)
 
     return tally_events
 

@@ -118,8 +118,8 @@ def active_tiles_of(is_active: Any, take: Any, cut: Any = None) -> Any:
       is_active: device function of *x* and a row.
       take: device function; *to* is what it is handed.
       cut: device function, ``cut(row, first, last, to)``, or None. A thread asks it for each tile, before any is taken,
-        and what it returns is taken instead: a row, and a part of the tile, which may be empty. The block must then
-        have `ROOM` threads or more.
+        and what it returns is taken instead: a part of the tile, which may be empty, and a number for the row, which
+        *take* must understand. The block must then have `ROOM` threads or more.
     """
     cut_all = None if cut is None else _cutting(cut)
 
