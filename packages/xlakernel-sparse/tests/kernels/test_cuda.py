@@ -111,9 +111,16 @@ class TestCuda(KernelCases):
         self.check_product(draw(53, (200, 50), 150), operand, False, None, homogeneous, dtype=dtype)
 
     @each_weight
+    @pytest.mark.parametrize("operand", ["binary", "weighted"])
     @pytest.mark.parametrize("rate", [0, 0.02, 0.3, 1])
-    def test_many_events_are_added_up_in_shared_memory(self, rate, homogeneous):
-        self.check_product(draw(50, (2000, 300), 150), "binary", True, None, homogeneous, rate=rate)
+    def test_many_events_are_added_up_in_shared_memory(self, rate, operand, homogeneous):
+        self.check_product(draw(50, (2000, 300), 150), operand, True, None, homogeneous, rate=rate)
+
+    @each_weight
+    @pytest.mark.parametrize("data_dtype", ["float16", "bfloat16", "int8"])
+    @pytest.mark.parametrize("operand", ["dense", "binary"])
+    def test_narrow_weights_are_added_up_in_shared_memory(self, operand, data_dtype, homogeneous):
+        self.check_product(draw(50, (2000, 300), 150), operand, True, None, homogeneous, data_dtype=data_dtype)
 
     @pytest.fixture
     def with_slices(self, monkeypatch):
@@ -124,8 +131,8 @@ class TestCuda(KernelCases):
             asked.append(sliced)
             return kernel(*args, sliced=sliced)
 
-        def make(slices, columns, homogeneous):
-            room = -(-columns // slices) * (2 if homogeneous else 4)
+        def make(slices, columns, counting):
+            room = -(-columns // slices) * (2 if counting else 4)
             monkeypatch.setattr(tally, "shared_bytes", lambda: room + LIST_BYTES)
             wanted.append(slices == 2)
 
@@ -135,10 +142,10 @@ class TestCuda(KernelCases):
 
     @each_weight
     @pytest.mark.parametrize("slices", [1, 2])
-    @pytest.mark.parametrize("rate", [0.55, 1])
+    @pytest.mark.parametrize(("operand", "rate"), [("binary", 0.55), ("binary", 1), ("weighted", 0.55), ("dense", 1)])
     @pytest.mark.parametrize("rows_are", ROWS)
     def test_rows_are_added_up_in_shared_memory_whatever_their_order(
-        self, rows_are, rate, slices, homogeneous, with_slices
+        self, rows_are, operand, rate, slices, homogeneous, with_slices
     ):
         # Rows of many tiles, which are cut where there are two slices, and ones too short for that.
         rng = np.random.default_rng(55)
@@ -148,26 +155,30 @@ class TestCuda(KernelCases):
         indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
         structure = Structure(indptr, np.concatenate(rows).astype(np.int32), (250, width))
         assert 0.8 * rate * structure.entries > max(tally.MANY.values()) * width, "or events are not added up"
-        with_slices(slices, width, homogeneous)
-        self.check_product(structure, "binary", True, None, homogeneous, rate=rate)
+        with_slices(slices, width, operand == "binary" and homogeneous)
+        self.check_product(structure, operand, True, None, homogeneous, rate=rate)
 
     @each_weight
     @pytest.mark.parametrize("slices", [1, 2])
+    @pytest.mark.parametrize("operand", ["binary", "weighted", "dense"])
     @pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
-    def test_weights_that_are_not_finite_are_added_up_where_they_are(self, bad, slices, homogeneous, with_slices):
+    def test_weights_that_are_not_finite_are_added_up_where_they_are(
+        self, bad, operand, slices, homogeneous, with_slices
+    ):
         drawn = draw(57, (2000, 303), 150)
         structure = Structure(drawn.indptr, drawn.indices // 2 * 2, drawn.shape)  # half of the columns have no entry
         rng = np.random.default_rng(2)
-        x = operand_of(rng, "binary", 2000, None, "float32", 0.6)
+        x = operand_of(rng, operand, 2000, None, "float32", 0.6)
         data = numbers(rng, 1 if homogeneous else structure.indices.size, "float32")
         data[::50_000] = bad
-        with_slices(slices, 303, homogeneous)
-        self.compare_product(self.generator("product"), structure, data, x, "binary", True, homogeneous, 303)
+        with_slices(slices, 303, operand == "binary" and homogeneous)
+        self.compare_product(self.generator("product"), structure, data, x, operand, True, homogeneous, 303)
 
     @each_weight
-    def test_sums_of_as_many_columns_as_there_is_room_for(self, homogeneous):
+    @pytest.mark.parametrize("operand", ["binary", "dense"])
+    def test_sums_of_as_many_columns_as_there_is_room_for(self, operand, homogeneous):
         columns = (launches.shared_bytes() - LIST_BYTES) // 2
-        self.check_product(draw(58, (1000, columns), 2000), "binary", True, None, homogeneous, rate=1)
+        self.check_product(draw(58, (1000, columns), 2000), operand, True, None, homogeneous, rate=1)
 
     @pytest.mark.parametrize("operand", ["dense", "binary"])
     def test_rows_longer_than_the_list_of_a_block(self, operand):
@@ -290,8 +301,8 @@ def test_kernels_can_be_exported(homogeneous):
         sampled._kernel(kind, 4),
         scatter._kernel("binary", kind, homogeneous),
         scatter_matrix._kernel("binary", kind, homogeneous, 8),
-        tally._kernel(homogeneous, sliced=False),
-        tally._kernel(homogeneous, sliced=True),
+        tally._kernel("binary", homogeneous, sliced=False),
+        tally._kernel("dense", homogeneous, sliced=True),
     ]
     for kernel in kernels:
         assert unknown_objects(COMPILER.fresh(kernel), COMPILER.implementations()) == []

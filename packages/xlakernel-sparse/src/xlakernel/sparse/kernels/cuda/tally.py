@@ -1,11 +1,12 @@
-"""The transpose of a compressed matrix times many events: each block adds up its own entries in shared memory first.
+"""The transpose of a compressed matrix times a vector: each block adds up its own entries in shared memory first.
 
 Additions in shared memory are faster than those in the cache that all multiprocessors share, but what a block has added
 up is added to the output in the end, every column of it. So that pays where there are many more active entries than
-columns. Each block looks at a sample of the events to know, the same sample, and so comes to the same conclusion.
+columns. Where the vector is of events, each block looks at a sample of them to know, the same sample, and so comes to
+the same conclusion.
 
-Where all weights are equal, entries are counted, in 16 bits; otherwise the weights are added. Where that has no room
-for all columns, half of the blocks have half of them; see `slices`.
+Where all weights are equal, events are counted, in 16 bits; otherwise floats are added. Where that has no room for all
+columns, half of the blocks have half of them; see `slices`.
 """
 
 from __future__ import annotations
@@ -22,47 +23,38 @@ from numba import cuda
 
 from xlakernel.cuda import numba_cuda_kernel
 
+from .flush import flush_of
 from .launches import filling, multiprocessors, places_of, shared_bytes
-from .memory import add4_to, add_to, adds_four, load
+from .memory import add_to, load
 from .push import push_of, take_tile_of
 from .slices import part_of
+from .terms import counts, term, value_at
 from .tiles import LANES, LIST_BYTES, active_tiles_of, empty_list
 
 _THREADS = 1024
 _SHARES = _THREADS // LANES
-#: Active entries for each column, from which on it pays: of equal weights, of others.
+#: Active entries for each column, from which on it pays: where they are counted, and where floats are added.
 MANY = {True: 12, False: 15}
 #: What a counter of 16 bits is emptied at, long before it is full: others may count on meanwhile.
 _FULL = 1 << 15
 _MOST_SLICES = 2
 
 
-@cuda.jit(device=True, forceinline=True)
-def _active(x: Any, row: Any) -> Any:
-    return load(x, row)
-
-
-@cuda.jit(device=True, forceinline=True)
-def _sampled(x: Any) -> Any:
-    """Return how many of the block's threads find an event active that each looks at, evenly over all of them."""
-    row = np.int64(cuda.threadIdx.x) * x.size // _THREADS
-    return cuda.syncthreads_count(np.int32(load(x, row)))
-
-
-def _in_slice(one: Any, *, strays: bool) -> Any:
+def _in_slice(operand: str, one: Any, *, strays: bool) -> Any:
     """Return a device function of an entry, which calls *one* where the column is of the block's slice.
 
     Another entry is nothing to the block, or, where there are *strays*, is added to the output.
     """
+    of = term(operand, np.float32)
 
     @cuda.jit(device=True, forceinline=True)
     def in_slice(column: Any, weight: Any, to: Any) -> None:
-        sums, y, low, width = to
+        (sums, y, low, width), value = to
         local = np.uint32(column) - np.uint32(low)
         if local < np.uint32(width):
-            one(sums, y, local, column, np.float32(weight))
+            one(sums, y, local, column, of(weight, value))
         elif strays:
-            add_to(y, column, np.float32(weight))
+            add_to(y, column, of(weight, value))
 
     return in_slice
 
@@ -91,138 +83,104 @@ def _added(sums: Any, column: Any) -> Any:
     return sums[column]
 
 
-def _flush_of(total: Any) -> Any:
-    """Return a device function for all threads of a block that adds what it has added up to the output."""
-
-    @cuda.jit(device=True, forceinline=True)
-    def amount(sums: Any, column: Any, weight: Any) -> Any:
-        found = total(sums, np.uint32(column))
-        return found * weight if found != 0 else np.float32(0)  # the weight may be infinite
-
-    @cuda.jit(device=True, forceinline=True)
-    def flush_four(weight: Any, own: Any, column: Any) -> None:
-        sums, y, low, _ = own
-        a, b = amount(sums, column, weight), amount(sums, column + 1, weight)
-        c, d = amount(sums, column + 2, weight), amount(sums, column + 3, weight)
-        if a != 0 or b != 0 or c != 0 or d != 0:
-            add4_to(y, low + column, (a, b, c, d))
-
-    @cuda.jit(device=True, forceinline=True)
-    def flush_one(weight: Any, own: Any, column: Any) -> None:
-        sums, y, low, _ = own
-        found = amount(sums, column, weight)
-        if found != 0:
-            add_to(y, low + column, found)
-
-    @cuda.jit(device=True, forceinline=True)
-    def flush(weight: Any, own: Any, block: Any, blocks: Any) -> None:
-        width = np.int32(own[3])
-        each = np.int32(4 if adds_four(own[1]) else 1)
-        whole = width // each * each
-        ahead = np.int32(own[3] * block // blocks) // each * each  # blocks begin in different places
-        thread = np.int32(cuda.threadIdx.x)
-        i = each * thread
-        while i < whole:
-            column = i + ahead if i + ahead < whole else i + ahead - whole
-            if each == 4:
-                flush_four(weight, own, column)
-            else:
-                flush_one(weight, own, column)
-            i += each * np.int32(_THREADS)
-        if whole + thread < width:
-            flush_one(weight, own, whole + thread)
-
-    return flush
-
-
 @functools.cache
-def _kernel(homogeneous: bool, *, sliced: bool) -> Any:
-    push = push_of("binary", np.float32, homogeneous=homogeneous)
-    element, one, total = (np.uint32, _count, _counted) if homogeneous else (np.float32, _add, _added)
+def _kernel(operand: str, homogeneous: bool, *, sliced: bool) -> Any:
+    counting = _is_counted(operand, homogeneous)
+    push = push_of(operand, np.float32, homogeneous=homogeneous)
+    is_active, value = counts(operand), value_at(operand)
+    are_events, slices = operand != "dense", 2 if sliced else 1
+    element, one, total = (np.uint32, _count, _counted) if counting else (np.float32, _add, _added)
     tally_part, tally_whole = (
-        take_tile_of(_in_slice(one, strays=strays), homogeneous=homogeneous) for strays in (True, False)
+        take_tile_of(_in_slice(operand, one, strays=strays), homogeneous=homogeneous) for strays in (True, False)
     )
-    flush = _flush_of(total)
+    flush = flush_of(total, _THREADS)
+
+    @cuda.jit(device=True, forceinline=True)
+    def active(x: Any, row: Any) -> Any:
+        return is_active(load(x, row))
+
+    @cuda.jit(device=True, forceinline=True)
+    def sampled(x: Any) -> Any:
+        """Return how many of the block's threads find an event active that each looks at, evenly over all of them."""
+        return cuda.syncthreads_count(np.int32(active(x, np.int64(cuda.threadIdx.x) * x.size // _THREADS)))
 
     @cuda.jit(device=True, forceinline=True)
     def push_tile(row: Any, first: Any, last: Any, to: Any) -> None:
-        data, indices, y = to
-        push(data, indices, first, last, (True, y))
+        data, indices, x, y = to
+        push(data, indices, first, last, (value(x, row), y))
 
     @cuda.jit(device=True, forceinline=True)
     def tally_tile(row: Any, first: Any, last: Any, to: Any) -> None:
-        data, indices, _, own = to
-        if sliced and row >= 0:
-            tally_part(data, indices, first, last, own)
+        data, indices, x, _, own = to
+        if not sliced:
+            tally_whole(data, indices, first, last, (own, value(x, row)))
+        elif row >= 0:
+            tally_part(data, indices, first, last, (own, value(x, row)))
         else:
-            tally_whole(data, indices, first, last, own)
+            tally_whole(data, indices, first, last, (own, value(x, ~row)))
 
     @cuda.jit(device=True, forceinline=True)
     def cut(row: Any, first: Any, last: Any, to: Any) -> Any:
-        _, indices, width, (_, _, low, _) = to
+        _, indices, _, width, (_, _, low, _) = to
         return part_of(indices, row, first, last, width, low == 0)
 
-    visit = active_tiles_of(_active, push_tile)
-    visit_tallying = active_tiles_of(_active, tally_tile, cut if sliced else None)
+    visit = active_tiles_of(active, push_tile)
+    visit_tallying = active_tiles_of(active, tally_tile, cut if sliced else None)
 
     @cuda.jit(launch_bounds=_THREADS)
-    def tally_events(
-        data: Any,
-        indices: Any,
-        indptr: Any,
-        x: Any,
-        y: Any,
-        few: Any,
-        pushing: Any,
-        tallying: Any,
-        slices: Any,
-        width: Any,
+    def tally_vector(
+        data: Any, indices: Any, indptr: Any, x: Any, y: Any, few: Any, pushing: Any, tallying: Any, width: Any
     ) -> None:
         sums = cuda.shared.array(0, element)
         listed = empty_list()
         rows = np.int64(x.size)
         places = rows + indices.size
         blocks, block = cuda.gridDim.x, cuda.blockIdx.x
-        if _sampled(x) < few:
-            visit(indptr, x, rows, places, pushing, blocks, block, listed, (data, indices, y))
+        if are_events and sampled(x) < few:
+            visit(indptr, x, rows, places, pushing, blocks, block, listed, (data, indices, x, y))
             return
         thread = np.int32(cuda.threadIdx.x)
         i = thread
-        while i < ((width + 1) // 2 if homogeneous else width):
+        while i < ((width + 1) // 2 if counting else width):
             sums[i] = 0
             i += _THREADS
         low = np.int64(block % slices) * width
         own = (sums, y, low, min(np.int64(width), y.size - low))
         groups = blocks // slices  # of blocks, one for each slice of the columns
         if block < groups * slices:
-            to = (data, indices, width, own)
+            to = (data, indices, x, width, own)
             visit_tallying(indptr, x, rows, places, tallying, groups, block // slices, listed, to)
         cuda.syncthreads()
-        flush(np.float32(load(data, 0)) if homogeneous else np.float32(1), own, block, blocks)
+        flush(np.float32(load(data, 0)) if counting else np.float32(1), own, block, blocks)
 
-    return tally_events
+    return tally_vector
+
+
+def _is_counted(operand: str, homogeneous: bool) -> bool:
+    return operand == "binary" and homogeneous
 
 
 def tally_launch(out: jax.ShapeDtypeStruct, operand: str, entries: int, homogeneous: bool) -> Callable[..., Any] | None:
-    """Return ``f(data, indices, indptr, x)``, the transpose times binary events; None: it is not for these.
+    """Return ``f(data, indices, indptr, x)``, the transpose times a vector; None: it does not pay, or is not possible.
 
     Args:
-      out: the result.
-      operand: ``"binary"``, or one that this is not for.
+      out: the result, of float32.
+      operand: what the vector is, ``"dense"``, ``"binary"`` or ``"weighted"``.
       entries: how many the matrix has.
       homogeneous: whether all entries have the weight ``data[0]``.
     """
-    columns, each = out.size, 2 if homogeneous else 4
+    counting = _is_counted(operand, homogeneous)
+    columns, each = out.size, 2 if counting else 4
     slices = math.ceil(columns * each / (shared_bytes() - LIST_BYTES))
-    many = MANY[homogeneous] * columns
-    if operand != "binary" or out.dtype != jnp.float32 or slices > _MOST_SLICES or entries < many:
+    many = MANY[counting] * columns
+    if out.dtype != jnp.float32 or slices > _MOST_SLICES or entries < many:
         return None
     width = math.ceil(columns / slices / 4) * 4  # a slice begins where `add4_to` may add
     blocks = multiprocessors()
 
     def multiply(data: Any, indices: Any, indptr: Any, x: Any) -> Any:
         run = numba_cuda_kernel(
-            _kernel(homogeneous, sliced=slices > 1),
+            _kernel(operand, homogeneous, sliced=slices > 1),
             out,
             grid=blocks,
             block=_THREADS,
@@ -231,6 +189,6 @@ def tally_launch(out: jax.ShapeDtypeStruct, operand: str, entries: int, homogene
         )
         pushing, tallying = (places_of(x.size, entries, groups * _SHARES) for groups in (blocks, blocks // slices))
         few = math.ceil(many * _THREADS / entries)
-        return run(data, indices, indptr, x, few=few, pushing=pushing, tallying=tallying, slices=slices, width=width)
+        return run(data, indices, indptr, x, few=few, pushing=pushing, tallying=tallying, width=width)
 
     return multiply

@@ -46,6 +46,20 @@ def counts(operand: str) -> Any:
     return always if operand == "dense" else where_not_zero
 
 
+def value_at(operand: str) -> Any:
+    """Return a device function of the operand and a row that counts: the row's value, which need not be asked for."""
+
+    @cuda.jit(device=True, forceinline=True)
+    def active(x: Any, row: Any) -> Any:
+        return True
+
+    @cuda.jit(device=True, forceinline=True)
+    def own(x: Any, row: Any) -> Any:
+        return load(x, row)
+
+    return active if operand == "binary" else own
+
+
 def weight_at(*, homogeneous: bool) -> Any:
     """Return a device function of the weights and an entry."""
 

@@ -1,0 +1,77 @@
+"""What a block has added up in shared memory is added to the output, four columns at once where the GPU can."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import cuda
+
+from .memory import add4_to, add_to, adds_four
+
+
+def flush_of(total: Any, threads: int) -> Any:
+    """Return a device function for all threads of a block: ``flush(weight, own, block, blocks)``.
+
+    It adds each column's total, times *weight*, to the output. *own* are sums, the output, the first column of the
+    block's slice, a multiple of four, and how many columns that has.
+
+    Args:
+      total: device function of the sums and a column of the slice.
+      threads: how many a block has.
+    """
+
+    @cuda.jit(device=True, forceinline=True)
+    def amount(sums: Any, column: Any, weight: Any) -> Any:
+        found = total(sums, column)
+        return found * weight if found != 0 else np.float32(0)  # the weight may be infinite
+
+    @cuda.jit(device=True, forceinline=True)
+    def one(weight: Any, own: Any, column: Any) -> None:
+        sums, y, low, _ = own
+        found = amount(sums, column, weight)
+        if found != 0:
+            add_to(y, low + column, found)
+
+    @cuda.jit(device=True, forceinline=True)
+    def four(weight: Any, own: Any, column: Any) -> None:
+        sums, y, low, _ = own
+        a, b = amount(sums, column, weight), amount(sums, column + np.uint32(1), weight)
+        c, d = amount(sums, column + np.uint32(2), weight), amount(sums, column + np.uint32(3), weight)
+        if a != 0 or b != 0 or c != 0 or d != 0:
+            add4_to(y, low + column, (a, b, c, d))
+
+    ones, fours = _all_of(one, 1, threads), _all_of(four, 4, threads)
+
+    @cuda.jit(device=True, forceinline=True)
+    def flush(weight: Any, own: Any, block: Any, blocks: Any) -> None:
+        _, y, _, width = own
+        if adds_four(y):
+            fours(weight, own, block, blocks)
+            rest = width // 4 * 4 + cuda.threadIdx.x
+            if rest < width:
+                one(weight, own, np.uint32(rest))
+        else:
+            ones(weight, own, block, blocks)
+
+    return flush
+
+
+def _all_of(flush: Any, each: int, threads: int) -> Any:
+    """Return a device function that calls *flush* for the columns of a slice, of which it takes *each* at a time.
+
+    Those after the last *each* are left. Blocks begin in different places, so that few add to one at a time. That a
+    column is a multiple of *each* is for the compiler to see: it then loads four sums at once.
+    """
+
+    @cuda.jit(device=True, forceinline=True)
+    def flush_all(weight: Any, own: Any, block: Any, blocks: Any) -> None:
+        width = own[3]
+        whole = np.int32(width // each * each)
+        ahead = np.int32(np.uint32(width * block) // np.uint32(blocks) // each * each)
+        i = np.int32(each * cuda.threadIdx.x)
+        while i < whole:
+            flush(weight, own, np.uint32(i + ahead if i + ahead < whole else i + ahead - whole))
+            i += np.int32(each * threads)
+
+    return flush_all
