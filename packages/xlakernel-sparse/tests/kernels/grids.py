@@ -36,6 +36,7 @@ LARGE = {
     "few long rows": lambda: draw(22, (3, 50_000), 50_000),
     "few columns": lambda: draw(23, (30_000, 3), 5),
     "many columns, few entries": lambda: draw(24, (100, 400_000), 10),
+    "many columns, heavy tail": lambda: draw(25, (4000, 20_000), 60, heavy=True),
 }
 
 each_operand = pytest.mark.parametrize("operand", OPERANDS)

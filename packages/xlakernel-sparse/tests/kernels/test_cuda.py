@@ -112,12 +112,12 @@ class TestCuda(KernelCases):
 
     @each_weight
     @pytest.mark.parametrize("operand", ["binary", "weighted"])
-    @pytest.mark.parametrize("rate", [0, 0.02, 0.3, 1])
+    @pytest.mark.parametrize("rate", [0, 0.005, 0.02, 0.3, 1])
     def test_many_events_are_added_up_in_shared_memory(self, rate, operand, homogeneous):
         self.check_product(draw(50, (2000, 300), 150), operand, True, None, homogeneous, rate=rate)
 
     @each_weight
-    @pytest.mark.parametrize("data_dtype", ["float16", "bfloat16", "int8"])
+    @pytest.mark.parametrize("data_dtype", ["float16", "bfloat16"])
     @pytest.mark.parametrize("operand", ["dense", "binary"])
     def test_narrow_weights_are_added_up_in_shared_memory(self, operand, data_dtype, homogeneous):
         self.check_product(draw(50, (2000, 300), 150), operand, True, None, homogeneous, data_dtype=data_dtype)
@@ -138,7 +138,7 @@ class TestCuda(KernelCases):
 
         monkeypatch.setattr(tally, "_kernel", recorded)
         yield make
-        assert asked == wanted
+        assert set(asked) == set(wanted)
 
     @each_weight
     @pytest.mark.parametrize("slices", [1, 2])
@@ -175,6 +175,16 @@ class TestCuda(KernelCases):
         self.compare_product(self.generator("product"), structure, data, x, operand, True, homogeneous, 303)
 
     @each_weight
+    @pytest.mark.parametrize("operand", ["weighted", "dense"])
+    def test_operands_that_are_not_finite_are_added_up_where_they_are(self, operand, homogeneous):
+        structure = draw(59, (2000, 303), 40)
+        rng = np.random.default_rng(3)
+        x = operand_of(rng, operand, 2000, None, "float32", 0.8)
+        x[3], x[7], x[9], x[11] = np.nan, np.inf, -np.inf, 0
+        data = numbers(rng, 1 if homogeneous else structure.indices.size, "float32")
+        self.compare_product(self.generator("product"), structure, data, x, operand, True, homogeneous, 303)
+
+    @each_weight
     @pytest.mark.parametrize("operand", ["binary", "dense"])
     def test_sums_of_as_many_columns_as_there_is_room_for(self, operand, homogeneous):
         columns = (launches.shared_bytes() - LIST_BYTES) // 2
@@ -188,29 +198,39 @@ class TestCuda(KernelCases):
         structure = draw(51, (1000, 3), 3000)
         self.check_product(structure, "binary", True, None, homogeneous=True, rate=1)
 
-    @pytest.mark.parametrize("transpose", [False, True])
-    @pytest.mark.parametrize("operand", ["dense", "binary"])
-    def test_slices_of_a_batch_need_not_be_aligned(self, operand, transpose):
+    def check_batch(self, operand, transpose, homogeneous):
         structure = draw(52, (300, 250), 67)
         rng = np.random.default_rng(1)
         size, results = structure.shape if transpose else structure.shape[::-1]
         columns = np.stack([np.roll(structure.columns, i) for i in range(3)])
         assert columns.shape[1] % 4, "or every slice is aligned"
-        data = numbers(rng, columns.shape, "float32")
+        data = numbers(rng, (3, 1) if homogeneous else columns.shape, "float32")
         x = operand_of(rng, operand, size, 3, "float32").T
         run = generators.product(
             [struct((results,), "float32")],
             operand=operand,
             shape=structure.shape,
             transpose=transpose,
-            homogeneous=False,
+            homogeneous=homogeneous,
         )
         found = jax.vmap(run, in_axes=(0, 0, None, 0))(data, columns, structure.indptr, jnp.asarray(x))
         for i in range(3):
             rows, to = structure.rows, columns[i]
             target, source = (to, rows) if transpose else (rows, to)
-            expected = sum_entries(target, source, data[i].astype(np.float64), x[i], results, operand)
-            assert_sums(found[i], *expected, structure.entries)
+            weights = np.broadcast_to(data[i], to.shape).astype(np.float64)
+            assert_sums(found[i], *sum_entries(target, source, weights, x[i], results, operand), structure.entries)
+
+    @pytest.mark.parametrize("transpose", [False, True])
+    @pytest.mark.parametrize("operand", ["dense", "binary"])
+    def test_slices_of_a_batch_need_not_be_aligned(self, operand, transpose):
+        self.check_batch(operand, transpose, homogeneous=False)
+
+    @each_weight
+    @pytest.mark.parametrize("slices", [1, 2])
+    @pytest.mark.parametrize("operand", ["dense", "binary"])
+    def test_results_of_a_batch_need_not_be_aligned_for_sums(self, operand, slices, homogeneous, with_slices):
+        with_slices(slices, 250, operand == "binary" and homogeneous)
+        self.check_batch(operand, transpose=True, homogeneous=homogeneous)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128", "int8", "int32"])
@@ -240,6 +260,15 @@ def test_kernels_ask_for_no_more_shared_memory_than_a_gpu_has(monkeypatch):
 
     indptr = struct((2 * 10 + 1,), "int32")
     assert _of_blocks([struct((10,), "float32")], indptr, shape=(10, columns), homogeneous=False) is None
+
+
+@each_weight
+def test_older_gpus_add_up_where_there_are_twice_as_many_entries(homogeneous, monkeypatch):
+    out, entries = struct((1000,), "float32"), 20_000
+    assert tally.tally_launch(out, "binary", entries, homogeneous) is not None
+    monkeypatch.setattr(tally, "capability", lambda: 8)
+    assert tally.tally_launch(out, "binary", entries, homogeneous) is None
+    assert tally.tally_launch(out, "binary", 2 * entries, homogeneous) is not None
 
 
 @pytest.mark.gpu  # what compiles PTX comes with the GPU's libraries

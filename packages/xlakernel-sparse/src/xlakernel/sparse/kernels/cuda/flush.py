@@ -57,21 +57,21 @@ def flush_of(total: Any, threads: int) -> Any:
     return flush
 
 
-def _all_of(flush: Any, each: int, threads: int) -> Any:
-    """Return a device function that calls *flush* for the columns of a slice, of which it takes *each* at a time.
+def _all_of(add: Any, each: int, threads: int) -> Any:
+    """Return a device function that calls *add* for the columns of a slice, *each* at a time.
 
-    Those after the last *each* are left. Blocks begin in different places, so that few add to one at a time. That a
-    column is a multiple of *each* is for the compiler to see: it then loads four sums at once.
+    Columns after the last whole *each* are left to the caller. Blocks begin in different places, so that few add to one
+    at a time. That a column is a multiple of *each* is for the compiler to see: it then loads four sums at once.
     """
 
     @cuda.jit(device=True, forceinline=True)
-    def flush_all(weight: Any, own: Any, block: Any, blocks: Any) -> None:
+    def add_all(weight: Any, own: Any, block: Any, blocks: Any) -> None:
         width = own[3]
         whole = np.int32(width // each * each)
         ahead = np.int32(np.uint32(width * block) // np.uint32(blocks) // each * each)
         i = np.int32(each * cuda.threadIdx.x)
         while i < whole:
-            flush(weight, own, np.uint32(i + ahead if i + ahead < whole else i + ahead - whole))
+            add(weight, own, np.uint32(i + ahead if i + ahead < whole else i + ahead - whole))
             i += np.int32(each * threads)
 
-    return flush_all
+    return add_all

@@ -12,8 +12,9 @@ from xlakernel.core.config import is_debugging
 from ...operators.blocks import SHARED_BYTES
 from .walk import TILE
 
-#: Multiprocessors of the GPUs that the launches are measured on (H100, H200), for where there is no GPU to ask.
+# Those of the GPUs that the launches are measured on (H100, H200), for where there is no GPU to ask.
 _USUAL_MULTIPROCESSORS = 132
+_USUAL_CAPABILITY = 9
 _BESIDES = 1024
 
 
@@ -40,6 +41,12 @@ def _attribute(name: str, usual: int) -> int:
 def multiprocessors() -> int:
     """Return how many multiprocessors the GPU has, each of which runs one block at a time where a block fills it."""
     return _attribute("MULTIPROCESSOR_COUNT", _USUAL_MULTIPROCESSORS)
+
+
+@functools.cache
+def capability() -> int:
+    """Return the major number of the GPU's compute capability."""
+    return _attribute("COMPUTE_CAPABILITY_MAJOR", _USUAL_CAPABILITY)
 
 
 @functools.cache

@@ -5,8 +5,8 @@ up is added to the output in the end, every column of it. So that pays where the
 columns. Where the vector is of events, each block looks at a sample of them to know, the same sample, and so comes to
 the same conclusion.
 
-Where all weights are equal, events are counted, in 16 bits; otherwise floats are added. Where that has no room for all
-columns, half of the blocks have half of them; see `slices`.
+Where all weights are equal, binary events are counted, in 16 bits; otherwise floats are added. Where that has no room
+for all columns, half of the blocks have half of them; see `slices`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from numba import cuda
 from xlakernel.cuda import numba_cuda_kernel
 
 from .flush import flush_of
-from .launches import filling, multiprocessors, places_of, shared_bytes
+from .launches import capability, filling, multiprocessors, places_of, shared_bytes
 from .memory import add_to, load
 from .push import push_of, take_tile_of
 from .slices import part_of
@@ -33,8 +33,10 @@ from .tiles import LANES, LIST_BYTES, active_tiles_of, empty_list
 
 _THREADS = 1024
 _SHARES = _THREADS // LANES
-#: Active entries for each column, from which on it pays: where they are counted, and where floats are added.
+#: Active entries for each column, from which on it pays: where they are counted, and where floats are added; twice as
+#: many for GPUs that do not add four floats at once.
 MANY = {True: 12, False: 15}
+_ADDS_FOUR = 9  # the compute capability from which on they do
 #: What a counter of 16 bits is emptied at, long before it is full: others may count on meanwhile.
 _FULL = 1 << 15
 _MOST_SLICES = 2
@@ -74,8 +76,8 @@ def _counted(counters: Any, column: Any) -> Any:
 
 
 @cuda.jit(device=True, forceinline=True)
-def _add(sums: Any, y: Any, local: Any, column: Any, weight: Any) -> None:
-    cuda.atomic.add(sums, local, weight)
+def _add(sums: Any, y: Any, local: Any, column: Any, amount: Any) -> None:
+    cuda.atomic.add(sums, local, amount)
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -164,7 +166,7 @@ def tally_launch(out: jax.ShapeDtypeStruct, operand: str, entries: int, homogene
     """Return ``f(data, indices, indptr, x)``, the transpose times a vector; None: it does not pay, or is not possible.
 
     Args:
-      out: the result, of float32.
+      out: the result; None unless it is of float32.
       operand: what the vector is, ``"dense"``, ``"binary"`` or ``"weighted"``.
       entries: how many the matrix has.
       homogeneous: whether all entries have the weight ``data[0]``.
@@ -172,7 +174,7 @@ def tally_launch(out: jax.ShapeDtypeStruct, operand: str, entries: int, homogene
     counting = _is_counted(operand, homogeneous)
     columns, each = out.size, 2 if counting else 4
     slices = math.ceil(columns * each / (shared_bytes() - LIST_BYTES))
-    many = MANY[counting] * columns
+    many = MANY[counting] * columns * (1 if capability() >= _ADDS_FOUR else 2)
     if out.dtype != jnp.float32 or slices > _MOST_SLICES or entries < many:
         return None
     width = math.ceil(columns / slices / 4) * 4  # a slice begins where `add4_to` may add

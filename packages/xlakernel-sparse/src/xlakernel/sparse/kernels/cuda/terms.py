@@ -47,7 +47,7 @@ def counts(operand: str) -> Any:
 
 
 def value_at(operand: str) -> Any:
-    """Return a device function of the operand and a row that counts: the row's value, which need not be asked for."""
+    """Return a device function of the operand and a row that counts: the row's value; of a binary one, True at once."""
 
     @cuda.jit(device=True, forceinline=True)
     def active(x: Any, row: Any) -> Any:
