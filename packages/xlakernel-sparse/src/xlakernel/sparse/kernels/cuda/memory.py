@@ -15,6 +15,9 @@ from numba.cuda.extending import intrinsic
 
 _GLOBAL = 1  # NVVM's number of the address space
 
+#: The major number of the compute capability from which on a GPU adds four floats at once.
+ADDS_FOUR = 9
+
 #: What a 16-byte load asks of the address of an array's first element.
 ALIGNMENT = 16
 
@@ -207,7 +210,7 @@ def add_to(_: Any, array: Any, index: Any, value: Any) -> Any:
 def _has_reductions_of_four() -> bool:
     """Return whether what is compiled for can add four floats at once; PTX can say so from CUDA 12.1 on."""
     forced = config.FORCE_CUDA_CC
-    return bool((forced or ConfigStack().top().compute_capability) >= (9, 0))
+    return bool((forced or ConfigStack().top().compute_capability) >= (ADDS_FOUR, 0))
 
 
 @intrinsic

@@ -25,7 +25,7 @@ from xlakernel.cuda import numba_cuda_kernel
 
 from .flush import flush_of
 from .launches import capability, filling, multiprocessors, places_of, shared_bytes
-from .memory import add_to, load
+from .memory import ADDS_FOUR, add_to, load
 from .push import push_of, take_tile_of
 from .slices import part_of
 from .terms import counts, term, value_at
@@ -36,7 +36,6 @@ _SHARES = _THREADS // LANES
 #: Active entries for each column, from which on it pays: where they are counted, and where floats are added; twice as
 #: many for GPUs that do not add four floats at once.
 MANY = {True: 12, False: 15}
-_ADDS_FOUR = 9  # the compute capability from which on they do
 #: What a counter of 16 bits is emptied at, long before it is full: others may count on meanwhile.
 _FULL = 1 << 15
 _MOST_SLICES = 2
@@ -174,7 +173,7 @@ def tally_launch(out: jax.ShapeDtypeStruct, operand: str, entries: int, homogene
     counting = _is_counted(operand, homogeneous)
     columns, each = out.size, 2 if counting else 4
     slices = math.ceil(columns * each / (shared_bytes() - LIST_BYTES))
-    many = MANY[counting] * columns * (1 if capability() >= _ADDS_FOUR else 2)
+    many = MANY[counting] * columns * (1 if capability() >= ADDS_FOUR else 2)
     if out.dtype != jnp.float32 or slices > _MOST_SLICES or entries < many:
         return None
     width = math.ceil(columns / slices / 4) * 4  # a slice begins where `add4_to` may add
