@@ -118,6 +118,12 @@ def test_an_empty_name_in_a_context_is_never_passed_over(run):
         run()
 
 
+def test_a_missing_backend_is_likened_to_others(op):
+    op.def_kernel("numba", "cpu", lambda outs: lambda x: x)
+    with pytest.raises(BackendNotFoundError, match=r"Did you mean 'numba'\? Import the package that registers it, if"):
+        op.entry("cpu", "numbaa")
+
+
 # Threads.
 
 

@@ -56,6 +56,13 @@ def test_gradients_in_a_factor_see_no_padding(kind, build, odd, dense_of, equal)
     assert jax.grad(jax.grad(lambda a: ((a * a * matrix) @ x).sum()))(3.0) == 2 * expected
 
 
+def test_gradients_in_a_factor_see_no_padding_that_is_alone(kind, build):
+    """One weight may be that of all entries, or that of padding."""
+    matrix = build(kind, [], room=1)
+    assert np.isnan(matrix.data).tolist() == [True]
+    assert jax.grad(lambda a: ((a * matrix) @ jnp.ones(4)).sum())(2.0) == 0
+
+
 @pytest.mark.parametrize(("kind", "prepared"), [(CSR, False), (CSR, True), (CSC, False), (CSC, True), (COO, False)])
 def test_gradients_in_scaled_weights_see_no_padding(kind, build, odd, prepared):
     matrix = build(kind, odd)
@@ -218,9 +225,11 @@ def test_only_matrices_are_added(matrix, other):
 
 def test_matrices_of_scipy_are_to_be_converted(matrix):
     theirs = matrix.to_scipy()
-    for operate in (operator.add, operator.mul, operator.matmul):
+    for operate in (operator.add, operator.mul):
         with pytest.raises(InputError, match=r"SciPy's .*come by .*from_scipy"):
             operate(matrix, theirs)
+    with pytest.raises(InputError, match=r"both are sparse.*let SciPy multiply, A\.to_scipy\(\)"):
+        matrix @ theirs
     with pytest.raises(InputError, match=r"A\.to_scipy\(\)"):  # SciPy asks for an array before it asks us
         theirs @ matrix
 

@@ -168,6 +168,18 @@ def test_too_little_room_in_jit_is_seen_as_nan(kind, dense):
     matrix = jax.jit(lambda dense: kind.from_dense(dense, nnz=entries - 1))(dense)
     assert np.isnan(matrix.data).all()
     assert np.isnan(matrix.todense()).sum() == entries - 1
+    with pytest.raises(ArgumentError, match="nnz is 0 and dense is traced"):
+        jax.jit(lambda dense: kind.from_dense(dense, nnz=0))(dense)
+    assert jax.jit(lambda dense: kind.from_dense(dense, nnz=0))(dense[:0]).nnz == 0
+
+
+def test_no_nan_is_made_where_there_is_room(kind, dense):
+    def weights(dense):
+        return kind.from_dense(dense, nnz=12).data
+
+    with jax.debug_nans(True):
+        jax.vjp(weights, dense)
+        assert jax.vmap(weights)(dense[None]).shape == (1, 12)
 
 
 def test_integers_in_jit_cannot_say_that_room_is_missing(kind):
@@ -274,7 +286,7 @@ def test_only_scipy_comes_by_from_scipy(kind, dense):
         kind.from_scipy(dense)
     with pytest.raises(ShapeError, match=r"from_scipy: the array has the shape \(3,\)"):
         kind.from_scipy(scipy.sparse.coo_array(np.ones(3)))
-    with pytest.raises(DtypeError, match=r"data is of dtype bool.*astype\('int8'\)"):
+    with pytest.raises(DtypeError, match=r"data is of dtype bool.*astype\('float32'\)"):
         kind.from_scipy(scipy.sparse.csr_array(np.eye(2, dtype=bool)))
 
 

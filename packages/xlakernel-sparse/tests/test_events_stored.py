@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from xlakernel.core.errors import DtypeError, ShapeError, StructureError
-from xlakernel.sparse import BitPackedArray, CompactArray
+from xlakernel.sparse import COO, CSC, CSR, BitPackedArray, CompactArray
 
 pytestmark = pytest.mark.usefixtures("plain_jax")
 
@@ -17,6 +17,14 @@ SPIKES = np.array([False, True, False, True, True])
 
 
 # Packed bits
+
+
+def test_packed_bits_are_not_mapped_over():
+    """`jax.vmap` would take the words for elements."""
+    with pytest.raises(ShapeError, match=r"words has the shape \(64,\); 64 bits take.*cannot be mapped over"):
+        jax.vmap(lambda events: events.value, in_axes=1)(BitPackedArray(np.ones((64, 64), bool)))
+    rows = jax.vmap(lambda events: events.value)(BitPackedArray(np.ones((3, 64), bool)))
+    assert_array_equal(rows, np.ones((3, 64)))
 
 
 @given(st.lists(st.booleans(), max_size=3), st.sampled_from([0, 1, 31, 32, 33, 70]))
@@ -88,6 +96,39 @@ def test_numbers_are_checked():
         make(np.array([1.0]), 5)
     with pytest.raises(ShapeError, match="expected one dimension"):
         make(np.array([[1]]), 5)
+
+
+def test_known_numbers_are_checked_inside_of_jit():
+    twice, two = jnp.array([1, 1]), jnp.array(2, jnp.int8)
+    for indices, count in ((np.array([1, 1]), None), ([1, 1], 2), (twice, None), (twice, two)):
+        with pytest.raises(StructureError, match="more than once"):
+            jax.jit(lambda w, indices=indices, count=count: CompactArray.from_indices(indices, 5, count).sum() * w)(1)
+    with pytest.raises(ShapeError, match=r"count is 4294967298; there are 2 indices"):
+        CompactArray.from_indices(np.array([1, 2]), 5, np.int64(2**32 + 2))
+
+
+def test_traced_repetitions_are_left_out():
+    """Kernels would add their rows again, and other operations would not."""
+    events = jax.jit(lambda indices: CompactArray.from_indices(indices, 5))(jnp.array([4, 1, 4, 9, 1, 0]))
+    assert events.count == 3 and events.indices[:3].tolist() == [4, 1, 0]
+    dense = np.arange(10, dtype=np.float32).reshape(5, 2)
+    for matrix in (CSR.from_dense(dense), CSC.from_dense(dense), COO.from_dense(dense)):
+        assert_array_equal(events @ matrix, dense[[4, 1, 0]].sum(0))
+    batch = jnp.array([[1, 1], [2, 3]])
+    assert_array_equal(jax.vmap(lambda indices: CompactArray.from_indices(indices, 5).count)(batch), [1, 2])
+    assert jax.jit(lambda indices: CompactArray.from_indices(indices, 0))(jnp.zeros(3, int)).count == 0
+
+
+def test_several_compact_arrays_are_not_taken_for_one():
+    spikes = np.array([[1, 1, 0, 0], [0, 1, 0, 0], [0, 0, 1, 1], [0, 0, 0, 0]], np.float32)
+    several = jax.vmap(CompactArray)(spikes)
+    assert repr(several) == "CompactArray(bool[4], batch=(4,))"
+    matrix = CSR.from_dense(np.eye(4, dtype=np.float32))
+    looks = (lambda e: e.value, lambda e: e.sum(), lambda e: e * 2, lambda e: e @ matrix, lambda e: matrix @ e)
+    for look in (*looks, lambda e: e @ matrix.tocsc(), lambda e: e @ matrix.tocoo(), lambda e: np.asarray(e)):
+        with pytest.raises(ShapeError, match=r"several in one, with numbers of shape \(4, 4\).*jax\.vmap"):
+            look(several)
+    assert_array_equal(jax.vmap(lambda events: events @ matrix)(several), spikes)
 
 
 @pytest.mark.parametrize("count", [4, 99, 2, 0, -3])

@@ -95,6 +95,16 @@ def test_the_number_of_entries_may_be_symbolic(kind):
             np.testing.assert_allclose(found, known)
 
 
+def test_the_number_of_entries_of_a_matrix_to_be_prepared_may_be_symbolic():
+    A = CSR.from_dense(DENSE)
+    (k,) = symbolic_shape("k")
+    of_any = jax.tree.map(lambda leaf: struct(k, dtype=leaf.dtype) if leaf.shape == (A.nnz,) else leaf, A)
+    for blocks in (False, True):
+        call = reload(lambda A, blocks=blocks: A.prepare(blocks=blocks), of_any)
+        for found, expected in zip(*map(jax.tree.leaves, (call(A), A.prepare(blocks=blocks))), strict=True):
+            np.testing.assert_array_equal(found, expected)
+
+
 def test_how_many_events_may_be_may_be_symbolic():
     (k,) = symbolic_shape("k")
     A = CSR.from_dense(DENSE)

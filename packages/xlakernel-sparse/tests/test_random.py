@@ -231,14 +231,19 @@ def test_weights_are_a_number_or_a_function(kind):
             kind.random(jax.random.key(0), (5, 8), per_row=2, weights=wrong)
     with pytest.raises(ArgumentError, match=r"weights is 300, and dtype int8; expected .*with room in it"):
         kind.random(jax.random.key(0), (5, 8), per_row=2, weights=300, dtype="int8")
-    with pytest.raises(TypeError, match="foo"):
+    with pytest.raises(DtypeError, match=r"random: dtype is 'foo'; expected"):
         kind.random(jax.random.key(0), (5, 8), per_row=2, weights=1.0, dtype="foo")
     with pytest.raises(DtypeError, match="weights is of dtype bool"):
         kind.random(jax.random.key(0), (5, 8), per_row=2, weights=True)
     with pytest.raises(ArgumentError, match=r"weights has the shape \(3,\); expected a number, or a function"):
         kind.random(jax.random.key(0), (5, 8), per_row=2, weights=jnp.ones(3))
-    with pytest.raises(ShapeError, match=r"data has the shape \(3,\)"):
-        kind.random(jax.random.key(0), (5, 8), per_row=2, weights=lambda key, shape, dtype: jnp.ones(3, dtype))
+    for wrong, shape in ((jnp.ones(3), r"\(3,\)"), (1.0, r"\(\)")):
+        with pytest.raises(ArgumentError, match=rf"weights returned an array of shape {shape}; expected \(10,\)"):
+            kind.random(jax.random.key(0), (5, 8), per_row=2, weights=lambda key, shape, dtype, wrong=wrong: wrong)
+    with pytest.raises(DtypeError, match="what weights returned is of dtype bool"):
+        kind.random(jax.random.key(0), (5, 8), per_row=2, weights=lambda key, shape, dtype: jnp.ones(shape, bool))
+    with pytest.raises(ArgumentError, match=r"weights, called with \(key, shape, dtype\), .* failed: .*dtype"):
+        kind.random(jax.random.key(0), (5, 8), per_row=2, dtype="int32")
 
 
 def test_a_shape_is_two_integers(kind):

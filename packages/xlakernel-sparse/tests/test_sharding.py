@@ -1,5 +1,6 @@
 """Matrices whose rows or columns are spread over devices: values, gradients, and what the devices exchange."""
 
+import copy
 import re
 
 import jax
@@ -158,6 +159,20 @@ def test_repr_and_attributes(mesh):
     assert matrix.T.shape == (5, 7)
     with pytest.raises(AttributeError, match="immutable"):
         matrix.shape = (1, 1)
+
+
+def test_it_is_immutable_and_copied(mesh):
+    dense = draw((8, 12))
+    spread = CSR.from_dense(dense).shard(mesh, "x")
+    with pytest.raises(AttributeError, match="shape cannot be deleted"):
+        del spread.shape
+    assert copy.copy(spread) is spread
+    copied = copy.deepcopy(spread)
+    assert copied.data is not spread.data
+    assert copied.data.sharding.is_equivalent_to(spread.data.sharding, spread.data.ndim)
+    assert_array_equal(copied.todense(), dense)
+    with pytest.raises(InputError, match=r"is not made dense unless.*A\.todense\(\)"):
+        np.asarray(spread)
 
 
 def test_errors(mesh):

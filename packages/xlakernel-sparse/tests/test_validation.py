@@ -155,6 +155,36 @@ def test_traced_weights_do_not_hinder_a_check(kind):
         jax.jit(lambda data: make(kind, data=data, **wrong).nnz)(DATA)
 
 
+@pytest.mark.parametrize("known", [np.array, list, tuple, jnp.array, lambda indices: np.array(indices, np.int8)])
+def test_known_indices_are_checked_inside_of_jit(kind, known):
+    names = ("row", "col") if kind is COO else ("indices", "indptr")
+    for last, check in ((9, None), (9, True), (1, True)):
+        arrays = {name: known(array.tolist()) for name, array in zip(names, GOOD[kind][1:], strict=True)}
+        arrays[names[0]] = known([*GOOD[kind][1].tolist()[:-1], last])
+        total = jax.jit(lambda data, arrays=arrays, check=check: make(kind, data=data, check=check, **arrays).sum())
+        if last == 9:
+            with pytest.raises(StructureError, match=r"\[2\] is 9"):
+                total(DATA)
+        else:
+            assert total(DATA) == 6
+
+
+def test_a_list_of_traced_indices_is_trusted():
+    total = jax.jit(lambda last: CSR((DATA, [2, 0, last], range(0, 6, 3)), shape=(1, 3)).sum())
+    assert total(1) == 6
+
+
+def test_padding_where_there_are_no_places():
+    """As conversions make it: its places are 0."""
+    matrix = CSR.from_dense(np.zeros((4, 0), np.float32), nnz=3)
+    again = CSR((matrix.data, *matrix.structure), shape=(4, 0), check=True)
+    assert CSR.from_bcsr(again.to_bcsr()).nnz == 3
+    with pytest.raises(StructureError, match=r"indices\[0\] is 1"):
+        CSR((DATA, np.array([1, 0, 0]), np.zeros(5, int)), shape=(4, 0))
+    with pytest.raises(StructureError, match=r"indices\[0\] is 0; a matrix with 0 columns"):
+        CSR((DATA, np.zeros(3, int), np.array([0, 1, 1, 1, 1])), shape=(4, 0))
+
+
 @pytest.mark.parametrize("check", [1, "yes", np.True_])
 def test_check_is_a_bool(kind, check):
     with pytest.raises(ArgumentError, match=r"check is .*; allowed: True, False or None"):
@@ -303,11 +333,18 @@ def test_what_makes_no_matrix_is_named(kind, arrays, described, shape):
         kind(arrays, **shape)
 
 
-@pytest.mark.parametrize("wrong", ["text", None, object(), [[1], [1, 2]], [2**40, 0, 1]])
+@pytest.mark.parametrize("wrong", ["text", None, object(), [[1], [1, 2]], [2**70, 0, 1], [None, 0, 1]])
 def test_what_is_no_array_is_refused(kind, wrong):
     arrays = list(GOOD[kind])
     arrays[1] = wrong
     with pytest.raises(InputError, match=r"of type .*; expected an array"):
+        kind(tuple(arrays), shape=SHAPES[kind])
+
+
+def test_a_list_of_what_has_no_room_is_refused(kind):
+    arrays = list(GOOD[kind])
+    arrays[1] = [2**40, 0, 1]
+    with pytest.raises(DtypeError, match=r"holds 1099511627776; int32 has room.*jax_enable_x64"):
         kind(tuple(arrays), shape=SHAPES[kind])
 
 

@@ -1,11 +1,16 @@
 """The Numba kernels of the sparse operators."""
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from conformance import KernelCases
 from numba.core.registry import CPUDispatcher
 
+from xlakernel.core import debug_mode
 from xlakernel.core.ffi.fingerprint import unknown_objects
 from xlakernel.numba._recipe import COMPILER
+from xlakernel.sparse import CSR, BinaryArray, WeightedArray
 from xlakernel.sparse.kernels import numba as generators
 from xlakernel.sparse.kernels.numba import conversion, coo, events, gather, matrix, sampled, scatter
 
@@ -20,6 +25,24 @@ KERNELS = {
 
 class TestNumba(KernelCases):
     generators = generators
+
+
+OPERANDS = {"dense": jnp.asarray, "binary": lambda x: BinaryArray(x > 0), "weighted": WeightedArray}
+SHAPES = {"A @ x": lambda n: (n,), "A @ X": lambda n: (n, 5), "x @ A": lambda n: (n,), "X @ A": lambda n: (5, n)}
+
+
+@pytest.mark.parametrize("equal", [False, True], ids=["weights", "equal"])
+@pytest.mark.parametrize("side", SHAPES)
+@pytest.mark.parametrize("operand", OPERANDS)
+def test_debug_mode_finds_what_is_read_or_written_elsewhere(operand, side, equal):
+    n, beyond = 40, 2000  # flags are gathered as bits, in words of 32
+    indices = np.arange(n, dtype=np.int32)
+    indices[n // 2] = beyond
+    data = np.ones(1 if equal else n, np.float32)
+    A = CSR((data, indices, np.arange(n + 1, dtype=np.int32)), shape=(n, n), check=False)
+    x = OPERANDS[operand](jnp.ones(SHAPES[side](n)))
+    with debug_mode(), pytest.raises(jax.errors.JaxRuntimeError, match=r"index \d+ is out of bounds .* with size \d"):
+        jax.block_until_ready(A @ x if side.startswith("A") else x @ A)
 
 
 @pytest.mark.parametrize("name", sorted(KERNELS.keys() - {"clear", "add_private"}))

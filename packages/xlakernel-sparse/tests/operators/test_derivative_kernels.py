@@ -90,6 +90,17 @@ def test_the_derivative_in_all_leaves_of_a_prepared_matrix_is_an_error(make, pla
         jax.jit(jax.grad(lambda A: (A @ x).sum(), allow_int=True))(example.matrix)
 
 
+@pytest.mark.parametrize("homogeneous", [False, True])
+@pytest.mark.parametrize("name", ["csr", "csc", "coo"])  # JAX transposes no `stop_gradient`
+def test_products_are_transposed_as_functions_of_the_weights(make, plain_jax, name, homogeneous):
+    example = make(name, homogeneous=homogeneous)
+    x, weights = example.operand("left"), example.matrix.data
+    y = example.matrix @ x
+    (found,) = jax.linear_transpose(lambda w: example.matrix.with_data(w) @ x, weights)(y)
+    (expected,) = jax.vjp(lambda w: example.dense(w) @ x, weights)[1](y)
+    assert_allclose(found, expected, rtol=1e-5)
+
+
 @pytest.mark.parametrize("name", ["csr", "csc", "coo"])
 def test_the_derivative_in_a_matrix_is_a_matrix(make, op_by_op, name):
     example = make(name)

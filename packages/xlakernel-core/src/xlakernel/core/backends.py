@@ -17,6 +17,7 @@ from .config import (
     requested_backends,
 )
 from .errors import ArgumentError, BackendNotFoundError, KernelTypeError
+from .operator_names import did_you_mean
 from .specs import check_callable
 
 if TYPE_CHECKING:
@@ -251,10 +252,11 @@ class OperatorBackends:
             advice = choice if found else f"register one with def_kernel({backend!r}, {platform!r}, ...)"
             elsewhere = sorted(other for other, kernels in self._kernels.items() if backend in kernels)
             there = f"It has one for {elsewhere}; jax.devices() lists what JAX runs on"
-            where = there if elsewhere else "Import the package that registers it"
+            where = there if elsewhere else "Import the package that registers it, if there is one"
+            near = did_you_mean(backend, found)
             raise BackendNotFoundError(
                 f"{self.name}: no {backend!r} kernel for platform {platform!r}; registered: {sorted(found)}. "
-                f"{where}, or {advice}."
+                f"{near}{' ' * bool(near)}{where}, or {advice}."
             )
         return found[backend]
 

@@ -130,7 +130,7 @@ def _known_weights(matrix: Format) -> jax.Array:
     Padding's own may be anything, and no result shows them; but times a cotangent of 0, NaN is NaN, which reaches the
     derivative in what all weights are multiplied by.
     """
-    if matrix.homogeneous or not jnp.issubdtype(matrix.dtype, jnp.inexact):
+    if (matrix.homogeneous and matrix.nnz != 1) or not jnp.issubdtype(matrix.dtype, jnp.inexact):
         return matrix.data
     weights: jax.Array = _weights_of_entries(matrix)
     return weights

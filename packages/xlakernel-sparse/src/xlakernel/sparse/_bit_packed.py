@@ -69,16 +69,22 @@ class BitPackedArray(EventArray):
         words = as_array(cls.__name__, "words", words)
         if words.dtype != jnp.uint32:
             raise DtypeError(f"{cls.__name__}: words is of dtype {words.dtype}; expected uint32.")
-        needed = -(-size // _WORD)
-        if words.ndim == 0 or words.shape[-1] != needed:
+        packed = object.__new__(cls)._set(words=words, _length=size)
+        packed._check_words()
+        return packed
+
+    def _check_words(self) -> None:
+        needed = -(-self._length // _WORD)
+        if self.words.shape[-1:] != (needed,):  # as `jax.vmap` over the last axis leaves them
             raise ShapeError(
-                f"{cls.__name__}: words has the shape {words.shape}; {size} bits take (..., {needed}) words of 32."
+                f"{type(self).__name__}: words has the shape {self.words.shape}; {self._length} bits take "
+                f"(..., {needed}) words of 32. The last axis, which is packed, cannot be mapped over."
             )
-        return object.__new__(cls)._set(words=words, _length=size)
 
     @property
     def value(self) -> jax.Array:
         """The array as a plain one, of bool."""
+        self._check_words()
         active: jax.Array = _unpack(self.words, self._length)
         return active
 

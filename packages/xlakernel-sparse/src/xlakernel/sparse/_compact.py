@@ -11,8 +11,8 @@ import numpy as np
 
 from xlakernel.core.errors import DtypeError, ShapeError, StructureError
 
-from ._events import BinaryArray, EventArray
-from .operators.arguments import as_array, check_size, index_array
+from ._events import EventArray, checked
+from .operators.arguments import as_array, as_integer, check_size, index_array, known_stays_known
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -46,7 +46,7 @@ class CompactArray(EventArray):
     _length: int
 
     def __init__(self, value: Any) -> None:
-        raw = BinaryArray(value).operand_array()
+        raw = checked(type(self), value, real=True)
         if raw.ndim != 1:
             raise ShapeError(f"CompactArray: value has the shape {raw.shape}; expected a vector.")
         indices, count = _active_numbers(jax.lax.stop_gradient(raw))
@@ -57,8 +57,8 @@ class CompactArray(EventArray):
         """Make an array from the numbers of its active elements.
 
         Args:
-          indices: the numbers, ``(capacity,)``, int32 or int64, each at most once. They are checked; where they are
-            traced, those that are out of range are left out.
+          indices: the numbers, ``(capacity,)``, int32 or int64, each at most once. They are checked; where they or
+            *count* are traced, those that are out of range, and repetitions, are left out.
           size: how many elements the array has.
           count: how many of *indices* are active; None: all of them.
 
@@ -71,21 +71,27 @@ class CompactArray(EventArray):
         who = f"{cls.__name__}.from_indices"
         size = check_size(who, size)
         indices = index_array(who, "indices", indices)
-        count = as_array(who, "count", indices.shape[0] if count is None else count)
+        count = indices.shape[0] if count is None else count
+        number = as_integer(count) if isinstance(count, (int, np.integer)) else None
+        if number is not None:  # JAX may have no room for it
+            _check_count(who, number, indices.shape[0])
+        with known_stays_known(count):
+            count = as_array(who, "count", count)
         if count.shape != () or count.dtype.kind not in "iu":
             raise DtypeError(f"{who}: count is {count}; expected one integer.")
-        count = count.astype(jnp.int32)
         if isinstance(count, jax.core.Tracer) or isinstance(indices, jax.core.Tracer):
             # Kernels read the rows of these numbers without looking.
-            counted = jnp.arange(indices.shape[0]) < count
-            indices, count = _compacted(counted & (indices >= 0) & (indices < size), indices)
+            indices, count = _compacted(_is_first(indices, count, size), indices)
         else:
             _check_numbers(who, np.asarray(indices), int(count), size)
+            with known_stays_known(count):
+                count = count.astype(jnp.int32)
         return object.__new__(cls)._set(indices=indices, count=count, _length=size)
 
     @property
     def value(self) -> jax.Array:
         """The array as a plain one, of bool."""
+        self.check_single()
         active: jax.Array = _is_active(self.indices, self.count, self._length)
         return active
 
@@ -98,6 +104,19 @@ class CompactArray(EventArray):
     def dtype(self) -> Any:
         """Bool."""
         return np.dtype(bool)
+
+    def check_single(self) -> None:
+        """Raise `ShapeError` if these are several, as `jax.vmap` returns them."""
+        if len(self.indices.shape) != 1:
+            raise ShapeError(
+                f"CompactArray: these are several in one, with numbers of shape {self.indices.shape}. Map over them, "
+                "as jax.vmap(lambda events: events @ A)(events)."
+            )
+
+    def __repr__(self) -> str:
+        several = getattr(self.indices, "shape", ())[:-1]  # as `jax.vmap` returns them
+        text = super().__repr__()
+        return f"{text[:-1]}, batch={several})" if several else text
 
     def _part(self, part: jax.Array) -> Any:
         return super()._part(part) if part.ndim == 1 else part
@@ -126,6 +145,15 @@ def _is_active(indices: jax.Array, count: jax.Array, length: int) -> jax.Array:
     return jnp.zeros(length, bool).at[place].set(True, mode="drop")
 
 
+def _is_first(indices: jax.Array, count: jax.Array, size: int) -> jax.Array:
+    """Return which of *indices* are among the first *count*, below *size* and not there before."""
+    position = jnp.arange(indices.shape[0])
+    valid = (position < count) & (indices >= 0) & (indices < size)
+    place = jnp.where(valid, indices, size)
+    first = jnp.full(size + 1, indices.shape[0]).at[place].min(position)
+    return valid & (first[place] == position)
+
+
 def _compacted(active: jax.Array, numbers: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return *numbers* with those that are active first, and how many these are."""
     # Each active one goes where the number of active ones before it says; the others out of range.
@@ -134,9 +162,13 @@ def _compacted(active: jax.Array, numbers: jax.Array) -> tuple[jax.Array, jax.Ar
     return found, jnp.sum(active, dtype=jnp.int32)
 
 
+def _check_count(who: str, count: int, capacity: int) -> None:
+    if not 0 <= count <= capacity:
+        raise ShapeError(f"{who}: count is {count}; there are {capacity} indices.")
+
+
 def _check_numbers(who: str, indices: np.ndarray, count: int, size: int) -> None:
-    if not 0 <= count <= indices.size:
-        raise ShapeError(f"{who}: count is {count}; there are {indices.size} indices.")
+    _check_count(who, count, indices.size)
     active = indices[:count]
     if active.size and not (active.min() >= 0 and active.max() < size):
         wrong = int(active[(active < 0) | (active >= size)][0])

@@ -112,6 +112,7 @@ class Compressed(SparseMatrix):
         """
         if blocks is not None and not isinstance(blocks, bool):
             raise ArgumentError(f"{type(self).__name__}.prepare: blocks is {blocks!r}; allowed: True, False or None.")
+        self._check_single()
         blocks = jax.default_backend() == "gpu" if blocks is None else blocks
         prepared = _prepared.prepare(self.data, *self.structure, self.line_shape, blocks=blocks)
         return self._like(prepared=prepared)
@@ -161,6 +162,7 @@ class Compressed(SparseMatrix):
         if isinstance(matrix, cls):
             return matrix
         if isinstance(matrix, Compressed):
+            matrix._check_single()
             arrays = csr_to_csc(matrix.data, *matrix.structure, shape=matrix.line_shape)
             return cls(arrays, shape=matrix.shape, check=False)
         return cls._of_entries(matrix.tocoo())
@@ -180,6 +182,7 @@ class Compressed(SparseMatrix):
         """
         import scipy.sparse
 
+        self._check_single()
         indices, indptr = (np.array(array) for array in self.structure)  # SciPy sorts in place
         data = host_data(self.data, self.nnz)
         kind = getattr(scipy.sparse, self._scipy[0])

@@ -118,7 +118,7 @@ class COO(SparseMatrix):
         """
         import scipy.sparse
 
-        row, col = (np.asarray(array) for array in self.structure)
+        row, col = (np.asarray(array) for array in self.coordinates())
         is_entry = row < self.shape[0]
         data = host_data(self.data, self.nnz)[is_entry]
         return scipy.sparse.coo_array((data, (row[is_entry], col[is_entry])), shape=self.shape)

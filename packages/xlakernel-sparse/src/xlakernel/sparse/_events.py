@@ -21,7 +21,7 @@ from .operators.operand import BINARY, WEIGHTED, Operand, ones_where_active
 class EventArray(abc.ABC):
     """An array whose products with sparse matrices cost what its active elements cost; the base of all of them.
 
-    It is an immutable pytree, and an array wherever JAX or NumPy expect one: ``jnp.asarray(events)``,
+    It is an immutable pytree, and an array wherever ``jax.numpy`` or NumPy expect one: ``jnp.asarray(events)``,
     ``events.sum()``, ``events * 2``, ``events @ dense``.
     """
 
@@ -229,7 +229,8 @@ class BinaryArray(_Unpacked):
     """Spikes: what is not zero is active and counts as 1, whatever its value; NaN is active.
 
     Products with it are differentiated as if it were dense: the gradient with respect to an array of real numbers
-    reaches all of its elements, so that a surrogate gradient can pass it on to what made the spikes. A gradient with
+    reaches all of its elements, so that a surrogate gradient can pass it on to what made the spikes. (They are of the
+    weights' dtype; where that is an integer one they have, as all integers in JAX, no derivative.) A gradient with
     respect to the object itself is in its `raw`: JAX makes gradients objects of the kind that they belong to, and the
     `value` of this kind is 0 and 1.
 

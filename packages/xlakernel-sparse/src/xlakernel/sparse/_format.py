@@ -54,7 +54,7 @@ class Format(abc.ABC):
         # Without this NumPy would make an array of one object, and np.dot(A, x) an array of matrices.
         raise InputError(
             f"{type(self).__name__}: {self!r} is not made dense unless it is asked for. A.todense() returns a dense "
-            "array, A.to_scipy() a sparse one of SciPy's; a product is A @ x."
+            "array, A.to_scipy() a sparse one of SciPy's, which SciPy's are multiplied by; a product is A @ x."
         )
 
     def _set(self, **attributes: Any) -> Self:
@@ -141,7 +141,9 @@ class Format(abc.ABC):
             return f"{type(self).__name__}({leaves}, shape={self.shape})"
         weights = ", equal weights" if self.homogeneous and self.nnz != 1 else ""
         rows, columns = self.shape
-        return f"{type(self).__name__}({self.dtype.name}[{rows},{columns}], nnz={self.nnz}{weights})"
+        several = self.structure[0].shape[:-1]  # as jax.vmap returns matrices
+        batch = f", batch={several}" if several else ""
+        return f"{type(self).__name__}({self.dtype.name}[{rows},{columns}], nnz={self.nnz}{weights}{batch})"
 
     def transpose(self) -> SparseMatrix:
         """Return the transposed matrix, of the same arrays: `T`."""

@@ -27,6 +27,10 @@ def coordinates_of_dense(who: str, dense: Any, nnz: int | None) -> Coordinates:
         raise ArgumentError(f"{who}: nnz is {nnz!r}; expected a number of entries, an integer from 0 on, or None.")
     check_room(who, "numbers of elements", "int64", dense.size)  # which JAX counts before it takes them apart
     traced = isinstance(dense, jax.core.Tracer)
+    if traced and nnz == 0 and dense.size:
+        raise ArgumentError(
+            f"{who}: nnz is 0 and dense is traced: without entries nothing could say that some are missing."
+        )
     found = jnp.count_nonzero(dense)
     if nnz is None:
         if traced:
@@ -71,6 +75,12 @@ def _spoil(who: str, data: jax.Array, condition: jax.Array) -> jax.Array:
             "room is seen when the program runs, and integers cannot say that they do not, as NaN does. Convert "
             "outside of jit, or cast to real numbers first."
         )
+    spoilt: jax.Array = _nan_where(condition, data)
+    return spoilt
+
+
+@jax.jit  # where JAX looks for NaN, that of a constant is none of its concern
+def _nan_where(condition: jax.Array, data: jax.Array) -> jax.Array:
     return jnp.where(condition, jnp.asarray(jnp.nan, data.dtype), data)
 
 
@@ -124,7 +134,7 @@ def scipy_matrix(who: str, matrix: Any, kind: str) -> Any:
     if not scipy.sparse.issparse(matrix):
         raise InputError(
             f"{who}: got {type(matrix).__name__}; expected a sparse matrix or array of SciPy's. A dense one is "
-            "converted by from_dense."
+            "converted by from_dense, one of ours by A.tocsr(), tocsc() or tocoo()."
         )
     if matrix.ndim != 2:
         raise ShapeError(f"{who}: the array has the shape {matrix.shape}; expected two dimensions.")

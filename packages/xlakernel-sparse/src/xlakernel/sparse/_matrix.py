@@ -59,13 +59,15 @@ class SparseMatrix(Arithmetic):
     def _product(self, other: Any, *, transpose: bool) -> jax.Array:
         """Return ``self @ other``; ``other @ self`` if *transpose*."""
         who = f"x @ {type(self).__name__}" if transpose else f"{type(self).__name__} @ x"
-        if isinstance(other, SparseMatrix):
+        self._check_single()
+        if isinstance(other, SparseMatrix) or type(other).__module__.startswith("scipy.sparse"):
             raise InputError(
                 f"{who}: both are sparse. Products of two sparse matrices are not offered: multiply by one after the "
                 "other, A @ (B @ x); or convert one, A @ B.todense(); or let SciPy multiply, A.to_scipy() @ "
                 "B.to_scipy()."
             )
         if isinstance(other, CompactArray):
+            other.check_single()
             self._check_extent(who, (other.size,), transpose)
             return self._multiply_compact(other, transpose=transpose, who=who)
         operand, x = (other.operand, other.operand_array()) if isinstance(other, EventArray) else (DENSE, other)
@@ -193,12 +195,12 @@ class SparseMatrix(Arithmetic):
         Args:
           dense: the dense matrix, ``(rows, columns)``.
           nnz: how many entries to make room for; None: as many as are needed, which must be known. The rest is padding.
-            Inside of jit, a matrix of real numbers that has too little room is filled with NaN.
+            Inside of jit, where a matrix of real numbers has too little room, each of its entries is NaN.
 
         Raises:
           ShapeError: if it is no matrix, or has more elements that are not zero than *nnz*.
-          ArgumentError: if *nnz* is no number of entries; if *dense* is traced, and *nnz* is None or its elements are
-            integers.
+          ArgumentError: if *nnz* is no number of entries; if *dense* is traced, and *nnz* is None or 0, or its elements
+            are integers.
           DtypeError: if its dtype is not supported.
         """
         data, row, col = _interchange.coordinates_of_dense(f"{cls.__name__}.from_dense", dense, nnz)
@@ -330,11 +332,12 @@ class SparseMatrix(Arithmetic):
     # Checks that formats share.
 
     def _check_single(self) -> None:
-        shape = self.structure[0].shape
-        if len(shape) != 1:  # as jax.vmap returns them
+        weights, indices = self.data.shape, self.structure[0].shape
+        if len(weights) != 1 or len(indices) != 1:  # as jax.vmap returns them
             raise ShapeError(
-                f"{type(self).__name__}: these are several matrices in one, with index arrays of shape {shape}. Map "
-                "over them: jax.vmap(lambda A: A.todense())(matrices)."
+                f"{type(self).__name__}: these are several matrices in one, with data of shape {weights} and index "
+                f"arrays of shape {indices}. Map over them, as jax.vmap(lambda A: A.todense())(matrices) or "
+                "jax.vmap(lambda A, x: A @ x)(matrices, xs)."
             )
 
     def _checked_axis(self, method: str, axis: Any) -> int | None:
@@ -346,6 +349,7 @@ class SparseMatrix(Arithmetic):
         return number
 
     def _checked_data(self, data: Any) -> jax.Array:
+        self._check_single()
         return check_data(f"{type(self).__name__}.with_data", data, self.nnz)
 
 

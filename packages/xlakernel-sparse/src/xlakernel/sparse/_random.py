@@ -16,9 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlakernel.core.errors import ArgumentError, InputError
+from xlakernel.core.errors import ArgumentError, DtypeError, InputError
 
-from .operators.arguments import strong
+from .operators.arguments import as_array, strong
 
 
 def split_key(who: str, key: Any) -> tuple[jax.Array, jax.Array]:
@@ -75,9 +75,12 @@ def _fraction(who: str, density: Any) -> float:
 
 def draw_data(who: str, key: Any, weights: Any, number: int, dtype: Any) -> jax.Array:
     """Return the weights of this many entries: one for all, or drawn."""
+    try:
+        dtype = None if dtype is None else jnp.dtype(dtype)
+    except TypeError as error:
+        raise DtypeError(f'{who}: dtype is {dtype!r}; expected one that a matrix may have, as "float32".') from error
     if not callable(weights):
         expected = "expected a number, or a function of (key, shape, dtype) as those of jax.random are."
-        dtype = None if dtype is None else jnp.dtype(dtype)
         try:
             data = jnp.asarray(weights, dtype)
         except (TypeError, ValueError, OverflowError) as error:
@@ -86,8 +89,16 @@ def draw_data(who: str, key: Any, weights: Any, number: int, dtype: Any) -> jax.
         if data.ndim:
             raise ArgumentError(f"{who}: weights has the shape {data.shape}; {expected}")
         return strong(who, "weights", data.reshape(1))
-    drawn: jax.Array = weights(key, (number,), jnp.float32 if dtype is None else dtype)
-    return drawn
+    try:
+        drawn = weights(key, (number,), jnp.float32 if dtype is None else dtype)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(
+            f"{who}: weights, called with (key, shape, dtype), where dtype is {dtype}, failed: {error}"
+        ) from error
+    drawn = as_array(who, "what weights returned", drawn)
+    if drawn.shape != (number,):
+        raise ArgumentError(f"{who}: weights returned an array of shape {drawn.shape}; expected ({number},).")
+    return strong(who, "what weights returned", drawn)
 
 
 @jax.jit

@@ -26,9 +26,9 @@ def select(matrix: SparseMatrix, index: Any) -> Any:
     who = f"{type(matrix).__name__}[...]"
     first, second = _two(who, index)
     if _is_number(first):
-        return _elements(who, _line(who, matrix, 0, first), second)
+        return _elements(who, _line(who, matrix, 0, first), 1, second)
     if _is_number(second):
-        return _elements(who, _line(who, matrix, 1, second), first)
+        return _elements(who, _line(who, matrix, 1, second), 0, first)
     if _is_list(first) and _is_list(second):
         raise ArgumentError(
             f"{who}: both indices are arrays, which NumPy takes for pairs. For a submatrix write A[rows][:, columns]; "
@@ -95,16 +95,18 @@ def _is_number_of(number: jax.Array, extent: int) -> jax.Array:
     return jnp.arange(extent) == number
 
 
-def _elements(who: str, line: jax.Array, chosen: Any) -> jax.Array:
-    """Return one element or several of a dense row or column."""
+def _elements(who: str, line: jax.Array, axis: int, chosen: Any) -> jax.Array:
+    """Return one element or several of a dense row or column, along *axis* of the matrix."""
     if _is_number(chosen):
         return line[_number(who, chosen, line.shape[0])]
-    return line[chosen if isinstance(chosen, slice) else _numbers(who, chosen, line.shape[0])]
+    if _is_traced(chosen) and chosen.ndim == 1 and chosen.dtype.kind in "iu":
+        return line[_within(chosen, line.shape[0])]
+    return line[chosen if isinstance(chosen, slice) else _numbers(who, chosen, axis, line.shape[0])]
 
 
 def _submatrix(who: str, matrix: SparseMatrix, chosen: Mapping[int, Any]) -> SparseMatrix:
     """Return some of the rows and columns, by axis, as a matrix of the same format."""
-    numbers = {axis: _numbers(who, part, matrix.shape[axis]) for axis, part in chosen.items()}
+    numbers = {axis: _numbers(who, part, axis, matrix.shape[axis]) for axis, part in chosen.items()}
     if any(map(_is_traced, matrix.structure)):
         raise StructureError(
             f"{who}: the matrix is traced, so how many entries its part has is not known yet. Take the part outside of "
@@ -135,8 +137,8 @@ def _lines(matrix: SparseMatrix, axis: int, numbers: np.ndarray) -> SparseMatrix
     return type(matrix)._convert(type(by_lines)(arrays, shape=shape, check=False))
 
 
-def _numbers(who: str, chosen: Any, extent: int) -> np.ndarray:
-    """Return the numbers of the chosen lines."""
+def _numbers(who: str, chosen: Any, axis: int, extent: int) -> np.ndarray:
+    """Return the numbers of the chosen lines, rows where *axis* is 0."""
     if isinstance(chosen, slice):
         return np.arange(extent)[chosen]
     if not _is_traced(chosen):
@@ -151,8 +153,12 @@ def _numbers(who: str, chosen: Any, extent: int) -> np.ndarray:
             f"{who}: the index is traced, so how many entries the part has is not known yet. Use one that is known; or "
             "take dense lines, jax.vmap(lambda i: A[i])(rows)."
         )
-    try:
-        numbers: np.ndarray = np.arange(extent)[chosen]
-        return numbers
-    except IndexError as error:
-        raise IndexError(f"{who}: {error}") from None
+    lines = ("rows", "columns")[axis]
+    if chosen.dtype.kind == "b" and len(chosen) != extent:
+        raise IndexError(f"{who}: the index is a vector of {len(chosen)} bools; the matrix has {extent} {lines}.")
+    if chosen.dtype.kind != "b":
+        wrong = chosen[(chosen < -extent) | (chosen >= extent)]
+        if wrong.size:
+            raise IndexError(f"{who}: the index {wrong[0]} is out of range for {extent} {lines}.")
+    numbers: np.ndarray = np.arange(extent)[chosen]
+    return numbers

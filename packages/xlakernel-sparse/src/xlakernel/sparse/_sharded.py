@@ -52,6 +52,23 @@ class ShardedMatrix:
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"ShardedMatrix is immutable: {name} cannot be set.")
 
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"ShardedMatrix is immutable: {name} cannot be deleted.")
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        copied: Self = jax.tree.map(jnp.copy, self)  # on the same devices
+        return copied
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        # Without this NumPy would make an array of one object.
+        raise InputError(
+            f"ShardedMatrix: {self!r} is not made dense unless it is asked for. A.todense() returns a dense array; a "
+            "product is A @ x."
+        )
+
     @classmethod
     def _of(cls, **attributes: Any) -> Self:
         matrix = object.__new__(cls)

@@ -27,8 +27,8 @@ def three_arrays(who: str, arrays: Any, names: str) -> tuple[Any, Any, Any]:
     convert = "" if who == "COO" else f".to{who.lower()}()"
     raise InputError(
         f"{who}: the first argument is {_described(arrays)}; expected the tuple ({names}). Other matrices come by "
-        f"{who}.from_dense, from_scipy, from_bcoo or from_bcsr; SciPy's (data, (row, col)) is "
-        f"COO((data, row, col), shape=...){convert}."
+        f"{who}.from_dense, from_scipy, from_bcoo or from_bcsr, and ours by A.to{who.lower()}(); SciPy's "
+        f"(data, (row, col)) is COO((data, row, col), shape=...){convert}."
     )
 
 
@@ -94,7 +94,8 @@ def check_compressed_values(who: str, indices: Any, indptr: Any, extent: int, li
         raise StructureError(
             f"{who}: indptr ends with {last}, but there are {indices.shape[0]} indices; it must end with at most that."
         )
-    _check_range(who, "indices", _near(indices), extent, place)
+    # Where there are no places, padding is at 0.
+    _check_range(who, "indices", _near(indices), max(extent, 1) if last == 0 else extent, place)
 
 
 def check_coordinate_values(who: str, row: Any, col: Any, shape: tuple[int, int]) -> None:

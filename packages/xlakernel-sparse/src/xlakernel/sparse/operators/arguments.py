@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import reprlib
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import jax
@@ -35,6 +35,15 @@ def as_array(who: str, what: str, value: Any) -> jax.Array:
         raise InputError(
             f"{who}: {what} is {reprlib.repr(value)} of type {type(value).__name__}; expected an array.{theirs}"
         ) from error
+
+
+def known_stays_known(value: Any) -> AbstractContextManager[Any]:
+    """Return a context in which what is made of *value* is not traced inside of jit, unless it is itself.
+
+    Its values are then known to checks.
+    """
+    is_known = isinstance(value, (np.ndarray, np.generic, jax.Array, int)) and not isinstance(value, jax.core.Tracer)
+    return jax.ensure_compile_time_eval() if is_known else nullcontext()
 
 
 def fits(number: Any, dtype: Any) -> bool:
@@ -106,8 +115,8 @@ def index_array(who: str, what: str, value: Any) -> jax.Array:
       DtypeError: if it is of another dtype, or holds numbers that need int64 while JAX's 64-bit types are off.
     """
     widest = jax.dtypes.canonicalize_dtype("int64")  # int32 where JAX's 64-bit types are off
-    if isinstance(value, (list, tuple)) and not value:
-        value = np.zeros(0, np.int32)  # and not of floats, as NumPy takes it
+    if isinstance(value, (list, tuple, range)):
+        value = _known_numbers(value)
     if isinstance(value, np.ndarray) and value.dtype.kind in "iu" and not np.can_cast(value.dtype, widest):
         limits = np.iinfo(widest)
         lost = value[(value > limits.max) | (value < limits.min)]
@@ -117,16 +126,26 @@ def index_array(who: str, what: str, value: Any) -> jax.Array:
                 f"{_hint_of_wider()}"
             )
         value = value.astype(widest)
-    # Inside of jit a NumPy array would be traced, and its values not be known to checks.
-    with jax.ensure_compile_time_eval() if isinstance(value, np.ndarray) else nullcontext():
+    with known_stays_known(value):
         array = as_array(who, what, value)
-    if array.ndim != 1:
-        raise ShapeError(f"{who}: {what} has the shape {array.shape}; expected one dimension.")
-    if array.dtype.name not in ("int32", "int64"):
-        if array.dtype.kind not in "iu":
-            raise DtypeError(f"{who}: {what} is of dtype {array.dtype}; expected int32 or int64.")
-        array = array.astype("int32" if array.dtype.itemsize < 4 else widest)
+        if array.ndim != 1:
+            raise ShapeError(f"{who}: {what} has the shape {array.shape}; expected one dimension.")
+        if array.dtype.name not in ("int32", "int64"):
+            if array.dtype.kind not in "iu":
+                raise DtypeError(f"{who}: {what} is of dtype {array.dtype}; expected int32 or int64.")
+            array = array.astype("int32" if array.dtype.itemsize < 4 else widest)
     return array
+
+
+def _known_numbers(numbers: Sequence[Any]) -> Any:
+    """Return *numbers* as an array of NumPy's; as they are if some are traced, or are no numbers."""
+    if not numbers:
+        return np.zeros(0, np.int32)  # and not of floats, as NumPy takes it
+    try:
+        known = np.asarray(numbers)
+    except (TypeError, ValueError):  # what is traced, or of several lengths
+        return numbers
+    return known if known.dtype.kind in "iufbc" else numbers
 
 
 def check_compressed(who: str, data: Any, indices: Any, indptr: Any, shape: Any) -> Any:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import export
 
 from .arguments import check_room
 from .entries import rows_of_entries
@@ -78,6 +79,9 @@ def make_blocks(indices: jax.Array, indptr: jax.Array, *, shape: tuple[int, int]
     segment = (indices // width).astype(wide) * rows + row.astype(wide)
     segment = jnp.where(places < indptr[-1], segment, segments)
     segment, permutation = jax.lax.sort((segment, places), num_keys=1, is_stable=True)
-    begin = jnp.searchsorted(segment, jnp.arange(segments + 1, dtype=wide)).astype(indptr.dtype)
+    if export.is_symbolic_dim(indices.size):  # then a search does not know how many steps it takes
+        begin = jnp.cumsum(jnp.zeros(segments + 1, indptr.dtype).at[segment + 1].add(1, mode="drop"))
+    else:
+        begin = jnp.searchsorted(segment, jnp.arange(segments + 1, dtype=wide)).astype(indptr.dtype)
     local = jnp.where(places < indptr[-1], indices[permutation] % width, 0).astype(jnp.uint16)
     return Blocks(local, begin, permutation)

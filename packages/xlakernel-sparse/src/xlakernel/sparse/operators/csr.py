@@ -25,8 +25,8 @@ def csrmv(
     Args:
       data: weights, ``(nnz,)``, or ``(1,)`` where all are equal; integers, real or complex numbers.
       indices: columns of the entries, ``(nnz,)``, int32 or int64, in any order within a row; duplicates add up.
-        They are not checked: `CSR` does that. One out of range reads or writes other memory, which can end the
-        process; on the CPU `xlakernel.core.debug_mode` finds it.
+        They are not checked: `CSR` does that. One out of range may read or write other memory, which can end the
+        process; on the CPU `xlakernel.core.debug_mode` finds where it does.
       indptr: where each row begins, ``(rows + 1,)``, int32 or int64.
       x: the vector, of the dtypes that *data* may have, ``(columns,)``, or ``(rows,)`` for the transpose.
       shape: the matrix's shape, (rows, columns).

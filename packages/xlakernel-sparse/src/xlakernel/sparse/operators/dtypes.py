@@ -19,7 +19,7 @@ _HALF = ("float16", "bfloat16")
 def check_dtype(who: str, what: str, dtype: Any) -> None:
     """Raise `DtypeError` unless numbers of *dtype* can be entries or operands."""
     if dtype.name not in SUPPORTED:
-        hint = " Cast it, for example with .astype('int8')." if dtype.name == "bool" else ""
+        hint = " Cast it, for example with .astype('float32')." if dtype.name == "bool" else ""
         raise DtypeError(f"{who}: {what} is of dtype {dtype.name}; allowed: {', '.join(SUPPORTED)}.{hint}")
 
 

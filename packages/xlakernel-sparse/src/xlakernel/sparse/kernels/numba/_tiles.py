@@ -3,7 +3,7 @@
 A tile is so many columns as fit into a number of bytes, or a single one. What Numba makes of a loop over columns loads
 and stores the sums at each entry, which takes twice as long.
 
-These functions are Numba's intrinsics; debug mode does not check their indices one by one.
+These functions are Numba's intrinsics. They check rows and entries as Numba does, where it does: in debug mode.
 """
 
 from __future__ import annotations
@@ -142,7 +142,8 @@ def _term(lanes: Lanes, kind: Any, data: Any, k: Any, values: Any, flags: Any) -
 
 def _address(lanes: Lanes, kind: Any, matrix: Any, row: Any, column: Any) -> Any:
     array = lanes.context.make_array(kind)(lanes.context, lanes.builder, matrix)
-    _, columns = cgutils.unpack_tuple(lanes.builder, array.shape, 2)
+    rows, columns = cgutils.unpack_tuple(lanes.builder, array.shape, 2)
+    _check(lanes, row, rows)
     return lanes.builder.gep(array.data, [lanes.builder.add(lanes.builder.mul(row, columns), column)])
 
 
@@ -153,8 +154,15 @@ def _position(lanes: Lanes, kind: Any, indices: Any, k: Any) -> Any:
 
 
 def _element(lanes: Lanes, kind: Any, vector: Any, k: Any) -> Any:
-    data = lanes.context.make_array(kind)(lanes.context, lanes.builder, vector).data
-    return lanes.builder.load(lanes.builder.gep(data, [k]))
+    array = lanes.context.make_array(kind)(lanes.context, lanes.builder, vector)
+    _check(lanes, k, cgutils.unpack_tuple(lanes.builder, array.shape)[0])
+    return lanes.builder.load(lanes.builder.gep(array.data, [k]))
+
+
+def _check(lanes: Lanes, index: Any, extent: Any) -> None:
+    """Let an index into the first axis that is not below *extent* be an error, if the caller is to check its own."""
+    if lanes.context.enable_boundscheck:
+        cgutils.do_boundscheck(lanes.context, lanes.builder, index, extent, 0)
 
 
 def _loop(

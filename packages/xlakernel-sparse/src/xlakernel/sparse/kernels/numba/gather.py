@@ -6,24 +6,19 @@ Flags are gathered as bits, 32 together in a word, because there are instruction
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, prange, types
-from numba.extending import overload
+from numba import njit, prange
 
 from ._active import pack_flags
 from ._elements import equal_weight, term, unsigned, weight, zero
 from ._parts import first_row, part_count
 
 
+@njit
 def _element(x, j):
     """Return element *j* of *x*, which may be bits, as `pack_flags` writes them, in an array of shape (1, words)."""
-    raise NotImplementedError
-
-
-@overload(_element)
-def _element_of(x, j):
-    if isinstance(x, types.Array) and x.ndim == 2:
-        return lambda x, j: (x[0, np.uint64(j >> np.uint32(5))] >> np.uint32(j & np.uint32(31))) & np.uint32(1) != 0
-    return lambda x, j: x[np.uint64(j)]
+    if x.ndim == 2:
+        return (x[0, np.uint64(j >> np.uint32(5))] >> np.uint32(j & np.uint32(31))) & np.uint32(1) != 0
+    return x[np.uint64(j)]
 
 
 # A sum may be taken in any order, as vectors need it. NaN and infinities stay what they are.
