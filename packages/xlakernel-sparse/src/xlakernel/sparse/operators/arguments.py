@@ -114,6 +114,8 @@ def index_array(who: str, what: str, value: Any) -> jax.Array:
       ShapeError: if it has another rank.
       DtypeError: if it is of another dtype, or holds numbers that need int64 while JAX's 64-bit types are off.
     """
+    if isinstance(value, jax.Array) and value.ndim == 1 and value.dtype.name in ("int32", "int64"):
+        return value  # as in most calls, of which each costs time
     widest = jax.dtypes.canonicalize_dtype("int64")  # int32 where JAX's 64-bit types are off
     if isinstance(value, (list, tuple, range)):
         value = _known_numbers(value)
