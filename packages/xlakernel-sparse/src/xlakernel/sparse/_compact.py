@@ -91,7 +91,7 @@ class CompactArray(EventArray):
     @property
     def value(self) -> jax.Array:
         """The array as a plain one, of bool."""
-        self.check_single()
+        self._check_single()
         active: jax.Array = _is_active(self.indices, self.count, self._length)
         return active
 
@@ -105,7 +105,7 @@ class CompactArray(EventArray):
         """Bool."""
         return np.dtype(bool)
 
-    def check_single(self) -> None:
+    def _check_single(self) -> None:
         """Raise `ShapeError` if these are several, as `jax.vmap` returns them."""
         if len(self.indices.shape) != 1:
             raise ShapeError(

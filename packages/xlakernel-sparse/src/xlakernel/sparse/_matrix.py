@@ -67,7 +67,7 @@ class SparseMatrix(Arithmetic):
                 "B.to_scipy()."
             )
         if isinstance(other, CompactArray):
-            other.check_single()
+            other._check_single()
             self._check_extent(who, (other.size,), transpose)
             return self._multiply_compact(other, transpose=transpose, who=who)
         operand, x = (other.operand, other.operand_array()) if isinstance(other, EventArray) else (DENSE, other)
