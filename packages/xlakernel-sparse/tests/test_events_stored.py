@@ -117,6 +117,8 @@ def test_traced_repetitions_are_left_out():
     batch = jnp.array([[1, 1], [2, 3]])
     assert_array_equal(jax.vmap(lambda indices: CompactArray.from_indices(indices, 5).count)(batch), [1, 2])
     assert jax.jit(lambda indices: CompactArray.from_indices(indices, 0))(jnp.zeros(3, int)).count == 0
+    large = 2**31 - 1  # as many elements as there are numbers for, of which nothing is allocated
+    assert jax.jit(lambda indices: CompactArray.from_indices(indices, large))(jnp.array([7, 2**31 - 2, 7])).count == 2
 
 
 def test_several_compact_arrays_are_not_taken_for_one():

@@ -169,6 +169,12 @@ def test_a_batch_of_matrices_is_stacked(matrix, dense):
     assert_array_equal(jax.vmap(lambda matrix: matrix.todense())(stacked), np.stack([dense, 3 * dense]))
 
 
+def test_weights_are_put_where_there_are_none(matrix, dense):
+    """As users do who keep the structure apart from what is trained."""
+    structure = matrix._like(data=None)
+    assert_array_equal(structure.with_data(matrix.data).todense(), dense)
+
+
 def test_several_matrices_are_not_taken_for_one(matrix):
     """Coordinates of two matrices would add up to one dense array, without an error."""
     stacked = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), matrix)

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.sparse.linalg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
@@ -296,3 +297,5 @@ def test_a_matrix_of_scipy_is_not_multiplied(make, odd):
     matrix = make(odd)
     with pytest.raises(InputError, match="both are sparse"):
         matrix @ matrix.T.to_scipy()
+    with pytest.raises(InputError, match="expected an array"):  # which is of SciPy's too, but not sparse
+        matrix @ scipy.sparse.linalg.aslinearoperator(np.eye(4))

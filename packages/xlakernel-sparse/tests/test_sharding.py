@@ -173,6 +173,22 @@ def test_it_is_immutable_and_copied(mesh):
     assert_array_equal(copied.todense(), dense)
     with pytest.raises(InputError, match=r"is not made dense unless.*A\.todense\(\)"):
         np.asarray(spread)
+    assert copy.deepcopy(jax.tree.map(lambda leaf: leaf.shape, spread)).shape == (8, 12)
+
+
+@pytest.mark.parametrize("dtype", ["int16", "int32", "uint32"])
+def test_known_numbers_stay_known_on_each_device(mesh, dtype):
+    numbers, indptr = np.array([0, 3], dtype), np.array([0, 1, 2], dtype)
+
+    def on_each(x):
+        events = CompactArray.from_indices(numbers, 8)
+        matrix = CSR((jnp.ones(2), numbers, indptr), shape=(2, 8), check=True)
+        return x + events.value[3] + matrix.todense()[1, 3]
+
+    x = jax.device_put(jnp.arange(8.0), NamedSharding(mesh, P("x")))
+    with jax.set_mesh(mesh):
+        found = jax.jit(jax.shard_map(on_each, in_specs=P("x"), out_specs=P("x")))(x)
+    assert_array_equal(found, np.arange(8.0) + 2)
 
 
 def test_errors(mesh):

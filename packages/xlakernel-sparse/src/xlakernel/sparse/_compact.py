@@ -12,7 +12,7 @@ import numpy as np
 from xlakernel.core.errors import DtypeError, ShapeError, StructureError
 
 from ._events import EventArray, checked
-from .operators.arguments import as_array, as_integer, check_size, index_array, known_stays_known
+from .operators.arguments import as_array, as_integer, check_size, index_array, is_known, known_stays_known
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -72,20 +72,19 @@ class CompactArray(EventArray):
         size = check_size(who, size)
         indices = index_array(who, "indices", indices)
         count = indices.shape[0] if count is None else count
-        number = as_integer(count) if isinstance(count, (int, np.integer)) else None
+        number = as_integer(count) if is_known(count) else None
         if number is not None:  # JAX may have no room for it
             _check_count(who, number, indices.shape[0])
+            count = np.array(number, np.int32)
         with known_stays_known(count):
             count = as_array(who, "count", count)
         if count.shape != () or count.dtype.kind not in "iu":
             raise DtypeError(f"{who}: count is {count}; expected one integer.")
-        if isinstance(count, jax.core.Tracer) or isinstance(indices, jax.core.Tracer):
+        if number is None or isinstance(indices, jax.core.Tracer):
             # Kernels read the rows of these numbers without looking.
             indices, count = _compacted(_is_first(indices, count, size), indices)
         else:
-            _check_numbers(who, np.asarray(indices), int(count), size)
-            with known_stays_known(count):
-                count = count.astype(jnp.int32)
+            _check_numbers(who, np.asarray(indices), number, size)
         return object.__new__(cls)._set(indices=indices, count=count, _length=size)
 
     @property
@@ -149,9 +148,10 @@ def _is_first(indices: jax.Array, count: jax.Array, size: int) -> jax.Array:
     """Return which of *indices* are among the first *count*, below *size* and not there before."""
     position = jnp.arange(indices.shape[0])
     valid = (position < count) & (indices >= 0) & (indices < size)
-    place = jnp.where(valid, indices, size)
-    first = jnp.full(size + 1, indices.shape[0]).at[place].min(position)
-    return valid & (first[place] == position)
+    # Sorted by numbers, what is there before comes before; and what is behind *count* comes after what is not.
+    numbers, order = jax.lax.sort((indices, position), num_keys=1, is_stable=True)
+    is_new = jnp.ones(indices.shape[0], bool).at[1:].set(numbers[1:] != numbers[:-1])
+    return valid & jnp.zeros_like(is_new).at[order].set(is_new, unique_indices=True)
 
 
 def _compacted(active: jax.Array, numbers: jax.Array) -> tuple[jax.Array, jax.Array]:

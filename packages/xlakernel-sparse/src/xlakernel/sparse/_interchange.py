@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from typing import Any
 
 import jax
@@ -125,6 +126,12 @@ def _check_kind(who: str, matrix: Any, kind: Any) -> None:
             f"{who}: the {kind.__name__} has the shape {matrix.shape} with {matrix.n_batch} batch and "
             f"{matrix.n_dense} dense dimensions; expected a matrix without either. Batches are made with jax.vmap."
         )
+
+
+def is_of_scipy(matrix: Any) -> bool:
+    """Whether it is a sparse matrix or array of SciPy's, which then has been imported."""
+    theirs = sys.modules.get("scipy.sparse")
+    return theirs is not None and bool(theirs.issparse(matrix))
 
 
 def scipy_matrix(who: str, matrix: Any, kind: str) -> Any:

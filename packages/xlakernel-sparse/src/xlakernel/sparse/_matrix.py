@@ -60,11 +60,12 @@ class SparseMatrix(Arithmetic):
         """Return ``self @ other``; ``other @ self`` if *transpose*."""
         who = f"x @ {type(self).__name__}" if transpose else f"{type(self).__name__} @ x"
         self._check_single()
-        if isinstance(other, SparseMatrix) or type(other).__module__.startswith("scipy.sparse"):
+        theirs = _interchange.is_of_scipy(other)
+        if isinstance(other, SparseMatrix) or theirs:
             raise InputError(
                 f"{who}: both are sparse. Products of two sparse matrices are not offered: multiply by one after the "
                 "other, A @ (B @ x); or convert one, A @ B.todense(); or let SciPy multiply, A.to_scipy() @ "
-                "B.to_scipy()."
+                f"B{'' if theirs else '.to_scipy()'}."
             )
         if isinstance(other, CompactArray):
             other._check_single()
@@ -332,7 +333,8 @@ class SparseMatrix(Arithmetic):
     # Checks that formats share.
 
     def _check_single(self) -> None:
-        weights, indices = self.data.shape, self.structure[0].shape
+        indices = self.structure[0].shape
+        weights = getattr(self.data, "shape", indices)  # JAX's users put other things into pytrees
         if len(weights) != 1 or len(indices) != 1:  # as jax.vmap returns them
             raise ShapeError(
                 f"{type(self).__name__}: these are several matrices in one, with data of shape {weights} and index "

@@ -76,7 +76,7 @@ def _fraction(who: str, density: Any) -> float:
 def draw_data(who: str, key: Any, weights: Any, number: int, dtype: Any) -> jax.Array:
     """Return the weights of this many entries: one for all, or drawn."""
     try:
-        dtype = None if dtype is None else jnp.dtype(dtype)
+        dtype = None if dtype is None else jax.dtypes.canonicalize_dtype(dtype)
     except TypeError as error:
         raise DtypeError(f'{who}: dtype is {dtype!r}; expected one that a matrix may have, as "float32".') from error
     if not callable(weights):
@@ -89,15 +89,18 @@ def draw_data(who: str, key: Any, weights: Any, number: int, dtype: Any) -> jax.
         if data.ndim:
             raise ArgumentError(f"{who}: weights has the shape {data.shape}; {expected}")
         return strong(who, "weights", data.reshape(1))
+    dtype = jnp.dtype("float32") if dtype is None else dtype
     try:
-        drawn = weights(key, (number,), jnp.float32 if dtype is None else dtype)
+        drawn = weights(key, (number,), dtype)
     except (TypeError, ValueError) as error:
         raise ArgumentError(
             f"{who}: weights, called with (key, shape, dtype), where dtype is {dtype}, failed: {error}"
         ) from error
     drawn = as_array(who, "what weights returned", drawn)
-    if drawn.shape != (number,):
-        raise ArgumentError(f"{who}: weights returned an array of shape {drawn.shape}; expected ({number},).")
+    if drawn.shape not in ((number,), (1,)):
+        raise ArgumentError(
+            f"{who}: weights returned an array of shape {drawn.shape}; expected ({number},), or (1,) for equal weights."
+        )
     return strong(who, "what weights returned", drawn)
 
 

@@ -59,7 +59,10 @@ class ShardedMatrix:
         return self
 
     def __deepcopy__(self, memo: Any) -> Self:
-        copied: Self = jax.tree.map(jnp.copy, self)  # on the same devices
+        def duplicate(leaf: Any) -> Any:
+            return jnp.copy(leaf) if isinstance(leaf, jax.Array) else leaf
+
+        copied: Self = jax.tree.map(duplicate, self)  # on the same devices
         return copied
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:

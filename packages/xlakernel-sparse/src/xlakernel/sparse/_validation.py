@@ -95,7 +95,7 @@ def check_compressed_values(who: str, indices: Any, indptr: Any, extent: int, li
             f"{who}: indptr ends with {last}, but there are {indices.shape[0]} indices; it must end with at most that."
         )
     # Where there are no places, padding is at 0.
-    _check_range(who, "indices", _near(indices), max(extent, 1) if last == 0 else extent, place)
+    _check_range(who, "indices", _near(indices), extent, place, padding=last == extent == 0)
 
 
 def check_coordinate_values(who: str, row: Any, col: Any, shape: tuple[int, int]) -> None:

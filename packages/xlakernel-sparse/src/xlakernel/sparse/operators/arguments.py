@@ -37,13 +37,19 @@ def as_array(who: str, what: str, value: Any) -> jax.Array:
         ) from error
 
 
+def is_known(value: Any) -> bool:
+    """Whether *value* is an array or a number whose values this process can look at."""
+    if isinstance(value, jax.Array):
+        return not isinstance(value, jax.core.Tracer) and value.is_fully_addressable
+    return isinstance(value, (np.ndarray, np.generic, int))
+
+
 def known_stays_known(value: Any) -> AbstractContextManager[Any]:
     """Return a context in which what is made of *value* is not traced inside of jit, unless it is itself.
 
     Its values are then known to checks.
     """
-    is_known = isinstance(value, (np.ndarray, np.generic, jax.Array, int)) and not isinstance(value, jax.core.Tracer)
-    return jax.ensure_compile_time_eval() if is_known else nullcontext()
+    return jax.ensure_compile_time_eval() if is_known(value) else nullcontext()
 
 
 def fits(number: Any, dtype: Any) -> bool:
@@ -119,24 +125,39 @@ def index_array(who: str, what: str, value: Any) -> jax.Array:
     widest = jax.dtypes.canonicalize_dtype("int64")  # int32 where JAX's 64-bit types are off
     if isinstance(value, (list, tuple, range)):
         value = _known_numbers(value)
-    if isinstance(value, np.ndarray) and value.dtype.kind in "iu" and not np.can_cast(value.dtype, widest):
+    if is_known(value) and _has_integers(value):
+        value = _with_room(who, what, np.asarray(value), widest)  # by NumPy, and so never traced
+    with known_stays_known(value):
+        array = as_array(who, what, value)
+    if array.ndim != 1:
+        raise ShapeError(f"{who}: {what} has the shape {array.shape}; expected one dimension.")
+    if not _has_integers(array):
+        raise DtypeError(f"{who}: {what} is of dtype {array.dtype}; expected int32 or int64.")
+    return array.astype(_index_dtype(array.dtype, widest))
+
+
+def _has_integers(array: Any) -> bool:
+    dtype = getattr(array, "dtype", None)  # that of a key of `jax.random` is none of NumPy's
+    return isinstance(dtype, np.dtype) and dtype.kind in "iu"
+
+
+def _index_dtype(dtype: Any, widest: Any) -> Any:
+    """Return which of int32 and int64 indices of another integer dtype become."""
+    return np.dtype("int32") if dtype.itemsize < 4 else dtype if dtype in ("int32", "int64") else widest
+
+
+def _with_room(who: str, what: str, known: np.ndarray, widest: Any) -> np.ndarray:
+    """Return known integers as int32 or int64."""
+    if not np.can_cast(known.dtype, widest):
         limits = np.iinfo(widest)
-        lost = value[(value > limits.max) | (value < limits.min)]
+        lost = known[(known > limits.max) | (known < limits.min)]
         if lost.size:
             raise DtypeError(
                 f"{who}: {what} holds {lost.flat[0]}; {widest} has room from {limits.min} to {limits.max}."
                 f"{_hint_of_wider()}"
             )
-        value = value.astype(widest)
-    with known_stays_known(value):
-        array = as_array(who, what, value)
-        if array.ndim != 1:
-            raise ShapeError(f"{who}: {what} has the shape {array.shape}; expected one dimension.")
-        if array.dtype.name not in ("int32", "int64"):
-            if array.dtype.kind not in "iu":
-                raise DtypeError(f"{who}: {what} is of dtype {array.dtype}; expected int32 or int64.")
-            array = array.astype("int32" if array.dtype.itemsize < 4 else widest)
-    return array
+        return known.astype(widest)
+    return known.astype(_index_dtype(known.dtype, widest), copy=False)
 
 
 def _known_numbers(numbers: Sequence[Any]) -> Any:
