@@ -54,7 +54,7 @@ class Format(abc.ABC):
         # Without this NumPy would make an array of one object, and np.dot(A, x) an array of matrices.
         raise InputError(
             f"{type(self).__name__}: {self!r} is not made dense unless it is asked for. A.todense() returns a dense "
-            "array, A.to_scipy() a sparse one of SciPy's, which SciPy's are multiplied by; a product is A @ x."
+            "array, A.to_scipy() a sparse one of SciPy's, for S @ A.to_scipy(); a product is A @ x."
         )
 
     def _set(self, **attributes: Any) -> Self:
