@@ -259,6 +259,31 @@ class KernelCases:
     def test_sampled_product(self, name, columns):
         self.check_sampled({**STRUCTURES, **LARGE}[name](), columns, "float32")
 
+    @pytest.mark.parametrize("events", ["u", "v"])
+    @pytest.mark.parametrize("columns", [None, 1, 7, 40])
+    def test_sampled_product_with_inactive_events(self, columns, events):
+        """What meets a zero of the events adds nothing, also if it is no number."""
+        for structure in (STRUCTURES["square"](), LARGE["large"]()):
+            rng = np.random.default_rng(3)
+            factors = {
+                name: operand_of(rng, "dense", size, columns, "float32")
+                for name, size in zip("uv", structure.shape, strict=True)
+            }
+            active = rng.random(factors[events].shape) < 0.3
+            factors[events] *= active
+            other = "v" if events == "u" else "u"
+            bad = rng.random(len(factors[other])) < 0.1
+            factors[other][bad] = np.nan
+            out = struct(structure.indices.shape, "float32")
+            sampled = self.generator("sampled_product")([out], shape=structure.shape, events=events)
+            found = sampled(structure.indices, structure.indptr, factors["u"], factors["v"])
+            lines = {"u": structure.rows, "v": structure.columns}
+            wide = {name: factors[name].astype("float64")[lines[name]] for name in "uv"}
+            terms = np.where(active[lines[events]], wide["u"] * wide["v"], 0).reshape(structure.entries, -1)
+            expected = np.zeros(out.shape)
+            expected[: structure.entries] = terms.sum(axis=1)
+            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
     @each_rank
     @pytest.mark.parametrize("dtype", slow_but(("float64", "complex64", "int32", "uint8"), ("complex64", "int32")))
     def test_sampled_product_of_dtype(self, dtype, columns):

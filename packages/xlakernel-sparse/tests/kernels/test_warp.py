@@ -76,6 +76,22 @@ def test_gradient():
         assert_allclose(found, expected)
 
 
+@pytest.mark.parametrize("transpose", [False, True], ids=["A@x", "A.T@x"])
+@pytest.mark.parametrize("operand", ["binary", "weighted"])
+def test_inactive_events_have_no_part_in_the_gradient(operand, transpose):
+    structure = STRUCTURES["padding"]()
+    data, indices, indptr = arrays_of(structure, np.float32, False)
+    results, length = structure.shape[::-1] if transpose else structure.shape
+    x = (np.arange(length) % 2).astype(np.float32)
+    options = {"shape": structure.shape, "transpose": transpose, "backend": "warp"}
+    pull = jax.vjp(lambda data: PRODUCTS[operand](data, indices, indptr, x, **options), data)[1]
+    (found,) = pull(np.full(results, np.nan, np.float32))
+    lines = structure.rows if transpose else structure.columns
+    expected = np.zeros(data.shape)
+    expected[: structure.entries] = np.where(x[lines] != 0, np.nan, 0)
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_what_it_has_not():
     structure = STRUCTURES["square"]()
     data, indices, indptr = arrays_of(structure, np.float32, False)

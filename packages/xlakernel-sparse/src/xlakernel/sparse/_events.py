@@ -228,10 +228,13 @@ class _Unpacked(EventArray):
 class BinaryArray(_Unpacked):
     """Spikes: what is not zero is active and counts as 1, whatever its value; NaN is active.
 
-    Products with it are differentiated as if it were dense: the gradient with respect to an array of real numbers
-    reaches all of its elements, so that a surrogate gradient can pass it on to what made the spikes. (They are of the
-    weights' dtype; where that is an integer one they have, as all integers in JAX, no derivative.) A gradient with
-    respect to the object itself is in its `raw`: JAX makes gradients objects of the kind that they belong to, and the
+    What is not active adds nothing to products with sparse matrices, nor to their derivatives in the weights, whatever
+    weight, tangent or cotangent it meets. (With a dense array, ``events @ dense`` is JAX's own product.)
+
+    As functions of the array, products are differentiated as if it were dense: the gradient with respect to an array of
+    real numbers reaches all of its elements, so that a surrogate gradient can pass it on to what made the spikes. (They
+    are of the weights' dtype; where that is an integer one they have, as all integers in JAX, no derivative.) A
+    gradient with respect to the object itself is in its `raw`: JAX makes gradients objects of the kind that they belong to, and the
     `value` of this kind is 0 and 1.
 
     Args:
@@ -276,7 +279,9 @@ class BinaryArray(_Unpacked):
 class WeightedArray(_Unpacked):
     """An array of which most elements are zero: its values count, and for zeros nothing is done.
 
-    Zeros add nothing even where the weight is infinite or not a number, unlike those of a dense array.
+    Zeros add nothing even where the weight is infinite or not a number, unlike those of a dense array; nor to
+    derivatives in the weights, whatever tangent or cotangent they meet. As a function of the array, a product is
+    differentiated as if it were dense.
 
     Args:
       value: the array, of bool, integers, real or complex numbers, of any shape.

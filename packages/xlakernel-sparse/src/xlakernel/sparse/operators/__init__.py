@@ -11,7 +11,7 @@ dtype T, or in half precision where T is float32, and an operand as the `operand
 ====================== =====================================================================================
 ``product``             ``operand, shape, transpose, homogeneous``: ``f(data, indices, indptr, x)``
 ``compact_product``     ``shape, homogeneous``: ``f(data, indices, indptr, active, count)``
-``sampled_product``     ``shape``: ``f(indices, indptr, u, v)``
+``sampled_product``     ``shape, events``: ``f(indices, indptr, u, v)``
 ``transpose``           ``shape``: ``f(indices, indptr)``
 ``transpose_with_data`` ``shape``: ``f(data, indices, indptr)``
 ``coo_product``         ``operand, shape, homogeneous``: ``f(data, row, col, x)``

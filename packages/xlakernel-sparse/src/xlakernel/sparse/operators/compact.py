@@ -26,6 +26,8 @@ def compact_csrmv(
 ) -> jax.Array:
     """Add up the active rows of a matrix in compressed rows, ``y = sum_k A[active[k], :]`` for ``k < count``.
 
+    Other rows add nothing, whatever their weights, nor to derivatives in *data*, whatever the tangent or cotangent.
+
     Args:
       data: weights, ``(nnz,)``, or ``(1,)`` where all are equal; integers, real or complex numbers.
       indices: columns of the entries, ``(nnz,)``, int32 or int64.

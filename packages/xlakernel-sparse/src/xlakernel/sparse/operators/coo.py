@@ -109,8 +109,9 @@ def binary_coomv(
 ) -> jax.Array:
     """Add up the columns of a matrix in coordinates where there are events, ``y[i] = sum_j A[i, j]``.
 
-    What is not zero is an event, and counts as 1, NaN too; nothing is added for zeros, whatever the weight. As a
-    function of *events* it is differentiated as `coomv`, as if they were dense.
+    What is not zero is an event, and counts as 1, NaN too. Zeros add nothing, whatever the weight, nor to derivatives
+    in *data*, whatever the tangent or cotangent. As a function of *events* it is differentiated as `coomv`, as if they
+    were dense: zeros have a derivative too.
 
     Args:
       data: weights, ``(nnz,)``, or ``(1,)`` where all are equal; integers, real or complex numbers.
@@ -153,8 +154,9 @@ def binary_coomm(
 ) -> jax.Array:
     """Multiply a matrix in coordinates by several event arrays at once, the columns of *events*.
 
-    What is not zero is an event, and counts as 1, NaN too; nothing is added for zeros, whatever the weight. As a
-    function of *events* it is differentiated as `coomm`, as if they were dense.
+    What is not zero is an event, and counts as 1, NaN too. Zeros add nothing, whatever the weight, nor to derivatives
+    in *data*, whatever the tangent or cotangent. As a function of *events* it is differentiated as `coomm`, as if they
+    were dense: zeros have a derivative too.
 
     Args:
       data: weights, ``(nnz,)``, or ``(1,)`` where all are equal; integers, real or complex numbers.
@@ -198,8 +200,9 @@ def weighted_coomv(
 ) -> jax.Array:
     """Multiply a matrix in coordinates by a vector of which most is zero, ``y[i] = sum_j A[i, j] x[j]``.
 
-    Nothing is added for zeros, whatever the weight, and little is done for them. As a function of *events* it is
-    differentiated as `coomv`, as if they were dense.
+    Zeros add nothing, whatever the weight, nor to derivatives in *data*, whatever the tangent or cotangent; and little
+    is done for them. As a function of *events* it is differentiated as `coomv`, as if they were dense: zeros have a
+    derivative too.
 
     Args:
       data: weights, ``(nnz,)``, or ``(1,)`` where all are equal; integers, real or complex numbers.
@@ -243,8 +246,9 @@ def weighted_coomm(
 ) -> jax.Array:
     """Multiply a matrix in coordinates by a matrix of which most is zero, ``Y[i, c] = sum_j A[i, j] X[j, c]``.
 
-    Nothing is added for zeros, whatever the weight, and little is done for them. As a function of *events* it is
-    differentiated as `coomm`, as if they were dense.
+    Zeros add nothing, whatever the weight, nor to derivatives in *data*, whatever the tangent or cotangent; and little
+    is done for them. As a function of *events* it is differentiated as `coomm`, as if they were dense: zeros have a
+    derivative too.
 
     Args:
       data: weights, ``(nnz,)``, or ``(1,)`` where all are equal; integers, real or complex numbers.

@@ -110,8 +110,9 @@ def binary_csrmv(
 ) -> jax.Array:
     """Add up the columns of a matrix in compressed rows where there are events, ``y[i] = sum_j A[i, j]``.
 
-    What is not zero is an event, and counts as 1, NaN too; nothing is added for zeros, whatever the weight. As a
-    function of *events* it is differentiated as `csrmv`, as if they were dense.
+    What is not zero is an event, and counts as 1, NaN too. Zeros add nothing, whatever the weight, nor to derivatives
+    in *data*, whatever the tangent or cotangent. As a function of *events* it is differentiated as `csrmv`, as if they
+    were dense: zeros have a derivative too.
 
     Args:
       data: weights, ``(nnz,)``, or ``(1,)`` where all are equal; integers, real or complex numbers.
@@ -154,8 +155,9 @@ def binary_csrmm(
 ) -> jax.Array:
     """Multiply a matrix in compressed rows by several event arrays at once, the columns of *events*.
 
-    What is not zero is an event, and counts as 1, NaN too; nothing is added for zeros, whatever the weight. As a
-    function of *events* it is differentiated as `csrmm`, as if they were dense.
+    What is not zero is an event, and counts as 1, NaN too. Zeros add nothing, whatever the weight, nor to derivatives
+    in *data*, whatever the tangent or cotangent. As a function of *events* it is differentiated as `csrmm`, as if they
+    were dense: zeros have a derivative too.
 
     Args:
       data: weights, ``(nnz,)``, or ``(1,)`` where all are equal; integers, real or complex numbers.
@@ -199,8 +201,9 @@ def weighted_csrmv(
 ) -> jax.Array:
     """Multiply a matrix in compressed rows by a vector of which most is zero, ``y[i] = sum_j A[i, j] x[j]``.
 
-    Nothing is added for zeros, whatever the weight, and little is done for them. As a function of *events* it is
-    differentiated as `csrmv`, as if they were dense.
+    Zeros add nothing, whatever the weight, nor to derivatives in *data*, whatever the tangent or cotangent; and little
+    is done for them. As a function of *events* it is differentiated as `csrmv`, as if they were dense: zeros have a
+    derivative too.
 
     Args:
       data: weights, ``(nnz,)``, or ``(1,)`` where all are equal; integers, real or complex numbers.
@@ -244,8 +247,9 @@ def weighted_csrmm(
 ) -> jax.Array:
     """Multiply a matrix in compressed rows by a matrix of which most is zero, ``Y[i, c] = sum_j A[i, j] X[j, c]``.
 
-    Nothing is added for zeros, whatever the weight, and little is done for them. As a function of *events* it is
-    differentiated as `csrmm`, as if they were dense.
+    Zeros add nothing, whatever the weight, nor to derivatives in *data*, whatever the tangent or cotangent; and little
+    is done for them. As a function of *events* it is differentiated as `csrmm`, as if they were dense: zeros have a
+    derivative too.
 
     Args:
       data: weights, ``(nnz,)``, or ``(1,)`` where all are equal; integers, real or complex numbers.

@@ -1,19 +1,28 @@
 """Derivatives of the products, which are each other's transposes.
 
 A product is linear in the weights, and in the operand if that is dense. Its transposes are the product with the
-transposed matrix, and the outer product sampled at the entries. As a function of an event array a product is
-differentiated as if that array were dense, which is what lets gradients pass through spikes with a surrogate gradient
+transposed matrix, and the outer product sampled at the entries.
+
+As a function of the *weights*, a product with events and all its derivatives leave inactive events out: these add
+exactly 0, to the result, to its tangent and to the cotangents of the weights, also where a weight, a tangent or a
+cotangent is infinite or not a number. What an active event adds is the plain product of IEEE arithmetic. Terms are
+left out one by one, by the product with events and by its transpose, the outer product sampled with `events=`.
+
+As a function of the *events*, a product is differentiated as if they were dense: the derivative has a value for
+inactive events too, and none is left out of it. That lets gradients pass through spikes with a surrogate gradient
 (Neftci et al. 2019, doi:10.1109/MSP.2019.2931595).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.custom_derivatives import SymbolicZero
 from jax.interpreters import ad
 
 from xlakernel.core import XLACustomKernel
@@ -23,7 +32,7 @@ from xlakernel.core.errors import DifferentiationError
 from .compact import compact_product
 from .conversion import sort_entries
 from .coordinates import COORDINATE_PRODUCTS
-from .operand import DENSE, OPERANDS, Operand
+from .operand import BINARY, DENSE, OPERANDS, WEIGHTED, Operand
 from .prepared import PREPARED_PRODUCTS
 from .product import PRODUCTS
 from .sampled import sampled_product
@@ -40,11 +49,31 @@ def _is_zero(tangent: Any) -> bool:
     return isinstance(tangent, ad.Zero)
 
 
+@jax.custom_jvp
+def _active_product(cotangent: Any, values: Any, active: Any) -> Any:
+    """Return the products of two arrays: 0 where *active* is False, but in the derivative by *values*."""
+    return jnp.where(active, cotangent * values, 0)
+
+
+@functools.partial(_active_product.defjvp, symbolic_zeros=True)  # 0 · NaN would be added otherwise
+def _active_product_jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
+    cotangent, values, active = primals
+    of_cotangent, of_values, _ = tangents
+    y = _active_product(*primals)
+    parts = []
+    if not isinstance(of_cotangent, SymbolicZero):
+        parts.append(_active_product(of_cotangent, values, active))
+    if not isinstance(of_values, SymbolicZero):
+        parts.append(cotangent * of_values)
+    return y, sum(parts[1:], parts[0]) if parts else jnp.zeros_like(y)
+
+
 def _define_product(
     op: XLACustomKernel,
     operand: Operand,
     plain: XLACustomKernel,
     dense: XLACustomKernel,
+    binary: XLACustomKernel,
     flip: Callable[..., tuple[Sequence[Any], dict[str, Any]]],
     sample: Callable[..., Any],
 ) -> None:
@@ -55,8 +84,10 @@ def _define_product(
       operand: its kind of operand.
       plain: the same product of a matrix without a mirror; what is behind the first two arrays of *structure* is that.
       dense: the product with dense operands of this rank.
+      binary: that with binary events.
       flip: ``flip(structure, static)`` returns those of the transposed matrix.
-      sample: ``sample(structure, cotangent, values, **params)`` returns the cotangent of each entry's weight.
+      sample: ``sample(structure, cotangent, values, events=, **params)`` returns the cotangent of each entry's weight;
+        *events* tells that zeros of *values* are inactive.
     """
 
     def jvp(primals: Sequence[Any], tangents: Sequence[Any], *, outs: Any, **params: Any) -> Any:
@@ -87,15 +118,27 @@ def _define_product(
         elif static["homogeneous"]:  # the product is the one weight times that of a matrix of ones
             one = jnp.ones(1, out.dtype)
             (of_ones,) = op.primitive.bind(one, *structure, x, outs=outs, dispatch=dispatch, **static)
-            found[0] = jnp.sum(cotangent * of_ones, dtype=out.dtype).reshape(1).astype(data.aval.dtype)
+            reached = of_ones
+            if operand is WEIGHTED:  # active events may add up to 0
+                (reached,) = binary.primitive.bind(one, *structure, x, outs=outs, dispatch=dispatch, **static)
+            found[0] = _of_equal_weight(cotangent, of_ones, None if operand is DENSE else reached, data)
         else:
             values = operand.values(x, out.dtype)
-            entries = sample(structure, cotangent, values, dispatch=dispatch, **static)
+            entries = sample(structure, cotangent, values, events=operand is not DENSE, dispatch=dispatch, **static)
             found[0] = entries.astype(data.aval.dtype)
         return found
 
     op.def_jvp_rule(jvp)
     op.def_transpose_rule(transpose)
+
+
+def _of_equal_weight(cotangent: Any, of_ones: Any, reached: Any, data: Any) -> Any:
+    """Return the cotangent of the one weight, which a product with a matrix of ones is multiplied by.
+
+    Results that no active event has *reached*, which is 0 there, are left out; None: there are no events.
+    """
+    terms = cotangent * of_ones if reached is None else _active_product(cotangent, of_ones, reached != 0)
+    return jnp.sum(terms, dtype=of_ones.dtype).reshape(1).astype(data.aval.dtype)
 
 
 # Compressed rows.
@@ -106,37 +149,56 @@ def _flip_compressed(structure: Sequence[Any], static: dict[str, Any]) -> tuple[
 
 
 def _sample_compressed(
-    structure: Sequence[Any], cotangent: Any, values: Any, *, dispatch: Any, shape: Any, transpose: bool, **_: Any
+    structure: Sequence[Any],
+    cotangent: Any,
+    values: Any,
+    *,
+    events: bool,
+    dispatch: Any,
+    shape: Any,
+    transpose: bool,
+    **_: Any,
 ) -> Any:
-    pair = (values, cotangent) if transpose else (cotangent, values)
+    pair, side = ((values, cotangent), "u") if transpose else ((cotangent, values), "v")
+    static = {"dispatch": dispatch, "shape": shape, "events": side if events else ""}
     outs = [_Struct(structure[0].shape, cotangent.dtype)]
-    return sampled_product.primitive.bind(*structure, *pair, outs=outs, dispatch=dispatch, shape=shape)[0]
+    return sampled_product.primitive.bind(*structure, *pair, outs=outs, **static)[0]
 
 
 @sampled_product.def_jvp_rule
-def _sampled_jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
+def _sampled_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, events: str, **params: Any) -> Any:
     *structure, u, v = primals
     *_, of_u, of_v = tangents
-    (entries,) = sampled_product.primitive.bind(*primals, **params)
+    (entries,) = sampled_product.primitive.bind(*primals, events=events, **params)
     parts = []
+    # A tangent of events has no inactive elements.
     if not _is_zero(of_u):
-        parts += sampled_product.primitive.bind(*structure, of_u, v, **params)
+        parts += sampled_product.primitive.bind(*structure, of_u, v, events="v" * (events == "v"), **params)
     if not _is_zero(of_v):
-        parts += sampled_product.primitive.bind(*structure, u, of_v, **params)
+        parts += sampled_product.primitive.bind(*structure, u, of_v, events="u" * (events == "u"), **params)
     return [entries], [sum(parts[1:], parts[0]) if parts else ad.Zero(jax.typeof(entries).to_tangent_aval())]
 
 
 @sampled_product.def_transpose_rule
 def _sampled_transpose(
-    cotangents: Sequence[Any], indices: Any, indptr: Any, u: Any, v: Any, *, outs: Any, dispatch: Any, shape: Any
+    cotangents: Sequence[Any],
+    indices: Any,
+    indptr: Any,
+    u: Any,
+    v: Any,
+    *,
+    outs: Any,
+    dispatch: Any,
+    shape: Any,
+    events: str,
 ) -> Any:
     (cotangent,) = cotangents
     found: list[Any] = [None] * 4
     if _is_zero(cotangent):
         return found
-    position, other, backwards = (2, v, False) if ad.is_undefined_primal(u) else (3, u, True)
+    position, other, side, backwards = (2, v, "v", False) if ad.is_undefined_primal(u) else (3, u, "u", True)
     outs = [_Struct((shape[1 if backwards else 0], *other.shape[1:]), cotangent.dtype)]
-    product = PRODUCTS[DENSE].of_rank(other.ndim)
+    product = PRODUCTS[WEIGHTED if events == side else DENSE].of_rank(other.ndim)
     # A backend that has no kernel for this product is no choice for it.
     had = tuple(pair for pair in dispatch.backends if pair[1] in (AUTO, *product.available_backends(pair[0])))
     dispatch = dataclasses.replace(dispatch, backends=had)
@@ -152,17 +214,21 @@ def _flip_coordinates(structure: Sequence[Any], static: dict[str, Any]) -> tuple
     return structure[::-1], {**static, "shape": static["shape"][::-1]}
 
 
-def _sample_coordinates(structure: Sequence[Any], cotangent: Any, values: Any, *, dispatch: Any, **_: Any) -> Any:
+def _sample_coordinates(
+    structure: Sequence[Any], cotangent: Any, values: Any, *, events: bool, dispatch: Any, **_: Any
+) -> Any:
     into, of = structure
     if 0 in (cotangent.shape[0], values.shape[0]):  # all is padding, and JAX gathers nothing from nothing
         return jnp.zeros(into.shape, cotangent.dtype)
     if cotangent.ndim == 1:
-        return cotangent.at[into].get(mode="fill", fill_value=0) * values.at[of].get(mode="fill", fill_value=0)
+        cotangent = jnp.asarray(cotangent)  # of NumPy with jax_disable_jit
+        pair = cotangent.at[into].get(mode="fill", fill_value=0), values.at[of].get(mode="fill", fill_value=0)
+        return _active_product(*pair, pair[1] != 0) if events else pair[0] * pair[1]
     # Gathered from matrices, an array of all entries and columns would be allocated; sorted by rows, none is.
     shape = (cotangent.shape[0], values.shape[0])
     of, indptr, permutation = sort_entries(into, of, shape, dispatch=dispatch)
     static = {"dispatch": dispatch, "shape": shape, "transpose": False}
-    found = _sample_compressed((of, indptr), cotangent, values, **static)
+    found = _sample_compressed((of, indptr), cotangent, values, events=events, **static)
     return jnp.zeros_like(found).at[permutation].set(found, unique_indices=True)
 
 
@@ -173,11 +239,16 @@ for _products, _plain, _flip, _sample in (
 ):
     for _operand in OPERANDS.values():
         for _rank in (1, 2):
-            _op, _same, _dense = (
+            _op, _same, _dense, _binary = (
                 products[kind].of_rank(_rank)
-                for products, kind in ((_products, _operand), (_plain, _operand), (_products, DENSE))
+                for products, kind in (
+                    (_products, _operand),
+                    (_plain, _operand),
+                    (_products, DENSE),
+                    (_products, BINARY),
+                )
             )
-            _define_product(_op, _operand, _same, _dense, _flip, _sample)
+            _define_product(_op, _operand, _same, _dense, _binary, _flip, _sample)
 
 
 # Numbers of active rows.
@@ -208,8 +279,8 @@ def _compact_transpose(
     if params["homogeneous"]:
         one = jnp.ones(1, cotangent.dtype)
         (of_ones,) = compact_product.primitive.bind(one, indices, indptr, active, count, shape=shape, **params)
-        found = jnp.sum(cotangent * of_ones, dtype=cotangent.dtype).reshape(1)
+        found = _of_equal_weight(cotangent, of_ones, of_ones, data)
     else:
         static = {"dispatch": params["dispatch"], "shape": shape, "transpose": True}
-        found = _sample_compressed((indices, indptr), cotangent, times, **static)
-    return [found.astype(data.aval.dtype), None, None, None, None]
+        found = _sample_compressed((indices, indptr), cotangent, times, events=True, **static).astype(data.aval.dtype)
+    return [found, None, None, None, None]

@@ -14,7 +14,8 @@ from .arguments import as_array, check_shape, check_structure
 from .backends import register
 from .dtypes import accumulator, check_dtype
 
-#: Inputs ``indices, indptr, u, v``; ``out[k] = sum_c u[row of k, c] v[indices[k], c]``. Static keyword: ``shape``.
+#: Inputs ``indices, indptr, u, v``; ``out[k] = sum_c u[row of k, c] v[indices[k], c]``. Static keywords: ``shape``, and
+#: ``events``, "u" or "v" for the input of which zeros are inactive events, which add nothing; "" where there are none.
 sampled_product = XLACustomKernel("csr_sddmm", "The operator behind `xlakernel.sparse.csr_sddmm`.")
 register(sampled_product, "sampled_product")
 sampled_product.def_tags("sparse", "csr", "sampled")
@@ -65,6 +66,6 @@ def csr_sddmm(indices: Any, indptr: Any, u: Any, v: Any, *, shape: Any, backend:
     out = jax.ShapeDtypeStruct(indices.shape, dtype)
     entries: jax.Array
     (entries,) = sampled_product(
-        indices, indptr, u.astype(dtype), v.T.astype(dtype), outs=[out], backend=backend, shape=shape
+        indices, indptr, u.astype(dtype), v.T.astype(dtype), outs=[out], backend=backend, shape=shape, events=""
     )
     return entries.astype(result)

@@ -16,6 +16,7 @@ from xlakernel.cuda import numba_cuda_kernel
 from .launches import blocks_of, kept_whole, multiprocessors, share_of
 from .memory import load
 from .numbers import kind_of
+from .terms import term
 from .walk import TILE
 from .warp import next_row, row_at, warp_sum
 
@@ -27,9 +28,20 @@ def _group_of(columns: int) -> int:
     return min(_MOST_GROUP, 1 << (columns - 1).bit_length())
 
 
+def _product(kind: type, events: str) -> Any:
+    """Return a device function that multiplies two elements; zeros of *events*, "u" or "v", add nothing."""
+    of = term("weighted" if events else "dense", kind)
+
+    @cuda.jit(device=True, forceinline=True)
+    def swapped(one: Any, other: Any) -> Any:
+        return of(other, one)
+
+    return swapped if events == "u" else of
+
+
 @functools.cache
-def _kernel(kind: type, group: int) -> Any:
-    total = warp_sum(kind, within=group)
+def _kernel(kind: type, group: int, events: str) -> Any:
+    product, total = _product(kind, events), warp_sum(kind, within=group)
     entries = 32 // group
 
     @cuda.jit(launch_bounds=_THREADS)
@@ -52,7 +64,7 @@ def _kernel(kind: type, group: int) -> Any:
                 column = np.int64(load(indices, k))
                 found = kind(0)
                 for c in range(sub, columns, group):
-                    found = kind(found + load(u, row * columns + c) * load(v, column * columns + c))
+                    found = kind(found + product(load(u, row * columns + c), load(v, column * columns + c)))
                 found = total(found)
                 if sub == 0 and first + mine < last:
                     out[k] = found
@@ -63,12 +75,15 @@ def _kernel(kind: type, group: int) -> Any:
     return sample
 
 
-def sampled_product(outs: Sequence[jax.ShapeDtypeStruct], *, shape: tuple[int, int]) -> Callable[..., Any]:
+def sampled_product(
+    outs: Sequence[jax.ShapeDtypeStruct], *, shape: tuple[int, int], events: str = ""
+) -> Callable[..., Any]:
     """Return ``f(indices, indptr, u, v)``: for each entry, the product of a row of *u* and one of *v*, summed.
 
     Args:
       outs: the result, ``(nnz,)``; what is behind the entries is 0.
       shape: rows and columns of the structure, which are the rows of *u* and of *v*.
+      events: the input of which zeros add nothing, ``"u"`` or ``"v"``; ``""``: neither.
     """
     (out,) = outs
 
@@ -78,7 +93,7 @@ def sampled_product(outs: Sequence[jax.ShapeDtypeStruct], *, shape: tuple[int, i
             return jnp.zeros(out.shape, out.dtype)
         share = share_of(indices.size, multiprocessors() * 64, most=4 * TILE)
         run = numba_cuda_kernel(
-            _kernel(kind_of(out.dtype), _group_of(columns)),
+            _kernel(kind_of(out.dtype), _group_of(columns), events),
             out,
             grid=blocks_of(indices.size, share * _THREADS // 32),
             block=_THREADS,

@@ -36,6 +36,8 @@ _COO_PRODUCTS = {
     (2, False): coo.scatter_entries_matrix,
     (2, True): coo.scatter_active_entries_matrix,
 }
+# The factor of which only what is active counts → kernel
+_SAMPLED = {"": sampled.sample, "u": sampled.sample_active_rows, "v": sampled.sample_active_columns}
 
 
 def product(
@@ -80,10 +82,13 @@ def compact_product(outs: Sequence[Any], *, shape: tuple[int, int], homogeneous:
     return call
 
 
-def sampled_product(outs: Sequence[Any], *, shape: tuple[int, int]) -> Callable[..., Any]:
-    """Return ``f(indices, indptr, u, v)``, the product of *u* and *v* transposed where the matrix has entries."""
+def sampled_product(outs: Sequence[Any], *, shape: tuple[int, int], events: str = "") -> Callable[..., Any]:
+    """Return ``f(indices, indptr, u, v)``, the product of *u* and *v* transposed where the matrix has entries.
+
+    Zeros of the input that *events* names, "u" or "v", add nothing.
+    """
     (out,) = outs
-    return numba_kernel(sampled.sample, out)
+    return numba_kernel(_SAMPLED[events], out)
 
 
 def transpose(outs: Sequence[Any], *, shape: tuple[int, int]) -> Callable[..., Any]:

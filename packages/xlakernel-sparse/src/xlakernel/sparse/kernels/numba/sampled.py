@@ -5,21 +5,29 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, prange
 
-from ._elements import cast, zero
+from ._elements import cast, term, zero
 from ._parts import first_of, first_row, part_count
 
 
+@njit
+def _product(one, other, active_one, active_other):
+    """Return the product of two elements; 0 where that of the one whose *active* is not None is 0."""
+    if active_one is None:
+        return term(one, other, active_other)
+    return term(other, one, active_one)
+
+
 @njit(fastmath={"contract", "reassoc", "nsz"})
-def _rows(first, last, indices, indptr, u, v, out):
+def _rows(first, last, indices, indptr, u, v, out, active_u, active_v):
     for i in range(np.uint64(first), np.uint64(last)):
         for k in range(np.uint64(indptr[i]), np.uint64(indptr[i + np.uint64(1)])):
             j = np.uint64(indices[k])
             if u.ndim == 1:
-                out[k] = u[i] * v[j]
+                out[k] = _product(u[i], v[j], active_u, active_v)
             else:
                 total = zero(out)
                 for c in range(np.uint64(u.shape[1])):
-                    total += u[i, c] * v[j, c]
+                    total += _product(u[i, c], v[j, c], active_u, active_v)
                 out[k] = total
 
 
@@ -29,17 +37,35 @@ def _clear(first, last, out):
         out[k] = cast(0, out)
 
 
-@njit(parallel=True, cache=True)
-def sample(indices, indptr, u, v, out):
-    """``out[k] = sum(u[i] * v[indices[k]])`` for the entries k of all rows i, and 0 in the padding behind them."""
+@njit(parallel=True)
+def _sample(indices, indptr, u, v, out, active_u, active_v):
     rows = indptr.size - 1
     used = np.int64(indptr[rows])
     parts = part_count((rows + out.size) * max(1, u.size // max(1, rows)))
     if parts == 1:
-        _rows(0, rows, indices, indptr, u, v, out)
+        _rows(0, rows, indices, indptr, u, v, out, active_u, active_v)
         _clear(used, out.size, out)
     else:
         for part in prange(parts):
-            _rows(first_row(indptr, part, parts), first_row(indptr, part + 1, parts), indices, indptr, u, v, out)
+            first, last = first_row(indptr, part, parts), first_row(indptr, part + 1, parts)
+            _rows(first, last, indices, indptr, u, v, out, active_u, active_v)
             unused = out.size - used
             _clear(used + first_of(unused, part, parts), used + first_of(unused, part + 1, parts), out)
+
+
+@njit(cache=True)
+def sample(indices, indptr, u, v, out):
+    """``out[k] = sum(u[i] * v[indices[k]])`` for the entries k of all rows i, and 0 in the padding behind them."""
+    _sample(indices, indptr, u, v, out, None, None)
+
+
+@njit(cache=True)
+def sample_active_rows(indices, indptr, u, v, out):
+    """The same over the elements of *u* that are not 0."""
+    _sample(indices, indptr, u, v, out, True, None)
+
+
+@njit(cache=True)
+def sample_active_columns(indices, indptr, u, v, out):
+    """The same over the elements of *v* that are not 0."""
+    _sample(indices, indptr, u, v, out, None, True)

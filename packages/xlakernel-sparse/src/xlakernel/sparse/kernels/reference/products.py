@@ -41,15 +41,17 @@ def compact_product(outs: Sequence[Any], *, shape: tuple[int, int], homogeneous:
     return run
 
 
-def sampled_product(outs: Sequence[Any], *, shape: tuple[int, int]) -> Callable[..., jax.Array]:
-    """Make the product of two dense matrices at the entries only."""
+def sampled_product(outs: Sequence[Any], *, shape: tuple[int, int], events: str = "") -> Callable[..., jax.Array]:
+    """Make the product of two dense matrices at the entries only; zeros of *events*, "u" or "v", add nothing."""
 
     def run(indices: jax.Array, indptr: jax.Array, u: jax.Array, v: jax.Array) -> jax.Array:
         if 0 in shape:  # all is padding, and JAX gathers nothing from nothing
             return jnp.zeros(outs[0].shape, outs[0].dtype)
         rows = rows_of_entries(indptr, indices.shape[0])
         columns = jnp.where(rows < shape[0], indices, shape[1])  # padding has none, where there could be infinity
-        found = u.at[rows].get(mode="fill", fill_value=0) * v.at[columns].get(mode="fill", fill_value=0)
+        factors = {"u": u.at[rows].get(mode="fill", fill_value=0), "v": v.at[columns].get(mode="fill", fill_value=0)}
+        found = factors["u"] * factors["v"]
+        found = jnp.where(factors[events] != 0, found, 0) if events else found
         return found if u.ndim == 1 else found.sum(axis=1, dtype=outs[0].dtype)
 
     return run

@@ -108,11 +108,16 @@ def sample(
     v: wp.array(dtype=Any),
     entries: wp.array(dtype=Any),
     lanes: int,
+    skip_u: bool,
+    skip_v: bool,
 ):
-    """Multiply two vectors at the places of the entries."""
+    """Multiply two vectors at the places of the entries; zeros of one that is to be skipped add nothing."""
     row, lane = wp.tid()
     k = int(indptr[row]) + lane
     end = int(indptr[row + 1])
     while k < end:
-        entries[k] = u[row] * v[indices[k]]
+        one = u[row]
+        other = v[indices[k]]
+        if not (skip_u and one == entries.dtype(0)) and not (skip_v and other == entries.dtype(0)):
+            entries[k] = one * other
         k += lanes

@@ -49,8 +49,10 @@ def product(
     return run
 
 
-def sampled_product(outs: Sequence[Any], *, platform: str, shape: tuple[int, int]) -> Callable[..., jax.Array]:
-    """Make the product of two vectors at the entries."""
+def sampled_product(
+    outs: Sequence[Any], *, platform: str, shape: tuple[int, int], events: str = ""
+) -> Callable[..., jax.Array]:
+    """Make the product of two vectors at the entries; zeros of *events*, "u" or "v", add nothing."""
     (out,) = outs
     _check(out)
     lanes = _LANES[platform]
@@ -64,7 +66,8 @@ def sampled_product(outs: Sequence[Any], *, platform: str, shape: tuple[int, int
             )
         if not out.shape[0]:
             return jnp.zeros(out.shape, out.dtype)
-        entries: jax.Array = wrapped(indices, indptr, u, v, lanes=lanes)
+        skipped = {"skip_u": events == "u", "skip_v": events == "v"}
+        entries: jax.Array = wrapped(indices, indptr, u, v, lanes=lanes, **skipped)
         return entries
 
     return run
