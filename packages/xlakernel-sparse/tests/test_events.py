@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 
 import jax
 import jax.numpy as jnp
@@ -63,6 +64,23 @@ def test_it_is_transposed(kind):
         assert_array_equal(events.T.raw, x.T)
 
 
+@of_any_rank
+def test_it_is_transposed_as_arrays_are(kind):
+    x = np.arange(24).reshape(2, 3, 4) % 3
+    events, value = kind(x), np.asarray(kind(x).value)
+    for axes in ((), (None,), ((1, 2, 0),), (1, 2, 0), (-1, 0, 1), (np.int64(2), 0, 1)):
+        found = events.transpose(*axes)
+        assert type(found) is kind
+        assert_array_equal(found.value, value.transpose(*axes))
+    assert_array_equal(np.transpose(events), value.T)
+
+
+def test_a_vector_is_its_own_transpose():
+    for kind in (BinaryArray, CompactArray):
+        assert_array_equal(kind(SPIKES).transpose(), SPIKES)
+        assert_array_equal(kind(SPIKES).transpose(0), SPIKES)
+
+
 @kinds
 def test_it_is_indexed(kind):
     events = kind(SPIKES)
@@ -119,6 +137,39 @@ def test_it_is_multiplied_with_dense_matrices(kind):
         assert_array_equal(events @ matrix, SPIKES @ dense)
         assert_array_equal(matrix.T @ events, dense.T @ SPIKES)
     assert (events.astype(int) @ kind(SPIKES)) == 3
+
+
+@kinds
+def test_a_product_with_a_dense_matrix_of_another_shape_is_refused(kind):
+    """Where Python asks us first: of ``jax_array @ events`` JAX says it itself."""
+    events, name = kind(SPIKES), kind.__name__
+    cases = [
+        (np.ones((4, 2)), r"it must be \(5,\) or \(\.\.\., 5, k\)\.$"),
+        (jnp.ones((2, 5)), r"It fits on the other side: x @ events\.$"),
+        (jnp.ones(()), r"both need at least one dimension; multiply by a number with \*\.$"),
+    ]
+    for x, message in cases:
+        with pytest.raises(ShapeError, match=rf"^{name} @ x: x has the shape {re.escape(str(x.shape))}; .*{message}"):
+            events @ x
+    with pytest.raises(ShapeError, match=rf"^x @ {name}: .* \(5,\) or \(\.\.\., k, 5\)\. .* other side: events @ x\.$"):
+        np.ones((5, 2)) @ events
+
+
+@of_any_rank
+def test_a_matrix_that_fits_transposed_is_named(kind):
+    with pytest.raises(ShapeError, match=r"It fits transposed: give x\.T\.$"):
+        kind(np.ones((2, 5))) @ np.ones((3, 5))
+
+
+@pytest.mark.parametrize("promotion", ["raise", "warn"])
+@kinds
+def test_no_rank_is_promoted(kind, promotion):
+    with jax.numpy_rank_promotion(promotion):
+        events = kind(SPIKES)
+        assert_array_equal(events.value, SPIKES)
+        assert_array_equal(events @ np.ones((5, 2), np.float32), SPIKES @ np.ones((5, 2)))
+        if kind is not CompactArray:
+            assert_array_equal(kind(np.stack([SPIKES] * 2)).value, [SPIKES] * 2)
 
 
 @kinds

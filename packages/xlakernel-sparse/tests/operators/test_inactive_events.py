@@ -134,7 +134,7 @@ def test_what_was_found(make, op_by_op, name):
     x[3] = 1
     column = np.asarray(matrix.coordinates()[1])
     for kind in KINDS.values():
-        pull = jax.vjp(lambda w, x=kind(x): matrix.with_data(w) @ x, matrix.data)[1]
+        pull = jax.vjp(lambda w, kind=kind: matrix.with_data(w) @ kind(x), matrix.data)[1]
         (found,) = pull(np.full(matrix.shape[0], np.nan, np.float32))
         assert_array_equal(found, np.where(column == 3, np.nan, 0))
 

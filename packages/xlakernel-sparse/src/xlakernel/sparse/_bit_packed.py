@@ -110,7 +110,7 @@ class BitPackedArray(EventArray):
 
 @functools.partial(jax.jit, static_argnums=1)
 def _unpack(words: jax.Array, length: int) -> jax.Array:
-    bits = (words[..., None] >> jnp.arange(_WORD, dtype=jnp.uint32)) & 1
+    bits = (words[..., None] >> _places(words.ndim + 1)) & 1
     return bits.reshape(*bits.shape[:-2], bits.shape[-2] * _WORD)[..., :length].astype(bool)
 
 
@@ -120,4 +120,9 @@ def _pack(array: jax.Array) -> jax.Array:
     length = active.shape[-1]
     padding = [(0, 0)] * (active.ndim - 1) + [(0, -length % _WORD)]
     bits = jnp.pad(active, padding).astype(jnp.uint32).reshape(*active.shape[:-1], -(-length // _WORD), _WORD)
-    return jnp.sum(bits << jnp.arange(_WORD, dtype=jnp.uint32), axis=-1, dtype=jnp.uint32)
+    return jnp.sum(bits << _places(bits.ndim), axis=-1, dtype=jnp.uint32)
+
+
+def _places(rank: int) -> jax.Array:
+    """Return the number of each bit of a word along the last of *rank* axes: JAX may be told to promote no ranks."""
+    return jnp.arange(_WORD, dtype=jnp.uint32).reshape((1,) * (rank - 1) + (_WORD,))

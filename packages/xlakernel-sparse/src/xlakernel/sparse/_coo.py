@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import jax
 import numpy as np
+
+from xlakernel.core.errors import StructureError
 
 from ._compact import CompactArray
 from ._interchange import host_data
@@ -91,6 +93,22 @@ class COO(SparseMatrix):
     def _like(self, **attributes: Any) -> Self:
         known = {name: getattr(self, name) for name in ("data", "row", "col", "shape")}
         return object.__new__(type(self))._set(**{**known, **attributes})
+
+    def prepare(self, *, blocks: bool | None = None) -> NoReturn:
+        """Raise an error: `CSR` and `CSC` can be prepared, coordinates cannot.
+
+        Their entries would be in another order then, and `data` with them. ``A.tocsr().prepare()`` is such a matrix.
+
+        Args:
+          blocks: as for `CSR.prepare`.
+
+        Raises:
+          StructureError: always.
+        """
+        raise StructureError(
+            "COO.prepare: coordinates have no prepared form; CSR and CSC have. Convert the matrix first: "
+            "A.tocsr().prepare(), of which data is in the order of the rows, or A.tocsc().prepare()."
+        )
 
     def _multiply(self, operand: Operand, x: jax.Array, *, transpose: bool, who: str) -> jax.Array:
         product = COORDINATE_PRODUCTS[operand]

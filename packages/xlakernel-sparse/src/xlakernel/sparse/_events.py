@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlakernel.core.errors import DtypeError, InputError
+from xlakernel.core.errors import DtypeError, InputError, ShapeError
 
-from .operators.arguments import as_array
+from .operators.arguments import as_array, as_integer
 from .operators.dtypes import check_dtype
 from .operators.operand import BINARY, WEIGHTED, Operand, ones_where_active
 
@@ -93,8 +93,17 @@ class EventArray(abc.ABC):
         """The array with its axes in reverse order, of the same kind."""
         return self if self.ndim < 2 else self._transposed()
 
-    def _transposed(self) -> Self:
-        return type(self)(self.value.T)  # type: ignore[call-arg]  # each takes an array
+    def _transposed(self, axes: Any = None) -> Self:
+        return type(self)(jnp.transpose(self.value, axes))  # type: ignore[call-arg]  # each takes an array
+
+    def transpose(self, *axes: Any) -> Self:
+        """Return the array with its axes in another order, of the same kind, as the method of JAX's arrays does.
+
+        Args:
+          *axes: the axes in their new order, as several integers or one tuple; without any, or with None, in reverse.
+        """
+        order = axes[0] if len(axes) == 1 and as_integer(axes[0]) is None else axes or None
+        return self.T if order is None else self._transposed(order)
 
     def __len__(self) -> int:
         if not self.shape:
@@ -147,14 +156,44 @@ class EventArray(abc.ABC):
         return type(self)(part) if part.ndim else part  # type: ignore[call-arg]  # each takes an array
 
     def __matmul__(self, other: Any) -> Any:
-        return self.value @ other if _is_plain(other) else NotImplemented
+        if not _is_plain(other):
+            return NotImplemented
+        _check_product(f"{type(self).__name__} @ x", self.shape, other.shape, "right")
+        return self.value @ other
 
     def __rmatmul__(self, other: Any) -> Any:
-        return other @ self.value if _is_plain(other) else NotImplemented
+        if not _is_plain(other):
+            return NotImplemented
+        _check_product(f"x @ {type(self).__name__}", other.shape, self.shape, "left")
+        return other @ self.value
 
 
 def _is_plain(value: Any) -> bool:
     return isinstance(value, (jax.Array, np.ndarray, EventArray))
+
+
+def _fit(left: tuple[int, ...], right: tuple[int, ...]) -> bool:
+    """Return whether arrays of these shapes have the extent in common that ``left @ right`` sums over."""
+    return bool(left and right) and left[-1] == right[-2 if len(right) > 1 else 0]
+
+
+def _check_product(who: str, left: tuple[int, ...], right: tuple[int, ...], side: str) -> None:
+    """Raise `ShapeError` unless ``left @ right``, a product of events with an array on their *side*, can be made."""
+    if _fit(left, right):
+        return
+    events, x = (left, right) if side == "right" else (right, left)
+    if not events or not x:
+        advice = "both need at least one dimension; multiply by a number with *."
+    else:
+        length = left[-1] if side == "right" else right[-2 if len(right) > 1 else 0]
+        forms = f"({length},) or (..., {length}, k)" if side == "right" else f"({length},) or (..., k, {length})"
+        other_side, transposed = ((x, events), (left, x[::-1])) if side == "right" else ((events, x), (x[::-1], right))
+        advice = f"with events of shape {events} it must be {forms}."
+        if _fit(*other_side):
+            advice += f" It fits on the other side: {'x @ events' if side == 'right' else 'events @ x'}."
+        elif len(x) == 2 and _fit(*transposed):
+            advice += " It fits transposed: give x.T."
+    raise ShapeError(f"{who}: x has the shape {x}; {advice}")
 
 
 def _of_plain(function: Callable[[Any], Any]) -> Callable[[EventArray], Any]:
@@ -201,8 +240,8 @@ class _Unpacked(EventArray):
     __slots__ = ("raw",)
     raw: jax.Array
 
-    def _transposed(self) -> Self:
-        return type(self)(self.raw.T)
+    def _transposed(self, axes: Any = None) -> Self:
+        return type(self)(jnp.transpose(self.raw, axes))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -234,8 +273,8 @@ class BinaryArray(_Unpacked):
     As functions of the array, products are differentiated as if it were dense: the gradient with respect to an array of
     real numbers reaches all of its elements, so that a surrogate gradient can pass it on to what made the spikes. (They
     are of the weights' dtype; where that is an integer one they have, as all integers in JAX, no derivative.) A
-    gradient with respect to the object itself is in its `raw`: JAX makes gradients objects of the kind that they belong to, and the
-    `value` of this kind is 0 and 1.
+    gradient with respect to the object itself is in its `raw`: JAX makes gradients objects of the kind that they belong
+    to, and the `value` of this kind is 0 and 1.
 
     Args:
       value: the array, of bool, integers or real numbers, of any shape.

@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlakernel.core.errors import InputError
+from xlakernel.core.errors import ArgumentError, InputError
 
+from .operators.arguments import as_integer
 from .operators.operand import Operand
 
 if TYPE_CHECKING:
@@ -145,8 +146,23 @@ class Format(abc.ABC):
         batch = f", batch={several}" if several else ""
         return f"{type(self).__name__}({self.dtype.name}[{rows},{columns}], nnz={self.nnz}{weights}{batch})"
 
-    def transpose(self) -> SparseMatrix:
-        """Return the transposed matrix, of the same arrays: `T`."""
+    def transpose(self, *axes: Any, copy: bool = False) -> SparseMatrix:
+        """Return the transposed matrix, of the same arrays: `T`.
+
+        Args:
+          *axes: as the methods of JAX and SciPy take them: nothing, None, or 1 and 0, also as a tuple.
+          copy: as SciPy takes it; nothing is copied, since nothing can change.
+
+        Raises:
+          ArgumentError: if *axes* are others, which would not transpose.
+        """
+        order = axes[0] if len(axes) == 1 else axes or None
+        if order is not None and (not isinstance(order, (tuple, list)) or [as_integer(a) for a in order] != [1, 0]):
+            given = ", ".join(map(repr, axes))
+            raise ArgumentError(
+                f"{type(self).__name__}.transpose: axes are {given}; allowed: none, None, (1, 0), or 1, 0. A matrix "
+                "that is not to be transposed is A itself."
+            )
         return self.T
 
     def astype(self, dtype: Any) -> Self:
