@@ -207,10 +207,11 @@ def fuzz(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Check style and formatting."""
+    """Check style and formatting, and the workflows for weaknesses."""
     session.install(*group("lint"))
     session.run("ruff", "check", "--output-format=concise")
     session.run("ruff", "format", "--check")
+    session.run("zizmor", "--offline", "--quiet", ".github")
 
 
 @nox.session
