@@ -55,7 +55,7 @@ PYTHONS = sorted({"3.11", "3.12", "3.13", CURRENT}, key=lambda name: int(name.pa
 os.environ["NOX_ENABLE_STALENESS_CHECK"] = "1"
 os.environ["PATH"] += os.pathsep + str(Path(sys.executable).parent)
 
-nox.options.sessions = [f"tests-{CURRENT}({package})" for package in PROJECTS]
+nox.options.sessions = [f"together-{CURRENT}"]
 each_package = nox.parametrize("package", [nox.param(name, id=name) for name in PROJECTS])
 
 
@@ -125,6 +125,11 @@ def run_tests(session: nox.Session, package: str, device: str, *install: str) ->
         session.error(f"{device} needs an NVIDIA GPU, and nvidia-smi finds none")
     packages, requirements = test_requirements(package, device)
     session.install(*install, *editable(*packages), *requirements)
+    run_pytest(session, package, device, rest)
+
+
+def run_pytest(session: nox.Session, package: str, device: str, rest: list[str]) -> None:
+    """Run one package's tests on what is installed; *rest* is handed to pytest."""
     env = {"JAX_PLATFORMS": "cpu"}
     # What is handed to pytest comes later, so that `-- -m "not gpu"` has the long grids too.
     marked = ["-m", "not gpu and not slow", *SIDE_BY_SIDE]
@@ -162,6 +167,23 @@ def tests(session: nox.Session, package: str) -> None:
     The long grids, marked as slow, are left out; `-- -m "not gpu"` runs them too.
     """
     run_tests(session, package, "cpu")
+
+
+@nox.session(python=PYTHONS)
+def together(session: nox.Session) -> None:
+    """Test on the CPU as `tests` does, every package or those named, but in one environment for all of them."""
+    named, rest = split_posargs(session)
+    found = [test_requirements(package, "cpu") for package in PROJECTS]
+    local, others = ({name for pair in found for name in pair[i]} for i in (0, 1))
+    session.install(*editable(*sorted(local)), *sorted(others))
+    failed = []
+    for package in named:
+        try:
+            run_pytest(session, package, "cpu", rest)
+        except nox.command.CommandFailed:
+            failed.append(package)
+    if failed:
+        session.error(f"tests of {', '.join(failed)} failed")
 
 
 @nox.session(python=PYTHONS, tags=["cuda12"], name="tests-cuda12")
