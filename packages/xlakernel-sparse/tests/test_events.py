@@ -173,6 +173,13 @@ def test_no_rank_is_promoted(kind, promotion):
 
 
 @kinds
+def test_no_dtype_is_promoted(kind):
+    with jax.numpy_dtype_promotion("strict"):
+        assert_array_equal(kind(SPIKES).value, SPIKES)
+        assert_array_equal(kind(SPIKES.astype(np.float32)).value, SPIKES)
+
+
+@kinds
 def test_others_are_not_computed_with(kind):
     events = kind(SPIKES)
     for compute in (lambda: events + "text", lambda: None * events, lambda: events @ [1, 2], lambda: events < "text"):

@@ -116,7 +116,7 @@ def _unpack(words: jax.Array, length: int) -> jax.Array:
 
 @jax.jit
 def _pack(array: jax.Array) -> jax.Array:
-    active = array != 0
+    active = array.astype(bool)
     length = active.shape[-1]
     padding = [(0, 0)] * (active.ndim - 1) + [(0, -length % _WORD)]
     bits = jnp.pad(active, padding).astype(jnp.uint32).reshape(*active.shape[:-1], -(-length // _WORD), _WORD)

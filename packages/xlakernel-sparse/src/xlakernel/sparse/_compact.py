@@ -134,7 +134,7 @@ class CompactArray(EventArray):
 
 @jax.jit
 def _active_numbers(raw: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return _compacted(raw != 0, jnp.arange(raw.shape[0], dtype=jnp.int32))
+    return _compacted(raw.astype(bool), jnp.arange(raw.shape[0], dtype=jnp.int32))
 
 
 @functools.partial(jax.jit, static_argnums=2)

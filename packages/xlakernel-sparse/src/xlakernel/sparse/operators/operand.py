@@ -12,7 +12,7 @@ import jax.numpy as jnp
 @jax.custom_jvp
 def ones_where_active(x: jax.Array) -> jax.Array:
     """Return 1 where *x* is not zero and 0 elsewhere, of its dtype; differentiated as *x* itself."""
-    return (x != 0).astype(x.dtype)
+    return x.astype(bool).astype(x.dtype)  # a bool is compared with no number where JAX promotes strictly
 
 
 @ones_where_active.defjvp
