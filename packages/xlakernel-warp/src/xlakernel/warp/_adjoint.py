@@ -25,8 +25,9 @@ class AdjointKernel(WarpKernel):
 
     Its inputs are those of the kernel, then the kernel's results, then the cotangents of those results that are of a
     floating-point dtype. Its results are the cotangents of such inputs, which begin as zeros that Warp adds to; then
-    the kernel's results and their cotangents once more, in the same memory. Warp adds to these cotangents where a
-    kernel reads what it wrote; and it runs the functions that a kernel calls once more, with what they write.
+    the kernel's results and their cotangents once more, in the same memory. Warp writes both: it clears the cotangent
+    of an element at each store, adds to it where the kernel reads what it wrote, and runs the functions that the kernel
+    calls once more, with what they write.
 
     Attributes:
       count: arrays that the kernel takes as inputs.

@@ -63,7 +63,8 @@ def jax_kernel(
       in_out_argnames: names of inputs that are outputs as well: the kernel gets one array, which begins with the input.
         They stand before the other outputs, among the kernel's parameters and in the result.
       module_preload_mode: when Warp would load modules; nothing here depends on it.
-      enable_backward: whether the function has a reverse mode (``jax.grad``), by Warp's own adjoint of the kernel.
+      enable_backward: whether the function has a reverse mode (``jax.grad``), by Warp's own adjoint of the kernel. Its
+        gradients are those of ``wp.Tape``; the tutorial lists the kernels for which these are wrong.
       has_side_effect: whether to keep each call as it stands, used or not.
       block_dim: threads of a block; see `warp_kernel`.
 

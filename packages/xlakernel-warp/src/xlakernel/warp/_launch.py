@@ -194,17 +194,20 @@ class WarpLaunch:
         return self._call(self._arguments(array, addresses), **options)
 
     def _arguments(self, array: _MakeArray, addresses: Sequence[int]) -> dict[str, Any]:
-        def made(slot: Slot, number: int | None) -> Any:
-            return None if number is None else array(slot, addresses[number])
-
         with self._refusals():
-            given = [made(slot, slot.number) if slot.value is None else slot.value.item() for slot in self.slots]
+            given = [
+                array(slot, addresses[slot.number]) if slot.value is None else slot.value.item() for slot in self.slots
+            ]
             if not self.adjoint:
                 return {"inputs": given}
-            adjoints = [
-                made(slot, slot.adjoint) if slot.value is None else value
-                for slot, value in zip(self.slots, given, strict=True)
-            ]
+            adjoints = []
+            for slot, value in zip(self.slots, given, strict=True):
+                if slot.adjoint is not None:
+                    # As Warp's tape does, give an array's cotangent twice: as the argument that belongs to it, and as
+                    # its own gradient. Only then does a store clear the cotangent of what it overwrites, and a view
+                    # (``x[i]``) of the array has no other.
+                    value.grad = array(slot, addresses[slot.adjoint])
+                adjoints.append(value.grad if slot.value is None else value)
             return {"inputs": given, "adj_inputs": adjoints}
 
     def _call(self, given: dict[str, Any], **options: Any) -> Any:
