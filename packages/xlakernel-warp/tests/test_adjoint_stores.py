@@ -237,7 +237,7 @@ def left_by_break(x: Rows, out: Rows):
 @wp.kernel
 def while_loop(x: Rows, out: Rows):
     i, j = wp.tid()
-    total, k = wp.float64(0.0), int(0)
+    total, k = wp.float64(0.0), wp.int32(0)
     while k <= j:
         total += x[i, k] * x[i, k]
         k += 1

@@ -79,7 +79,147 @@ assert not any(thread.is_alive() for thread in run.values())
 """
 
 
-@pytest.mark.parametrize("program", [pytest.param(TILES, id="tiles"), pytest.param(REGISTRY, id="registry")])
+# What functions that launch kernels do beside it: no lock may be held around them, only around each launch.
+FUNCTIONS = """
+import threading
+import jax, jax.numpy as jnp, numpy as np, warp as wp
+from typing import Any
+from xlakernel.warp import jax_callable, jax_kernel, warp_kernel
+
+wp.set_module_options({"enable_backward": False, "use_precompiled_headers": False})
+Floats = wp.array(dtype=float)
+x = np.arange(1, 65, dtype=np.float32)
+
+@wp.kernel
+def double(x: wp.array(dtype=float), out: wp.array(dtype=float)):
+    out[wp.tid()] = 2.0 * x[wp.tid()]
+
+@wp.kernel
+def plus(x: wp.array(dtype=Any), out: wp.array(dtype=Any)):
+    out[wp.tid()] = x[wp.tid()] + x.dtype(1.0)
+
+@wp.kernel(module="unique", enable_backward=True)
+def square(x: wp.array(dtype=float), out: wp.array(dtype=float)):
+    out[wp.tid()] = x[wp.tid()] * x[wp.tid()]
+
+@wp.kernel(module="unique")
+def tile_sum(x: wp.array(dtype=float), out: wp.array(dtype=float)):
+    wp.tile_store(out, wp.tile_sum(wp.tile_load(x, shape=64, storage="shared")))
+
+def launches(kernel, x, out):
+    wp.launch(kernel, dim=x.shape, inputs=[x], outputs=[out])
+
+def in_a_thread(work):
+    failed = []
+    def guarded():
+        try:
+            work()
+        except BaseException as error:
+            failed.append(error)
+    thread = threading.Thread(target=guarded, daemon=True)
+    thread.start()
+    def join():
+        thread.join(60)
+        assert not thread.is_alive() and not failed, failed
+    return join
+
+tiles = jax.jit(warp_kernel(tile_sum, jax.ShapeDtypeStruct((1,), jnp.float32), launch_dims=64, block_dim=64))
+"""
+
+BESIDE = {
+    "waits for a thread that lowers": """
+def function(x: Floats, out: Floats):
+    in_a_thread(lambda: jax.jit(jax_kernel(plus)).lower(jnp.ones(3)).compile())()
+    launches(double, x, out)
+
+assert np.array_equal(jax_callable(function)(x)[0], 2 * x)
+""",
+    "calls a program with tiles": """
+tiles(x)
+
+def function(x: Floats, out: Floats):
+    assert np.asarray(tiles(np.ones(64, np.float32)))[0] == 64
+    launches(double, x, out)
+
+assert np.array_equal(jax_callable(function)(x)[0], 2 * x)
+""",
+    "waits for a thread with tiles that it launches too": """
+def function(x: Floats, out: Floats):
+    in_a_thread(lambda: tiles(x.numpy()).block_until_ready())()
+    wp.launch_tiled(tile_sum, dim=1, inputs=[x], outputs=[out], block_dim=64)
+
+assert jax_callable(function, output_dims=1)(x)[0][0] == x.sum()
+""",
+    "calls another function": """
+def inner(x: Floats, out: Floats):
+    launches(double, x, out)
+
+def function(x: Floats, out: Floats):
+    in_a_thread(lambda: jax_callable(inner)(np.ones(3, np.float32))[0].block_until_ready())()
+    launches(double, x, out)
+
+assert np.array_equal(jax_callable(function)(x)[0], 2 * x)
+""",
+    "takes long": """
+begun, done = threading.Event(), threading.Event()
+
+def function(x: Floats, out: Floats):
+    begun.set()
+    assert done.wait(60)
+    launches(double, x, out)
+
+join = in_a_thread(lambda: jax_callable(function)(x)[0].block_until_ready())
+assert begun.wait(60)
+for dtype in (np.float32, np.float64, np.int32):
+    jax.jit(jax_kernel(plus)).lower(jnp.ones(3, dtype)).compile()
+assert np.asarray(tiles(x))[0] == x.sum()
+done.set()
+join()
+""",
+    "each has a tape": """
+both = threading.Barrier(2)
+
+def function(x: Floats, factor: float, out: Floats):
+    y, squares = wp.clone(x, requires_grad=True), wp.zeros_like(x, requires_grad=True)
+    both.wait(60)
+    with wp.Tape() as tape:
+        both.wait(60)
+        launches(square, y, squares)
+        both.wait(60)
+    assert len(tape.launches) == 1
+    tape.backward(grads={squares: wp.full_like(x, factor)})
+    wp.copy(out, y.grad)
+
+run = jax_callable(function)
+def check(factor):
+    assert np.array_equal(run(x, factor)[0], 2 * factor * x)
+
+joins = [in_a_thread(lambda factor=factor: check(factor)) for factor in (1.0, 3.0)]
+[join() for join in joins]
+""",
+    "meets new overloads of a kernel": """
+both = threading.Barrier(4)
+
+def make(dtype):
+    def function(x: wp.array(dtype=dtype), out: wp.array(dtype=dtype)):
+        both.wait(60)
+        launches(plus, x, out)
+    return jax_callable(function)
+
+def check(dtype):
+    x = np.arange(5).astype(jnp.dtype(wp.dtype_to_jax(dtype)))
+    assert np.array_equal(make(dtype)(x)[0], x + 1)
+
+joins = [in_a_thread(lambda dtype=d: check(dtype)) for d in (wp.float32, wp.float16, wp.int32, wp.uint8)]
+[join() for join in joins]
+""",
+}
+PROGRAMS = {"tiles": TILES, "registry": REGISTRY} | {
+    f"a function {what}": FUNCTIONS + it for what, it in BESIDE.items()
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
 def test_threads_wait_for_each_other_and_not_for_ever(program, tmp_path):
     path = tmp_path / "program.py"  # Warp reads kernels from files
     path.write_text(program)

@@ -13,7 +13,7 @@ import warp as wp
 from numpy.testing import assert_array_equal
 
 from xlakernel.core.ffi.registry import registered_targets
-from xlakernel.warp import warp_kernel
+from xlakernel.warp import _alone, _inside, jax_callable, warp_kernel
 
 wp.set_module_options({"enable_backward": False})
 
@@ -237,3 +237,61 @@ def test_a_program_outlives_its_kernel():
     gc.collect()
     for run in runs:
         in_threads(3, functools.partial(lambda run, _: assert_array_equal(run(np.ones(3, "f4")), [7] * 3), run))
+
+
+# Functions that launch kernels
+
+
+def launch_plus(x, out):
+    wp.launch(plus, dim=x.shape, inputs=[x, x], outputs=[out])
+
+
+@pytest.mark.gpu
+def test_a_function_on_the_cpu_launches_there_whatever_runs_on_a_gpu_meanwhile():
+    cpu, cuda = jax.devices("cpu")[0], jax.devices("cuda")[0]
+    rows = wp.array2d(dtype=float)
+
+    def on_the_gpu(x: rows, out: rows):
+        launch_plus(x, out)
+
+    def on_the_cpu(x: rows, out: rows):
+        found = []
+        run = jax.jit(jax_callable(on_the_gpu))
+        thread = threading.Thread(target=lambda: found.append(run(jax.device_put(MATRICES[0], cuda))[0]))
+        thread.start()
+        thread.join(60)
+        assert_array_equal(found[0], 2 * MATRICES[0])
+        assert wp.get_device().is_cpu
+        launch_plus(x, out)
+
+    assert_array_equal(jax_callable(on_the_cpu)(jax.device_put(MATRICES[1], cpu))[0], 2 * MATRICES[1])
+
+
+def test_a_thread_that_launches_has_values_of_its_own_of_what_warp_keeps_once():
+    _alone.guard()
+    before, tape = wp.get_device(), wp.Tape()
+    runtime = before.runtime
+    with _alone.launching(), _alone.launching():
+        runtime.default_device = "mine"
+        with tape:
+            assert runtime.tape is tape
+            in_threads(2, lambda _: assert_array_equal([runtime.default_device, runtime.tape], [before, None]))
+    assert (wp.get_device(), runtime.tape) == (before, None)
+
+
+def test_a_warp_that_is_not_known_launches_with_all_locks_held(monkeypatch):
+    rows = wp.array2d(dtype=float)
+    seen = []
+
+    def inner(x: rows, out: rows):
+        launch_plus(x, out)
+
+    def outer(x: rows, out: rows):
+        seen.append(_inside.lock._is_owned())
+        with _alone.launching():  # as a function within, in the same thread
+            launch_plus(x, out)
+
+    monkeypatch.setattr(_alone, "guard", lambda: False)
+    assert_array_equal(jax_callable(outer)(MATRICES[0])[0], 2 * MATRICES[0])
+    assert_array_equal(jax_callable(inner)(MATRICES[0])[0], 2 * MATRICES[0])
+    assert seen == [True]

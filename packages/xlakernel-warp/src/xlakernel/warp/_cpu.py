@@ -48,14 +48,15 @@ class KernelOnCpu(OnPlatform):
     ) -> Target:
         """Record the launch and build its handler, unless that was done before."""
         launch = self.described.launch(inputs, outs, static)
-        known = _targets.setdefault(self.described.kernel, {})
-        settings = (launch.code_on("cpu"), _inside.cpu_blocks(), ordered, debug)
-        key = (*self.described.call_key(launch, inputs, outs, static), settings)
-        if key not in known:
-            known[key] = self._register(
-                Origin.of(self.described, launch, inputs, outs, static, "cpu", ordered=ordered, debug=debug)
-            )
-        return known[key]
+        with _inside.lock:
+            known = _targets.setdefault(self.described.kernel, {})
+            settings = (launch.code_on("cpu"), _inside.cpu_blocks(), ordered, debug)
+            key = (*self.described.call_key(launch, inputs, outs, static), settings)
+            if key not in known:
+                known[key] = self._register(
+                    Origin.of(self.described, launch, inputs, outs, static, "cpu", ordered=ordered, debug=debug)
+                )
+            return known[key]
 
     def _register(self, origin: Origin) -> Target:
         if origin.launch.is_empty:

@@ -11,6 +11,7 @@ from xlakernel.core.errors import ExportError
 
 from . import _inside
 from ._adjoint import AdjointKernel
+from ._alone import guard
 from ._cpu import KernelOnCpu
 from ._gpu import KernelOnGpu, check_device
 from ._kernel import WarpKernel
@@ -29,15 +30,16 @@ def rebuild(target: str, data: Mapping[str, Any]) -> None:
     Raises:
       ExportError: if the kernel is not the one that was exported, or this Warp does not launch it as that one did.
     """
+    guard()
+    kernel = read_kernel(target, data)  # which may import a module
+    _check_blocks(data["name"], data["launch"])
+    origin = _origin(kernel, data["launch"])
     with _inside.lock:
-        kernel = read_kernel(target, data)
-        _check_blocks(data["name"], data["launch"])
-        origin = _origin(kernel, data["launch"])
         check_kernel(data["name"], origin.launch, kernel, data)
         if origin.platform == "cpu":
             _register_on_the_cpu(origin, target, data)
-        else:
-            _register_on_gpus(origin, target)
+    if origin.platform != "cpu":
+        _register_on_gpus(origin, target)
 
 
 def _check_blocks(name: str, call: Mapping[str, Any]) -> None:

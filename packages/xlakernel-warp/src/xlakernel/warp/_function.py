@@ -21,7 +21,7 @@ from xlakernel.core.gpu.launchable import Launchable
 from xlakernel.core.gpu.plan import Array, arrays_of
 from xlakernel.core.specs import Struct
 
-from ._alone import alone
+from ._alone import launching
 from ._gpu import check_device, device_set_up
 from ._platform import OnBothPlatforms, OnPlatform, Static
 from ._python import python_target
@@ -208,7 +208,7 @@ class FunctionLaunch:
         def array(number: int, shape: tuple[int, ...], dtype: Any) -> Any:
             return warp.array(ptr=addresses[number], shape=shape, dtype=dtype, device="cpu", copy=False)
 
-        with alone(), warp.ScopedDevice("cpu"):
+        with launching():
             # A launch of a kernel whose module failed to build before does nothing, and says nothing.
             module = warp.get_module(self.function.__module__)
             if module.load(warp.get_device("cpu"), 1) is None:

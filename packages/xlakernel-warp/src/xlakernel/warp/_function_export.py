@@ -11,6 +11,7 @@ from xlakernel.core.ffi.callables import Callables
 from xlakernel.core.ffi.registry import Recipe
 from xlakernel.core.specs import Struct
 
+from ._alone import guard
 from ._function import WarpFunction
 from ._gpu import check_device
 from ._jax_callable import annotated
@@ -61,6 +62,7 @@ def rebuild(target: str, data: Mapping[str, Any]) -> None:
     Raises:
       ExportError: if the function is not there, or is another one now.
     """
+    guard()
     check_format(target, data.get("format"))
     callables, how = Callables.find(data), data["how"]
     name, parameters = data["name"], annotated(callables.function)

@@ -9,13 +9,30 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import threading
+import weakref
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, TypeVar
 
 import warp
 
-#: Held while Warp compiles and records: it does not expect that from several threads.
+#: Held while Warp compiles and records: it does not expect that from several threads. A thread that holds it calls no
+#: function of the user's, and records nothing on a GPU.
 lock = threading.RLock()
+
+# What changes that which Warp knows of kernels and modules, by class; each Warp has some of it.
+_CHANGING = {
+    "Module": ("load",),
+    "Kernel": ("add_overload", "_add_normalized_overload"),
+    "ModuleExec": ("get_kernel_hooks",),
+}
+# What runs a kernel on the CPU, given the kernel first.
+_RUNNING = ("invoke", "invoke_cpu_blocks")
+# What Warp keeps once for all threads, to be set by one for a while.
+_OWN = ("default_device", "tape")
+
+_own = threading.local()
+_static_memory: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+_Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 _Result = TypeVar("_Result")
 _ATTEMPTS = 5
@@ -57,9 +74,10 @@ def generic(kernel: Any) -> Any:
 
 def content(kernel: Any, block_dim: int) -> str:
     """Return what tells a kernel's binary apart: Warp's hash of its code, and the options it is built with."""
-    code = code_hash(kernel, block_dim)
-    resolved = getattr(kernel.module, "resolved_options", {}).get(block_dim, {})  # with what warp.config says
-    return f"{code} {options(kernel)} {block_dim} {sorted((name, repr(value)) for name, value in resolved.items())}"
+    with lock:
+        code = code_hash(kernel, block_dim)
+        resolved = getattr(kernel.module, "resolved_options", {}).get(block_dim, {})  # with what warp.config says
+        return f"{code} {options(kernel)} {block_dim} {sorted((name, repr(value)) for name, value in resolved.items())}"
 
 
 def code_hash(kernel: Any, block_dim: int) -> str:
@@ -68,9 +86,9 @@ def code_hash(kernel: Any, block_dim: int) -> str:
     Warp decides by it whether a binary in its cache is this kernel's.
     """
     try:
-        with _block_option(kernel.module, block_dim):
+        with lock, _block_option(kernel.module, block_dim):
             kernel.module.get_module_hash(block_dim)
-        return str(kernel.hash.hex())
+            return str(kernel.hash.hex())
     except (AttributeError, TypeError) as error:
         raise Unrecognised(f"the kernel's hash: {error}") from error
 
@@ -209,10 +227,78 @@ def must_run_alone(launch: Any) -> bool:
     A module has one static block of shared memory, which its tiles lie in, and which its checks use in debug mode.
     """
     try:
-        meta = launch.module_exec.meta
-        if any(value for name, value in meta.items() if name.endswith("smem_bytes")):
-            return True
-        mode = launch.kernel.options.get("mode") or launch.kernel.module.options.get("mode") or warp.config.mode
+        return _has_static_memory(launch.module_exec) or _is_checked(launch.kernel)
     except AttributeError as error:
         raise Unrecognised(f"the memory that a module shares: {error}") from error
-    return bool(mode == "debug")
+
+
+def may_share_memory(kernel: Any) -> bool:
+    """Whether a launch of a kernel on the CPU might have to run alone."""
+    return any(map(_has_static_memory, list(kernel.module.execs.values()))) or _is_checked(kernel)
+
+
+def _has_static_memory(loaded: Any) -> bool:
+    if loaded not in _static_memory:
+        _static_memory[loaded] = any(value for name, value in loaded.meta.items() if name.endswith("smem_bytes"))
+    return _static_memory[loaded]
+
+
+def _is_checked(kernel: Any) -> bool:
+    return bool((kernel.options.get("mode") or kernel.module.options.get("mode") or warp.config.mode) == "debug")
+
+
+def wrap(changing: _Wrap, running: _Wrap) -> None:
+    """Wrap what Warp changes its kernels and modules with, and what it runs kernels with on the CPU, once for all.
+
+    From then on a thread may also have its `own_values`.
+
+    Raises:
+      Unrecognised: if these are not where they are expected; then nothing is changed.
+    """
+    from warp._src import context
+
+    warp.init()
+    if isinstance(vars(type(context.runtime)).get(_OWN[0]), _PerThread):
+        return
+    try:
+        owners = [(getattr(context, owner), names) for owner, names in _CHANGING.items()]
+        places = [(owner, name, changing) for owner, names in owners for name in names]
+        places += [(context, name, running) for name in _RUNNING]
+        found = [(owner, name, wrapper) for owner, name, wrapper in places if hasattr(owner, name)]
+        missing = {"load", "get_kernel_hooks", "invoke"} - {name for _, name, _ in found}
+        runtime = context.runtime
+        missing |= {name for name in _OWN if name not in vars(runtime)}
+    except (AttributeError, TypeError) as error:
+        raise Unrecognised(f"what runs kernels: {error}") from error
+    if missing:
+        raise Unrecognised(f"what runs kernels: there is no {', '.join(sorted(missing))}")
+    for owner, name, wrapper in found:
+        setattr(owner, name, wrapper(getattr(owner, name)))
+    for name in _OWN:
+        setattr(type(runtime), name, _PerThread(name))
+
+
+@contextlib.contextmanager
+def own_values(**values: Any) -> Iterator[None]:
+    """Give this thread its own values of attributes of Warp's runtime, until the end; what it sets there is its own."""
+    before = getattr(_own, "values", None)
+    _own.values = values
+    try:
+        yield
+    finally:
+        _own.values = before
+
+
+class _PerThread:
+    """An attribute of Warp's runtime, of which a thread may have a value of its own."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, runtime: Any, kind: Any = None) -> Any:
+        values = getattr(_own, "values", None) or vars(runtime)
+        return values[self.name]
+
+    def __set__(self, runtime: Any, value: Any) -> None:
+        values = getattr(_own, "values", None) or vars(runtime)
+        values[self.name] = value

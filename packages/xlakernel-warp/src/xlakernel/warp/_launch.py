@@ -17,7 +17,7 @@ from xlakernel.core.errors import CompileError, DeviceError, LaunchError
 from xlakernel.core.gpu.plan import Array
 
 from . import _inside
-from ._alone import alone
+from ._alone import launching
 
 # What kernels failed to compile with.
 _failures: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
@@ -97,6 +97,10 @@ class WarpLaunch:
         Raises:
           CompileError: if it does not.
         """
+        with _inside.lock:
+            self._load(device)
+
+    def _load(self, device: str) -> None:
         if _inside.is_left_out(self.kernel, _failures):
             again = (
                 f"{self.name}: Warp {warp.__version__} has given up on the kernel, here or when it compiled another "
@@ -152,7 +156,7 @@ class WarpLaunch:
             memory = np.ctypeslib.as_array(_bytes_at(addresses[number], self.arrays[number].nbytes))
             memory.reshape(-1, len(pattern))[:] = np.frombuffer(pattern, np.uint8)
         if not self.is_empty:
-            with alone():
+            with launching():
                 self._launch(self._on_the_cpu, addresses, device="cpu")
 
     def _on_the_cpu(self, slot: Slot, address: int) -> Any:

@@ -201,11 +201,12 @@ def concrete(kernel: Any, given: Sequence[tuple[Parameter, Any]]) -> Any:
     if not kernel.is_generic:
         return kernel
     types = tuple(parameter.type_for(argument) for parameter, argument in given)
-    known = _overloads.setdefault(kernel, {})
-    if types not in known:
-        annotations = [
-            warp.array(dtype=kind, ndim=parameter.ndim) if parameter.is_array else kind
-            for (parameter, _), kind in zip(given, types, strict=True)
-        ]
-        known[types] = warp.overload(kernel, annotations)
-    return known[types]
+    with _inside.lock:
+        known = _overloads.setdefault(kernel, {})
+        if types not in known:
+            annotations = [
+                warp.array(dtype=kind, ndim=parameter.ndim) if parameter.is_array else kind
+                for (parameter, _), kind in zip(given, types, strict=True)
+            ]
+            known[types] = warp.overload(kernel, annotations)
+        return known[types]

@@ -12,7 +12,7 @@ import numpy as np
 from xlakernel.core.call import Kernel, Target
 from xlakernel.core.specs import Struct
 
-from . import _inside
+from ._alone import guard
 
 Static = Mapping[str, np.generic]
 
@@ -61,9 +61,9 @@ class OnPlatform(Kernel):
         debug: bool = False,
         levels: int = 0,
     ) -> Target:
-        """Have Warp compile it, and register what runs it, in one thread at a time."""
-        with _inside.lock:
-            return self.registered(inputs, outs, static, ordered=ordered, debug=debug)
+        """Have Warp compile it, and register what runs it."""
+        guard()
+        return self.registered(inputs, outs, static, ordered=ordered, debug=debug)
 
     @abc.abstractmethod
     def registered(
