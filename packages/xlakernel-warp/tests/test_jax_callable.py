@@ -186,6 +186,27 @@ def test_functions_of_one_text_are_told_apart():
     assert_array_equal(other(X)[0], 10 * X)
 
 
+def test_equal_functions_whose_variables_are_their_own(platform):
+    """On a GPU a recorded function has the values that they had when it was recorded."""
+
+    def closing(factor):
+        numbers = [factor]
+
+        def function(x: Floats, out: Floats):
+            wp.launch(scale_kernel, dim=x.shape, inputs=[x, factor + numbers[0], N], outputs=[out])
+
+        def change(to):
+            nonlocal factor
+            factor = numbers[0] = to
+
+        return jax_callable(function), change
+
+    (first, change), (second, _) = closing(2.0), closing(2.0)
+    assert_array_equal([first(X)[0], second(X)[0]], [4 * X, 4 * X])
+    change(3.0)
+    assert_array_equal([first(X)[0], second(X)[0]], [(6 if platform == "cpu" else 4) * X, 4 * X])
+
+
 def test_kernels_that_are_made_anew():
     def of(number):
         @wp.kernel(module="unique", enable_backward=False)

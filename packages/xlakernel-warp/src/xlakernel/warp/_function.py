@@ -92,7 +92,7 @@ class WarpFunction(OnBothPlatforms):
         content, unknown = examine(self.callables.parts, describe)
         how = {"on_a_gpu": on_a_gpu, "ordered": ordered, "debug": debug}
         return Launchable(
-            name=self._target_name(arrays, static, content, has_unknown=bool(unknown)),
+            name=self._target_name(arrays, static, content, has_unknown=bool(unknown), is_recorded=on_a_gpu),
             label=self.name,
             place=self.place,
             arrays=arrays,
@@ -105,7 +105,9 @@ class WarpFunction(OnBothPlatforms):
             recipe=functools.partial(write_recipe, self, inputs, outs, static, content, **how),
         )
 
-    def _target_name(self, arrays: Sequence[Array], static: Static, content: str, *, has_unknown: bool) -> str:
+    def _target_name(
+        self, arrays: Sequence[Array], static: Static, content: str, *, has_unknown: bool, is_recorded: bool
+    ) -> str:
         options = {
             "place": self.place,  # equal code at two places is told apart in messages
             "warp": warp.__version__,
@@ -113,6 +115,8 @@ class WarpFunction(OnBothPlatforms):
             "in_out": self.split.in_out,
             # An object is told by its identity, and what it holds may be another array by now, or another number.
             "state": state((self.function,)) if has_unknown else None,
+            # Python reads a variable of an enclosing function at each call, and only this function may have changed it.
+            "closure": None if is_recorded or not getattr(self.function, "__closure__", None) else id(self.function),
         }
         digest = hashlib.sha256(f"{content} {fingerprint((), options)}".encode()).hexdigest()[:32]
         listed = ", ".join(map(str, arrays))
