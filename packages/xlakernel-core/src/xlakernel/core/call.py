@@ -23,8 +23,9 @@ from jax.sharding import AxisType, get_abstract_mesh
 from ._compat import NATIVE_CALL_EFFECT, jit_alone, require_devices, result_aval, vary_alike
 from .errors import DifferentiationError, PlatformError, VmapMethodError
 from .sharding import ShardingRule, may_split, partitioned
-from .specs import Struct, has_several_devices
+from .specs import Struct, has_several_devices, is_smooth
 from .transforms.declaration import WAYS
+from .transforms.multilinear import zero_tangent
 
 #: What `vmap_method` may be, besides None, which forbids `jax.vmap`.
 VMAP_METHODS = ("native", "expand_dims", "broadcast_all", "sequential", "sequential_unrolled")
@@ -248,7 +249,11 @@ def _sequential(call: NativeCall, inputs: list[Any], batched: list[bool], *, unr
     return jax.lax.scan(step, None, mapped, unroll=unroll)[1]  # type: ignore[no-any-return]
 
 
-def _no_derivative(*_: Any, call: NativeCall, **__: Any) -> Any:
+def _jvp(inputs: Sequence[Any], _: Any, *, call: NativeCall) -> tuple[list[Any], list[Any]]:
+    """Integers and booleans are constants to a derivative, as those of JAX's own functions are."""
+    if not any(is_smooth(out.dtype) for out in call.outs):
+        results = native_call(call, inputs)
+        return results, [zero_tangent(result) for result in results]
     raise DifferentiationError(
         f"{call}: a kernel has no derivative of its own. Give its wrapper one of {WAYS}; give an XLACustomKernel one "
         "with def_reference, def_jvp, def_vjp or def_transpose; or keep the call out of the derivative with "
@@ -270,7 +275,7 @@ for _primitive in (native_call_p, partitioned_call_p):
     _primitive.def_impl(_impl)
     _primitive.def_effectful_abstract_eval(_abstract_eval)
     batching.primitive_batchers[_primitive] = _batch
-    ad.primitive_jvps[_primitive] = _no_derivative
+    ad.primitive_jvps[_primitive] = _jvp
     ad.primitive_transposes[_primitive] = _no_transpose
 for _platform in ("cpu", "cuda", "rocm", "tpu"):
     mlir.register_lowering(native_call_p, functools.partial(_lower, platform=_platform), platform=_platform)

@@ -27,9 +27,12 @@ if TYPE_CHECKING:
 
 
 def refuse(op: XLACustomKernel) -> None:
-    """Let derivatives of *op* raise until there is a rule."""
+    """Let derivatives of *op* raise until there is a rule, except where all results are integers or booleans."""
 
-    def no_jvp(*_: Any, **__: Any) -> Any:
+    def no_jvp(primals: Sequence[Any], _: Any, *, outs: Any, **params: Any) -> Any:
+        if not any(is_smooth(out.dtype) for out in outs):
+            results = op.primitive.bind(*primals, outs=outs, **params)
+            return results, [zero_tangent(result) for result in results]
         raise DifferentiationError(
             f"{op.name}: no derivative. Give it one with def_reference (a plain JAX function that computes the same), "
             "def_jvp (tangents of the results), def_vjp (cotangents of the inputs) or def_transpose (for inputs that "

@@ -136,6 +136,8 @@ def _batch(arguments: Sequence[Any], axes: Sequence[int | None], *, function: Mu
 
 def _jvp(arguments: Sequence[Any], tangents: Sequence[Any], *, function: Multilinear, levels: Any) -> Any:
     results = _bind(function, arguments, levels)
+    if not any(is_smooth(out.dtype) for out in function.outs):
+        return results, [zero_tangent(result) for result in results]
     live = [i for i, tangent in enumerate(tangents) if not isinstance(tangent, ad.Zero)]
     parts, of_tangents = [], dataclasses.replace(function, has_side_effect=False)
     for group in function.groups:
