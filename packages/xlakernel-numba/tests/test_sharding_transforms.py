@@ -11,6 +11,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from numpy.testing import assert_allclose, assert_array_equal
 
+from xlakernel.core import XLACustomKernel
 from xlakernel.numba import numba_kernel
 
 pytestmark = pytest.mark.slow
@@ -320,15 +321,15 @@ def test_a_bracketed_factor_that_is_split_explicitly(make_mesh, put):
             assert spec_of(out) == ()
 
 
+@numba.njit
+def weigh(x, y, out):
+    for i in range(x.size):
+        out[i] = x[i] * y[i] * y[i]
+
+
 @pytest.mark.parametrize("jit", [lambda f: f, jax.jit], ids=["eager", "jit"])
 def test_derivatives_that_are_sharded_unlike_the_kernel(make_mesh, put, jit):
     """The kernel needs its inputs whole, and what plain JAX computes of them stays split."""
-
-    @numba.njit
-    def weigh(x, y, out):
-        for i in range(x.size):
-            out[i] = x[i] * y[i] * y[i]
-
     ways = (
         {"reference": lambda x, y: x * y * y},
         {"reference": lambda x, y: x * y * y, "transpose": {0: lambda ins, ct: ct * ins[1] ** 2}},
@@ -347,6 +348,73 @@ def test_derivatives_that_are_sharded_unlike_the_kernel(make_mesh, put, jit):
             close(found[0], 2 * (V + 1) ** 2)
             close(found[1], 4 * V * (V + 1))
             assert [spec_of(g) for g in found] == [("a",), ("a",)]
+
+
+def weigh_in_jax(x, y):
+    return x * y * y
+
+
+def weigh_jvp(primals, tangents):
+    (x, y), (x_dot, y_dot) = primals, tangents
+    return x_dot * y**2 + 2 * x * y * y_dot
+
+
+def weigh_vjp(primals, _, cotangent):
+    x, y = primals
+    return cotangent * y**2, 2 * cotangent * x * y
+
+
+WEIGH = {
+    "vjp": {"vjp": weigh_vjp},
+    "jvp and vjp": {"jvp": weigh_jvp, "vjp": weigh_vjp},
+    "vjp and reference": {"vjp": weigh_vjp, "reference": weigh_in_jax},
+    "transpose": {"transpose": {0: lambda ins, ct: ct * ins[1] ** 2}, "reference": weigh_in_jax},
+}
+
+
+def weigh_as(kind, way):
+    """Return the product without a sharding rule, as a kernel or as an operator."""
+    if kind == "kernel":
+        return numba_kernel(weigh, outs=same_as_first, **WEIGH[way])
+    op = XLACustomKernel("test_sharding_transforms_weigh", replace=True)
+    op.def_numba_kernel(lambda outs: numba_kernel(weigh, outs=outs[0]))
+    for name, rule in WEIGH[way].items():
+        for arguments in rule.items() if name == "transpose" else [(rule,)]:
+            getattr(op, f"def_{name}")(*arguments)
+    return lambda x, y: op(x, y, outs=[jax.ShapeDtypeStruct(x.shape, x.dtype)])[0]
+
+
+@pytest.mark.parametrize("jit", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize("way", WEIGH)
+@pytest.mark.parametrize("kind", ["kernel", "operator"])
+def test_derivatives_of_a_batch_without_a_rule_on_an_explicit_mesh(make_mesh, put, kind, way, jit):
+    """The batch of the result is not split, unlike that of the inputs."""
+    mesh, run = make_mesh("Explicit", a=2, b=2), weigh_as(kind, way)
+    x = np.stack([V * i for i in range(1, 5)])
+    with jax.set_mesh(mesh):
+        for axes, spec, y, other in (((0, None), ("a",), V, ()), ((0, 0), ("a", "b"), x + 1, ("a",))):
+            for inside in (lambda f: f, jax.checkpoint):
+                mapped = jax.vmap(inside(run), axes)
+                placed = put(mesh, x, *spec), put(mesh, y, *other)
+                found = jit(jax.grad(lambda x, y, mapped=mapped: (2 * mapped(x, y)).sum(), (0, 1)))(*placed)
+                expected = jax.grad(lambda x, y: (2 * weigh_in_jax(x, y)).sum(), (0, 1))(x, y)
+                for one, known, place in zip(found, expected, (spec, other), strict=True):
+                    close(one, known, rtol=1e-4)
+                    assert spec_of(one) == place
+                if way != "vjp":
+                    tangent = jit(lambda *xs, mapped=mapped: jax.jvp(mapped, xs, xs)[1])(*placed)
+                    close(tangent, 3 * weigh_in_jax(x, y), rtol=1e-4)
+
+
+def test_a_batch_of_calls_in_a_row_without_a_rule_on_an_explicit_mesh(make_mesh, put):
+    """The second call has one operand whose batch is split, and one whose is not."""
+    mesh = make_mesh("Explicit", a=4)
+    x = np.stack([V * i for i in range(1, 5)])
+    for kind in ("kernel", "operator"):
+        run = weigh_as(kind, "vjp")
+        with jax.set_mesh(mesh):
+            found = jax.jit(jax.vmap(lambda x, run=run: run(x, run(x, x))))(put(mesh, x, "a"))
+        close(found, x**7, rtol=1e-4)
 
 
 def test_a_loop_over_explicit_types(make_mesh, put):

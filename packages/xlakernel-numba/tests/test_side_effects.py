@@ -9,6 +9,7 @@ from numba import objmode
 from numpy.testing import assert_array_equal
 
 from xlakernel.core import XLACustomKernel
+from xlakernel.core.errors import SideEffectError
 from xlakernel.numba import numba_kernel
 
 X = np.arange(5, dtype=np.float32)
@@ -94,6 +95,83 @@ def test_the_slices_of_a_batch_run_in_order(run):
     assert seen_by(lambda x: (jax.vmap(run)(x), x)[1], x) == [0, 1, 2, 3, 4, 5]
     assert seen_by(jax.vmap(jax.vmap(run)), x.reshape(2, 3, 1)) == [0, 1, 2, 3, 4, 5]
     assert seen_by(jax.vmap(run), x[:0]) == []
+
+
+FLAGS = np.array([True, False, True, False])
+COUNTS = np.array([1, 0, 3, 0])
+SLICES = np.arange(4, dtype=np.float32)[:, None]
+linear = numba_kernel(observed, outs=same, has_side_effect=True, transpose={0: lambda inputs, ct: ct})
+derived = numba_kernel(observed, outs=same, has_side_effect=True, reference=lambda x: x + 1)
+REFUSED = {
+    "cond": lambda run: lambda flag, count, x: jax.lax.cond(flag, run, same, x),
+    "the other branch": lambda run: lambda flag, count, x: jax.lax.cond(flag, same, run, x),
+    "switch": lambda run: lambda flag, count, x: jax.lax.switch(count, [same, same, same, run], x),
+    "unused": lambda run: lambda flag, count, x: jax.lax.cond(flag, lambda x: (run(x), x)[1], same, x),
+    "jit": lambda run: jax.jit(lambda flag, count, x: jax.lax.cond(flag, jax.jit(run), same, x)),
+    "operands that are not mapped": lambda run: lambda flag, count, x: jax.lax.cond(flag, run, same, jnp.ones(1)),
+    "a loop in a branch": lambda run: lambda flag, count, x: jax.lax.cond(
+        flag, lambda x: jax.lax.fori_loop(0, 2, lambda _, x: run(x), x), same, x
+    ),
+    "a batch in a branch": lambda run: lambda flag, count, x: jax.lax.cond(
+        flag, lambda x: jax.vmap(run)(x[None])[0], same, x
+    ),
+    "a branch in a loop": lambda run: lambda flag, count, x: jax.lax.fori_loop(
+        0, 2, lambda i, x: jax.lax.cond(x[0] > i, run, same, x), x
+    ),
+    "fori_loop": lambda run: lambda flag, count, x: jax.lax.fori_loop(0, count, lambda _, x: run(x), x),
+    "while_loop": lambda run: lambda flag, count, x: jax.lax.while_loop(lambda x: x[0] < 3, run, x),
+    "the condition": lambda run: lambda flag, count, x: jax.lax.while_loop(lambda x: run(x)[0] < 3, lambda x: x + 1, x),
+    "a condition that becomes mapped": lambda run: lambda flag, count, x: jax.lax.while_loop(
+        lambda c: c[0] < 3, lambda c: (c[1], c[1] + 1, run(c[2])), (0.0, x[0], jnp.ones(1))
+    ),
+    "checkpoint": lambda run: jax.checkpoint(lambda flag, count, x: jax.lax.cond(flag, run, same, x)),
+}
+
+
+@pytest.mark.parametrize("program", REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize("run", [*RUNS.values(), linear, derived], ids=[*RUNS, "linear", "derived"])
+def test_a_batch_of_branches_is_refused(program, run):
+    """JAX would run the kernel for every slice, and select the results of those that took the branch."""
+    mapped = jax.vmap(program(run))
+    with pytest.raises(SideEffectError, match="(?s)cond|while_loop.*jax.lax.map") as found:
+        seen_by(mapped, FLAGS, COUNTS, SLICES)
+    assert ("while_loop" in str(found.value)) == (
+        program in [REFUSED[name] for name in ("fori_loop", "while_loop", "the condition", "a condition that becomes mapped")]
+    )
+    nested = jax.vmap(jax.vmap(program(run), (None, None, 0)))
+    with pytest.raises(SideEffectError):
+        jax.eval_shape(nested, FLAGS, COUNTS, np.stack([SLICES] * 4))
+
+
+@BOTH
+def test_each_slice_takes_its_branch_in_a_loop_over_slices(run):
+    """It is what the message advises."""
+
+    def program(flags, x):
+        return jax.lax.map(lambda both: jax.lax.cond(both[0], run, same, both[1]), (flags, x))
+
+    assert seen_by(program, FLAGS, SLICES) == [0, 2]
+
+
+@BOTH
+def test_a_batch_takes_one_branch_together(run):
+    """The flag, or the condition, is the same for all slices."""
+
+    def branch(flag, x):
+        return jax.lax.cond(flag, run, same, x)
+
+    for flag, seen in ((True, [0, 1, 2, 3]), (False, [])):
+        assert seen_by(jax.vmap(branch, (None, 0)), flag, SLICES) == seen
+    loop = jax.vmap(lambda x: jax.lax.fori_loop(0, 2, lambda _, x: run(x), x))
+    assert seen_by(loop, SLICES) == [0, 1, 2, 3, 1, 2, 3, 4]
+    loop = jax.vmap(lambda n, x: jax.lax.fori_loop(0, n, lambda _, x: run(x), x), (None, 0))
+    assert seen_by(loop, 2, SLICES) == [0, 1, 2, 3, 1, 2, 3, 4]
+    nested = jax.vmap(jax.vmap(branch, (None, 0)), (None, 0))
+    assert seen_by(nested, True, SLICES.reshape(2, 2, 1)) == [0, 1, 2, 3]
+    scanned = jax.vmap(lambda x: jax.lax.scan(lambda x, flag: (branch(flag, x), None), x, FLAGS)[0])
+    assert seen_by(scanned, SLICES[:2]) == [0, 1, 1, 2]
+    platform = jax.vmap(lambda x: jax.lax.platform_dependent(x, cpu=run, default=same))
+    assert seen_by(platform, SLICES) == [0, 1, 2, 3]
 
 
 def test_a_batch_of_branches_runs_both():

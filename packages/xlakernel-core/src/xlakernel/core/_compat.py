@@ -158,3 +158,33 @@ def match_type(value: Any, like: Any) -> Any:
     if jax.typeof(value).sharding == aval.sharding or AxisType.Explicit not in aval.sharding.mesh.axis_types:
         return value
     return jax.sharding.reshard(value, aval.sharding)
+
+
+def align_axes(values: Sequence[Any], axes: Sequence[int | None]) -> list[Any]:
+    """Return *values* with the axes that ``jax.vmap`` is to map sharded alike, as it asks on an explicit mesh.
+
+    They differ where a call without a sharding rule has returned one of them: its results are not sharded.
+
+    Args:
+      values: arrays, or None where there is none.
+      axes: the axis of each that is mapped; None: it is not.
+    """
+    specs = {
+        i: tuple(jax.typeof(x).sharding.spec)
+        for i, (x, axis) in enumerate(zip(values, axes, strict=True))
+        if x is not None and axis is not None and AxisType.Explicit in jax.typeof(x).sharding.mesh.axis_types
+    }
+    aligned = list(values)
+    wanted = next((entry for i, spec in specs.items() if (entry := spec[axes[i]]) is not None), None)
+    for i, spec in specs.items():
+        if spec[axes[i]] != wanted:
+            names = _names(wanted)
+            entries: list[Any] = [tuple(name for name in _names(entry) if name not in names) or None for entry in spec]
+            entries[axes[i]] = wanted  # type: ignore[call-overload]  # an int where there is a spec
+            mesh = jax.typeof(values[i]).sharding.mesh
+            aligned[i] = jax.sharding.reshard(values[i], NamedSharding(mesh, PartitionSpec(*entries)))
+    return aligned
+
+
+def _names(entry: Any) -> tuple[Any, ...]:
+    return () if entry is None else entry if isinstance(entry, tuple) else (entry,)

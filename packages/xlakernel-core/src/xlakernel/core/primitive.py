@@ -19,6 +19,7 @@ from .config import AUTO, debug_mode, is_debugging
 from .errors import BackendNotFoundError, GeneratorError, ResultError, StaticArgumentError, XLAKernelError
 from .sharding import ShardingRule, may_split, partitioned
 from .specs import Mapped, Struct, counted
+from .transforms.multilinear import map_levels
 
 if TYPE_CHECKING:
     from .kernel import XLACustomKernel
@@ -180,9 +181,7 @@ def _lowering_rule(op: XLACustomKernel, platform: str) -> Callable[..., Any]:
         def run(outs: Sequence[Struct], levels: Sequence[Mapped], *ins: Any) -> list[Any]:
             with debug_mode(is_debugging() if dispatch.debug is None else dispatch.debug):
                 kernel: Callable[..., Any] = _Checked(op, platform, backend, list(outs)).generate(dict(static.items))
-                for level in levels:
-                    kernel = jax.vmap(kernel, in_axes=level.axes, axis_size=level.size)
-                return list(kernel(*ins))
+                return list(map_levels(kernel, levels)(*ins))
 
         split = op.sharding_rule(dict(static.items))
         # Inside `jax.shard_map` each device makes a call of its own.

@@ -13,14 +13,14 @@ import jax
 import jax.numpy as jnp
 from jax.interpreters import ad
 
-from .._compat import match_type, result_aval
+from .._compat import align_axes, match_type, result_aval
 from ..errors import DifferentiationError, XLAKernelError
 from ..primitive import Dispatch, Static
 from ..specs import Mapped, counted, is_smooth
 from . import multilinear
 from .declaration import Derivative
 from .derivative import Differentiable
-from .multilinear import zero_tangent
+from .multilinear import add_tangents, zero_tangent
 
 if TYPE_CHECKING:
     from ..kernel import XLACustomKernel
@@ -72,7 +72,7 @@ def define_jvp(op: XLACustomKernel, user_rule: Callable[..., Any]) -> None:
         results, smooth_tangents = mapped(list(primals), [tangents[i] for i in live])
         all_tangents = [zero_tangent(result) for result in results]
         for i, tangent in zip(smooth, smooth_tangents, strict=True):
-            all_tangents[i] = tangent
+            all_tangents[i] = match_type(tangent, results[i])
         return results, all_tangents
 
     ad.primitive_jvps[op.primitive] = rule
@@ -99,7 +99,7 @@ def define_jvp_per_input(op: XLACustomKernel, rules: Sequence[Callable[..., Any]
                     f"{op.name}: a rule of def_jvp_rule2 returned {counted(len(parts), 'tangent')} for "
                     f"{counted(len(results), 'result')}."
                 )
-            totals = [ad.add_tangents(total, part) for total, part in zip(totals, parts, strict=True)]
+            totals = [add_tangents(total, part) for total, part in zip(totals, parts, strict=True)]
         return results, totals
 
     define_jvp(op, user_rule)
@@ -158,7 +158,9 @@ def define_transpose(op: XLACustomKernel, user_rule: Callable[..., Any]) -> None
             ]
 
         mapped = jax.vmap(one, in_axes=(0, [level.axes[i] for i in known]), axis_size=level.size)
-        found = mapped([cotangents[i] for i in live], [ins[i] for i in known])
+        given = [cotangents[i] for i in live], [ins[i] for i in known]
+        aligned = align_axes([*given[0], *given[1]], [*[0] * len(live), *(level.axes[i] for i in known)])
+        found = mapped(aligned[: len(live)], aligned[len(live) :])
         results: list[Any] = [None] * len(ins)
         for i, slices in zip(linear, found, strict=True):
             axis = level.axes[i]

@@ -20,6 +20,7 @@ from jax.sharding import AxisType, get_abstract_mesh
 
 from .._compat import (
     NATIVE_CALL_EFFECT,
+    align_axes,
     explicit_specs,
     jit_alone,
     match_type,
@@ -95,15 +96,20 @@ def _bind(function: Multilinear, arguments: Sequence[Any], levels: tuple[Mapped,
     return results
 
 
-def _mapped(run: Callable[..., Any], levels: Sequence[Mapped]) -> Callable[..., Any]:
+def map_levels(run: Callable[..., Any], levels: Sequence[Mapped]) -> Callable[..., Any]:
     """Return *run* under the levels of ``jax.vmap``, given innermost first."""
     for level in levels:
-        run = jax.vmap(run, in_axes=level.axes, axis_size=level.size)
+        run = _map_level(run, level)
     return run
 
 
+def _map_level(run: Callable[..., Any], level: Mapped) -> Callable[..., Any]:
+    mapped = jax.vmap(run, in_axes=level.axes, axis_size=level.size)
+    return lambda *arguments: mapped(*align_axes(arguments, level.axes))
+
+
 def _run(*arguments: Any, function: Multilinear, levels: tuple[Mapped, ...]) -> list[Any]:
-    return list(_mapped(function.evaluate, levels)(*arguments))
+    return list(map_levels(function.evaluate, levels)(*arguments))
 
 
 def _impl(*arguments: Any, **params: Any) -> list[Any]:
@@ -114,7 +120,7 @@ def _impl(*arguments: Any, **params: Any) -> list[Any]:
 
 def _abstract_eval(*arguments: Any, function: Multilinear, levels: tuple[Mapped, ...]) -> Any:
     batch = tuple(level.size for level in reversed(levels))
-    found = explicit_specs(_mapped(function.sharded_like or function.evaluate, levels), arguments)
+    found = explicit_specs(map_levels(function.sharded_like or function.evaluate, levels), arguments)
     specs: Sequence[Any] = [None] * len(function.outs) if found is None else found
     outs = [
         result_aval((*batch, *out.shape), out.dtype, arguments, spec)
@@ -126,6 +132,14 @@ def _abstract_eval(*arguments: Any, function: Multilinear, levels: tuple[Mapped,
 def zero_tangent(primal: Any) -> ad.Zero:
     """Return the symbolic zero tangent of *primal*."""
     return ad.Zero(jax.typeof(primal).to_tangent_aval())
+
+
+def add_tangents(one: Any, other: Any) -> Any:
+    """Return the sum. JAX's own wants both to be sharded alike, which under ``jax.vmap`` on an explicit mesh they may not
+    be: the results of a call without a sharding rule are not sharded along the mapped axis either."""
+    if isinstance(one, ad.Zero) or isinstance(other, ad.Zero):
+        return other if isinstance(one, ad.Zero) else one
+    return one + other
 
 
 def _batch(arguments: Sequence[Any], axes: Sequence[int | None], *, function: Multilinear, levels: Any) -> Any:
@@ -156,7 +170,7 @@ def _jvp(arguments: Sequence[Any], tangents: Sequence[Any], *, function: Multili
                 f"linear in it, give a plain JAX version with {by_reference}, or keep the input out of the derivative "
                 "with jax.lax.stop_gradient."
             )
-        run = _mapped(function.smooth, levels)
+        run = map_levels(function.smooth, levels)
 
         def of_rest(*values: Any) -> list[Any]:
             moved = list(arguments)
@@ -167,7 +181,7 @@ def _jvp(arguments: Sequence[Any], tangents: Sequence[Any], *, function: Multili
         found = jax.jvp(of_rest, [arguments[i] for i in rest], [tangents[i] for i in rest])[1]
         parts.append([match_type(x, like) for x, like in zip(found, results, strict=True)])
     return results, [
-        functools.reduce(ad.add_tangents, (part[i] for part in parts))
+        functools.reduce(add_tangents, (part[i] for part in parts))
         if is_smooth(result.dtype)
         else zero_tangent(result)
         for i, result in enumerate(results)
@@ -207,6 +221,8 @@ def _transposed(group: Group, levels: Sequence[Mapped]) -> Callable[[list[Any], 
 
     def run(known: list[Any], cotangents: list[Any]) -> list[Any]:
         axes = [None if x is None else axis for x, axis in zip(known, level.axes, strict=True)]
+        aligned = align_axes([*known, *cotangents], [*axes, *[0] * len(cotangents)])
+        known, cotangents = aligned[: len(known)], aligned[len(known) :]
         found = jax.vmap(inner, in_axes=(axes, 0), axis_size=level.size)(known, cotangents)
         # What all slices share collects what each of them contributes.
         axes = [level.axes[i] for i in group.positions]
