@@ -16,18 +16,25 @@ import jax
 #   same need and answers it with a private class; JAX has no public way to define one.
 # sharding_impls: XLA may ask to split a call whose arrays belong to no mesh; the sharding for these is not public.
 from jax._src import core, dispatch, effects, sharding_impls
+from jax.interpreters import batching
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec, get_abstract_mesh, use_abstract_mesh
+
+from .errors import SideEffectError
 
 
 @dataclasses.dataclass(frozen=True)
 class NativeCallEffect(effects.Effect):  # type: ignore[misc]  # jax._src has no stubs
-    """The effect of a kernel that was declared to have one."""
+    """The effect of a kernel that was declared to have one.
+
+    Attributes:
+      owner: the kernel's or operator's name.
+    """
+
+    owner: str
 
     def __str__(self) -> str:
         return "NativeCall"
 
-
-NATIVE_CALL_EFFECT = NativeCallEffect()
 
 for _allowed in (
     effects.lowerable_effects,
@@ -37,6 +44,46 @@ for _allowed in (
     effects.partial_eval_kept_effects,
 ):
     _allowed.add_type(NativeCallEffect)
+
+
+def _refuse_effects(jaxprs: Sequence[Any], where: str, what: str) -> None:
+    owner = next((e.owner for jaxpr in jaxprs for e in jaxpr.effects if isinstance(e, NativeCallEffect)), None)
+    if owner is not None:
+        raise SideEffectError(
+            f"{owner}: has_side_effect=True, and {where} under jax.vmap, where {what} for each slice of the batch. JAX "
+            "would run the kernel for all of them, and then select the results. Map with jax.lax.map instead of "
+            "jax.vmap, or call the kernel for every slice and pass it the flag."
+        )
+
+
+def _guard_branches(rule: Callable[..., Any]) -> Callable[..., Any]:
+    def guarded(axis_data: Any, args: Sequence[Any], dims: Sequence[Any], **params: Any) -> Any:
+        if dims[0] is not None and "branches_platforms" not in params:  # which platform it is, is never mapped
+            _refuse_effects(params["branches"], "it stands in a branch of jax.lax.cond or switch", "the branch differs")
+        return rule(axis_data, args, dims, **params)
+
+    return guarded
+
+
+def _guard_loops(rule: Callable[..., Any]) -> Callable[..., Any]:
+    def guarded(axis_data: Any, args: Sequence[Any], dims: Sequence[Any], **params: Any) -> Any:
+        jaxprs = params["cond_jaxpr"], params["body_jaxpr"]
+        if any(isinstance(effect, NativeCallEffect) for jaxpr in jaxprs for effect in jaxpr.effects):
+            # Whether the condition is mapped shows in what the rule makes of it: its result is no scalar then.
+            traced = jax.make_jaxpr(lambda *args: rule(axis_data, args, dims, **params)[0])(*args)
+            loops = [eqn for eqn in traced.eqns if eqn.primitive is jax.lax.while_p]
+            if any(eqn.params["cond_jaxpr"].out_avals[0].shape for eqn in loops):
+                where = "it stands in a jax.lax.while_loop, or in a fori_loop of traced bounds,"
+                _refuse_effects(jaxprs, where, "the number of steps differs")
+        return rule(axis_data, args, dims, **params)
+
+    return guarded
+
+
+# JAX's rules refuse one effect by name, that of `jax.experimental.io_callback`; there is no registry for others.
+_rules = batching.fancy_primitive_batchers
+_rules[jax.lax.cond_p] = _guard_branches(_rules[jax.lax.cond_p])
+_rules[jax.lax.while_p] = _guard_loops(_rules[jax.lax.while_p])
 
 
 def set_global(context: Any, value: Any) -> None:

@@ -20,7 +20,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import AxisType, get_abstract_mesh
 
-from ._compat import NATIVE_CALL_EFFECT, jit_alone, require_devices, result_aval, vary_alike
+from ._compat import NativeCallEffect, jit_alone, require_devices, result_aval, vary_alike
 from .errors import DifferentiationError, PlatformError, VmapMethodError
 from .sharding import ShardingRule, may_split, partitioned
 from .specs import Struct, has_several_devices, is_smooth
@@ -161,7 +161,7 @@ def _abstract_eval(*inputs: Any, call: NativeCall) -> Any:
     rule = call.sharding_rule
     specs = [None] * len(shapes) if rule is None else rule.batched(call.batch, inputs).result_specs(inputs)
     outs = [result_aval(s, out.dtype, inputs, p) for s, out, p in zip(shapes, call.outs, specs, strict=True)]
-    return outs, ({NATIVE_CALL_EFFECT} if call.has_side_effect else set())
+    return outs, ({NativeCallEffect(str(call))} if call.has_side_effect else set())
 
 
 def _lower(context: Any, *operands: Any, call: NativeCall, platform: str) -> Any:

@@ -81,6 +81,10 @@ class VmapMethodError(XLAKernelError, ValueError):
     """``vmap_method`` is unknown, or does not allow ``jax.vmap``."""
 
 
+class SideEffectError(XLAKernelError, NotImplementedError):
+    """A kernel with ``has_side_effect`` stands where JAX would run it more often than the program says."""
+
+
 class GeneratorError(XLAKernelError, RuntimeError):
     """A kernel generator, or the kernel that it returned, raised."""
 

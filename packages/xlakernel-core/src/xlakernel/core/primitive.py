@@ -14,7 +14,7 @@ from jax.interpreters import mlir
 from jax.sharding import AxisType
 
 from . import auto
-from ._compat import NATIVE_CALL_EFFECT, jit_alone, require_devices, result_aval, vary_alike
+from ._compat import NativeCallEffect, jit_alone, require_devices, result_aval, vary_alike
 from .config import AUTO, debug_mode, is_debugging
 from .errors import BackendNotFoundError, GeneratorError, ResultError, StaticArgumentError, XLAKernelError
 from .sharding import ShardingRule, may_split, partitioned
@@ -127,7 +127,7 @@ class OperatorPrimitive(Primitive):
     def __init__(self, op: XLACustomKernel) -> None:
         super().__init__(op.name)
         self.def_impl(self._run_alone)  # type: ignore[no-untyped-call]  # JAX has no types there
-        self._effects = {NATIVE_CALL_EFFECT} if op.has_side_effect else set()
+        self._effects = {NativeCallEffect(op.name)} if op.has_side_effect else set()
         self._rule = op.sharding_rule
         self.def_effectful_abstract_eval(self._abstract_eval)  # type: ignore[no-untyped-call]
         require_devices(self)  # its kernel may be split, which JAX does not see

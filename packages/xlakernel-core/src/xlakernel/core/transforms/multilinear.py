@@ -19,7 +19,7 @@ from jax.interpreters import ad, batching, mlir
 from jax.sharding import AxisType, get_abstract_mesh
 
 from .._compat import (
-    NATIVE_CALL_EFFECT,
+    NativeCallEffect,
     align_axes,
     explicit_specs,
     jit_alone,
@@ -126,7 +126,7 @@ def _abstract_eval(*arguments: Any, function: Multilinear, levels: tuple[Mapped,
         result_aval((*batch, *out.shape), out.dtype, arguments, spec)
         for out, spec in zip(function.outs, specs, strict=True)
     ]
-    return outs, ({NATIVE_CALL_EFFECT} if function.has_side_effect else set())
+    return outs, ({NativeCallEffect(str(function))} if function.has_side_effect else set())
 
 
 def zero_tangent(primal: Any) -> ad.Zero:
@@ -135,8 +135,10 @@ def zero_tangent(primal: Any) -> ad.Zero:
 
 
 def add_tangents(one: Any, other: Any) -> Any:
-    """Return the sum. JAX's own wants both to be sharded alike, which under ``jax.vmap`` on an explicit mesh they may not
-    be: the results of a call without a sharding rule are not sharded along the mapped axis either."""
+    """Return the sum of two tangents, which may be sharded differently, as JAX's own function does not let them be.
+
+    Under ``jax.vmap`` on an explicit mesh, results of a call without a sharding rule are not sharded along the batch.
+    """
     if isinstance(one, ad.Zero) or isinstance(other, ad.Zero):
         return other if isinstance(one, ad.Zero) else one
     return one + other
@@ -181,9 +183,7 @@ def _jvp(arguments: Sequence[Any], tangents: Sequence[Any], *, function: Multili
         found = jax.jvp(of_rest, [arguments[i] for i in rest], [tangents[i] for i in rest])[1]
         parts.append([match_type(x, like) for x, like in zip(found, results, strict=True)])
     return results, [
-        functools.reduce(add_tangents, (part[i] for part in parts))
-        if is_smooth(result.dtype)
-        else zero_tangent(result)
+        functools.reduce(add_tangents, (part[i] for part in parts)) if is_smooth(result.dtype) else zero_tangent(result)
         for i, result in enumerate(results)
     ]
 
