@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from xlakernel.core.errors import ArgumentError, KernelCheckError
+from xlakernel.core.errors import ArgumentError, KernelCheckError, MissingDependencyError
 from xlakernel.core.testing import KernelReport, Outcome, check_kernel
 from xlakernel.core.testing._table import CHECKS
 
@@ -26,8 +26,11 @@ def test_every_failure_is_listed_with_what_to_do(only):
         check_kernel(fn, X, skip=only("eager", "jit", "control_flow"))
     assert isinstance(caught.value, AssertionError)
     lines = str(caught.value).splitlines()
-    assert lines[0].endswith(f"2 of {len(CHECKS)} checks failed.")
-    assert [line.split(":")[0].strip() for line in lines[1:]] == ["jit", "next", "control_flow", "next"]
+    assert lines[0] == f"fn: of {len(CHECKS)} checks 0 passed, 2 failed, {len(CHECKS) - 2} not tried."
+    found = [line.split(":")[0].strip() for line in lines[1:]]
+    assert found == ["jit", "next", "control_flow", "next", "not tried", "not tried"]
+    assert "eager" in lines[-2]
+    assert "give reference=" in lines[-2]
     assert [outcome.check for outcome in caught.value.report.failed] == ["jit", "control_flow"]
 
 
@@ -35,8 +38,8 @@ def test_the_table_holds_every_check_and_the_reasons(only):
     report = check_kernel(jnp.sin, X, skip={**only("eager"), "eager": "because of the moon"})
     lines = str(report).splitlines()
     assert lines[0].split() == ["check", "outcome", "detail"]
-    assert [line.split()[0] for line in lines[1:]] == [*CHECKS, "0"]  # of which nothing ran
-    assert lines[1].split(maxsplit=2) == ["eager", "skipped", "because of the moon"]
+    assert [line.split()[0] for line in lines[1:]] == [*CHECKS, "sin:"]
+    assert lines[1].split(maxsplit=3) == ["eager", "not", "tried", "skipped: because of the moon"]
 
 
 def test_what_a_call_raises_is_told_once(only):
@@ -49,9 +52,9 @@ def test_what_a_call_raises_is_told_once(only):
     report = caught.value.report
     assert [outcome.check for outcome in report.failed] == ["eager"]
     for check in checks[1:]:
-        assert (report[check].outcome, report[check].detail) == ("not run", "see eager: it raises the same")
+        assert (report[check].outcome, report[check].detail) == ("not tried", "see eager: it raises the same")
     lines = str(caught.value).splitlines()
-    assert [line.split(":")[0].strip() for line in lines[1:]] == ["eager", "not run, or failed by the same"]
+    assert [line.split(":")[0].strip() for line in lines[1:]] == ["eager", "not tried", "not tried"]
 
 
 def test_what_the_reference_raises_is_told_of_the_reference(only):
@@ -79,7 +82,7 @@ def test_of_a_kernel_that_is_wrong_itself_only_that_is_told(only):
     assert [outcome.check for outcome in report.failed] == ["eager"]
     assert report["inputs_kept"].outcome == "passed"
     for check in ("jit", "vmap_nested", "grad_reverse"):
-        assert (report[check].outcome, report[check].detail) == ("not run", "see eager: the kernel itself is wrong")
+        assert (report[check].outcome, report[check].detail) == ("not tried", "see eager: the kernel itself is wrong")
 
 
 def test_of_a_kernel_that_forgets_an_element_only_that_is_told(only, register):
@@ -98,15 +101,53 @@ def test_of_a_kernel_that_forgets_an_element_only_that_is_told(only, register):
         assert report[check].detail == "see written: the kernel itself is wrong"
 
 
-def test_a_report_of_nothing_says_so(only):
-    assert str(check_kernel(jnp.sin, X, skip=only())).splitlines()[-1] == f"0 of {len(CHECKS)} checks ran"
-    assert "checks ran" not in str(check_kernel(jnp.sin, X, skip=only("eager")))
+def test_the_summary_counts_all_three_outcomes(only):
+    """What was not tried is never counted with what passed."""
+    report = check_kernel(jnp.sin, X, skip=only())
+    assert report.summary == f"sin: of {len(CHECKS)} checks 0 passed, 0 failed, {len(CHECKS)} not tried."
+    report = check_kernel(jnp.sin, X, reference=np.sin, skip=only("eager", "zero_size"))
+    assert (
+        str(report).splitlines()[-1] == f"sin: of {len(CHECKS)} checks 1 passed, 0 failed, {len(CHECKS) - 1} not tried."
+    )
+    assert [outcome.check for outcome in report.passed] == ["eager"]
+    assert len(report.not_tried) == len(CHECKS) - 1
+    assert "; to try it, give some, such as zero_size=" in str(report)
+
+
+def test_without_a_reference_no_values_are_checked(only):
+    report = check_kernel(jnp.sin, X, skip=only("eager", "jit"))
+    assert (report["eager"].outcome, report["jit"].outcome) == ("not tried", "passed")
+    assert report["eager"].advice.startswith("give reference=")
+
+
+def test_nothing_passes_that_has_nothing_to_try(only):
+    checks = ("written", "inputs_kept", "vmap_nested", "grad_forward", "shard_map", "sharding_rule")
+    report = check_kernel(lambda: jnp.arange(3), skip=only(*checks))
+    assert {report[name].outcome for name in checks[1:]} == {"not tried"}
+    report = check_kernel(lambda x: (), X, skip=only("written"))
+    assert report["written"].outcome == "not tried"
+
+
+def test_a_missing_package_is_no_failure(only, monkeypatch):
+    monkeypatch.setitem(sys.modules, "flatbuffers", None)
+    report = check_kernel(jnp.sin, X, reference=np.sin, skip=only("eager", "export"))
+    assert (report["export"].outcome, report["eager"].outcome) == ("not tried", "passed")
+    assert 'pip install "xlakernel-core[export]"' in report["export"].detail
+
+    def fn(x):
+        raise MissingDependencyError("install it")  # the kernel's own package: it cannot be called at all
+
+    with pytest.raises(KernelCheckError) as caught:
+        check_kernel(fn, X, skip=only("eager", "export"))
+    assert [outcome.check for outcome in caught.value.report.failed] == ["eager"]
 
 
 def test_a_family_is_skipped_as_a_whole(only):
     skip = {**only("grad_forward", "grad_reverse", "grad_vmap"), "grad": "there is no derivative"}
     report = check_kernel(jnp.sin, X, skip=skip)
-    assert [report[name].detail for name in ("grad_forward", "grad_reverse", "grad_vmap")] == [skip["grad"]] * 3
+    assert [report[name].detail for name in ("grad_forward", "grad_reverse", "grad_vmap")] == [
+        "skipped: there is no derivative"
+    ] * 3
 
 
 @pytest.mark.parametrize(
@@ -158,7 +199,7 @@ def test_pytrees_static_arguments_and_no_inputs(only):
     report = check_kernel(fn, {"a": X, "b": Y}, reference=fn, static={"factor": 2}, skip=only(*checks))
     assert {report[name].outcome for name in checks} == {"passed"}
     report = check_kernel(lambda: jnp.arange(3), reference=lambda: np.arange(3), skip=only("eager", "vmap_sizes"))
-    assert (report["eager"].outcome, report["vmap_sizes"].outcome) == ("passed", "not applicable")
+    assert (report["eager"].outcome, report["vmap_sizes"].outcome) == ("passed", "not tried")
 
 
 def test_importing_core_does_not_import_the_kit():

@@ -124,6 +124,12 @@ class NativeCall:
         """Return the static scalars by name."""
         return {name: np.frombuffer(data, dtype)[0] for name, dtype, data in self.attributes}
 
+    def part(self, outs: Sequence[Struct]) -> NativeCall:
+        """Return the call on one device's part, whose results are *outs*, batch dimensions included."""
+        levels = len(self.batch)
+        slices = tuple(Struct(out.shape[levels:], out.dtype) for out in outs)
+        return dataclasses.replace(self, outs=slices, batch=outs[0].shape[:levels], sharding_rule=None)
+
 
 native_call_p = Primitive("xlakernel")
 #: The same call where it may be split over devices: JAX must then know the devices when it lowers a program.
@@ -191,13 +197,9 @@ def _lower(context: Any, *operands: Any, call: NativeCall, platform: str) -> Any
 def _partition(*inputs: Any, call: NativeCall) -> list[Any]:
     """Let XLA split the call by its rule."""
     assert call.sharding_rule is not None
-    levels = len(call.batch)
 
     def run(outs: Sequence[Struct], *parts: Any) -> list[Any]:
-        batch = outs[0].shape[:levels]
-        slices = tuple(Struct(out.shape[levels:], out.dtype) for out in outs)
-        part = dataclasses.replace(call, outs=slices, batch=batch, sharding_rule=None)
-        return native_call(part, parts)
+        return native_call(call.part(outs), parts)
 
     rule = call.sharding_rule.batched(call.batch, inputs)
     outs = [Struct((*call.batch, *out.shape), out.dtype) for out in call.outs]

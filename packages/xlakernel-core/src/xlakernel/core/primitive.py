@@ -147,14 +147,19 @@ class OperatorPrimitive(Primitive):
         results = super().bind(*vary_alike(ins), outs=structs, dispatch=dispatch, static=static)  # type: ignore[no-untyped-call]
         return list(results)
 
+    def rule_of(self, params: Mapping[str, Any]) -> ShardingRule | None:
+        """Return the sharding rule of a call with these parameters, batch dimensions included; None if it has none."""
+        rule = self._rule(dict(params["static"].items))
+        return None if rule is None else rule.under(params["dispatch"].mapped)
+
     def forget(self) -> None:
         """Compile anew what was compiled for calls outside of any program."""
         self._jitted.cache_clear()
         OperatorPrimitive.generation += 1
 
     def _abstract_eval(self, *ins: Any, outs: tuple[Struct, ...], dispatch: Dispatch, static: Static) -> Any:
-        rule = self._rule(dict(static.items))
-        specs = [None] * len(outs) if rule is None else rule.under(dispatch.mapped).result_specs(ins)
+        rule = self.rule_of({"static": static, "dispatch": dispatch})
+        specs = [None] * len(outs) if rule is None else rule.result_specs(ins)
         shapes = [(*dispatch.batch, *out.shape) for out in outs]
         avals = [result_aval(s, out.dtype, ins, spec) for s, out, spec in zip(shapes, outs, specs, strict=True)]
         return avals, self._effects

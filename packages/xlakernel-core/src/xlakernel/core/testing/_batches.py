@@ -11,7 +11,7 @@ import numpy as np
 
 from ._calls import stack
 from ._compare import compare, named_leaves
-from ._report import CheckFailure, NotApplicable
+from ._report import CheckFailure, NotTried
 from ._subject import Pick, Subject
 
 OUTER, INNER = 2, 3
@@ -44,7 +44,7 @@ def check_last_axis(subject: Subject) -> None:
 def check_nested(subject: Subject) -> None:
     """Two levels, where in turn each input is unbatched in one of them and another input in the other."""
     count = len(subject.inputs)
-    _whole_picks(subject, 1)
+    _check_distinct(subject, _loop(subject, _whole_picks(subject, INNER), (INNER,)))
     cells = list(itertools.product(range(OUTER), range(INNER)))
     for outer_only in range(count):
         inner_only = (outer_only + 1) % count  # with one input: that one, in both levels
@@ -99,7 +99,7 @@ def check_sizes(subject: Subject) -> None:
 
 def _whole_picks(subject: Subject, size: int) -> list[Pick]:
     if not subject.inputs:
-        raise NotApplicable("there are no inputs to batch")
+        raise NotTried("there are no inputs to batch")
     return [subject.every(number) for number in range(size)]
 
 
@@ -113,7 +113,7 @@ def _check_distinct(subject: Subject, expected: Any) -> None:
     leaves = [leaf for leaf in jax.tree.leaves(expected) if leaf.size]
     if leaves and all(np.array_equal(leaf, np.broadcast_to(leaf[:1], leaf.shape), equal_nan=leaf.dtype.kind in "fc")
                       for leaf in leaves):  # fmt: skip
-        raise CheckFailure(
-            "every slice of the batch has the same result, so that mixed-up slices would not show. Give further "
-            "arguments of the same shapes and dtypes: samples=[(x2, y2), (x3, y3)]."
+        raise NotTried(
+            "every slice of the batch has the same result, so that mixed-up slices would not show",
+            "give further arguments of the same shapes and dtypes, samples=[(x2, y2), (x3, y3)]",
         )

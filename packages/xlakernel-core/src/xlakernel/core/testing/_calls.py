@@ -13,21 +13,25 @@ import jax.numpy as jnp
 import numpy as np
 
 from ._compare import compare, compare_bits, named_leaves
-from ._report import CheckFailure, NotApplicable
+from ._report import CheckFailure, NotTried
 from ._subject import Array, Subject
 
 THREADS = 8
 CALLS = 20  # of each thread
 
 
-def check_eager(subject: Subject) -> str:
-    """Outside any transformation the values are those of the reference; without one, it runs."""
+def check_eager(subject: Subject) -> None:
+    """Outside any transformation the values are those of the reference."""
     results = subject.function(*subject.arrays())
     for name, result in named_leaves(results):
         if not isinstance(result, jax.Array):
             raise CheckFailure(f"{name} is of type {type(result).__name__}, expected a jax.Array.")
+    if subject.reference is None:
+        raise NotTried(
+            "it runs, and nothing is known of its values: the other checks compare them with this call's",
+            "give reference=, a function that computes what they should be",
+        )
     compare(results, subject.single(subject.every(0)), subject.tolerance)
-    return "" if subject.reference else "no reference: compared with itself"
 
 
 def check_jit(subject: Subject) -> None:
@@ -61,6 +65,9 @@ def _unused_donations() -> Iterator[None]:
 
 def check_written(subject: Subject) -> None:
     """Every element of every output is written: results in memory that held zeros or sevens are the same bits."""
+    if not jax.tree.leaves(jax.eval_shape(subject.function, *subject.arrays())):
+        raise NotTried("there are no outputs to write")
+    kept: list[str] = []
     for inputs in (subject.inputs, *subject.zero_size):
         arrays = subject.arrays(inputs)
         structs = jax.tree.leaves(jax.eval_shape(subject.function, *arrays))
@@ -71,12 +78,19 @@ def check_written(subject: Subject) -> None:
             memory = [jnp.full(out.shape, fill, out.dtype) for out in structs]
             with _unused_donations():
                 results.append(jax.tree.map(np.asarray, program(memory, *arrays)))
+            kept += [f"{m.dtype}{list(m.shape)}" for m in memory if m.size and not m.is_deleted()]
         why = "It is what was in memory before (the kernel does not write it), or the kernel is not deterministic."
         compare_bits(*results, what="two equal calls differ: ", why=why)
+    if kept:
+        raise NotTried(
+            f"JAX gave outputs other memory than that which was filled before: {', '.join(dict.fromkeys(kept))}"
+        )
 
 
 def check_inputs_kept(subject: Subject) -> None:
     """The caller's arrays are as they were, also with donation of others of the same values."""
+    if not subject.inputs:
+        raise NotTried("there are no inputs to keep")
     arrays, results = subject.arrays(), None
     for how, call in (("eager", subject.function), ("under jit", jax.jit(subject.function))):
         results = jax.block_until_ready(call(*arrays))
@@ -91,7 +105,7 @@ def check_inputs_kept(subject: Subject) -> None:
 def check_zero_size(subject: Subject) -> None:
     """Arguments with an extent of 0 work, eager, under jit and in a batch."""
     if not subject.zero_size:
-        raise NotApplicable("no zero_size= arguments were given")
+        raise NotTried("there are no arguments with an extent of 0", "give some, such as zero_size=[(jnp.zeros(0),)]")
     for inputs in subject.zero_size:
         what = f"inputs {', '.join(str(list(x.shape)) for x in inputs)}: "
         expected = subject.expected(inputs)

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..errors import DifferentiationError
 from ._compare import RTOL, Tolerance, compare, epsilon, is_inexact
-from ._report import CheckFailure, NotApplicable
+from ._report import CheckFailure, NotTried
 from ._subject import Array, NotWideError, Subject, evaluate_wide
 
 _SMALL = 64  # inputs of up to this many elements are checked element by element
@@ -63,7 +63,7 @@ def check_forward(subject: Subject) -> str:
         _check_forward(problem, "")
     except DifferentiationError as error:
         if _has_reverse(problem):
-            raise NotApplicable(_first_sentence(error)) from error
+            raise NotTried(_first_sentence(error), "give the kernel jvp= or reference=") from error
         raise
     if subject.grad_order > 1:
         _check_forward(_derived(subject, problem, _pushed), "second order: ")
@@ -118,11 +118,11 @@ def check_vmap_of_grad(subject: Subject) -> None:
 
 def _first_problem(subject: Subject) -> _Problem:
     if not subject.inexact:
-        raise NotApplicable("no input is of a floating-point dtype")
+        raise NotTried("no input is of a floating-point dtype")
     inputs = subject.inputs
     kept = [is_inexact(y.dtype) for y in jax.tree.leaves(jax.eval_shape(subject.function, *inputs))]
     if not any(kept):
-        raise NotApplicable("no output is of a floating-point dtype")
+        raise NotTried("no output is of a floating-point dtype")
 
     def restricted(function: Callable[..., Any]) -> Function:
         def of_inexact(*xs: Any) -> list[Any]:

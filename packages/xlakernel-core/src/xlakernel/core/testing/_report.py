@@ -9,8 +9,16 @@ class CheckFailure(Exception):
     """A check found something wrong; the message says what."""
 
 
-class NotApplicable(Exception):
-    """A check has nothing to try on this kernel; the message says why."""
+class NotTried(Exception):
+    """A check could not try what it is about.
+
+    Attributes:
+      advice: what would try it; empty if nothing does.
+    """
+
+    def __init__(self, reason: str, advice: str = "") -> None:
+        super().__init__(reason)
+        self.advice = advice
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,10 +27,10 @@ class Outcome:
 
     Attributes:
       check: its name.
-      outcome: ``"passed"``, ``"failed"``, ``"skipped"`` (the user's wish), ``"not applicable"``, or ``"not run"``
-        (another check found the cause already).
-      detail: what is wrong, or the reason.
-      advice: what to try next, if it failed; empty if the kernel raised an exception, which says more.
+      outcome: ``"passed"``, ``"failed"`` or ``"not tried"``.
+      detail: what is wrong, why it was not tried, or what was tried.
+      advice: what to do next if it failed, empty if the kernel raised an exception, which says more; what would try it
+        if it was not tried.
     """
 
     check: str
@@ -44,33 +52,52 @@ class KernelReport:
     outcomes: tuple[Outcome, ...]
 
     @property
+    def passed(self) -> tuple[Outcome, ...]:
+        """The checks that passed."""
+        return self._of("passed")
+
+    @property
     def failed(self) -> tuple[Outcome, ...]:
         """The checks that failed."""
-        return tuple(outcome for outcome in self.outcomes if outcome.outcome == "failed")
+        return self._of("failed")
+
+    @property
+    def not_tried(self) -> tuple[Outcome, ...]:
+        """The checks of which nothing is known."""
+        return self._of("not tried")
+
+    def _of(self, kind: str) -> tuple[Outcome, ...]:
+        return tuple(outcome for outcome in self.outcomes if outcome.outcome == kind)
 
     def __getitem__(self, check: str) -> Outcome:
         return next(outcome for outcome in self.outcomes if outcome.check == check)
 
     @property
-    def ran(self) -> int:
-        """How many checks passed or failed."""
-        return sum(outcome.outcome in ("passed", "failed") for outcome in self.outcomes)
+    def summary(self) -> str:
+        """How many checks have which outcome."""
+        counts = f"{len(self.passed)} passed, {len(self.failed)} failed, {len(self.not_tried)} not tried"
+        return f"{self.kernel}: of {len(self.outcomes)} checks {counts}."
 
     def __str__(self) -> str:
-        rows = [("check", "outcome", "detail"), *((o.check, o.outcome, o.detail) for o in self.outcomes)]
+        details = [o.detail if o.outcome != "not tried" else _why(o) for o in self.outcomes]
+        shown = zip(self.outcomes, details, strict=True)
+        rows = [("check", "outcome", "detail"), *((o.check, o.outcome, detail) for o, detail in shown)]
         first, second = (max(len(row[i]) for row in rows) + 2 for i in (0, 1))
-        lines = [f"{a:<{first}}{b:<{second}}{c}".rstrip() for a, b, c in rows]
-        if not self.ran:
-            lines.append(f"0 of {len(self.outcomes)} checks ran")
-        return "\n".join(lines)
+        return "\n".join([*(f"{a:<{first}}{b:<{second}}{c}".rstrip() for a, b, c in rows), self.summary])
 
     def explain(self) -> str:
-        """Return every failed check with its detail and what to try next."""
-        lines = [f"{self.kernel}: {len(self.failed)} of {len(self.outcomes)} checks failed."]
+        """Return the summary, every failed check with what to do next, and those that were not tried."""
+        lines = [self.summary]
         for outcome in self.failed:
             lines.append(f"  {outcome.check}: {outcome.detail}")
             if outcome.advice:
                 lines.append(f"    next: {outcome.advice}")
-        if others := [outcome.check for outcome in self.outcomes if outcome.outcome == "not run"]:
-            lines.append(f"  not run, or failed by the same: {', '.join(others)}")
+        reasons: dict[str, list[str]] = {}
+        for outcome in self.not_tried:
+            reasons.setdefault(_why(outcome), []).append(outcome.check)
+        lines += [f"  not tried: {', '.join(checks)}: {why}" for why, checks in reasons.items()]
         return "\n".join(lines)
+
+
+def _why(outcome: Outcome) -> str:
+    return f"{outcome.detail}; to try it, {outcome.advice}" if outcome.advice else outcome.detail

@@ -13,9 +13,8 @@ from .._compat import varying_axes
 from ._artifact import save
 from ._child import DEVICES
 from ._compare import compare
-from ._report import CheckFailure, NotApplicable
-from ._splits import check_splits
-from ._subject import Array, Subject
+from ._report import CheckFailure, NotTried
+from ._subject import Array, Subject, devices_of
 
 _AXIS = "devices"
 
@@ -65,25 +64,22 @@ def check_export(subject: Subject) -> str:
 
 
 def check_sharding(subject: Subject) -> str:
-    """Each device computes its slice: on the devices here, and if there is one only, on four in a new process.
-
-    Inside `jax.shard_map` no sharding rule is asked, so that inputs are split without it as well, on the devices here.
-    """
+    """Each device computes its slice in `jax.shard_map`: on the devices here, or on four CPUs in a new process."""
     if not subject.inputs:
-        raise NotApplicable("there are no inputs to shard")
-    device = next(iter(subject.arrays()[0].devices()))
-    devices = jax.local_devices(backend=device.platform)
+        raise NotTried("there are no inputs to shard")
+    devices = devices_of(subject)
 
     def here(inputs: Sequence[Any], whole: Sequence[int], explicit: bool) -> Any:
         return run_sharded(subject.function, inputs, whole, explicit, devices, check_results=True)
 
     _check_programs(subject, here, len(devices))
-    remark = check_splits(subject, devices)
-    if len(devices) > 1 or device.platform != "cpu":
-        return f"on {len(devices)} {device.platform} device{'s' * (len(devices) > 1)}; {remark}"
+    if len(devices) > 1:
+        return f"on {len(devices)} {devices[0].platform} devices"
+    if devices[0].platform != "cpu":
+        raise NotTried(f"there is one {devices[0].platform} device, on which it is right", "use several of them")
     artifact = save(subject.function, subject.inputs)
     _check_programs(subject, lambda *call: subject.child.ask("shard", artifact, *call), DEVICES)
-    return f"traced here, and run on {DEVICES} devices in a new process; {remark}"
+    return f"traced here, and run on {DEVICES} devices in a new process"
 
 
 def _check_programs(subject: Subject, run: Callable[..., Any], devices: int) -> None:

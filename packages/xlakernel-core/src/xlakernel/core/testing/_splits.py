@@ -1,4 +1,4 @@
-"""A kernel under plain `jax.jit` with inputs that are split over devices, where JAX asks its sharding rule."""
+"""Sharding rules: under plain `jax.jit` with inputs that are split over devices, or part by part on one device."""
 
 from __future__ import annotations
 
@@ -9,19 +9,28 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from ._compare import compare
-from ._report import CheckFailure
-from ._subject import Subject
+from ._parts import check_parts
+from ._report import CheckFailure, NotTried
+from ._subject import Subject, devices_of
 
 _AXIS = "devices"
 _ADVICE = "If the kernel has a sharding_rule, bracket the factor that it needs whole."
 _HOW = {"cpu": 'call jax.config.update("jax_num_cpu_devices", 4) before JAX starts'}
 
 
-def check_splits(subject: Subject, devices: Sequence[jax.Device]) -> str:
-    """Split each dimension of each input in turn, over as many devices as divide it; return what was tried."""
+def check_splits(subject: Subject) -> str:
+    """What the rules say of a call that is split is true."""
+    if not subject.inputs:
+        raise NotTried("there are no inputs to split")
+    devices = devices_of(subject)
+    if len(devices) > 1:
+        return _split_inputs(subject, devices)
     platform = devices[0].platform
-    if len(devices) < 2:
-        return f"sharding rules not tried on one device: {_HOW.get(platform, f'use several {platform} devices')}"
+    return check_parts(subject, _HOW.get(platform, f"use several {platform} devices"))
+
+
+def _split_inputs(subject: Subject, devices: Sequence[jax.Device]) -> str:
+    """Split each dimension of each input in turn, over as many devices as divide it; return what was tried."""
     jitted, expected = jax.jit(subject.function), subject.single(subject.every(0))
     tried, left = 0, []
     for number, dimension, extent in _dimensions(subject):
@@ -40,8 +49,13 @@ def check_splits(subject: Subject, devices: Sequence[jax.Device]) -> str:
         except CheckFailure as failure:
             raise CheckFailure(f"{failure} {_ADVICE}") from None
         tried += 1
-    remark = f"split along {tried} dimension{'s' * (tried != 1)} of the inputs"
-    return remark + (f", but not along {', '.join(left)}, which 2 to {len(devices)} do not divide" if left else "")
+    undivided = f"not along {', '.join(left)}, which 2 to {len(devices)} do not divide"
+    if not tried:  # no extent that the devices could share
+        return check_parts(subject, "give inputs whose extents the number of devices divides")
+    where = f"on {len(devices)} {devices[0].platform} devices"
+    return (
+        f"{where}, split along {tried} dimension{'s' * (tried != 1)} of the inputs{f', but {undivided}' * bool(left)}"
+    )
 
 
 def _dimensions(subject: Subject) -> Iterator[tuple[int, int, int]]:

@@ -92,6 +92,12 @@ class Subject:
                 ) from error
 
 
+def devices_of(subject: Subject) -> list[jax.Device]:
+    """Return the devices of the platform that arrays are put on."""
+    device = next(iter(subject.arrays()[0].devices()))
+    return jax.local_devices(backend=device.platform)
+
+
 class NotWideError(Exception):
     """A function raised when it was given double precision."""
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 import jax
 
 from ..errors import DifferentiationError, MissingDependencyError
-from . import _batches, _calls, _derivatives, _sharding
-from ._report import CheckFailure, NotApplicable, Outcome
+from . import _batches, _calls, _derivatives, _sharding, _splits
+from ._report import CheckFailure, NotTried, Outcome
 from ._subject import Subject
 
 
@@ -62,11 +62,16 @@ CHECKS = {
         Check("threads", "threads", _calls.check_threads, "keep all scratch memory inside the kernel."),
         Check("export", "export", _sharding.check_export, "define the kernel at the top of a module that imports."),
         Check(
-            "sharding",
+            "shard_map",
             "sharding",
             _sharding.check_sharding,
-            "see that results vary over the mesh axes of the inputs, that sharding_rule says which extents the kernel "
-            "needs whole, and that the kernel exports.",
+            "see that results vary over the mesh axes of the inputs, and that the kernel exports.",
+        ),
+        Check(
+            "sharding_rule",
+            "sharding",
+            _splits.check_splits,
+            "bracket the factors of sharding_rule that the kernel needs whole.",
         ),
     )
 }
@@ -79,6 +84,8 @@ NAMES = sorted({*CHECKS, *(check.family for check in CHECKS.values())})
 _FIRST = ("eager", "written", "inputs_kept")
 # Whose exceptions are of the transformation as well as of the kernel, so that their advice may help.
 _RAISE_THEMSELVES = ("grad", "export", "sharding")
+# Whose own work needs packages that a kernel does without.
+_NEED_PACKAGES = ("export", "sharding")
 _RAISED = "raised "
 
 
@@ -88,32 +95,33 @@ def run_check(check: Check, subject: Subject) -> Outcome:
         return Outcome(check.name, "passed", check.run(subject) or "")
     except CheckFailure as failure:
         return Outcome(check.name, "failed", str(failure), check.advice)
-    except NotApplicable as reason:
-        return Outcome(check.name, "not applicable", str(reason))
+    except NotTried as reason:
+        return Outcome(check.name, "not tried", str(reason), reason.advice)
     except DifferentiationError as error:
         return Outcome(check.name, "failed", f"there is no derivative: {error}", _GRAD)
     except jax.errors.JaxRuntimeError as error:  # the kernel's own
         return Outcome(check.name, "failed", f"{_RAISED}{type(error).__name__}: {error}")
     except Exception as error:  # noqa: BLE001 - whatever a kernel raises is a finding
-        helps = check.family in _RAISE_THEMSELVES and not isinstance(error, MissingDependencyError)
-        advice = check.advice if helps else ""  # what is missing comes with the command that installs it
+        if isinstance(error, MissingDependencyError) and check.family in _NEED_PACKAGES:
+            return Outcome(check.name, "not tried", str(error))  # it comes with the command that installs it
+        advice = check.advice if check.family in _RAISE_THEMSELVES else ""
         return Outcome(check.name, "failed", f"{_RAISED}{type(error).__name__}: {error}", advice)
 
 
 def run_all(subject: Subject, skipped: Mapping[str, str]) -> tuple[Outcome, ...]:
     """Run every check but those in *skipped*, which maps names to reasons; tell one cause once."""
-    found = {name: Outcome(name, "skipped", reason) for name, reason in skipped.items()}
+    found = {name: Outcome(name, "not tried", f"skipped: {reason}") for name, reason in skipped.items()}
     for name in (*_FIRST, *(name for name in CHECKS if name not in _FIRST)):
         if name in found:
             continue
         causes = [first for first in _FIRST if first in found and found[first].outcome == "failed"]
         wrong = [first for first in causes if not found[first].detail.startswith(_RAISED)]
         if wrong and (name not in _FIRST or "written" in wrong):  # what is not written differs from call to call
-            found[name] = Outcome(name, "not run", f"see {wrong[-1]}: the kernel itself is wrong")
+            found[name] = Outcome(name, "not tried", f"see {wrong[-1]}: the kernel itself is wrong")
             continue
         outcome = run_check(CHECKS[name], subject)
         same = next((first for first in causes if _is_raised_by(found[first], outcome)), None)
-        found[name] = Outcome(name, "not run", f"see {same}: it raises the same") if same else outcome
+        found[name] = Outcome(name, "not tried", f"see {same}: it raises the same") if same else outcome
     return tuple(found[name] for name in CHECKS)
 
 
