@@ -14,8 +14,11 @@ import jax
 #   that is registered there gets them.
 # effects: an effect keeps a call whose results nobody uses from being removed. The public `jax.ffi.ffi_call` has the
 #   same need and answers it with a private class; JAX has no public way to define one.
-# sharding_impls: XLA may ask to split a call whose arrays belong to no mesh; the sharding for these is not public.
-from jax._src import core, dispatch, effects, sharding_impls
+# lib.xla_client, xla_bridge: how an array is split is known to XLA's partitioner alone, which asks about an operation by
+#   its name; `jax.experimental.custom_partitioning` has one name, under which programs are not cached nor exported.
+# sharding_impls: a program for several devices shows in its lowering's context. And XLA may ask to split a call whose arrays belong to no mesh; the sharding for these is not public.
+from jax._src import core, dispatch, effects, sharding_impls, xla_bridge
+from jax._src.lib import xla_client
 from jax.interpreters import batching
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec, get_abstract_mesh, use_abstract_mesh
 
@@ -161,6 +164,27 @@ def jit_alone(run: Callable[..., Any], name: str) -> Callable[..., Any]:
 def require_devices(primitive: Any) -> None:
     """Let JAX know the devices when it lowers *primitive*, as its own `custom_partitioning` asks for itself."""
     dispatch.prim_requires_devices_during_lowering.add(primitive)
+
+
+def is_partitioned(context: Any) -> bool:
+    """Whether a program that is being lowered is one that XLA splits over several devices."""
+    axes = context.module_context.axis_context
+    return isinstance(axes, sharding_impls.ShardingContext) and axes.num_devices > 1
+
+
+def register_partitioner(target: str, partition: Callable[..., Any]) -> None:
+    """Have XLA's partitioner, on every platform, ask *partition* about calls of *target*; the results are not split."""
+    keywords = {
+        "name": target,
+        "prop_user_sharding": lambda sharding, *_: sharding,
+        "partition": partition,
+        "infer_sharding_from_operands": lambda *_: sharding_impls.replicated_hlo_sharding,
+        "can_side_effecting_have_replicated_sharding": True,
+    }
+    xla_client.register_custom_call_partitioner(**keywords)
+    xla_bridge.register_plugin_callbacks(
+        lambda **c_api: xla_client.register_custom_call_partitioner(**keywords, **c_api)
+    )
 
 
 def replicated(sharding: Any) -> Any:

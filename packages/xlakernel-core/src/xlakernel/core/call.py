@@ -20,8 +20,10 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import AxisType, get_abstract_mesh
 
-from ._compat import NativeCallEffect, jit_alone, require_devices, result_aval, vary_alike
+from ._compat import NativeCallEffect, is_partitioned, jit_alone, require_devices, result_aval, vary_alike
+from .config import is_exporting
 from .errors import DifferentiationError, PlatformError, VmapMethodError
+from .gathered import watch
 from .sharding import ShardingRule, may_split, partitioned
 from .specs import Struct, has_several_devices, is_smooth
 from .transforms.declaration import WAYS
@@ -177,6 +179,8 @@ def _lower(context: Any, *operands: Any, call: NativeCall, platform: str) -> Any
             f"{platform}. Move its inputs with jax.device_put(x, jax.devices({call.kernel.platforms[0]!r})[0]), or "
             "give an XLACustomKernel one kernel for each platform."
         )
+    if call.sharding_rule is None and is_partitioned(context) and not is_exporting():
+        watch(context, operands, str(call))
     kernel = call.kernel.on(platform)
     levels = len(call.batch) if kernel.takes_batches else 0
     skipped = len(call.batch) - levels

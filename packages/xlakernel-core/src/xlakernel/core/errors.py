@@ -121,6 +121,10 @@ class AutoBackendWarning(UserWarning):
     """``backend="auto"`` takes the default because nothing was measured, or cannot keep on disk what was."""
 
 
+class GatheredOperandsWarning(UserWarning):
+    """A call without a sharding rule has operands that are split over devices: each device gathers all of them."""
+
+
 class DeviceError(XLAKernelError, RuntimeError):
     """There is no GPU, no driver for it, or the driver refused a request."""
 

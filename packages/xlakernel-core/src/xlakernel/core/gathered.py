@@ -1,0 +1,104 @@
+"""The warning about calls without a sharding rule whose operands are split over devices.
+
+How XLA splits an array is known when it partitions a program, which is after tracing and lowering. So a program for
+several devices has, beside each such call, an operation of ours on the call's operands, which the partitioner asks about
+by name and removes. It refers to nothing in this process: the program is found again in JAX's persistent cache.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from ._compat import register_partitioner
+from .errors import GatheredOperandsWarning
+
+_TARGET = "xlakernel_operands"
+_places: dict[str, tuple[str, int]] = {}  # of the calls that are watched, by the kernel's name
+_warned: set[str] = set()
+
+
+def watch(context: Any, operands: Sequence[Any], kernel: str) -> None:
+    """Warn, once for each *kernel*, if XLA splits one of a call's *operands* over devices.
+
+    Args:
+      context: JAX's context of the lowering of the call.
+      operands: its operands.
+      kernel: the kernel's name.
+    """
+    chosen = [i for i, aval in enumerate(context.avals_in) if aval.shape]
+    if not chosen:
+        return
+    _register()
+    _places.setdefault(kernel, _place_of_call())
+    flag = jax.core.ShapedArray((), np.dtype(bool))
+    context = context.replace(avals_in=[context.avals_in[i] for i in chosen], avals_out=[flag])
+    rule = jax.ffi.ffi_lowering(_TARGET, has_side_effect=True)
+    rule(context, *(operands[i] for i in chosen), kernel=kernel.encode().hex())
+
+
+@functools.cache
+def _register() -> None:
+    register_partitioner(_TARGET, _partition)
+
+
+def _partition(shapes: Sequence[Any], shardings: Sequence[Any], _: Any, result: Any, config: Any) -> Any:
+    """Look at how the operands are split, and return a program that computes the unused result."""
+    text = config.decode() if isinstance(config, bytes) else config
+    found = re.search(r'"([0-9a-f]*)"', text)
+    if not all(sharding.is_replicated() or sharding.is_manual() for sharding in shardings) and found is not None:
+        _warn(bytes.fromhex(found[1]).decode())
+    local = [sharding.tile(shape) for shape, sharding in zip(shapes, shardings, strict=True)]
+    inputs = ", ".join(f"%arg{i}: {_type_of(shape)}" for i, shape in enumerate(local))
+    body = "%0 = stablehlo.constant dense<false> : tensor<i1> return %0 : tensor<i1>"
+    program = f"module {{ func.func public @main({inputs}) -> tensor<i1> {{ {body} }} }}"
+    return program.encode(), shardings, result
+
+
+def _type_of(shape: Any) -> str:
+    """Return the type of an array of XLA's in MLIR's words."""
+    dtype = np.dtype(shape.numpy_dtype())
+    name = dtype.name
+    if dtype.kind == "b":
+        element = "i1"
+    elif dtype.kind == "c":
+        element = f"complex<f{dtype.itemsize * 4}>"
+    else:
+        for words, short in (("uint", "ui"), ("int", "i"), ("bfloat", "bf"), ("float", "f")):
+            if name.startswith(words):
+                element = short + name.removeprefix(words).upper()
+                break
+    return f"tensor<{''.join(f'{n}x' for n in shape.dimensions())}{element}>"
+
+
+def _warn(kernel: str) -> None:
+    if kernel in _warned:
+        return
+    _warned.add(kernel)
+    file, line = _places.get(kernel, (__file__, 0))
+    message = (
+        f"{kernel}: its operands are split over devices and it has no sharding rule, so each device gathers all of them "
+        'and runs the whole call. Give it sharding_rule= (an operator: def_sharding_rule), such as "i j, j -> i", or call '
+        'it inside jax.shard_map. A rule with all factors in brackets, "[i] -> [i]", declares that it needs them whole.'
+    )
+    warnings.warn_explicit(message, GatheredOperandsWarning, file, line)
+
+
+def _place_of_call() -> tuple[str, int]:
+    """Return file and line of the innermost frame that is neither JAX's nor ours; XLA partitions in other threads."""
+    ours = os.path.dirname(os.path.dirname(__file__)) + os.sep
+    frame: Any = sys._getframe(1)
+    while frame.f_back is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith((ours, os.path.dirname(jax.__file__) + os.sep)) and os.path.exists(file):
+            break
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
