@@ -316,6 +316,8 @@ def test_a_mesh_of_one_device_and_of_some(make_mesh, put):
 # Without a rule, and without a mesh
 
 
+# With no rule they are gathered, which is what the test is about.
+@pytest.mark.filterwarnings("ignore::xlakernel.core.errors.GatheredOperandsWarning")
 @pytest.mark.parametrize("spec", TWO, ids=str)
 def test_a_call_without_a_rule_gathers_its_inputs(make_mesh, put, spec):
     mesh = make_mesh(a=2, b=2)

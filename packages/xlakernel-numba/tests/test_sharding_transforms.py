@@ -384,6 +384,8 @@ def weigh_as(kind, way):
     return lambda x, y: op(x, y, outs=[jax.ShapeDtypeStruct(x.shape, x.dtype)])[0]
 
 
+# With no rule they are gathered, which is what the test is about.
+@pytest.mark.filterwarnings("ignore::xlakernel.core.errors.GatheredOperandsWarning")
 @pytest.mark.parametrize("jit", [lambda f: f, jax.jit], ids=["eager", "jit"])
 @pytest.mark.parametrize("way", WEIGH)
 @pytest.mark.parametrize("kind", ["kernel", "operator"])
@@ -406,6 +408,8 @@ def test_derivatives_of_a_batch_without_a_rule_on_an_explicit_mesh(make_mesh, pu
                     close(tangent, 3 * weigh_in_jax(x, y), rtol=1e-4)
 
 
+# With no rule they are gathered, which is what the test is about.
+@pytest.mark.filterwarnings("ignore::xlakernel.core.errors.GatheredOperandsWarning")
 def test_a_batch_of_calls_in_a_row_without_a_rule_on_an_explicit_mesh(make_mesh, put):
     """The second call has one operand whose batch is split, and one whose is not."""
     mesh = make_mesh("Explicit", a=4)
@@ -425,6 +429,8 @@ def test_a_loop_over_explicit_types(make_mesh, put):
         assert spec_of(out) == ("a",)
 
 
+# With no rule they are gathered, which is what the test is about.
+@pytest.mark.filterwarnings("ignore::xlakernel.core.errors.GatheredOperandsWarning")
 def test_a_call_without_a_rule_on_an_explicit_mesh(make_mesh, put):
     mesh = make_mesh("Explicit", a=4)
     plain = numba_kernel(cumsum, outs=same_as_first)

@@ -14,9 +14,10 @@ import jax
 #   that is registered there gets them.
 # effects: an effect keeps a call whose results nobody uses from being removed. The public `jax.ffi.ffi_call` has the
 #   same need and answers it with a private class; JAX has no public way to define one.
-# lib.xla_client, xla_bridge: how an array is split is known to XLA's partitioner alone, which asks about an operation by
-#   its name; `jax.experimental.custom_partitioning` has one name, under which programs are not cached nor exported.
-# sharding_impls: a program for several devices shows in its lowering's context. And XLA may ask to split a call whose arrays belong to no mesh; the sharding for these is not public.
+# lib.xla_client, xla_bridge: how an array is split is known to XLA's partitioner alone, which asks about operations by
+#   name; programs with the one name that is public, of `jax.experimental.custom_partitioning`, are not cached.
+# sharding_impls: whether a program is for several devices shows in the context of its lowering. And XLA may ask to
+#   split a call whose arrays belong to no mesh; the sharding for these is not public.
 from jax._src import core, dispatch, effects, sharding_impls, xla_bridge
 from jax._src.lib import xla_client
 from jax.interpreters import batching

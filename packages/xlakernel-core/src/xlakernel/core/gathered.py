@@ -1,7 +1,7 @@
 """The warning about calls without a sharding rule whose operands are split over devices.
 
 How XLA splits an array is known when it partitions a program, which is after tracing and lowering. So a program for
-several devices has, beside each such call, an operation of ours on the call's operands, which the partitioner asks about
+several devices has an operation of ours beside each such call, on the call's operands, which the partitioner asks about
 by name and removes. It refers to nothing in this process: the program is found again in JAX's persistent cache.
 """
 
@@ -85,9 +85,10 @@ def _warn(kernel: str) -> None:
     _warned.add(kernel)
     file, line = _places.get(kernel, (__file__, 0))
     message = (
-        f"{kernel}: its operands are split over devices and it has no sharding rule, so each device gathers all of them "
-        'and runs the whole call. Give it sharding_rule= (an operator: def_sharding_rule), such as "i j, j -> i", or call '
-        'it inside jax.shard_map. A rule with all factors in brackets, "[i] -> [i]", declares that it needs them whole.'
+        f"{kernel}: its operands are split over devices and it has no sharding rule, so each device gathers all of "
+        "them and runs the whole call. Give it sharding_rule= (an operator: def_sharding_rule), such as "
+        '"i j, j -> i", or call it inside jax.shard_map. A rule with all factors in brackets, "[i] -> [i]", declares '
+        "that the kernel needs them whole."
     )
     warnings.warn_explicit(message, GatheredOperandsWarning, file, line)
 

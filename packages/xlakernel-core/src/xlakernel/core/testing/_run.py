@@ -34,16 +34,16 @@ def check_kernel(
 
     It is called eagerly and under ``jit``, in batches (``vmap`` along the first and the last axis, nested with each
     input unbatched in turn, of 0 and of 1), in loops and branches, from eight threads at once, inside ``shard_map``,
-    with each input split along each of its dimensions (where there are several devices; on the CPU,
-    ``jax.config.update("jax_num_cpu_devices", 4)`` before JAX starts makes some), and in a new process that knows
-    only its artifact; its derivatives of both modes are compared with finite differences; it must write all of its
+    with each input split along each of its dimensions (on one device: part by part, as its sharding rule says; on the
+    CPU, ``jax.config.update("jax_num_cpu_devices", 4)`` before JAX starts makes several), and in a new process that
+    knows only its artifact; its derivatives of both modes are compared with finite differences; it must write all of its
     outputs and leave its inputs alone.
 
     Args:
       fn: a function of arrays that returns a pytree of arrays: a wrapped kernel, or an operator in a lambda.
       *args: arrays, or pytrees of them, to call it on. Small ones do; a few different values are better than zeros.
       reference: what *fn* should compute, in plain JAX or NumPy. It is given double precision where it takes it.
-        Without it a call is compared with the same call done otherwise, and nobody knows whether both are wrong.
+        Without it ``"eager"`` is not tried, and a call is compared with the same call done otherwise.
       static: keyword arguments for *fn* and *reference*.
       samples: further argument lists, of the shapes and dtypes of *args*; batches and threads use them. Batches mix
         them: each input of one must go with the others of another. Left out, they are made from *args* by scaling
@@ -56,9 +56,9 @@ def check_kernel(
       grad_order: 2: also the derivative of the derivative.
 
     Returns:
-      What came of each check; it prints as a table. If a single call is wrong, writes too little or changes its
-      inputs, only that is told, and all other checks that are done are ``"not run"``; nor does a check that raises
-      what a single call raises tell it again.
+      What came of each check, ``"passed"``, ``"failed"`` or ``"not tried"``; it prints as a table whose last line counts
+      the three. If a single call is wrong, writes too little or changes its inputs, only that is reported, and all
+      other checks are not tried; nor does a check that raises what a single call raises report it again.
 
     Raises:
       KernelCheckError: if any check failed; the message lists all of them, with what to try next.
