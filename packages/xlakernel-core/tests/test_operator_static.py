@@ -109,3 +109,22 @@ def test_a_static_keyword_of_a_differentiated_operator_may_have_any_name(op, nam
     assert jax.jvp(apply, (X,), (jnp.ones(3),))[1].tolist() == [3, 3, 3]
     apply = functools.partial(op, outs=Struct((), jnp.float32), **{name: 3})
     assert jax.vmap(jax.grad(apply))(X).tolist() == [3, 3, 3]
+
+
+NAMES = (
+    *("args", "attributes", "axes", "call", "context", "cotangents", "ctx", "fn", "function", "ins", "kernel", "kwargs"),
+    *("name", "op", "operands", "params", "platform", "primals", "self", "static", "tangents", "who"),
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_keyword_may_have_any_name(new_operator, name):
+    """Functions of ours and of JAX's that keywords pass through have parameters, which may not meet them."""
+    op = new_operator()
+    op.def_jax_kernel(lambda outs, **static: lambda x: static[name] * x)
+    op.def_vjp(lambda primals, results, cotangents, /, **static: static[name] * cotangents)
+    op.def_call(lambda x, **static: op(x, outs=x, **static))
+    assert op.call(X, **{name: 3}).tolist() == [0, 3, 6]
+    back = jax.grad(lambda x: op(x, outs=x, **{name: 3}).sum())
+    assert back(X).tolist() == [3, 3, 3]
+    assert jax.vmap(back)(X[None]).tolist() == [[3, 3, 3]]

@@ -13,7 +13,8 @@ import pytest
 from numba.extending import overload
 from numpy.testing import assert_array_equal
 
-from xlakernel.core.errors import ArityError, StaticArgumentError, XLAKernelError
+from xlakernel.core import debug_mode
+from xlakernel.core.errors import ArityError, KernelTypeError, StaticArgumentError, XLAKernelError
 from xlakernel.numba import numba_kernel
 
 Struct = jax.ShapeDtypeStruct
@@ -200,3 +201,38 @@ def test_unknown_missing_and_doubled_names(run_axpy):
         run_axpy(X, X, x=1, alpha=2)
     with pytest.raises(XLAKernelError, match="'x' is"):
         run_axpy(X, x=X, alpha=1)
+
+
+NAMES = (
+    *("args", "attributes", "call", "context", "ctx", "inputs", "kernel", "name", "outs", "params", "primals", "self"),
+    *("static", "α"),
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_scalar_may_have_any_name(name):
+    """JAX's lowering rules, our own functions and the author's have parameters, which may not meet the kernel's."""
+    scope = {}
+    exec(f"def scale(x, out, {name}):\n    for i in range(x.size):\n        out[i] = {name} * x[i]", scope)
+    kernel = numba.njit(scope["scale"])
+    ways = {
+        "reference": lambda x, /, **static: static[name] * x,
+        "jvp": lambda primals, tangents, /, **static: static[name] * tangents[0],
+        "vjp": lambda primals, results, cotangents, /, **static: static[name] * cotangents,
+        "transpose": {0: lambda inputs, cotangents, /, **static: static[name] * cotangents},
+    }
+    with debug_mode():
+        assert_array_equal(numba_kernel(kernel, outs=lambda x: x)(X, **{name: 4.0}), 4 * X)
+    for keyword, derivative in ways.items():
+        run = numba_kernel(kernel, outs=lambda x: x, **{keyword: derivative})
+        assert_array_equal(run(X, **{name: 3.0}), 3 * X)
+        assert_array_equal(jax.grad(lambda x, run=run: run(x, **{name: 3.0}).sum())(X), [3, 3, 3])
+        assert_array_equal(jax.vmap(jax.grad(lambda x, run=run: run(x, **{name: 3.0}).sum()))(X[None]), [[3, 3, 3]])
+
+
+def test_a_name_that_a_derivative_has_for_itself_is_refused():
+    run = numba_kernel(
+        numba.njit(lambda x, out, primals: None), outs=lambda x: x, vjp=lambda primals, results, cotangents: None
+    )
+    with pytest.raises(KernelTypeError, match=r"vjp cannot be called as .*primals=.*'primals'.* / "):
+        jax.grad(lambda x: run(x, primals=1).sum())(X)

@@ -190,12 +190,16 @@ def _lower(context: Any, *operands: Any, call: NativeCall, platform: str) -> Any
     target = kernel.target(
         inputs, outs, call.static_values(), ordered=call.has_side_effect, debug=call.debug, levels=levels
     )
+    # As configuration: keywords of the rule would meet its own parameters, and a scalar may be called `ctx`.
     rule = jax.ffi.ffi_lowering(
-        target.name, operand_output_aliases=dict(call.aliases), has_side_effect=call.has_side_effect
+        target.name,
+        backend_config={name: mlir.ir_attribute(value) for name, value in target.attributes.items()},
+        operand_output_aliases=dict(call.aliases),
+        has_side_effect=call.has_side_effect,
     )
     scratch = [jax.core.ShapedArray((nbytes,), np.dtype(np.uint8)) for nbytes in target.scratch]
     context = context.replace(avals_out=[*context.avals_out, *scratch])
-    return rule(context, *operands, **target.attributes)[: len(call.outs)]
+    return rule(context, *operands)[: len(call.outs)]
 
 
 def _partition(*inputs: Any, call: NativeCall) -> list[Any]:

@@ -165,7 +165,7 @@ class XLACustomKernel(OperatorBackends, TransformRules):
         self._call = check_callable(self.name, "def_call", fn)
         return fn
 
-    def call(self, *args: Any, **kwargs: Any) -> Any:
+    def call(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call the function given to `def_call`.
 
         Args:

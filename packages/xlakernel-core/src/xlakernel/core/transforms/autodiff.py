@@ -112,9 +112,9 @@ def define_derivative(op: XLACustomKernel, derivative: Derivative) -> None:
         def run(*ins: Any) -> list[Any]:
             return op.primitive.bind(*ins, outs=outs, **params)
 
-        static = {**{name: value for name, value in params.items() if name != "dispatch"}, "outs": list(outs)}
+        static = {name: value for name, value in params.items() if name != "dispatch"}
         tree = jax.tree.structure(list(outs) if len(outs) != 1 else outs[0])
-        return Differentiable(derivative, run, tuple(outs), tree, static)
+        return Differentiable(derivative, run, tuple(outs), tree, static, offered={"outs": list(outs)})
 
     def user_rule(primals: Sequence[Any], tangents: Sequence[Any], /, *, outs: Any, **params: Any) -> Any:
         results = op.primitive.bind(*primals, outs=outs, **params)

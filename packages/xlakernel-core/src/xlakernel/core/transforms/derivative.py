@@ -34,6 +34,7 @@ class Differentiable:
       outs: the results.
       tree: in which structure the author's functions see the results.
       static: the call's static keywords.
+      offered: keywords for those of the author's functions that have such a parameter.
       has_side_effect: whether to run the kernel even if nobody uses its results.
     """
 
@@ -43,6 +44,7 @@ class Differentiable:
     tree: Any
     static: Mapping[str, Any]
     has_side_effect: bool = False
+    offered: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def owner(self) -> str:
@@ -257,7 +259,8 @@ class Differentiable:
     # What all of them share.
 
     def _call(self, keyword: str, function: Callable[..., Any], *args: Any) -> Any:
-        static = {name: value for name, value in self.static.items() if name != "outs" or names(function, "outs")}
+        offered = {name: value for name, value in self.offered.items() if names(function, name)}
+        static = {**self.static, **offered}
         captured = captured_tracer(function)
         if captured is not None:
             raise DifferentiationError(
@@ -268,9 +271,11 @@ class Differentiable:
         try:
             inspect.signature(function).bind(*args, **static)
         except TypeError as error:
+            own = "multiple values" in str(error)
+            hint = " Write a / behind its positional parameters: their names are then free for scalars." * own
             raise KernelTypeError(
                 f"{self.owner}: {keyword} cannot be called as {keyword}({_SIGNATURES[keyword]}"
-                f"{''.join(f', {name}=...' for name in static)}): {error}."
+                f"{''.join(f', {name}=...' for name in static)}): {error}.{hint}"
             ) from error
         except ValueError:  # a builtin without a signature
             pass
