@@ -1,5 +1,6 @@
 """What an operator refuses, in which words, and that it works again afterwards."""
 
+import collections
 import inspect
 import re
 
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from xlakernel.core import errors
+from xlakernel.core import XLACustomKernel, errors
 from xlakernel.core.errors import (
     BackendNotFoundError,
     GeneratorError,
@@ -122,6 +123,33 @@ def test_outs_must_have_shapes_and_dtypes(scale, outs, where):
         OutputSpecError, f"{scale.name}: {where}", "expected an object with a shape and a dtype", "ShapeDtypeStruct"
     ):
         scale(X, outs=outs)
+
+
+@pytest.mark.parametrize("outs", [{"b": X, "a": X}, [X, {"a": X}], collections.OrderedDict(b=X, a=X)], ids=str)
+def test_outs_must_have_an_order(scale, outs):
+    """Kernels return their results in an order, and the sorted keys of a dictionary are none that one would guess."""
+    with raises(OutputSpecError, f"{scale.name}: outs has a dictionary with the keys", "'a'", "a named tuple"):
+        scale(X, outs=outs)
+
+
+@pytest.mark.parametrize("outs", [(), [], {}, ((), [])], ids=str)
+def test_a_call_without_outputs_needs_a_side_effect(scale, new_name, outs):
+    with raises(OutputSpecError, f"{scale.name}: outs describes no output", "has_side_effect=True"):
+        scale(X, outs=outs)
+    op = XLACustomKernel(new_name(), has_side_effect=True)
+    op.def_jax_kernel(lambda outs: lambda x: ())
+    assert op(X, outs=outs) == outs
+
+
+def test_a_kernel_returns_no_dictionary(op):
+    op.def_jax_kernel(lambda outs: lambda x: {"b": x, "a": x})
+    with raises(ResultError, "returned 1 result; outs describes 2", "A dictionary has no order"):
+        op(X, outs=[X, X])
+
+
+def test_keys_that_cannot_be_sorted(scale):
+    with raises(OutputSpecError, f"{scale.name}: outs is ", "does not take for a pytree"):
+        scale(X, outs={"a": X, 1: X})
 
 
 @pytest.mark.parametrize("shape", [(-1,), (2, -3), (2.5,), ("a",), (None,)], ids=repr)

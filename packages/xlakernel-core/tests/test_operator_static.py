@@ -112,7 +112,20 @@ def test_a_static_keyword_of_a_differentiated_operator_may_have_any_name(op, nam
 
 
 NAMES = (
-    *("args", "attributes", "axes", "call", "context", "cotangents", "ctx", "fn", "function", "ins", "kernel", "kwargs"),
+    *(
+        "args",
+        "attributes",
+        "axes",
+        "call",
+        "context",
+        "cotangents",
+        "ctx",
+        "fn",
+        "function",
+        "ins",
+        "kernel",
+        "kwargs",
+    ),
     *("name", "op", "operands", "params", "platform", "primals", "self", "static", "tangents", "who"),
 )
 

@@ -23,9 +23,9 @@ def add(x, y, out):
 
 
 @numba.njit
-def both(x, first, second):
+def both(x, b, a):
     for i in range(x.size):
-        first[i], second[i] = x[i], 2 * x[i]
+        b[i], a[i] = x[i], 2 * x[i]
 
 
 def make(**declared):
@@ -33,7 +33,7 @@ def make(**declared):
 
 
 def make_both(**declared):
-    return numba_kernel(both, outs=lambda x: {"a": x, "b": x}, **declared)
+    return numba_kernel(both, outs=lambda x: {"b": x, "a": x}, **declared)
 
 
 def forward(f, *inputs):

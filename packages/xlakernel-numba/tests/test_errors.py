@@ -1,5 +1,7 @@
 """What is refused, when wrapping or when calling: what was asked, what was got, what is allowed, what to do next."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numba
@@ -204,13 +206,16 @@ def writing(statement):
 # The number of arguments
 
 
-@pytest.mark.parametrize(("given", "outs"), [(0, OUT), (2, OUT), (1, (OUT, OUT)), (1, ())], ids=str)
+@pytest.mark.parametrize(("given", "outs"), [(0, OUT), (2, OUT), (1, (OUT, OUT))], ids=str)
 def test_arity(given, outs):
     count = len(jax.tree.leaves(outs))
     for call in (numba_kernel(copy, outs=outs), jax.jit(numba_kernel(copy, outs=outs))):
-        with refuses(
-            errors.ArityError, r"copy: .*2 parameters \(x, out\)", f"{given} inputs, {count} outputs", "by keyword"
-        ):
+        texts = (
+            f"gives {given} input",
+            f"outs describes {count} output",
+            "Missing: " if given + count < 2 else "Too many",
+        )
+        with refuses(errors.ArityError, r"copy: .*2 parameters \(x, out\)", *texts, "by keyword"):
             call(*[X] * given)
 
 
@@ -255,9 +260,54 @@ def test_a_function_for_outs_that_takes_other_inputs():
 
 @pytest.mark.parametrize("outs", [lambda x: x[:2], lambda x: x.astype("int32"), lambda x: -x])
 def test_a_function_for_outs_that_computes_is_told_what_it_is_given(outs):
-    with pytest.raises((AttributeError, TypeError), match="ShapeDtypeStruct") as caught:
+    with refuses(errors.OutputSpecError, "copy: the function outs raised", "jax.ShapeDtypeStruct for each input"):
         numba_kernel(copy, outs=outs)(X)
-    assert "copy: outs is called with jax.ShapeDtypeStruct objects" in caught.value.__notes__[0]
+
+
+def test_an_error_of_our_own_inside_the_function_for_outs_stays():
+    with refuses(errors.InputError, "copy: input 0 is 'text'"):
+        numba_kernel(copy, outs=lambda x: numba_kernel(copy, outs=OUT)("text"))(X)
+
+
+def test_a_shape_is_no_description():
+    for outs in ((6,), lambda x: (6,), lambda x: x.shape):
+        with refuses(errors.OutputSpecError, r"copy: outs\[0\] is ", "A shape alone has no dtype"):
+            numba_kernel(copy, outs=outs)(X)
+
+
+@numba.njit
+def scaled(alpha, x, y, out, beta):
+    out[0] = alpha * x[0] + beta * y[0]
+
+
+@pytest.mark.parametrize(
+    ("outs", "given", "missing"),
+    [
+        (lambda x, y: x, {"beta": 1.0}, "Missing: alpha (a static scalar as alpha=..."),
+        (lambda x, y: x, {"alpha": 1.0}, "Missing: 1 of out, beta (a static scalar as beta=..."),
+        (OUT, {"alpha": 1.0}, "Missing: 1 of x, y, out, beta (a static scalar as beta=..."),
+        (lambda *inputs: OUT, {}, "Missing: 2 of alpha, x, y, out, beta"),
+    ],
+)
+def test_a_missing_scalar_is_named(outs, given, missing):
+    with refuses(errors.ArityError, "scaled: ", "gives 2 inputs", re.escape(missing)):
+        numba_kernel(scaled, outs=outs)(X, X, **given)
+
+
+def test_an_array_by_keyword_is_no_scalar():
+    run = numba_kernel(scaled, outs=lambda x, y: x)
+    for call in (
+        lambda: run(X, y=X, alpha=1, beta=2),
+        lambda: jax.jit(lambda y: run(X, y=y, alpha=1, beta=2))(X),
+        lambda: jax.vmap(lambda y: run(X, y=y, alpha=1, beta=2))(X[None]),
+    ):
+        with refuses(errors.StaticArgumentError, "scaled: 'y' is an array, float32", "inputs are passed by position"):
+            call()
+
+
+def test_the_function_for_outs_may_be_what_is_wrong():
+    with refuses(errors.ArityError, r"It takes \(x\), and the call gives 2 inputs: either may be wrong"):
+        numba_kernel(scaled, outs=lambda x: x)(X, X, alpha=1, beta=2)
 
 
 def test_an_error_inside_the_function_for_outs_is_its_own():

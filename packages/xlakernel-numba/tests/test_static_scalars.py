@@ -150,7 +150,7 @@ def test_a_nan_does_not_compile_again_and_again():
 
 UNUSABLE = [
     *("text", b"bytes", None, [1.0], (1.0,), {"a": 1}, 1 + 2j, np.complex64(1), object(), 2**64, -(2**63) - 1, 10**400),
-    *(np.float16(1), np.longdouble(1), ml_dtypes.bfloat16(1), np.array(1.0), np.ones(2), np.datetime64(1, "s")),
+    *(np.float16(1), np.longdouble(1), ml_dtypes.bfloat16(1), np.array(1.0), np.datetime64(1, "s")),
     *(np.timedelta64(1, "s"), float, Struct((), jnp.float32)),
 ]
 
@@ -194,10 +194,10 @@ def test_unknown_missing_and_doubled_names(run_axpy):
     with pytest.raises(ArityError, match=r"axpy: no parameter 'beta'; the kernel has \(x, y, out, alpha\)"):
         run_axpy(X, X, beta=2)
     with pytest.raises(
-        ArityError, match=r"4 parameters .*x, y, out, alpha.*the call fills 3.*2 inputs, 1 outputs and 0"
+        ArityError, match=r"4 parameters .*x, y, out, alpha.*2 inputs by position .* \[\] by keyword.*1 output.*Missing"
     ):
         run_axpy(X, X)
-    with pytest.raises(ArityError, match=r"the call fills 5.*2 static scalars \['alpha', 'x'\]"):
+    with pytest.raises(ArityError, match=r"the static scalars \['alpha', 'x'\] by keyword.*Too many"):
         run_axpy(X, X, x=1, alpha=2)
     with pytest.raises(XLAKernelError, match="'x' is"):
         run_axpy(X, x=X, alpha=1)

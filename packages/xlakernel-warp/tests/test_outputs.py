@@ -83,13 +83,18 @@ STRUCTURES = {
     "a tuple": (lambda *outs: outs, lambda got: got),
     "a list": (lambda *outs: list(outs), lambda got: got),
     "a named tuple": (Statistics, lambda got: (got.mean, got.positive, got.extremes, got.count)),
-    "a dict, in the order of its keys": (
-        lambda mean, positive, extremes, count: {"d": count, "a": mean, "c": extremes, "b": positive},
-        lambda got: (got["a"], got["b"], got["c"], got["d"]),
+    "a dict, by name": (
+        lambda mean, positive, extremes, count: {
+            "count": count,
+            "mean": mean,
+            "extremes": extremes,
+            "positive": positive,
+        },
+        lambda got: (got["mean"], got["positive"], got["extremes"], got["count"]),
     ),
     "nested": (
-        lambda mean, positive, extremes, count: (mean, {"p": [positive, extremes]}, (), count),
-        lambda got: (got[0], *got[1]["p"], got[3]),
+        lambda mean, positive, extremes, count: (mean, [[positive, extremes]], (), count),
+        lambda got: (got[0], *got[1][0], got[3]),
     ),
 }
 

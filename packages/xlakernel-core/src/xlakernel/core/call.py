@@ -57,6 +57,10 @@ class Kernel(abc.ABC):
     platforms: tuple[str, ...]
     #: Whether it takes a whole batch at once; otherwise its handler runs it for each slice.
     takes_batches: bool = False
+    #: The names of the parameters that are scalars, where the kernel says so itself; None: those given by keyword.
+    scalars: tuple[str, ...] | None = None
+    #: Integers that are static scalars stay below 2 to the power of this: JAX writes attributes as signed ones.
+    integer_bits: int = 63
     #: What to add to the message of a call with a wrong number of arguments.
     arity_advice: str = ""
     #: What to add to the message of a call that has no derivative.
@@ -65,6 +69,10 @@ class Kernel(abc.ABC):
     def on(self, platform: str) -> Kernel:
         """Return the kernel to run on one of its platforms, where it is not the same on all."""
         return self
+
+    def number(self, name: str, value: Any) -> Any:
+        """Return the static scalar *name* as a number, where a call may give it as something else."""
+        return value
 
     @abc.abstractmethod
     def target(

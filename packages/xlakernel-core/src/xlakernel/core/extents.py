@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from .errors import ArityError, LaunchError
-from .specs import Struct
+from .errors import LaunchError
+from .specs import Struct, of_structs
 
 
 def resolve(
@@ -20,17 +19,10 @@ def resolve(
 
     Raises:
       ArityError: if it takes another number of inputs.
+      OutputSpecError: if it takes the structs for arrays.
       LaunchError: if it returns no extents.
     """
-    try:
-        inspect.signature(given).bind(*inputs)
-    except TypeError as error:
-        raise ArityError(
-            f"{kernel}: {what} is a function, called with the {len(inputs)} inputs' shape/dtype structs: {error}."
-        ) from error
-    except ValueError:  # a builtin without a signature
-        pass
-    return extents(kernel, what, given(*inputs), most=most, returned=True)
+    return extents(kernel, what, of_structs(kernel, what, given, inputs), most=most, returned=True)
 
 
 def extents(kernel: str, what: str, value: Any, *, most: int = 3, returned: bool = False) -> tuple[int, ...]:

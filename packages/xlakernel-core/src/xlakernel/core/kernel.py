@@ -18,7 +18,15 @@ from .config import AUTO, check_backend, is_auto_possible, is_debugging
 from .errors import XLAKernelError
 from .operator_names import register
 from .primitive import Dispatch, OperatorPrimitive, Static
-from .specs import Struct, check_callable, check_enabled, check_inputs, flatten_outs
+from .specs import (
+    Struct,
+    check_callable,
+    check_enabled,
+    check_has_effect,
+    check_has_order,
+    check_inputs,
+    flatten_outs,
+)
 from .transforms.rules import TransformRules
 
 
@@ -99,7 +107,9 @@ class XLACustomKernel(OperatorBackends, TransformRules):
 
         Args:
           *ins: the input arrays.
-          outs: shapes and dtypes of the results, a pytree of objects with ``shape`` and ``dtype``.
+          outs: shapes and dtypes of the results, a pytree of objects with ``shape`` and ``dtype``. Tuples, lists and
+            named tuples have an order, in which generators get the structs and kernels return the results;
+            dictionaries have none, and are refused.
           backend: the backend to use, or ``"auto"``, instead of the one chosen by context and defaults.
           **static: passed to the kernel generator; hashable, and part of the compiled program.
 
@@ -108,7 +118,8 @@ class XLACustomKernel(OperatorBackends, TransformRules):
 
         Raises:
           InputError: if an input is not an array.
-          OutputSpecError: if *outs* has leaves without shape and dtype.
+          OutputSpecError: if *outs* has leaves without shape and dtype, or dictionaries; or if it describes no result
+            and the operator has no side effect.
           StaticArgumentError: if a static keyword is traced or unhashable.
           BackendNotFoundError: if no kernel, or not the one asked for, is registered for the platform.
           GeneratorError: if the generator, or the kernel that it made, raises.
@@ -116,6 +127,8 @@ class XLACustomKernel(OperatorBackends, TransformRules):
         """
         structs, tree = flatten_outs(outs, self.name)
         check_enabled(structs, self.name)
+        check_has_effect(structs, self.has_side_effect, self.name)
+        check_has_order(tree, self.name)
         if backend is not None:
             check_backend(backend, self.name)
         keywords = Static.of(self.name, static)

@@ -18,12 +18,19 @@ Frozen = tuple[np.dtype[Any], bytes]
 OutputInit = Frozen | tuple[Frozen | None, ...] | None
 
 
-def freeze(kernel: str, output_init: Any) -> OutputInit:
+def freeze(kernel: str, output_init: Any, parameters: Sequence[str]) -> OutputInit:
     """Return what the user gave as *output_init*, so that equal values are equal.
+
+    Args:
+      kernel: its name, for messages.
+      output_init: what the user gave.
+      parameters: the names of the kernel's parameters, for a dictionary, which is bound by name as ``outs`` is.
 
     Raises:
       LaunchError: if it is neither a number nor a pytree of numbers and None.
     """
+    if isinstance(output_init, Mapping) and set(output_init) <= set(parameters):
+        output_init = tuple(output_init[name] for name in parameters if name in output_init)
     leaves, tree = jax.tree.flatten(output_init, is_leaf=lambda leaf: leaf is None)
     if jax.tree_util.treedef_is_leaf(tree):
         return _freeze_number(kernel, output_init)

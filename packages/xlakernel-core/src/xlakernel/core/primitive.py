@@ -273,16 +273,19 @@ class _Checked:
             ) from error
 
     def _check(self, results: list[Any]) -> None:
+        unordered = any(isinstance(result, Mapping) for result in results)
+        hint = " A dictionary has no order: return its values, in the order of outs." * unordered
         if len(results) != len(self.outs):
             raise ResultError(
                 f"{self.op.name}: {self} returned {counted(len(results), 'result')}; outs describes {len(self.outs)}."
+                f"{hint}"
             )
         for i, (result, out) in enumerate(zip(results, self.outs, strict=True)):
             found = (getattr(result, "shape", None), getattr(result, "dtype", None))
             if found != (out.shape, out.dtype):
                 raise ResultError(
                     f"{self.op.name}: result {i} of {self} is {_text(*found) if found[1] else repr(result)}; "
-                    f"outs[{i}] is {_text(out.shape, out.dtype)}. The kernel must return what outs describes."
+                    f"outs[{i}] is {_text(out.shape, out.dtype)}. The kernel must return what outs describes.{hint}"
                 )
 
 

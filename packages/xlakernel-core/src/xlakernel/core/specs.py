@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+import inspect
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from .errors import DtypeError, InputError, KernelTypeError, OutputSpecError
+from .errors import ArityError, DtypeError, InputError, KernelTypeError, OutputSpecError, XLAKernelError
 
 Struct = jax.ShapeDtypeStruct
 
@@ -60,6 +62,11 @@ def check_enabled(outs: Sequence[Struct], asked_by: str) -> None:
                 )
 
 
+def is_function(outs: Any) -> bool:
+    """Whether ``outs`` is a function of the inputs' structs, and no array or struct that can be called."""
+    return callable(outs) and not hasattr(outs, "dtype")
+
+
 def flatten_outs(outs: Any, asked_by: str) -> tuple[tuple[Struct, ...], Any]:
     """Flatten a pytree of objects with ``shape`` and ``dtype``.
 
@@ -73,17 +80,118 @@ def flatten_outs(outs: Any, asked_by: str) -> tuple[tuple[Struct, ...], Any]:
     Raises:
       OutputSpecError: if a leaf has no usable shape and dtype.
     """
-    leaves, tree = jax.tree.flatten(outs, is_leaf=lambda leaf: leaf is None)
+    try:
+        leaves, tree = jax.tree.flatten(outs, is_leaf=lambda leaf: leaf is None)
+    except ValueError as error:  # a dictionary with keys of several kinds, which cannot be sorted
+        raise OutputSpecError(
+            f"{asked_by}: outs is {outs!r}, which JAX does not take for a pytree: {error}."
+        ) from error
     return tuple(_struct(leaf, f"{asked_by}: outs[{i}]") for i, leaf in enumerate(leaves)), tree
+
+
+def order_of(tree: Any, names: Sequence[str], asked_by: str) -> tuple[int, ...]:
+    """Return for each leaf of the tree of ``outs`` the number of the output that it describes.
+
+    A dictionary is bound by name: JAX sorts its keys, which says nothing of a kernel's outputs. Every other tree has
+    its leaves in the order of the outputs.
+
+    Args:
+      tree: the tree that `flatten_outs` returned.
+      names: the names of the outputs, in their order.
+      asked_by: the kernel's name, for messages.
+
+    Raises:
+      OutputSpecError: if there is a dictionary that is not all of the tree, or has other keys than *names*.
+    """
+    paths = dictionary_paths(tree)
+    if not any(paths):
+        return tuple(range(tree.num_leaves))
+    keys = [path[0] for path in paths if len(path) == 1]
+    if tree.num_nodes != 1 + len(names) or set(keys) != set(names):
+        found = [key for path in paths for key in path]
+        raise OutputSpecError(
+            f"{asked_by}: outs has a dictionary with the keys {found}; allowed is one with a struct for each output of "
+            f"the kernel, under the name of its parameter: {list(names)}. Rename the keys, or describe the outputs in "
+            "the kernel's order, with a tuple, a list or a named tuple: a dictionary has no order of its own in JAX."
+        )
+    return tuple(list(names).index(key) for key in keys)
+
+
+@functools.lru_cache(maxsize=1024)
+def check_has_order(tree: Any, asked_by: str) -> None:
+    """Raise `OutputSpecError` for a tree with dictionaries, where results have an order and no names."""
+    if keys := [key for path in dictionary_paths(tree) for key in path]:
+        raise OutputSpecError(
+            f"{asked_by}: outs has a dictionary with the keys {keys}, which has no order of its own in JAX; an "
+            "operator's kernels return their results in an order. Give a tuple, a list or a named tuple, and make the "
+            "dictionary of the results."
+        )
+
+
+def dictionary_paths(tree: Any) -> list[list[Any]]:
+    """Return for each leaf of *tree* the keys of the dictionaries that it is in."""
+    leaves = jax.tree_util.tree_flatten_with_path(jax.tree.unflatten(tree, range(tree.num_leaves)))[0]
+    return [[key.key for key in path if isinstance(key, jax.tree_util.DictKey)] for path, _ in leaves]
+
+
+def check_has_effect(outs: Sequence[Struct], has_side_effect: bool, asked_by: str) -> None:
+    """Raise `OutputSpecError` for a call without outputs that JAX would drop."""
+    if not outs and not has_side_effect:
+        raise OutputSpecError(
+            f"{asked_by}: outs describes no output, and has_side_effect is False: JAX would drop every call as unused. "
+            "Set has_side_effect=True, or describe what the kernel writes."
+        )
+
+
+def of_structs(
+    asked_by: str, what: str, function: Callable[..., Any], inputs: Sequence[Struct], parameters: Sequence[str] = ()
+) -> Any:
+    """Call a function that a user gave in place of a value, with the inputs' structs.
+
+    Args:
+      asked_by: the kernel's name, for messages.
+      what: the argument's name, for messages.
+      function: the user's.
+      inputs: the structs.
+      parameters: the kernel's parameters, for messages.
+
+    Raises:
+      ArityError: if it takes another number of inputs.
+      OutputSpecError: if it takes the structs for arrays, or fails with another AttributeError or TypeError.
+    """
+    try:
+        inspect.signature(function).bind(*inputs)
+    except TypeError as error:
+        kernel = f" The kernel is {asked_by}({', '.join(parameters)})." if parameters else ""
+        raise ArityError(
+            f"{asked_by}: {what} is a function, called with the {len(inputs)} inputs' shape/dtype structs: {error}. It "
+            f"takes {inspect.signature(function)}, and the call gives {counted(len(inputs), 'input')}: either may be "
+            f"wrong. Scalars are not passed to it.{kernel}"
+        ) from error
+    except ValueError:  # a builtin without a signature
+        pass
+    try:
+        return function(*inputs)
+    except (AttributeError, TypeError) as error:
+        if isinstance(error, XLAKernelError):
+            raise
+        raise OutputSpecError(
+            f"{asked_by}: the function {what} raised {type(error).__name__}: {error}. It is called with a "
+            "jax.ShapeDtypeStruct for each input, which has a shape and a dtype and no elements; jax.eval_shape(f, "
+            "*inputs) says what a function of arrays would return."
+        ) from error
 
 
 def _struct(leaf: Any, where: str) -> Struct:
     try:
         shape, dtype = tuple(leaf.shape), jax.numpy.dtype(leaf.dtype)
     except (AttributeError, TypeError) as error:
+        hint = ""
+        if isinstance(leaf, (int, np.integer)):
+            hint = " A shape alone has no dtype, and a tuple means several outputs."
         raise OutputSpecError(
             f"{where} is {leaf!r}; expected an object with a shape and a dtype, "
-            "such as jax.ShapeDtypeStruct((n,), jnp.float32)."
+            f"such as jax.ShapeDtypeStruct((n,), jnp.float32).{hint}"
         ) from error
     for extent in shape:
         # A symbolic extent (jax.export) is neither an int nor comparable to one.

@@ -16,7 +16,19 @@ from .call import VMAP_METHODS, Kernel, NativeCall, native_call
 from .config import is_debugging
 from .errors import AliasError, ArgumentError, ArityError, ShardingRuleError, StaticArgumentError, VmapMethodError
 from .sharding import ShardingRule
-from .specs import Struct, check_enabled, check_inputs, check_plain, flatten_outs
+from .specs import (
+    Struct,
+    check_enabled,
+    check_has_effect,
+    check_inputs,
+    check_plain,
+    counted,
+    flatten_outs,
+    is_function,
+    of_structs,
+    order_of,
+)
+from .transforms.checks import names
 from .transforms.declaration import Derivative, Transpose, declare
 from .transforms.derivative import Differentiable
 
@@ -24,6 +36,9 @@ from .transforms.derivative import Differentiable
 _SCALARS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64")
 
 _Attributes = tuple[tuple[str, str, bytes], ...]
+#: ``check(inputs, outs, tree)``: raise what is wrong with a call of these inputs and outputs, in the kernel's order, and
+#: with this tree of ``outs``.
+_Check = Callable[[Sequence[Struct], Sequence[Struct], Any], None]
 
 
 def kernel_function(
@@ -39,6 +54,7 @@ def kernel_function(
     vjp: Callable[..., Any] | None = None,
     transpose: Transpose | None = None,
     sharding_rule: str | None = None,
+    check: _Check | None = None,
 ) -> Callable[..., Any]:
     """Return *kernel* as a function of JAX arrays; backends build their wrappers on this.
 
@@ -46,7 +62,8 @@ def kernel_function(
       kernel: what to run.
       parameters: the kernel's parameters, inputs, then outputs, with static scalars anywhere: their names and the
         defaults of static scalars, `inspect.Parameter.empty` for those that have none.
-      outs: structs, a pytree of them, or a function of the inputs' structs that returns either.
+      outs: structs, a pytree of them, or a function of the inputs' structs that returns either. A dictionary is bound
+        by the names of the outputs' parameters (`specs.order_of`).
       vmap_method: see `call.VMAP_METHODS`.
       input_output_aliases: input → output that takes its memory.
       has_side_effect: whether to run the kernel even if nobody uses its results.
@@ -55,6 +72,7 @@ def kernel_function(
       vjp: ``vjp(primals, results, cotangents, **static)``, the cotangents of the inputs.
       transpose: {input: ``transpose(inputs, cotangents, **static)``} for inputs that the kernel is linear in.
       sharding_rule: how to split a call over devices, such as ``"i j, j -> i"``; see `sharding`.
+      check: checks what the backend knows of a call, when it is traced.
 
     Returns:
       A plain function. It traces into JAX like one of `jax.numpy`, and outside any transformation it runs through a
@@ -64,17 +82,20 @@ def kernel_function(
         kernel,
         tuple(parameters),
         tuple(
-            (name, *_freeze_scalar(kernel.name, name, default))
+            (name, *_freeze_scalar(kernel, name, default))
             for name, default in sorted(parameters.items())
             if default is not inspect.Parameter.empty
         ),
-        outs if callable(outs) and not hasattr(outs, "dtype") else flatten_outs(outs, kernel.name),
+        outs if is_function(outs) else flatten_outs(outs, kernel.name),
         _check_vmap_method(kernel.name, vmap_method),
         _check_aliases(kernel.name, input_output_aliases),
         _check_flag(kernel.name, "has_side_effect", has_side_effect),
         declare(kernel.name, reference=reference, jvp=jvp, vjp=vjp, transpose=transpose),
         _check_rule(kernel.name, sharding_rule, has_side_effect),
+        check,
     )
+    if not is_function(outs):
+        check_has_effect(wrapped.outs[0], has_side_effect, kernel.name)
     with_static = jax.jit(wrapped.trace, static_argnums=0)
     without_static = jax.jit(_named(lambda *inputs: wrapped.trace((), *inputs), kernel.name))
 
@@ -106,12 +127,14 @@ class _Wrapped:
     has_side_effect: bool
     derivative: Derivative | None
     sharding_rule: ShardingRule | None
+    check: _Check | None
 
     @property
     def name(self) -> str:
         return self.kernel.name
 
     def freeze(self, static: Mapping[str, Any]) -> _Attributes:
+        """Return static scalars by their bytes, sorted by name."""
         for name in static:
             if name not in self.parameters:
                 hint = " A generator of an operator is a function of outs that returns this one." * (name == "outs")
@@ -119,23 +142,35 @@ class _Wrapped:
                     f"{self.name}: no parameter {name!r}; the kernel has ({', '.join(self.parameters)}). "
                     f"Arrays are passed by position, and only static scalars by keyword.{hint}"
                 )
-        return tuple((name, *_freeze_scalar(self.name, name, static[name])) for name in sorted(static))
+            if self.kernel.scalars is not None and name not in self.kernel.scalars:
+                raise ArityError(
+                    f"{self.name}: {name!r} is an array and is passed by keyword: inputs are passed by position, in "
+                    "the order of the kernel's parameters, and outputs are not passed."
+                )
+        return tuple(sorted((name, *_freeze_scalar(self.kernel, name, value)) for name, value in static.items()))
 
     def trace(self, attributes: _Attributes, *inputs: Any) -> Any:
         check_inputs(inputs, self.name)
         inputs = tuple(jax.numpy.asarray(x) for x in inputs)
         structs = [check_plain(x, f"{self.name}: input {i}") for i, x in enumerate(inputs)]
-        flat, tree = self._resolve_outs(structs)
-        check_enabled(flat, self.name)
-        attributes = self._with_defaults(attributes, len(inputs) + len(flat))
-        self._check_arity(len(inputs), len(flat), [name for name, *_ in attributes])
-        _check_alias_types(self.name, self.aliases, structs, flat)
+        outs, tree = self._resolve_outs(structs)
+        check_enabled(outs, self.name)
+        check_has_effect(outs, self.has_side_effect, self.name)
+        attributes = self._with_defaults(attributes, len(inputs) + len(outs))
+        given = [name for name, *_ in attributes]
+        self._check_arity(len(inputs), len(outs), given)
+        arrays = [name for name in self.parameters if name not in given]
+        order = order_of(tree, arrays[len(inputs) :], self.name)
+        outs = tuple(outs[order.index(i)] for i in range(len(outs)))  # as the kernel has them
+        if self.check is not None:
+            self.check(structs, outs, tree)
+        _check_alias_types(self.name, self.aliases, structs, outs)
         if self.sharding_rule is not None:
-            self.sharding_rule.check(self.name, structs, flat)
+            self.sharding_rule.check(self.name, structs, outs)
             _check_alias_sums(self.name, self.aliases, self.sharding_rule)
         call = NativeCall(
             self.kernel,
-            flat,
+            outs,
             attributes=attributes,
             aliases=self.aliases,
             vmap_method=self.vmap_method,
@@ -143,39 +178,26 @@ class _Wrapped:
             sharding_rule=self.sharding_rule,
             debug=is_debugging(),
         )
-        return jax.tree.unflatten(tree, self._differentiable(call, tree)(*vary_alike(inputs)))
+        return jax.tree.unflatten(tree, self._differentiable(call, tree, order)(*vary_alike(inputs)))
 
-    def _differentiable(self, call: NativeCall, tree: Any) -> Callable[..., list[Any]]:
+    def _differentiable(self, call: NativeCall, tree: Any, order: Sequence[int]) -> Callable[..., list[Any]]:
+        """Return the call as a function that returns the results in the order of the tree's leaves."""
+
         def run(*inputs: Any) -> list[Any]:
-            return native_call(call, inputs)
+            results = native_call(call, inputs)
+            return [results[i] for i in order]
 
         if self.derivative is None:
             return run
         static = {name: _plain(value) for name, value in call.static_values().items()}
-        return Differentiable(self.derivative, run, call.outs, tree, static, call.has_side_effect).function()
+        outs = tuple(call.outs[i] for i in order)
+        return Differentiable(self.derivative, run, outs, tree, static, call.has_side_effect).function()
 
     def _resolve_outs(self, inputs: list[Struct]) -> tuple[tuple[Struct, ...], Any]:
         if not callable(self.outs):
             structs, tree = self.outs
             return structs, tree
-        try:
-            inspect.signature(self.outs).bind(*inputs)
-        except TypeError as error:
-            raise ArityError(
-                f"{self.name}: outs is a function, called with the {len(inputs)} inputs' shape/dtype structs: {error}. "
-                f"The kernel is {self.name}({', '.join(self.parameters)}); static scalars are passed by keyword."
-            ) from error
-        except ValueError:  # a builtin without a signature
-            pass
-        try:
-            found = self.outs(*inputs)
-        except (AttributeError, TypeError) as error:
-            error.add_note(
-                f"{self.name}: outs is called with jax.ShapeDtypeStruct objects, which have a shape and a dtype and no "
-                "elements. Have it return such ones: jax.ShapeDtypeStruct(shape, dtype)."
-            )
-            raise
-        return flatten_outs(found, self.name)
+        return flatten_outs(of_structs(self.name, "outs", self.outs, inputs, self.parameters), self.name)
 
     def _with_defaults(self, attributes: _Attributes, buffers: int) -> _Attributes:
         """Add the defaults of static scalars that were not given, unless arrays fill their parameters."""
@@ -186,14 +208,36 @@ class _Wrapped:
         )
 
     def _check_arity(self, inputs: int, outs: int, static: list[str]) -> None:
-        if inputs + outs + len(static) != len(self.parameters):
-            raise ArityError(
-                f"{self.name}: the kernel has {len(self.parameters)} parameters "
-                f"({', '.join(self.parameters)}); the call fills {inputs + outs + len(static)}: {inputs} inputs, "
-                f"{outs} outputs and {len(static)} static scalars {static}. A kernel takes its inputs first, then its "
-                "outputs; static scalars are passed by keyword, under the name of their parameter."
-                f"{self.kernel.arity_advice}"
-            )
+        arrays = [name for name in self.parameters if name not in (self.kernel.scalars or static)]
+        missing = [name for name in self.kernel.scalars or () if name not in static]
+        if inputs + outs == len(arrays) and not missing:
+            return
+        if inputs + outs < len(arrays) or missing:
+            said = self._missing(inputs, outs, missing, arrays)
+        else:
+            said = f"Too many: it has {counted(len(arrays), 'parameter')} for arrays ({', '.join(arrays)})"
+        raise ArityError(
+            f"{self.name}: the kernel has {counted(len(self.parameters), 'parameter')} "
+            f"({', '.join(self.parameters)}); the call gives {counted(inputs, 'input')} by position and the static "
+            f"scalars {static} by keyword, and outs describes {counted(outs, 'output')}. {said}. A kernel takes its "
+            "inputs first, then its outputs; static scalars stand anywhere, and are passed by keyword."
+            f"{self.kernel.arity_advice}"
+        )
+
+    def _missing(self, inputs: int, outs: int, scalars: list[str], arrays: list[str]) -> str:
+        """Say which parameters are not filled, as far as that can be known."""
+        if scalars:
+            return f"Missing: {', '.join(f'{name}=...' for name in scalars)}"
+        if self.kernel.scalars is not None:
+            return f"Missing: {', '.join(arrays[inputs : len(arrays) - outs] or arrays[-outs:])}"
+        count, candidates = len(arrays) - inputs - outs, arrays
+        if is_function(self.outs):  # the names that it has for inputs are no scalars, and what precedes one no output
+            named = [name for name in arrays if names(self.outs, name)]
+            candidates = [name for name in arrays if name not in named] or arrays
+            early = [name for name in candidates if named and arrays.index(name) < arrays.index(named[-1])]
+            candidates = early if len(early) == count else candidates
+        few = f"{count} of " * (count < len(candidates))
+        return f"Missing: {few}{', '.join(candidates)} (a static scalar as {candidates[-1]}=..., an array by position)"
 
 
 def _plain(value: np.generic) -> Any:
@@ -229,15 +273,22 @@ def _check_rule(kernel: str, rule: str | None, has_side_effect: bool) -> Shardin
     return ShardingRule.parse(rule, kernel)
 
 
-def _freeze_scalar(kernel: str, name: str, value: Any) -> tuple[str, bytes]:
+def _freeze_scalar(kernel: Kernel, name: str, value: Any) -> tuple[str, bytes]:
     """Return a static scalar as its dtype and bytes."""
+    value = kernel.number(name, value)
     # What is remembered is found by == and type, which does not tell the zeros apart.
     if isinstance(value, (bool, int, float)) and value != 0:
-        return _freeze_remembered(kernel, name, value)
-    return _freeze_anew(kernel, name, value)
+        return _freeze_remembered(kernel.name, kernel.integer_bits, name, value)
+    return _freeze_anew(kernel.name, kernel.integer_bits, name, value)
 
 
-def _freeze_anew(kernel: str, name: str, value: Any) -> tuple[str, bytes]:
+def _freeze_anew(kernel: str, integer_bits: int, name: str, value: Any) -> tuple[str, bytes]:
+    if isinstance(value, (jax.Array, np.ndarray)) and value.shape:
+        raise StaticArgumentError(
+            f"{kernel}: {name!r} is an array, {value.dtype}{list(value.shape)}, and is passed by keyword: inputs are "
+            "passed by position, in the order of the kernel's parameters, and outputs are not passed. Only static "
+            "scalars are passed by keyword."
+        )
     if isinstance(value, jax.core.Tracer):
         raise StaticArgumentError(
             f"{kernel}: the static scalar {name!r} is traced ({value}); it must be a number while tracing. Name it in "
@@ -246,12 +297,11 @@ def _freeze_anew(kernel: str, name: str, value: Any) -> tuple[str, bytes]:
         )
     if isinstance(value, (bool, int, float, np.generic)):
         scalar = np.asarray(value)
-        # JAX writes an integer attribute as a signed one of 64 bits.
-        if scalar.dtype.name in _SCALARS and not (scalar.dtype.kind == "u" and scalar > np.iinfo(np.int64).max):
+        if scalar.dtype.name in _SCALARS and not (scalar.dtype.kind == "u" and int(scalar) >> integer_bits):
             return scalar.dtype.name, scalar.tobytes()
     raise StaticArgumentError(
         f"{kernel}: the static scalar {name!r} is {value!r} of type {type(value).__name__}; allowed: bool, int (below "
-        f"2**63), float, or a NumPy scalar of the dtypes {', '.join(_SCALARS)}. Pass anything else by position, as an "
+        f"2**{integer_bits}), float, or a NumPy scalar of the dtypes {', '.join(_SCALARS)}. Pass anything else by position, as an "
         "array."
     )
 

@@ -64,6 +64,7 @@ class NumbaCudaKernel(Kernel):
     aliased: frozenset[int] = frozenset()
 
     platforms = ("cuda",)
+    integer_bits = 64  # scalars are part of a launch
 
     @property
     def name(self) -> str:  # type: ignore[override]  # read-only here

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jax
-
 from xlakernel.core import output_init as begin
 from xlakernel.core.errors import KernelTypeError
-from xlakernel.core.specs import Struct, flatten_outs
+from xlakernel.core.specs import Struct
 from xlakernel.core.transforms.declaration import Transpose
 from xlakernel.core.wrapper import kernel_function
 
@@ -146,17 +143,22 @@ def numba_cuda_kernel(
     parameters = _parameters(kernel)
     form = LaunchForm(name, grid, block, launch_dims, threads_per_block, batch_axis).checked()
     aliases = input_output_aliases if isinstance(input_output_aliases, Mapping) else {}  # else core complains
-    init = begin.freeze(name, output_init)
+    init = begin.freeze(name, output_init, tuple(parameters))
     begin.check_aliases(name, init, aliases)
     begin.check_sums(name, init, sharding_rule)
     shared_mem = check_shared_mem(name, shared_mem)
     described = NumbaCudaKernel(
         kernel, form, shared_mem, init, frozenset(o for o in aliases.values() if isinstance(o, int))
     )
+
+    def check(inputs: Sequence[Struct], structs: Sequence[Struct], tree: Any) -> None:
+        begin.check_structure(name, output_init, tree)
+        described.check(inputs, structs)
+
     return kernel_function(
         described,
         parameters,
-        _checked_outs(described, outs, output_init),
+        outs,
         vmap_method=vmap_method,
         input_output_aliases=input_output_aliases,
         has_side_effect=has_side_effect,
@@ -165,21 +167,8 @@ def numba_cuda_kernel(
         vjp=vjp,
         transpose=transpose,
         sharding_rule=sharding_rule,
+        check=check,
     )
-
-
-def _checked_outs(kernel: Any, outs: Any, output_init: Any) -> Callable[..., Any]:
-    """Return *outs* as a function of the inputs' structs that also checks what may depend on them."""
-    given = outs if callable(outs) and not hasattr(outs, "dtype") else None
-    known = None if given else flatten_outs(outs, kernel.name)
-
-    def outs_of(*inputs: Struct) -> Any:
-        structs, tree = known or flatten_outs(outs(*inputs), kernel.name)
-        begin.check_structure(kernel.name, output_init, tree)
-        kernel.check(inputs, structs)
-        return jax.tree.unflatten(tree, structs)
-
-    return functools.wraps(given)(outs_of) if given else outs_of
 
 
 def _check_kernel(kernel: Any) -> None:

@@ -23,6 +23,7 @@ from xlakernel.core.specs import Struct
 
 from ._alone import launching
 from ._gpu import check_device, device_set_up
+from ._parameters import Parameter
 from ._platform import OnBothPlatforms, OnPlatform, Static
 from ._python import python_target
 from ._split import SplitParameters
@@ -41,6 +42,11 @@ class WarpFunction(OnBothPlatforms):
     function: Callable[..., None]
     split: SplitParameters
     graph_mode: Any
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:  # type: ignore[override]  # read-only here
+        """The function's parameters."""
+        return self.split.parameters
 
     @property
     def name(self) -> str:  # type: ignore[override]  # read-only here

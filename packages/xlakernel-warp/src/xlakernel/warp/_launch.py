@@ -22,6 +22,80 @@ from ._alone import launching
 # What kernels failed to compile with.
 _failures: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
+# What Python allows as the name of a parameter, and C++ does not.
+_RESERVED = frozenset(
+    [
+        "alignas",
+        "alignof",
+        "asm",
+        "auto",
+        "bitand",
+        "bitor",
+        "bool",
+        "case",
+        "catch",
+        "char",
+        "char16_t",
+        "char32_t",
+        "compl",
+        "const",
+        "const_cast",
+        "constexpr",
+        "decltype",
+        "default",
+        "delete",
+        "do",
+        "double",
+        "dynamic_cast",
+        "enum",
+        "explicit",
+        "export",
+        "extern",
+        "false",
+        "float",
+        "friend",
+        "goto",
+        "inline",
+        "int",
+        "long",
+        "mutable",
+        "namespace",
+        "new",
+        "noexcept",
+        "nullptr",
+        "operator",
+        "private",
+        "protected",
+        "public",
+        "register",
+        "reinterpret_cast",
+        "short",
+        "signed",
+        "sizeof",
+        "static",
+        "static_assert",
+        "static_cast",
+        "struct",
+        "switch",
+        "template",
+        "this",
+        "thread_local",
+        "throw",
+        "true",
+        "typedef",
+        "typeid",
+        "typename",
+        "union",
+        "unsigned",
+        "using",
+        "virtual",
+        "void",
+        "volatile",
+        "wchar_t",
+        "xor",
+    ]
+)
+
 #: Threads of a block on a GPU, unless one says otherwise.
 USUAL_BLOCK = 256
 #: ``make(slot, address)``: a Warp array.
@@ -121,6 +195,8 @@ class WarpLaunch:
     def _refused(self, device: str, error: Exception) -> str:
         named = re.search(r'function "(\w+)"', str(error))
         other = ""
+        if reserved := [name for name, _ in _inside.parameters(self.kernel) if name in _RESERVED]:
+            other = f" C++, which Warp writes, reserves the name of the parameter {reserved[0]!r}: rename it."
         if named and named[1] not in (self.name, self.kernel.key):
             other = (
                 f" Warp compiles the kernels of a file or notebook together. If {named[1]} is no part of this one, mend"

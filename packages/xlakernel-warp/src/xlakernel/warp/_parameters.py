@@ -6,7 +6,7 @@ import dataclasses
 import math
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -25,15 +25,17 @@ class Parameter:
 
     Attributes:
       name: its name.
-      dtype: Warp's type of it, or of the array's elements; None: any scalar type, as its argument has.
+      dtype: Warp's type of it, or of the array's elements; None: a scalar type, as its argument has.
       ndim: extents of the array, without those of a vector or matrix; None: it is a scalar.
       inner: extents of the vector or matrix that an element is.
+      choices: where *dtype* is None, the types that it may be; none: any.
     """
 
     name: str
     dtype: Any
     ndim: int | None = None
     inner: tuple[int, ...] = ()
+    choices: tuple[Any, ...] = ()
 
     @property
     def is_array(self) -> bool:
@@ -63,7 +65,7 @@ class Parameter:
         """
         wanted = self.jax_dtype
         if wanted is None:
-            jaxtype_to_warptype(struct.dtype)
+            self._check_choice(jaxtype_to_warptype(struct.dtype), DtypeError, f"{kernel}: {where}, {self.name!r},")
         elif struct.dtype != wanted:
             given = where.startswith("input")
             remedy = f"Convert it with astype({wanted.name!r})" if given else f"Let outs ask for {wanted.name}"
@@ -83,6 +85,11 @@ class Parameter:
                 f"{kernel}: Invalid inner dimensions for array argument {self.name!r} ({where}), expected {self.inner},"
                 f" got {tuple(struct.shape[-len(self.inner) :])}: an element is a {self.dtype.__name__}."
             )
+
+    def _check_choice(self, kind: Any, error: type[Exception], what: str) -> None:
+        if self.choices and kind not in self.choices:
+            allowed = ", ".join(choice.__name__ for choice in self.choices)
+            raise error(f"{what} is of Warp's type {kind.__name__}; its generic type allows {allowed}. Convert it.")
 
     def number(self, given: Any, kernel: str) -> Any:
         """Return a scalar that a call gives as core takes it: one of Python's, or of NumPy's that XLA has too.
@@ -107,7 +114,9 @@ class Parameter:
         Raises:
           StaticArgumentError: for a scalar that its type does not have: to Warp, 2**32 is 0 in 32 bits.
         """
-        wanted, number = warptype_to_jaxtype(self.type_for(value)), value.item()
+        kind, number = self.type_for(value), value.item()
+        self._check_choice(kind, StaticArgumentError, f"{kernel}: the static scalar {self.name!r}, {number!r},")
+        wanted = warptype_to_jaxtype(kind)
         if wanted.kind in "iu":
             limits = np.iinfo(wanted)
             fits = isinstance(number, int) and limits.min <= number <= limits.max
@@ -149,11 +158,11 @@ def parameters_of(kernel: Any, asked_by: str) -> tuple[Parameter, ...]:
 def parameter(name: str, kind: Any, where: str) -> Parameter:
     """Return a parameter with the annotation *kind*; see `parameters_of`."""
     if _inside.is_array(kind):
-        if kind.dtype is Any:
-            return Parameter(name, None, kind.ndim)
+        if (choices := _choices(kind.dtype)) is not None:
+            return Parameter(name, None, kind.ndim, choices=choices)
         return Parameter(name, kind.dtype, kind.ndim, _inner(name, kind.dtype, where))
-    if kind is Any:
-        return Parameter(name, None)
+    if (choices := _choices(kind)) is not None:
+        return Parameter(name, None, choices=choices)
     try:
         if not split_warptype(kind)[1]:
             return Parameter(name, kind)
@@ -164,6 +173,15 @@ def parameter(name: str, kind: Any, where: str) -> Parameter:
         " Pass the parts of a struct, vector or matrix as scalars, or in an array; and an indexed array as the array "
         "and its indices."
     )
+
+
+def _choices(kind: Any) -> tuple[Any, ...] | None:
+    """Return what a generic type may be, ``()`` for all; None: it is not generic."""
+    if kind is Any:
+        return ()
+    if not isinstance(kind, TypeVar):  # such as wp.Float
+        return None
+    return tuple(dict.fromkeys(PYTHON_SCALARS.get(choice, choice) for choice in kind.__constraints__))
 
 
 def _inner(name: str, dtype: Any, where: str) -> tuple[int, ...]:

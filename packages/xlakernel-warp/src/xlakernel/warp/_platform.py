@@ -13,6 +13,7 @@ from xlakernel.core.call import Kernel, Target
 from xlakernel.core.specs import Struct
 
 from ._alone import guard
+from ._parameters import Parameter
 
 Static = Mapping[str, np.generic]
 
@@ -21,6 +22,17 @@ class OnBothPlatforms(Kernel):
     """What is described; `on` a platform it is an `OnPlatform`."""
 
     platforms = ("cpu", "cuda")
+    integer_bits = 64  # scalars are part of a launch
+    parameters: tuple[Parameter, ...]
+
+    @property
+    def scalars(self) -> tuple[str, ...]:  # type: ignore[override]  # read-only here
+        """The names of the parameters that are passed by value."""
+        return tuple(parameter.name for parameter in self.parameters if not parameter.is_array)
+
+    def number(self, name: str, value: Any) -> Any:
+        """Return a scalar that a call gives as core takes it."""
+        return next(p for p in self.parameters if p.name == name).number(value, self.name)
 
     def target(
         self,

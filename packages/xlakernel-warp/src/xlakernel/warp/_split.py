@@ -68,7 +68,6 @@ class SplitParameters:
 
         Raises:
           ArgumentError: if there are more or fewer than parameters to give.
-          StaticArgumentError: if a scalar is no number, or none that its parameter can be.
         """
         wanted = self.parameters[: self.given]
         if len(arguments) != len(wanted):
@@ -78,7 +77,7 @@ class SplitParameters:
                 f"{len(arguments)}. The outputs are not given, but those in in_out_argnames are."
             )
         pairs = list(zip(wanted, arguments, strict=True))
-        return [x for p, x in pairs if p.is_array], {p.name: p.number(x, self.name) for p, x in pairs if not p.is_array}
+        return [x for p, x in pairs if p.is_array], {p.name: x for p, x in pairs if not p.is_array}
 
     def check_options(self, unknown: Iterable[str], known: Sequence[str]) -> None:
         """Raise `ArityError` for the first option that a call does not have, such as the name of a scalar."""

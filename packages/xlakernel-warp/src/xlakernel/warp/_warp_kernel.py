@@ -11,9 +11,9 @@ import jax
 import warp
 
 from xlakernel.core import output_init as begin
-from xlakernel.core.errors import ArityError, KernelTypeError, LaunchError, OutputSpecError
+from xlakernel.core.errors import KernelTypeError, LaunchError, OutputSpecError
 from xlakernel.core.extents import extents
-from xlakernel.core.specs import Struct, counted, flatten_outs
+from xlakernel.core.specs import Struct, is_function
 from xlakernel.core.transforms.declaration import Transpose
 from xlakernel.core.wrapper import kernel_function
 
@@ -130,7 +130,7 @@ def warp_kernel(
     name = name_of(kernel)
     parameters = parameters_of(kernel, "warp_kernel")
     aliases = input_output_aliases if isinstance(input_output_aliases, Mapping) else {}  # else core complains
-    init = begin.freeze(name, output_init)
+    init = begin.freeze(name, output_init, [parameter.name for parameter in parameters])
     begin.check_aliases(name, init, aliases)
     begin.check_sums(name, init, sharding_rule)
     described = WarpKernel(
@@ -143,10 +143,15 @@ def warp_kernel(
         parallel=check_parallel(name, parallel, init),
         cpu_blocks=_inside.cpu_blocks(),
     )
+
+    def check(inputs: Sequence[Struct], structs: Sequence[Struct], tree: Any) -> None:
+        begin.check_structure(name, output_init, tree)
+        described.check(inputs, structs)
+
     return kernel_function(
         described,
         {parameter.name: inspect.Parameter.empty for parameter in parameters},
-        _checked_outs(described, outs, output_init),
+        _checked_outs(name, outs),
         vmap_method=vmap_method,
         input_output_aliases=input_output_aliases,
         has_side_effect=has_side_effect,
@@ -155,26 +160,18 @@ def warp_kernel(
         vjp=vjp,
         transpose=transpose,
         sharding_rule=sharding_rule,
+        check=check,
     )
 
 
-def _checked_outs(kernel: WarpKernel, outs: Any, output_init: Any) -> Callable[..., Any]:
-    """Return *outs* as a function of the inputs' structs that also checks what may depend on them."""
-    given = outs if callable(outs) and not hasattr(outs, "dtype") else None
-    known = None if given else _flattened(kernel.name, outs)
+def _checked_outs(kernel: str, outs: Any) -> Any:
+    """Return *outs* if it has no annotation of Warp's, which would pass for an array of no elements; or as a function.
 
-    def outs_of(*inputs: Struct) -> Any:
-        structs, tree = known or _flattened(kernel.name, outs(*inputs))
-        _check_counts(kernel, len(inputs), len(structs))
-        begin.check_structure(kernel.name, output_init, tree)
-        kernel.check(inputs, structs)
-        return jax.tree.unflatten(tree, structs)
-
-    return functools.wraps(given)(outs_of) if given else outs_of
-
-
-def _flattened(kernel: str, outs: Any) -> tuple[tuple[Struct, ...], Any]:
-    """Return the outputs' structs and their tree; an annotation of Warp's would pass for an array of no elements."""
+    Raises:
+      OutputSpecError: if it has one.
+    """
+    if is_function(outs):
+        return functools.wraps(outs)(lambda *inputs: _checked_outs(kernel, outs(*inputs)))
     for i, leaf in enumerate(jax.tree.leaves(outs)):
         if warp.types.is_array(leaf):
             raise OutputSpecError(
@@ -182,19 +179,7 @@ def _flattened(kernel: str, outs: Any) -> tuple[tuple[Struct, ...], Any]:
                 "expected an object with a shape and a dtype, such as jax.ShapeDtypeStruct((n,), jnp.float32). "
                 "warpinfo_to_jaxinfo(annotation, shape) makes one."
             )
-    return flatten_outs(outs, kernel)
-
-
-def _check_counts(kernel: WarpKernel, inputs: int, outs: int) -> None:
-    """Raise `ArityError` unless the call gives as many arrays as the kernel takes; the scalars core counts."""
-    arrays, scalars = ([p.name for p in kernel.parameters if p.is_array == which] for which in (True, False))
-    if inputs + outs != len(arrays):
-        by_keyword = f"; by keyword it is given the scalars ({', '.join(scalars)})" if scalars else ""
-        raise ArityError(
-            f"{kernel.name}: the kernel takes {counted(len(arrays), 'array')} ({', '.join(arrays)}); the call gives "
-            f"{counted(inputs, 'input')} and {counted(outs, 'output')}. A kernel takes its inputs first, then its "
-            f"outputs, which the call does not give but outs describes{by_keyword}."
-        )
+    return outs
 
 
 def check_kernel(kernel: Any, asked_by: str) -> None:
