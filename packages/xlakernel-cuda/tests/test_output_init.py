@@ -72,8 +72,8 @@ def test_only_numbers_are_values(make_axpy, wrong):
 
 def test_each_output_may_have_its_own(make_axpy):
     outs = [Struct((2,), jnp.float32), Struct((), jnp.int8)]
-    for given in ((None, 3), {"b": None, "a": 3}):  # a dictionary is bound by name
-        assert output_init.patterns("k", output_init.freeze("k", given, ("x", "b", "a")), outs) == (None, b"\x03")
+    for values in ((None, 3), {"b": None, "a": 3}):  # a dictionary is bound by name
+        assert output_init.patterns("k", output_init.freeze("k", values, ("x", "b", "a")), outs) == (None, b"\x03")
     assert output_init.patterns("k", output_init.freeze("k", None, ()), outs) == (None, None)
     with pytest.raises(LaunchError, match="3 values for 1 outputs"):
         jax.eval_shape(make_axpy(output_init=[1, 2, 3]), jnp.ones(3), jnp.ones(3))

@@ -216,8 +216,9 @@ def test_a_cache_that_cannot_be_written_is_no_cache(tmp_path, monkeypatch):
     for name in ("cache", "home", "__pycache__"):
         (tmp_path / name).write_text("not a folder")
     call = numba_kernel(kernel, outs=jax.ShapeDtypeStruct((1,), np.float32))
-    with pytest.warns(UserWarning, match="kernel is compiled without njit's cache=True"):
+    with pytest.warns(UserWarning, match="kernel is compiled without njit's cache=True") as said:
         assert call(np.ones(1, np.float32)) == 2
+    assert said[0].filename == __file__
     assert call(np.ones(1, np.float32)) == 2
 
 

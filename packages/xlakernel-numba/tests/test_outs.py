@@ -165,7 +165,7 @@ def test_check_kernel_sees_outputs_that_are_swapped():
     skip = {"grad": "no derivative", "export": "takes a process", "sharding": "nothing to split", "threads": "slow"}
     run = numba_kernel(spread, outs=lambda x: {"top": SCALAR, "bottom": SCALAR})
     check_kernel(run, X, reference=lambda x: {"bottom": x.min(), "top": x.max()}, skip=skip)
-    with pytest.raises(AssertionError, match="reference|bottom|top"):
+    with pytest.raises(AssertionError, match=r"single call|bottom|top"):
         check_kernel(run, X, reference=lambda x: {"bottom": x.max(), "top": x.min()}, skip=skip)
 
 

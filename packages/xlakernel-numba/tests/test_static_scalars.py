@@ -213,7 +213,7 @@ NAMES = (
 def test_a_scalar_may_have_any_name(name):
     """JAX's lowering rules, our own functions and the author's have parameters, which may not meet the kernel's."""
     scope = {}
-    exec(f"def scale(x, out, {name}):\n    for i in range(x.size):\n        out[i] = {name} * x[i]", scope)
+    exec(f"def scale(x, out, {name}):\n    for i in range(x.size):\n        out[i] = {name} * x[i]", scope)  # noqa: S102
     kernel = numba.njit(scope["scale"])
     ways = {
         "reference": lambda x, /, **static: static[name] * x,

@@ -340,13 +340,11 @@ def test_no_scalar_becomes_another_number(dtype, value, takes):
 
 
 def test_scalars_are_given_by_keyword_while_tracing():
-    with pytest.raises(StaticArgumentError, match="'value' must be a static value, and is traced.*static_argnames"):
+    with pytest.raises(StaticArgumentError, match=r"'value' must be a static value, and is traced.*static_argnames"):
         jax.jit(lambda v: run_fill(value=v))(3)
     with pytest.raises(StaticArgumentError, match=r"fill: 'value' is an array, float64\[1\], and is passed by keyword"):
         run_fill(value=np.ones(1))
-    with pytest.raises(
-        ArityError, match=r"2 parameters \(value, out\); the call gives 1 input .*Missing: value=\.\.\."
-    ):
+    with pytest.raises(ArityError, match=r"2 parameters \(value, out\); .* gives 1 input .*Missing: value=\.\.\."):
         run_fill(np.ones(2, "i4"))
     with pytest.raises(ArityError, match=r"gives 0 inputs .* 1 output. Missing: value=\.\.\."):
         run_fill()

@@ -162,6 +162,7 @@ def test_kernels_run_through_python_and_that_is_said_once():
     with pytest.warns(RecordingWarning) as caught:
         check_values()
     (warning,) = caught
+    assert warning.filename == __file__
     assert str(warning.message).startswith(f"Warp {wp.__version__} is not known to xlakernel-warp: ")
     assert "Kernels run through Python on the CPU" in str(warning.message)
     assert "Look for a newer xlakernel-warp, or an older Warp." in str(warning.message)

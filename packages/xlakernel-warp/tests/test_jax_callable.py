@@ -493,6 +493,7 @@ def test_a_function_that_reads_on_the_host_is_right_and_says_so_once(platform):
     else:
         assert len({str(w.message) for w in found}) == len(found) >= 1
         assert "read_on_the_host" in str(found[0].message)
+        assert found[0].filename == __file__
 
 
 @pytest.mark.gpu

@@ -124,6 +124,6 @@ def reserved(x: wp.array(dtype=float), static: float, out: wp.array(dtype=float)
 
 
 def test_a_name_that_cpp_reserves_is_refused_by_name(capfd):
-    with pytest.raises(CompileError, match="reserved: .*C\\+\\+.* the name of the parameter 'static': rename it"):
+    with pytest.raises(CompileError, match=r"reserved: .*C\+\+.* the name of the parameter 'static': rename it"):
         warp_kernel(reserved, lambda x: x)(X, static=1.0)
     capfd.readouterr()  # Warp prints what its compiler says

@@ -15,7 +15,6 @@ import math
 import os
 import platform as host
 import re
-import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from .cache_folder import FOLDER_VARIABLE, cache_folder, replace_file
 from .errors import ArgumentError, AutoBackendWarning
 from .operator_names import did_you_mean, operators
 from .versions import versions
+from .warning import warn
 
 _FORMAT = 1  # of the files; one of another format is not read
 
@@ -143,7 +143,7 @@ def warn_once(what: object, message: str) -> None:
     """Warn of something that was not warned of before."""
     if what not in _said:
         _said.add(what)
-        warnings.warn(message, AutoBackendWarning, stacklevel=2)
+        warn(message, AutoBackendWarning)
 
 
 def auto_choices(operator: str | None = None) -> list[AutoChoice]:

@@ -36,8 +36,8 @@ from .transforms.derivative import Differentiable
 _SCALARS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64")
 
 _Attributes = tuple[tuple[str, str, bytes], ...]
-#: ``check(inputs, outs, tree)``: raise what is wrong with a call of these inputs and outputs, in the kernel's order, and
-#: with this tree of ``outs``.
+#: ``check(inputs, outs, tree)``: raise what is wrong with a call of these inputs and outputs, which are in the kernel's
+#: order, and with the tree of ``outs``.
 _Check = Callable[[Sequence[Struct], Sequence[Struct], Any], None]
 
 
@@ -301,8 +301,8 @@ def _freeze_anew(kernel: str, integer_bits: int, name: str, value: Any) -> tuple
             return scalar.dtype.name, scalar.tobytes()
     raise StaticArgumentError(
         f"{kernel}: the static scalar {name!r} is {value!r} of type {type(value).__name__}; allowed: bool, int (below "
-        f"2**{integer_bits}), float, or a NumPy scalar of the dtypes {', '.join(_SCALARS)}. Pass anything else by position, as an "
-        "array."
+        f"2**{integer_bits}), float, or a NumPy scalar of the dtypes {', '.join(_SCALARS)}. Pass anything else by "
+        "position, as an array."
     )
 
 

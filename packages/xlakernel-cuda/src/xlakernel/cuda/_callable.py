@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+from xlakernel.core.decorating import as_decorator
 from xlakernel.core.errors import ArgumentError, KernelTypeError
 from xlakernel.core.transforms.declaration import Transpose
 from xlakernel.core.wrapper import kernel_function
@@ -16,6 +17,7 @@ from ._libraries import Adapter, Choice
 _Record = bool | Literal["auto"]
 
 
+@as_decorator
 def numba_cuda_callable(
     func: Callable[..., None],
     outs: Any,
@@ -93,6 +95,7 @@ def numba_cuda_callable(
     )
 
 
+@as_decorator
 def cuda_callable(
     func: Callable[..., None],
     outs: Any,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from xlakernel.core import output_init as begin
+from xlakernel.core.decorating import as_decorator
 from xlakernel.core.errors import KernelTypeError
 from xlakernel.core.specs import Struct
 from xlakernel.core.transforms.declaration import Transpose
@@ -18,6 +19,7 @@ from ._geometry import LaunchForm, check_shared_mem
 _Extents = int | Sequence[int] | Callable[..., Any]
 
 
+@as_decorator
 def numba_cuda_kernel(
     kernel: Callable[..., None],
     outs: Any,

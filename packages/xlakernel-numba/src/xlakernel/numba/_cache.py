@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any
 
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, NullCache
+
+from xlakernel.core.warning import warn
 
 # How Numba calls the address of a function that calls itself, in the code.
 _UNRESOLVED = ".numba.unresolved$"
@@ -25,10 +26,9 @@ class _KernelCacheFiles(CompileResultCacheImpl):  # type: ignore[misc]  # Numba 
         https://github.com/numba/numba/issues/6061
         """
         if _UNRESOLVED in cres.library.get_llvm_str():
-            warnings.warn(
+            warn(
                 f"{cres.fndesc.qualname} is not kept on disk, as njit's cache=True asks for: it calls itself, or a "
-                "helper does, and Numba cannot read such code again (numba issue 6061).",
-                stacklevel=2,
+                "helper does, and Numba cannot read such code again (numba issue 6061)."
             )
             return False
         return bool(super().check_cachable(cres))
@@ -61,7 +61,7 @@ def enable_disk_cache(dispatcher: Any, content: str) -> None:
     try:
         dispatcher._cache = _KernelCache(dispatcher.py_func, content)
     except RuntimeError as error:  # no folder can be written: Numba refuses that when a function is decorated
-        warnings.warn(f"{dispatcher.__name__} is compiled without njit's cache=True: {error}", stacklevel=2)
+        warn(f"{dispatcher.__name__} is compiled without njit's cache=True: {error}")
 
 
 def disk_cache_folder(dispatcher: Any) -> Path | None:

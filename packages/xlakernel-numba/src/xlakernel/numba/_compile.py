@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-import re
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -16,10 +15,9 @@ import numpy as np
 from numba.core import types
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
-from numba.core.errors import NumbaError
 
 from xlakernel.core.call import Kernel, Target
-from xlakernel.core.errors import CompileError, ReadOnlyInputError
+from xlakernel.core.errors import CompileError
 from xlakernel.core.ffi.fingerprint import fingerprint, references
 from xlakernel.core.ffi.registry import Handler, ensure_registered
 from xlakernel.core.native import (
@@ -28,6 +26,7 @@ from xlakernel.core.native import (
     NumbaFunction,
     array_type,
     build_handler,
+    compile_error,
     is_importable,
     lock_of,
     numba_dtype,
@@ -223,17 +222,11 @@ class NumbaKernel(Kernel):
 
     def _explain(self, own: Any, error: Exception, signature: Sequence[types.Type]) -> CompileError:
         given = ", ".join(f"{n}: {t}" for n, t in zip(self._parameters, signature, strict=True))
-        if self._compiles_with_writable_inputs(own, signature):
-            return ReadOnlyInputError(
-                f"{self.name}({given}): writes to an input. Inputs are read-only, because JAX arrays never change. "
-                "Write to an output instead, or make the input's memory an output's with "
-                "input_output_aliases={input: output}. A helper that declares its signature must take read-only "
-                f"arrays.{_numba_says(error)}"
-            )
-        return CompileError(f"{self.name}({given}): Numba cannot compile the kernel.{_numba_says(error)}")
+        writes = self._compiles_with_writable_inputs(own, signature)
+        return compile_error(f"{self.name}({given})", error, _HINTS, writes_to_input=writes)
 
     def _compiles_with_writable_inputs(self, own: Any, signature: Sequence[types.Type]) -> bool:
-        """Whether that the inputs are read-only is all that is wrong with the kernel."""
+        """Return True if the kernel compiles once its inputs are writable."""
         writable = [t.copy(readonly=False) if isinstance(t, types.Array) else t for t in signature]
         disable_disk_cache(own)
         try:
@@ -243,19 +236,7 @@ class NumbaKernel(Kernel):
         return True
 
 
-_HINTS = (
-    (r"0d, C\) with \d+ indices|0d, C\), int64", "A 0-d array is read with x[()] and written with out[()] = value."),
-    (r"Untyped global name '(\w+)'.*<class 'function'>", r"Decorate \1 with numba.njit too."),
-)
-
-
-def _numba_says(error: Exception) -> str:
-    """Return Numba's message, with what to do where that is known."""
-    if not isinstance(error, NumbaError):
-        return f" Numba failed with {type(error).__name__}: {error}"
-    text = str(error)
-    hint = next((found.expand(advice) for pattern, advice in _HINTS if (found := re.search(pattern, text))), "")
-    return f"{' ' if hint else ''}{hint} Numba says:\n{text}"
+_HINTS = ((r"Untyped global name '(\w+)'.*<class 'function'>", r"Decorate \1 with numba.njit too."),)
 
 
 def _call(arguments: Sequence[Argument], mode: Mapping[str, bool]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 import numba
 from numba.core.dispatcher import Dispatcher
 
+from xlakernel.core.decorating import as_decorator
 from xlakernel.core.errors import KernelTypeError
 from xlakernel.core.transforms.declaration import Transpose
 from xlakernel.core.wrapper import kernel_function
@@ -16,6 +17,7 @@ from xlakernel.core.wrapper import kernel_function
 from ._compile import NumbaKernel
 
 
+@as_decorator
 def numba_kernel(
     kernel: Callable[..., None],
     outs: Any,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import warnings
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from xlakernel.core.ffi.registry import Handler, ensure_registered
 from xlakernel.core.gpu.launchable import Launchable
 from xlakernel.core.native import HANDLER_VERSION, Argument, build_handler
 from xlakernel.core.specs import Struct
+from xlakernel.core.warning import warn
 
 from . import _alone, _inside
 from ._entry import WarpEntry
@@ -153,10 +153,9 @@ def _handler_folder() -> Path | None:
 
 @functools.cache
 def _say_once(what: str) -> None:
-    warnings.warn(
+    warn(
         f"Warp {warp.__version__} is not known to xlakernel-warp: {what}. Kernels run through Python on the CPU, each "
         "time that they are called, which takes some 20 µs and the GIL. Look for a newer xlakernel-warp, or an older "
         "Warp.",
         RecordingWarning,
-        stacklevel=2,
     )

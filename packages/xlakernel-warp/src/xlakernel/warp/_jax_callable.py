@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import warp
 
+from xlakernel.core.decorating import as_decorator
 from xlakernel.core.errors import KernelTypeError
 from xlakernel.core.specs import Struct
 from xlakernel.core.wrapper import kernel_function
@@ -22,6 +23,7 @@ from ._split import FrozenDims, OutputDims, SplitParameters, freeze_names, freez
 _GRAPH_CACHE_MAX = 32
 
 
+@as_decorator
 def jax_callable(
     func: Callable[..., None],
     num_outputs: int = 1,

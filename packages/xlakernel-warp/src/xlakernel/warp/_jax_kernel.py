@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 
+from xlakernel.core.decorating import as_decorator
 from xlakernel.core.errors import ArityError, DifferentiationError
 from xlakernel.core.specs import Struct
 from xlakernel.core.wrapper import kernel_function
@@ -32,6 +33,7 @@ from ._split import (
 from ._warp_kernel import check_kernel
 
 
+@as_decorator
 def jax_kernel(
     kernel: Any,
     num_outputs: int = 1,

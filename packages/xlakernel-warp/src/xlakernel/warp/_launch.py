@@ -23,77 +23,12 @@ from ._alone import launching
 _failures: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
 # What Python allows as the name of a parameter, and C++ does not.
-_RESERVED = frozenset(
-    [
-        "alignas",
-        "alignof",
-        "asm",
-        "auto",
-        "bitand",
-        "bitor",
-        "bool",
-        "case",
-        "catch",
-        "char",
-        "char16_t",
-        "char32_t",
-        "compl",
-        "const",
-        "const_cast",
-        "constexpr",
-        "decltype",
-        "default",
-        "delete",
-        "do",
-        "double",
-        "dynamic_cast",
-        "enum",
-        "explicit",
-        "export",
-        "extern",
-        "false",
-        "float",
-        "friend",
-        "goto",
-        "inline",
-        "int",
-        "long",
-        "mutable",
-        "namespace",
-        "new",
-        "noexcept",
-        "nullptr",
-        "operator",
-        "private",
-        "protected",
-        "public",
-        "register",
-        "reinterpret_cast",
-        "short",
-        "signed",
-        "sizeof",
-        "static",
-        "static_assert",
-        "static_cast",
-        "struct",
-        "switch",
-        "template",
-        "this",
-        "thread_local",
-        "throw",
-        "true",
-        "typedef",
-        "typeid",
-        "typename",
-        "union",
-        "unsigned",
-        "using",
-        "virtual",
-        "void",
-        "volatile",
-        "wchar_t",
-        "xor",
-    ]
+_RESERVED = re.compile(
+    "alignas|alignof|asm|auto|bitand|bitor|bool|case|catch|char|char16_t|char32_t|compl|const|const_cast|constexpr|"
+    "decltype|default|delete|do|double|dynamic_cast|enum|explicit|export|extern|false|float|friend|goto|inline|int|long|"
+    "mutable|namespace|new|noexcept|nullptr|operator|private|protected|public|register|reinterpret_cast|short|signed|"
+    "sizeof|static|static_assert|static_cast|struct|switch|template|this|thread_local|throw|true|typedef|typeid|"
+    "typename|union|unsigned|using|virtual|void|volatile|wchar_t|xor"
 )
 
 #: Threads of a block on a GPU, unless one says otherwise.
@@ -195,7 +130,7 @@ class WarpLaunch:
     def _refused(self, device: str, error: Exception) -> str:
         named = re.search(r'function "(\w+)"', str(error))
         other = ""
-        if reserved := [name for name, _ in _inside.parameters(self.kernel) if name in _RESERVED]:
+        if reserved := [name for name, _ in _inside.parameters(self.kernel) if _RESERVED.fullmatch(name)]:
             other = f" C++, which Warp writes, reserves the name of the parameter {reserved[0]!r}: rename it."
         if named and named[1] not in (self.name, self.kernel.key):
             other = (

@@ -11,6 +11,7 @@ import jax
 import warp
 
 from xlakernel.core import output_init as begin
+from xlakernel.core.decorating import as_decorator
 from xlakernel.core.errors import KernelTypeError, LaunchError, OutputSpecError
 from xlakernel.core.extents import extents
 from xlakernel.core.specs import Struct, is_function
@@ -24,6 +25,7 @@ from ._parameters import name_of, parameters_of
 _Extents = int | Sequence[int] | Callable[..., Any]
 
 
+@as_decorator
 def warp_kernel(
     kernel: Any,
     outs: Any,

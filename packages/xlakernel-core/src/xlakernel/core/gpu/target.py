@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
 from ..call import Target
 from ..errors import RecordingError, RecordingWarning
 from ..ffi.registry import Handler, ensure_registered
+from ..warning import warn
 from .closure import device_arrays, referred
 from .debug import build_debug_handler
 from .driver import allow_shared_mem, context_of, device_of, devices, load_kernel, usual_device
@@ -170,9 +170,8 @@ def _say_once(launchable: Launchable, error: RecordingError) -> None:
     key = (launchable.label, launchable.place)
     if key not in _said:
         _said.add(key)
-        warnings.warn(
+        warn(
             f"{error} It runs through Python instead, each time that it is called, which takes some 100 µs and the "
             "GIL. record=False accepts that, and record=True makes it an error.",
             RecordingWarning,
-            stacklevel=2,
         )

@@ -14,6 +14,7 @@ from .arguments import Argument as Argument
 from .arguments import Slices as Slices
 from .callee import Callee as Callee
 from .callee import NumbaFunction as NumbaFunction
+from .compile_error import compile_error as compile_error
 from .dtypes import array_type as array_type
 from .dtypes import numba_dtype as numba_dtype
 from .handler import HANDLER_VERSION as HANDLER_VERSION

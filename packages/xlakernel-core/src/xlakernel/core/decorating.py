@@ -1,0 +1,42 @@
+"""The two forms of a wrapper: called with a kernel, and as a decorator of it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
+
+_Kernel = TypeVar("_Kernel", contravariant=True)
+_Wrapped = TypeVar("_Wrapped", covariant=True)
+_Options = ParamSpec("_Options")
+
+
+class Wrapper(Protocol[_Kernel, _Options, _Wrapped]):
+    """What `as_decorator` returns."""
+
+    @overload
+    def __call__(self, kernel: _Kernel, /, *args: _Options.args, **options: _Options.kwargs) -> _Wrapped: ...
+    @overload
+    def __call__(self, /, *args: _Options.args, **options: _Options.kwargs) -> Callable[[_Kernel], _Wrapped]: ...
+
+
+def as_decorator(
+    wrap: Callable[Concatenate[_Kernel, _Options], _Wrapped],
+) -> Wrapper[_Kernel, _Options, _Wrapped]:
+    """Let a function that wraps a kernel be called without it: ``@wrap(outs=...)``, as ``@jax.jit(...)`` is."""
+    call = cast("Callable[..., Any]", wrap)
+    signature = inspect.signature(wrap)
+    kernel = next(iter(signature.parameters))
+
+    @functools.wraps(wrap)
+    def either(*args: Any, **options: Any) -> Any:
+        if args or kernel in options:
+            return call(*args, **options)
+        try:  # what is missing or unknown is said here, and not where it decorates
+            signature.bind(None, **options)
+        except TypeError as error:
+            raise TypeError(f"{wrap.__name__}(): {error}") from None
+        return lambda kernel: call(kernel, **options)
+
+    return cast("Wrapper[_Kernel, _Options, _Wrapped]", either)
