@@ -84,6 +84,19 @@ class Step(NamedTuple):
     spikes: object
 
 
+def test_a_dictionary_is_bound_by_name():
+    def outs(x):
+        return {"v": Struct((2,), jnp.float32), "spikes": Struct((2,), jnp.int8)}
+
+    kernel = cuda.jit(lambda x, v, spikes: None)
+    for init in ({"v": 0.5, "spikes": None}, {"spikes": 1, "v": None}, (0.5, 1), 1):
+        run = numba_cuda_kernel(kernel, outs, launch_dims=2, output_init=init)
+        assert jax.eval_shape(run, jnp.ones(2)) == outs(None)
+    for wrong in ({"v": 1, "spikes": 0.5}, {"v": 1}, {"v": 1, "other": 1}):
+        with pytest.raises(LaunchError, match="output_init"):
+            jax.eval_shape(numba_cuda_kernel(kernel, outs, launch_dims=2, output_init=wrong), jnp.ones(2))
+
+
 @pytest.mark.parametrize("wrong", [{"v": 0.5, "spikes": 1}, {"spikes": 1, "v": 0.5}, ((0.5,), 1), (0.5, {"a": 1})])
 def test_values_stand_where_the_outputs_do(wrong):
     structs = Step(Struct((2,), jnp.float32), Struct((2,), jnp.float32))

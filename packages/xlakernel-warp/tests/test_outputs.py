@@ -114,6 +114,18 @@ def test_results_have_the_structure_of_outs(name, fixed):
 # What outputs begin with
 
 
+def test_output_init_by_name():
+    """*positive* is written nowhere but where the kernel writes it; *count* is added to."""
+    build, take = STRUCTURES["a dict, by name"]
+    run = warp_kernel(
+        statistics,
+        lambda x: build(*outs_of_statistics(x)),
+        launch_dims=2,
+        output_init={"positive": None, "count": 100, "mean": None, "extremes": None},
+    )
+    assert int(take(run(np.ones((2, 3), "f4")))[3]) == 106
+
+
 def make_leave(dtype):
     @wp.kernel
     def leave(out: wp.array(dtype=dtype)):

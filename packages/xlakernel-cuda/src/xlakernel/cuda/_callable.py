@@ -32,7 +32,7 @@ def numba_cuda_callable(
     transpose: Transpose | None = None,
     sharding_rule: str | None = None,
 ) -> Callable[..., Any]:
-    """Make a function of JAX arrays from one that launches Numba CUDA kernels.
+    """Make a function of JAX arrays from one that launches Numba CUDA kernels; without it, return a decorator.
 
     It is `cuda_callable` with Numba's device arrays and streams:
     ``func(input1, ..., output1, ..., stream)``. Launch on the stream, ``kernel[blocks, threads, stream](...)``;
@@ -112,7 +112,7 @@ def cuda_callable(
     transpose: Transpose | None = None,
     sharding_rule: str | None = None,
 ) -> Callable[..., Any]:
-    """Make a function of JAX arrays from one that launches work on the GPU with any CUDA library.
+    """Make a function of JAX arrays from one that launches work with any CUDA library; without it, return a decorator.
 
     The function is ``func(input1, ..., output1, ..., stream)``, with static scalars anywhere. It gets arrays over XLA's
     own memory, launches kernels, fills and copies on the stream, and returns nothing. When a program is compiled it
@@ -132,7 +132,8 @@ def cuda_callable(
     Args:
       func: the function. The stream is its parameter of that name, or else the last one.
       outs: the outputs' shapes and dtypes: a ``jax.ShapeDtypeStruct`` or a pytree of them; or a function that returns
-        that for the inputs' structs.
+        that for the inputs' structs. Tuples, lists and named tuples are in the order of the function's output
+        parameters; a dictionary has their names as its keys.
       arrays: what inputs and outputs arrive as: ``"numba"``, ``"cupy"`` or ``"warp"`` arrays (Warp has none without
         dimensions: those have one element), or what a function returns that is called with each argument's
         `DeviceBuffer`: an object with ``ptr``, ``shape``, ``dtype``, ``nbytes``, ``device``,
@@ -166,7 +167,7 @@ def cuda_callable(
       KernelTypeError: if *func* is not a function that can be called like that, but a kernel, say.
       ArgumentError: if *arrays*, *stream* or *record* is not one of those allowed.
       MissingDependencyError: if the library that they name is not installed.
-      OutputSpecError: if *outs* has leaves without shape and dtype.
+      OutputSpecError: if *outs* has leaves without shape and dtype, or describes no output without *has_side_effect*.
       AliasError: if *input_output_aliases* cannot hold.
       VmapMethodError: if *vmap_method* is unknown.
       ShardingRuleError: if *sharding_rule* is not a rule.

@@ -40,7 +40,7 @@ def numba_cuda_kernel(
     transpose: Transpose | None = None,
     sharding_rule: str | None = None,
 ) -> Callable[..., Any]:
-    """Make a function of JAX arrays from a Numba CUDA kernel.
+    """Make a function of JAX arrays from a Numba CUDA kernel; without the kernel, return a decorator that does.
 
     The kernel is compiled once for each combination of dtypes and ranks, its launch recorded once for each combination
     of shapes, and replayed by machine code: no Python and no GIL while a program runs, and XLA may capture the launch
@@ -66,7 +66,8 @@ def numba_cuda_kernel(
         …), declared signatures do not matter: it is compiled anew for the types of each call. A kernel that
         synchronises its grid (``cuda.cg.this_grid().sync()``) is launched cooperatively.
       outs: the outputs' shapes and dtypes: a ``jax.ShapeDtypeStruct`` or a pytree of them; or a function that returns
-        that for the inputs' structs.
+        that for the inputs' structs. Tuples, lists and named tuples are in the order of the kernel's output parameters;
+        a dictionary has their names as its keys.
       grid: blocks: an integer, or a tuple of up to three, along x, y and z.
       block: threads of a block, likewise: 1024 at most altogether.
       launch_dims: threads altogether: an integer, or a tuple of up to three along x, y and z. Blocks have
@@ -113,7 +114,7 @@ def numba_cuda_kernel(
         *output_init* or *batch_axis* make no sense.
       MissingDependencyError: if numba-cuda is missing, too old, or does not work with what is installed.
       SettingError: if Numba is set to simulate a GPU.
-      OutputSpecError: if *outs* has leaves without shape and dtype.
+      OutputSpecError: if *outs* has leaves without shape and dtype, or describes no output without *has_side_effect*.
       AliasError: if *input_output_aliases* cannot hold, or shares an output that has an *output_init*.
       VmapMethodError: if *vmap_method* is unknown.
       ShardingRuleError: if *sharding_rule* is not a rule, or sums an output whose *output_init* is not 0.

@@ -31,7 +31,7 @@ def numba_kernel(
     transpose: Transpose | None = None,
     sharding_rule: str | None = None,
 ) -> Callable[..., Any]:
-    """Make a function of JAX arrays from a Numba CPU kernel.
+    """Make a function of JAX arrays from a Numba CPU kernel; without the kernel, return a decorator that does.
 
     The kernel is compiled once for each combination of dtypes and ranks, into a handler that XLA calls as machine
     code: no Python and no GIL while it runs. It takes its inputs first, then its outputs, all as C-contiguous arrays
@@ -52,7 +52,8 @@ def numba_kernel(
       kernel: a function decorated with ``numba.njit``, any of its options, ``parallel=True`` and ``cache=True`` among
         them.
       outs: the outputs' shapes and dtypes: a ``jax.ShapeDtypeStruct`` or a pytree of them; or a function that returns
-        that for the inputs' structs (not for static scalars), so that one wrapper serves every size.
+        that for the inputs' structs (not for static scalars), so that one wrapper serves every size. Tuples, lists and
+        named tuples are in the order of the kernel's output parameters; a dictionary has their names as its keys.
       vmap_method: what ``jax.vmap`` does. ``"native"`` (as ``"expand_dims"``): the handler loops over the batch in one
         call, in several threads where that pays; ``"broadcast_all"``: the same with every input copied to the batch's
         size; ``"sequential"`` and ``"sequential_unrolled"``: one call after the other; None: an error. The kernel sees
@@ -84,12 +85,13 @@ def numba_kernel(
 
     Raises:
       KernelTypeError: if *kernel* is not an ``njit`` function.
-      OutputSpecError: if *outs* has leaves without shape and dtype.
+      OutputSpecError: if *outs* has leaves without shape and dtype, or describes no output without *has_side_effect*.
       AliasError: if *input_output_aliases* cannot hold.
       VmapMethodError: if *vmap_method* is unknown.
       ShardingRuleError: if *sharding_rule* is not a rule.
 
-    The function it returns raises `ArityError`, `InputError`, `DtypeError`, `StaticArgumentError` when it is traced,
+    The function it returns raises `ArityError`, `InputError`, `DtypeError`, `StaticArgumentError` and, for what an *outs*
+    function returns or a dictionary's keys, `OutputSpecError` when it is traced,
     and `CompileError` when Numba refuses the kernel, `ReadOnlyInputError` if because it writes to an input. (Numba
     does not see writes through ``x.flat``, ``np.nditer``, ``np.fill_diagonal``, the ``out`` of ``np.dot`` and, in some
     versions, ``np.ascontiguousarray``: those would change the caller's array. Debug mode finds them.) An exception
@@ -106,6 +108,16 @@ def numba_kernel(
       >>> f = numba_kernel(saxpy, outs=lambda x, y: x)
       >>> print(jax.jit(f, static_argnames="alpha")(jnp.arange(3.0), jnp.ones(3), alpha=2.0))
       [1. 3. 5.]
+
+      As a decorator:
+
+      >>> @numba_kernel(outs=lambda x: x)
+      ... @numba.njit
+      ... def double(x, out):
+      ...     for i in range(len(out)):
+      ...         out[i] = 2 * x[i]
+      >>> print(double(jnp.arange(3.0)))
+      [0. 2. 4.]
     """
     if not isinstance(kernel, Dispatcher):
         raise KernelTypeError(_wrong_kernel(kernel))

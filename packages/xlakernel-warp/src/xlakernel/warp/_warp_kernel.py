@@ -43,7 +43,7 @@ def warp_kernel(
     transpose: Transpose | None = None,
     sharding_rule: str | None = None,
 ) -> Callable[..., Any]:
-    """Make a function of JAX arrays from a Warp kernel, for the CPU and for GPUs.
+    """Make a function of JAX arrays from a Warp kernel, for the CPU and for GPUs; without it, return a decorator.
 
     Warp compiles the kernel where a program is compiled for a device. There, too, Warp's own launch is recorded once
     for each combination of shapes, and machine code calls or replays it: no Python and no GIL while a program runs, and
@@ -62,10 +62,12 @@ def warp_kernel(
     ``warp.config.mode = "debug"``, end the process on the CPU.)
 
     Args:
-      kernel: a function decorated with ``warp.kernel``, generic ones (``dtype=Any``) among them: they are compiled for
-        the dtypes of each call. Parameters are arrays of scalars, vectors or matrices, and scalars.
+      kernel: a function decorated with ``warp.kernel``, generic ones (``dtype=Any``, ``dtype=wp.Float``) among them:
+        they are compiled for the dtypes of each call. Parameters are arrays of scalars, vectors or matrices, and
+        scalars.
       outs: the outputs' shapes and dtypes: a ``jax.ShapeDtypeStruct`` or a pytree of them; or a function that returns
-        that for the inputs' structs (not for static scalars), so that one wrapper serves every size.
+        that for the inputs' structs (not for static scalars), so that one wrapper serves every size. Tuples, lists and
+        named tuples are in the order of the kernel's output parameters; a dictionary has their names as its keys.
       launch_dims: threads along each dimension: an integer, or a tuple of up to four; or a function of the inputs'
         structs that returns that. None: the shape of the first input, without the dimensions of vectors or matrices.
       block_dim: threads of a block, for kernels with tiles. None: 256 on a GPU and 1 on the CPU, where another number
@@ -102,12 +104,13 @@ def warp_kernel(
 
     Returns:
       A function of the inputs, and of static scalars by keyword: a parameter that is no array is static, and has no
-      default. The result has the structure of *outs*.
+      default. It takes numbers of Python's and NumPy's, and arrays without dimensions that are not traced. The result
+      has the structure of *outs*.
 
     Raises:
       KernelTypeError: if *kernel* is not what ``warp.kernel`` returned, or has parameters of other kinds.
       LaunchError: if *launch_dims*, *block_dim* or *output_init* make no sense.
-      OutputSpecError: if *outs* has leaves without shape and dtype.
+      OutputSpecError: if *outs* has leaves without shape and dtype, or describes no output without *has_side_effect*.
       AliasError: if *input_output_aliases* cannot hold, or shares an output that has an *output_init*.
       VmapMethodError: if *vmap_method* is unknown.
       ShardingRuleError: if *sharding_rule* is not a rule, or sums an output whose *output_init* is not 0.
