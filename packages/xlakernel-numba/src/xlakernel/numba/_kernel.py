@@ -90,13 +90,13 @@ def numba_kernel(
       VmapMethodError: if *vmap_method* is unknown.
       ShardingRuleError: if *sharding_rule* is not a rule.
 
-    The function it returns raises `ArityError`, `InputError`, `DtypeError`, `StaticArgumentError` and, for what an *outs*
-    function returns or a dictionary's keys, `OutputSpecError` when it is traced,
-    and `CompileError` when Numba refuses the kernel, `ReadOnlyInputError` if because it writes to an input. (Numba
-    does not see writes through ``x.flat``, ``np.nditer``, ``np.fill_diagonal``, the ``out`` of ``np.dot`` and, in some
-    versions, ``np.ascontiguousarray``: those would change the caller's array. Debug mode finds them.) An exception
-    that the kernel raises, inside ``prange`` too, becomes JAX's error for a failed execution, with the exception's
-    type, message, file and line.
+    The function it returns raises `ArityError`, `InputError`, `DtypeError`, `StaticArgumentError` when it is traced,
+    `OutputSpecError` for the keys of a dictionary and for what a function returns as *outs*, and `CompileError` when
+    Numba refuses the kernel, `ReadOnlyInputError` if because it writes to an input. (Numba does not see writes through
+    ``x.flat``, ``np.nditer``, ``np.fill_diagonal``, the ``out`` of ``np.dot`` and, in some versions,
+    ``np.ascontiguousarray``: those would change the caller's array. Debug mode finds them.) An exception that the
+    kernel raises, inside ``prange`` too, becomes JAX's error for a failed execution, with the exception's type,
+    message, file and line.
 
     Example:
       >>> import jax, jax.numpy as jnp, numba
