@@ -125,16 +125,46 @@ def test_a_folder_that_cannot_be_written_is_said_once(folder, alike, measured, s
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="modes of files are those of POSIX")
-@pytest.mark.parametrize("mask", [0o022, 0o002])
-def test_a_file_may_be_read_by_those_whom_the_umask_lets(folder, mask):
+@pytest.mark.parametrize("mask", [0o000, 0o022, 0o077])
+@pytest.mark.parametrize("mode", [None, 0o755, 0o2775, 0o1777])
+def test_choices_are_shared_by_those_who_share_the_cache_folder(folder, mode, mask):
+    """A folder that nothing has made yet is the user's alone, whatever the umask is."""
+    if mode is not None:
+        folder.parent.mkdir()
+        folder.parent.chmod(mode)
     before = os.umask(mask)
     try:
         remember(question(), choice(question()))
     finally:
         os.umask(before)
+    expected = 0o700 if mode is None else mode
     (path,) = folder.iterdir()
-    assert path.stat().st_mode & 0o777 == 0o666 & ~mask
-    assert folder.stat().st_mode & 0o777 == 0o777 & ~mask
+    assert path.stat().st_mode & 0o777 == expected & 0o666
+    assert folder.stat().st_mode & 0o7777 == folder.parent.stat().st_mode & 0o7777 == expected
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="FIFOs are those of POSIX")
+@pytest.mark.parametrize("planted", ["FIFO", "link", "folder", "large"])
+def test_what_is_not_a_small_file_is_no_choice(folder, forget, tmp_path, planted):
+    asked = question()
+    remember(asked, choice(asked))
+    (path,) = folder.iterdir()
+    (tmp_path / "elsewhere").write_bytes(path.read_bytes())
+    path.unlink()
+    if planted == "FIFO":
+        os.mkfifo(path)
+    elif planted == "link":
+        path.symlink_to(tmp_path / "elsewhere")
+    elif planted == "folder":
+        path.mkdir()
+    else:
+        os.truncate(os.open(path, os.O_CREAT | os.O_WRONLY), 1 << 40)
+    forget()
+    assert recall(asked) is None
+    assert auto_choices() == []
+    assert reset_auto_choices() == (planted != "folder")
+    assert [found.name for found in folder.iterdir()] == [path.name] * (planted == "folder")
+    assert (tmp_path / "elsewhere").exists()
 
 
 def test_a_user_without_a_home(monkeypatch, folder):

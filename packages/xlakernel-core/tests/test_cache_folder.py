@@ -1,10 +1,15 @@
-"""Where things are kept on disk."""
+"""The user's cache folder: where it is, who has access to it, and what is refused in it."""
 
+import os
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from xlakernel.core.cache_folder import cache_folder, replace_file
+from xlakernel.core.cache_folder import cache_folder, read_file, replace_file
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="nothing is kept where there are no modes")
 
 
 @pytest.fixture(autouse=True)
@@ -42,12 +47,44 @@ def test_a_user_without_a_home_has_none(monkeypatch):
     assert cache_folder("auto") is None
 
 
-def test_a_file_is_replaced_with_its_folder_made(tmp_path):
-    path = tmp_path / "a" / "b"
+@pytest.mark.parametrize("home", ["relative", "./here"])
+def test_a_relative_home_is_none(monkeypatch, tmp_path, home):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", home)
+    assert cache_folder("auto") is None
+
+
+@pytest.fixture
+def umask():
+    """Return a function that sets the umask for the rest of the test."""
+    before = os.umask(0)
+    yield os.umask
+    os.umask(before)
+
+
+def mode_of(path):
+    return path.stat().st_mode & 0o7777
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_a_file_is_replaced_with_its_folder_made(tmp_path, private):
+    path = tmp_path / "a" / "b" / "c" / "d"
     for content in (b"old", b"new"):
-        replace_file(path, content)
-        assert path.read_bytes() == content
+        replace_file(path, content, private=private)
+        assert read_file(path, private=private) == content
     assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("mask", [0o000, 0o002, 0o022, 0o077])
+@pytest.mark.parametrize("shared", [0o755, 0o777, 0o1777])
+def test_a_private_file_is_the_users_alone(tmp_path, umask, mask, shared):
+    umask(mask)
+    replace_file(tmp_path / "home" / "cache" / "code" / "file", b"", private=True)
+    assert [mode_of(tmp_path / "home" / path) for path in ("", "cache", "cache/code")] == [0o700] * 3
+    assert mode_of(tmp_path / "home/cache/code/file") == 0o600
+    tmp_path.chmod(shared)
+    replace_file(tmp_path / "code" / "file", b"", private=True)
+    assert (mode_of(tmp_path / "code"), mode_of(tmp_path / "code" / "file")) == (0o700, 0o600)
 
 
 def test_what_cannot_be_replaced_stays_and_nothing_is_left_behind(tmp_path):
@@ -55,3 +92,89 @@ def test_what_cannot_be_replaced_stays_and_nothing_is_left_behind(tmp_path):
     with pytest.raises(OSError, match="directory"):
         replace_file(tmp_path / "a", b"new")
     assert list(tmp_path.iterdir()) == [tmp_path / "a"]
+
+
+@pytest.fixture
+def path(tmp_path):
+    """A private file."""
+    path = tmp_path / "code" / "file"
+    replace_file(path, b"content", private=True)
+    return path
+
+
+def foreign(path):
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a file to another user")
+    os.chown(path, 12345, -1)
+
+
+def to_link(path):
+    moved = path.rename(path.with_name("elsewhere"))
+    path.symlink_to(moved)
+
+
+def to_fifo(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+def to_folder(path):
+    path.unlink()
+    path.mkdir(mode=0o700)
+
+
+REFUSED = {
+    "foreign": (foreign, "belongs to user 12345, not to you"),
+    "foreign folder": (lambda path: foreign(path.parent), "belongs to user 12345, not to you"),
+    "group": (lambda path: path.chmod(0o620), r"can be written by other users \(mode 620\)"),
+    "world": (lambda path: path.chmod(0o602), r"can be written by other users \(mode 602\)"),
+    "group folder": (lambda path: path.parent.chmod(0o770), r"can be written by other users \(mode 770\)"),
+    "world folder": (lambda path: path.parent.chmod(0o1777), r"can be written by other users \(mode 777\)"),
+    "link": (to_link, "symbolic links"),
+    "link to a folder": (lambda path: to_link(path.parent), "Not a directory|symbolic links"),
+    "FIFO": (to_fifo, "is not a regular file"),
+    "FIFO for a folder": (lambda path: (path.unlink(), to_fifo_for_folder(path.parent)), "Not a directory"),
+    "folder": (to_folder, "is not a regular file"),
+}
+
+
+def to_fifo_for_folder(folder):
+    folder.rmdir()
+    os.mkfifo(folder)
+
+
+@pytest.mark.parametrize(("plant", "error"), REFUSED.values(), ids=REFUSED)
+def test_what_others_may_have_planted_is_refused(path, plant, error):
+    plant(path)
+    with pytest.raises(OSError, match=error):
+        read_file(path, private=True)
+
+
+@pytest.mark.parametrize("plant", [foreign, to_link, to_fifo, lambda path: path.chmod(0o666)])
+def test_a_planted_file_is_replaced_and_what_it_leads_to_is_not(path, plant):
+    plant(path)
+    replace_file(path, b"new", private=True)
+    assert read_file(path, private=True) == b"new"
+    assert mode_of(path) == 0o600
+    elsewhere = path.with_name("elsewhere")
+    assert not elsewhere.exists() or elsewhere.read_bytes() == b"content"
+
+
+@pytest.mark.parametrize("plant", [foreign, to_link, lambda folder: folder.chmod(0o777)])
+def test_nothing_is_written_into_a_folder_that_others_may_have_planted(path, plant):
+    plant(path.parent)
+    with pytest.raises(OSError, match=r"belongs to|directory|symbolic|can be written"):
+        replace_file(path, b"new", private=True)
+    assert path.read_bytes() == b"content"
+
+
+def test_temporary_files_of_killed_writers_go_and_nothing_else_does(tmp_path):
+    folder = tmp_path / "code"
+    folder.mkdir(mode=0o700)
+    dead, alive, other = (folder / name for name in (f".{'0' * 32}", f".{'1' * 32}", ".other"))
+    for file in (dead, alive, other):
+        file.touch()
+    for file in (dead, other):
+        os.utime(file, (time.time() - 4000,) * 2)
+    replace_file(folder / "file", b"", private=True)
+    assert sorted(folder.iterdir()) == sorted([alive, other, folder / "file"])

@@ -1,9 +1,7 @@
 """The cache on disk that follows ``njit(cache=True)``: a second process compiles nothing, and never gets stale code."""
 
-import importlib.util
 import json
 import os
-import shutil
 import subprocess
 import sys
 
@@ -12,6 +10,8 @@ import numba
 import numpy as np
 import pytest
 
+from xlakernel.core import code_files
+from xlakernel.core.errors import CacheWarning
 from xlakernel.numba import numba_kernel
 
 HELPERS = """
@@ -142,8 +142,7 @@ def project(tmp_path_factory):
     path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
     # Without bytecode files, because Python takes two edits within a second for one.
     settings = {
-        "NUMBA_CACHE_DIR": str(folder / "cache"),
-        "XLAKERNEL_CACHE_DIR": str(folder / "own"),
+        "XLAKERNEL_CACHE_DIR": str(folder / "cache"),
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONPATH": path,
     }
@@ -163,23 +162,19 @@ def project(tmp_path_factory):
         values, compiled = {}, {}
         for name, (value, names) in json.loads(done.stdout).items():
             values[name], compiled[name] = value, names
-        files = {file.name: file.stat().st_mtime_ns for file in (folder / "cache").rglob("*.nb?")}
+        files = {file.name: file.stat().st_mtime_ns for file in (folder / "cache").rglob("*.code")}
         return values, compiled, files
 
     run.first = run()
     return run
 
 
-def test_the_first_process_compiles_and_writes_files_of_our_own(project):
+def test_the_first_process_compiles_and_writes_files(project):
     values, compiled, files = project.first
     assert values == VALUES
     assert all(compiled[name] for name in KERNEL_NAMES)
     assert "helper" in compiled["calls_helper"]
-    assert all(".xlakernel" in name for name in files)
-    assert not any("not_cached" in name for name in files)
-    machine_code = [name for name in files if name.endswith(".nbc")]
-    handlers = [name for name in machine_code if name.startswith("xlakernel_code_")]
-    assert len(handlers) == len(machine_code) - len(handlers) == len(KERNEL_NAMES) - 1
+    assert len(files) == 2 * (len(KERNEL_NAMES) - 1) + 1  # kernels and handlers, and what spreads a batch over threads
 
 
 def test_the_second_process_compiles_nothing(project):
@@ -197,35 +192,27 @@ def test_a_changed_helper_or_constant_of_another_module_is_noticed(project):
     assert {name for name, names in compiled.items() if names} == {*changed, "not_cached"}
 
 
-def load(path):
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_a_cache_that_cannot_be_written_is_no_cache(tmp_path, monkeypatch):
-    """Every place that Numba tries becomes a plain file after the kernel was decorated."""
-    source = tmp_path / "kernels_without_cache.py"
-    source.write_text("import numba\n@numba.njit(cache=True)\ndef kernel(x, out):\n    out[0] = x[0] + 1\n")
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-    kernel = load(source).kernel
-    shutil.rmtree(tmp_path / "cache")
-    for name in ("cache", "home", "__pycache__"):
-        (tmp_path / name).write_text("not a folder")
-    call = numba_kernel(kernel, outs=jax.ShapeDtypeStruct((1,), np.float32))
-    with pytest.warns(UserWarning, match="kernel is compiled without njit's cache=True") as said:
+def test_a_folder_that_cannot_be_written_is_no_cache(tmp_path, monkeypatch):
+    """It is neither Numba's folder, beside the source, nor a problem of the kernel's."""
+    monkeypatch.setattr(code_files, "_warned", set())
+    monkeypatch.setenv("XLAKERNEL_CACHE_DIR", str(tmp_path))
+    tmp_path.chmod(0o700)
+    code_files.code_folder().write_text("not a folder")
+    call = numba_kernel(numba.njit(cache=True)(adds_one), outs=jax.ShapeDtypeStruct((1,), np.float32))
+    with pytest.warns(CacheWarning, match="compiled code cannot be read from") as said:
         assert call(np.ones(1, np.float32)) == 2
     assert said[0].filename == __file__
     assert call(np.ones(1, np.float32)) == 2
 
 
+def adds_one(x, out):
+    out[0] = x[0] + 1
+
+
 def run_twice(folder, program):
     """Run a program in two processes that have one folder for machine code; yield how each of them ended."""
     (folder / "script.py").write_text(program)
-    settings = {"JAX_PLATFORMS": "cpu", "NUMBA_CACHE_DIR": str(folder / "cache")}
+    settings = {"JAX_PLATFORMS": "cpu", "XLAKERNEL_CACHE_DIR": str(folder / "cache")}
     for _ in range(2):
         done = subprocess.run(
             [sys.executable, str(folder / "script.py")],
@@ -262,7 +249,7 @@ print(numba.threading_layer())
 def test_a_kernel_whose_helper_is_parallel_is_loaded_from_disk(tmp_path):
     """The first parallel code of the second process: https://github.com/numba/numba/issues/8578."""
     for _ in run_twice(tmp_path, THREADS):
-        assert len(list(tmp_path.rglob("script.*.nbc"))) == 1
+        assert len(list(tmp_path.rglob("*.code"))) == 3  # with its handler, and batches
 
 
 RECURSION = """

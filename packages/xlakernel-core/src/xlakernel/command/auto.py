@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from .installed import find, unknown
-from .text import Printer, counted
+from .text import Printer, complain, counted
 
 if TYPE_CHECKING:
     from xlakernel.core import AutoChoice
@@ -32,11 +32,11 @@ def auto(name: str | None, *, reset: bool, as_json: bool) -> int:
     try:
         from xlakernel.core import auto_choices, reset_auto_choices
     except Exception as error:  # noqa: BLE001  # whatever it is, the doctor knows more
-        sys.stderr.write(f"xlakernel: xlakernel.core cannot be imported: {error}. Run `xlakernel doctor`.\n")
+        complain(f"xlakernel.core cannot be imported: {error}. Run `xlakernel doctor`.")
         return 1
     refused = None if name is None else _refuse(name)
     if refused is not None:
-        sys.stderr.write(f"xlakernel: {refused}\n")
+        complain(refused)
         return 2
     printer = Printer()
     if not reset:
@@ -49,7 +49,7 @@ def auto(name: str | None, *, reset: bool, as_json: bool) -> int:
     try:
         forgotten = reset_auto_choices(name)
     except OSError as error:
-        sys.stderr.write(f"xlakernel: a choice cannot be forgotten: {error}\n")
+        complain(f"a choice cannot be forgotten: {error}")
         return 1
     printer.line(json.dumps({"forgotten": forgotten}) if as_json else f"Forgot {counted(forgotten, 'choice')}.")
     return 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ from .facts import collect, own_packages
 from .findings import Finding
 from .install import install_command
 from .installed import choose, find
-from .text import Printer
+from .text import Printer, complain
 
 if TYPE_CHECKING:
     from xlakernel.core import XLACustomKernel
@@ -57,7 +56,7 @@ def backends(operators: Sequence[str], *, modules: Sequence[str], as_json: bool,
     try:
         chosen = choose(operators, known) if operators else known.values()
     except LookupError as error:
-        sys.stderr.write(f"xlakernel: {error}\n")
+        complain(str(error))
         return 2
     facts = collect(timeout)
     findings = examine(facts)

@@ -16,7 +16,7 @@ from .doctor import examine
 from .facts import Facts, collect, is_present
 from .installed import choose, find
 from .progress import Progress
-from .text import Printer, counted
+from .text import Printer, complain, counted
 
 if TYPE_CHECKING:
     from xlakernel.core import BenchmarkCase, BenchmarkResult, XLACustomKernel
@@ -112,7 +112,7 @@ def bench(request: Request) -> int:
 
 
 def _refuse(why: str) -> int:
-    sys.stderr.write(f"xlakernel: {why}\n")
+    complain(why)
     return 2
 
 

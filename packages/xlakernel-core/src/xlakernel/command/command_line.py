@@ -13,6 +13,7 @@ from .backends import backends
 from .bench import INTERRUPTED, Request, bench
 from .doctor import doctor
 from .facts import own_versions
+from .text import complain
 
 _EXIT_STATUS = "exit status: 0 if all is well, 1 if there is a problem, 2 if the command was not understood"
 
@@ -185,6 +186,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
-        sys.stderr.write("xlakernel: interrupted\n")
+        complain("interrupted")
         return INTERRUPTED
     return status

@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from .facts import own_packages
+from .text import complain
 
 if TYPE_CHECKING:
     from xlakernel.core import XLACustomKernel
@@ -30,7 +31,7 @@ def find(modules: Sequence[str]) -> tuple[Mapping[str, XLACustomKernel], dict[st
         sys.path.insert(0, os.getcwd())
     failed = load([package for package in own_packages() if package != "xlakernel.command"] + list(modules))
     for module, why in failed.items():
-        sys.stderr.write(f"xlakernel: {module} cannot be imported: {why}\n")
+        complain(f"{module} cannot be imported: {why}")
     return ({} if "xlakernel.core" in failed else operators()), failed
 
 

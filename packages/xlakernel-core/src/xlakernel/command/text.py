@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -12,6 +13,7 @@ from typing import TextIO
 from .findings import Finding
 
 _COLORS = {"ok": "32", "note": "33", "problem": "31", "title": "1", "weak": "2"}
+_PARTS = re.compile(rf"\033\[(?:0|{'|'.join(_COLORS.values())})m|.", re.DOTALL)  # colors, and other characters
 _WIDEST = 100  # lines longer than that are hard to read
 
 
@@ -24,8 +26,8 @@ class Printer:
         self.width = min(shutil.get_terminal_size((_WIDEST, 24)).columns, _WIDEST)
 
     def line(self, text: str = "") -> None:
-        """Write one line."""
-        self.out.write(f"{text.rstrip()}\n")
+        """Write one line, or several; `printable` but for the colors."""
+        self.out.write(f"{printable(text.rstrip(), colors=self.colored)}\n")
 
     def title(self, text: str) -> None:
         """Write the title of what follows."""
@@ -60,6 +62,33 @@ class Printer:
     def _wrapped(self, text: str, indent: int) -> Sequence[str]:
         width = max(self.width - indent, 40)
         return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]
+
+
+def printable(text: str, *, colors: bool = False) -> str:
+    r"""Return *text* with an escape sequence in the place of each character that is none, except for newlines.
+
+    What is printed comes from files that other users may have written, and from errors of any library: it must not
+    control the terminal.
+
+    Args:
+      text: what to print.
+      colors: whether to keep the colors of `Printer.paint`.
+
+    Example:
+      >>> printable("a\x1b[2Jb")
+      'a\\x1b[2Jb'
+    """
+
+    def shown(found: re.Match[str]) -> str:
+        part = found[0]
+        return part if part.isprintable() or part in "\n\t" or (colors and len(part) > 1) else ascii(part)[1:-1]
+
+    return _PARTS.sub(shown, text)
+
+
+def complain(text: str) -> None:
+    """Write an error of the command to stderr."""
+    sys.stderr.write(f"xlakernel: {printable(text)}\n")
 
 
 def counted(number: int, noun: str) -> str:

@@ -21,13 +21,14 @@ from typing import Any
 
 import jax
 
-from .cache_folder import FOLDER_VARIABLE, cache_folder, replace_file
+from .cache_folder import FOLDER_VARIABLE, cache_folder, read_file, replace_file
 from .errors import ArgumentError, AutoBackendWarning
 from .operator_names import did_you_mean, operators
 from .versions import versions
 from .warning import warn
 
 _FORMAT = 1  # of the files; one of another format is not read
+_MOST = 1 << 20  # bytes that a file may have; users may share the folder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -250,6 +251,8 @@ def _files(operator: str | None) -> Iterator[tuple[Path, AutoChoice | None]]:
     folder = cache_folder("auto")
     name = "*" if operator is None else f"{_readable(operator)}-*"
     for path in sorted(folder.glob(f"{name}.json")) if folder is not None else ():
+        if path.is_dir() and not path.is_symlink():
+            continue
         choice = _read(path)
         if choice is None or _is_of(choice, operator):
             yield path, choice
@@ -262,7 +265,7 @@ def _readable(operator: str) -> str:
 def _read(path: Path) -> AutoChoice | None:
     """Return the choice in a file; None if there is none that can be read, whatever the reason."""
     try:
-        content = json.loads(path.read_text("utf-8"))
+        content = json.loads(read_file(path, most=_MOST))
         if content.pop("format") != _FORMAT:
             return None
         choice = AutoChoice(**content)

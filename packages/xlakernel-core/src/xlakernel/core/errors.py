@@ -125,6 +125,10 @@ class GatheredOperandsWarning(UserWarning):
     """A call without a sharding rule has operands that are split over devices: each device gathers all of them."""
 
 
+class CacheWarning(UserWarning):
+    """Compiled code cannot be read from the user's cache folder, or kept there; it is compiled in each process."""
+
+
 class DeviceError(XLAKernelError, RuntimeError):
     """There is no GPU, no driver for it, or the driver refused a request."""
 

@@ -8,9 +8,7 @@ by name and removes. It refers to nothing in this process: the program is found 
 from __future__ import annotations
 
 import functools
-import os
 import re
-import sys
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -20,6 +18,7 @@ import numpy as np
 
 from ._compat import register_partitioner
 from .errors import GatheredOperandsWarning
+from .warning import place_of_user
 
 _TARGET = "xlakernel_operands"
 _places: dict[str, tuple[str, int]] = {}  # of the calls that are watched, by the kernel's name
@@ -38,7 +37,7 @@ def watch(context: Any, operands: Sequence[Any], kernel: str) -> None:
     if not chosen:
         return
     _register()
-    _places.setdefault(kernel, _place_of_call())
+    _places.setdefault(kernel, place_of_user())
     flag = jax.core.ShapedArray((), np.dtype(bool))
     context = context.replace(avals_in=[context.avals_in[i] for i in chosen], avals_out=[flag])
     rule = jax.ffi.ffi_lowering(_TARGET, has_side_effect=True)
@@ -91,15 +90,3 @@ def _warn(kernel: str) -> None:
         "that the kernel needs them whole."
     )
     warnings.warn_explicit(message, GatheredOperandsWarning, file, line)
-
-
-def _place_of_call() -> tuple[str, int]:
-    """Return file and line of the innermost frame that is neither JAX's nor ours; XLA partitions in other threads."""
-    ours = os.path.dirname(os.path.dirname(__file__)) + os.sep
-    frame: Any = sys._getframe(1)
-    while frame.f_back is not None:
-        file = frame.f_code.co_filename
-        if not file.startswith((ours, os.path.dirname(jax.__file__) + os.sep)) and os.path.exists(file):
-            break
-        frame = frame.f_back
-    return frame.f_code.co_filename, frame.f_lineno

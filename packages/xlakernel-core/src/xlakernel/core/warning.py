@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from types import FrameType
 
 # What lies between the line that calls a kernel and ours: our packages, the libraries that call us back, and what of
 # Python's these call through.
@@ -26,9 +27,23 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
 
     From Python 3.12 on, ``warnings.warn(..., skip_file_prefixes=...)`` does so by folders.
     """
-    frame = sys._getframe(1)
-    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _INSIDE:
-        frame = frame.f_back
+    frame = _frame_of_user()
     module = frame.f_globals.get("__name__", "<unknown>")
     registry = frame.f_globals.setdefault("__warningregistry__", {})
-    warnings.warn_explicit(message, category, frame.f_code.co_filename, frame.f_lineno, module, registry)
+    warnings.warn_explicit(message, category, *_place(frame), module, registry)
+
+
+def place_of_user() -> tuple[str, int]:
+    """Return the file and line that `warn` would name, for a warning that another thread gives later."""
+    return _place(_frame_of_user())
+
+
+def _place(frame: FrameType) -> tuple[str, int]:
+    return frame.f_code.co_filename, frame.f_lineno
+
+
+def _frame_of_user() -> FrameType:
+    frame = sys._getframe(2)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _INSIDE:
+        frame = frame.f_back
+    return frame

@@ -15,6 +15,7 @@ import numpy as np
 from numba.core import types
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
+from numba.core.errors import NumbaError
 
 from xlakernel.core.call import Kernel, Target
 from xlakernel.core.errors import CompileError
@@ -37,7 +38,7 @@ from xlakernel.core.native import (
 from xlakernel.core.specs import Struct
 
 from ._bounds import explained_bounds
-from ._cache import disable_disk_cache, disk_cache_folder, enable_disk_cache
+from ._cache import code_fingerprint, errors_of_numbas_cache_as_warnings, read_kernel, write_kernel
 from ._debug import checking_copies
 from ._recipe import COMPILER
 
@@ -159,7 +160,7 @@ class NumbaKernel(Kernel):
     ) -> Handler:
         signature = tuple(argument.type for argument in arguments)
         # What nobody else uses: our copy of the kernel first, and in debug mode those of its helpers.
-        own = checking_copies(self.dispatcher) if mode["debug"] else [self._own_dispatcher(content)]
+        own = checking_copies(self.dispatcher) if mode["debug"] else [self._own_dispatcher()]
         lock = record = None
         # Before any code is loaded: Numba 0.61 loads a cached function without what its parallel helpers need, and the
         # process dies when the threads are started later (https://github.com/numba/numba/issues/8578).
@@ -171,7 +172,8 @@ class NumbaKernel(Kernel):
                 stack.enter_context(recording(own, name))
             if mode["debug"]:
                 stack.enter_context(explained_bounds())
-            compiled = self._compile(own[0], signature)
+                content = None
+            compiled = self._load_or_compile(own[0], signature, content)
         # workqueue, the layer that Numba falls back to, aborts the process when two threads enter it at once.
         if threading_layer == "workqueue":
             lock = process_lock()
@@ -182,14 +184,29 @@ class NumbaKernel(Kernel):
             place=self._location,
             lock=lock,
             concurrent=not helpers_are_parallel,  # threads that start threads of their own would be too many
-            folder=disk_cache_folder(own[0]),
+            keep=content is not None,
             **mode,
         )
         return handler
 
+    def _load_or_compile(self, own: Any, signature: tuple[types.Type, ...], content: str | None) -> Any:
+        """Return Numba's compile result, or what stands for it; with *content*, the fingerprint, it is kept on disk."""
+        if content is None:
+            return self._compile(own, signature)
+        fingerprint = code_fingerprint(self.dispatcher, content, signature)
+        loaded = read_kernel(fingerprint, own, signature)
+        if loaded is not None:
+            return loaded
+        compiled = self._compile(own, signature)
+        write_kernel(fingerprint, compiled)
+        return compiled
+
     def _compile(self, own: Any, signature: tuple[types.Type, ...]) -> Any:
         try:
-            own.compile(signature)
+            with errors_of_numbas_cache_as_warnings():
+                own.compile(signature)
+        except (OSError, MemoryError):  # of the machine, not of the kernel
+            raise
         except Exception as error:  # noqa: BLE001  # Numba lets AttributeError and others of its own escape
             # Numba's frames are its own inside, and what it says is in the message.
             raise self._explain(own, error, signature) from (error if numba.config.FULL_TRACEBACKS else None)
@@ -206,29 +223,24 @@ class NumbaKernel(Kernel):
             )
         return compiled
 
-    def _own_dispatcher(self, content: str | None) -> Any:
+    def _own_dispatcher(self) -> Any:
         """Return a dispatcher of our own for the same function.
 
         The user's may be limited to the signatures it was declared with, and may hold code compiled before a global
-        changed; and what is compiled for a handler should not appear in the user's cache file. With *content*, the
-        fingerprint, it has a file of its own.
+        changed; and what is compiled for a handler should not appear in the user's cache file.
         """
-        user = self.dispatcher
-        own = COMPILER.fresh(user)
+        own = COMPILER.fresh(self.dispatcher)
         own.targetoptions.update(_NO_WRAPPERS)
-        if content is not None:
-            enable_disk_cache(own, content)
         return own
 
     def _explain(self, own: Any, error: Exception, signature: Sequence[types.Type]) -> CompileError:
         given = ", ".join(f"{n}: {t}" for n, t in zip(self._parameters, signature, strict=True))
-        writes = self._compiles_with_writable_inputs(own, signature)
+        writes = isinstance(error, NumbaError) and self._compiles_with_writable_inputs(own, signature)
         return compile_error(f"{self.name}({given})", error, _HINTS, writes_to_input=writes)
 
     def _compiles_with_writable_inputs(self, own: Any, signature: Sequence[types.Type]) -> bool:
         """Return True if the kernel compiles once its inputs are writable."""
         writable = [t.copy(readonly=False) if isinstance(t, types.Array) else t for t in signature]
-        disable_disk_cache(own)
         try:
             own.compile(tuple(writable))
         except Exception:  # noqa: BLE001  # whatever it is, the first error tells

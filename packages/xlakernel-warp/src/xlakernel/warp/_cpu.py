@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import weakref
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -121,7 +120,7 @@ class KernelOnCpu(OnPlatform):
             lock=lock,
             ordered=ordered,
             debug=debug,
-            folder=_handler_folder(),
+            keep=bool(warp.config.cache_kernels),
         )
         return handler
 
@@ -143,12 +142,6 @@ class KernelOnCpu(OnPlatform):
             recipe=lambda: origin.recipe(native=None),
         )
         return python_target(launchable, once=origin.ordered, debug=origin.debug, target=target)
-
-
-def _handler_folder() -> Path | None:
-    """Return a folder of Warp's cache, which ``warp.clear_kernel_cache`` empties too."""
-    folder = warp.config.kernel_cache_dir
-    return Path(folder) / "wp_xlakernel" if warp.config.cache_kernels and folder else None
 
 
 @functools.cache

@@ -1,7 +1,7 @@
 """Build the XLA FFI handler of a kernel, as LLVM IR.
 
 The handler is emitted directly: no type inference, no C compiler. LLVM compiles it in a tenth of a second, once for all
-processes where there is a folder to keep it in (`machine_code`). It decodes the call frame, checks it against the types
+processes where it is kept on disk (`machine_code`). It decodes the call frame, checks it against the types
 that the kernel was compiled for, and calls the kernel (`callee`) once for each slice of a batch. The interpreter is not
 involved, unless the kernel raises (`status`).
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from llvmlite import ir
@@ -42,7 +41,7 @@ def build_handler(
     debug: bool = False,
     ordered: bool = False,
     concurrent: bool = True,
-    folder: Path | None = None,
+    keep: bool = False,
 ) -> Handler:
     """Build the handler that calls *callee*.
 
@@ -57,7 +56,7 @@ def build_handler(
       ordered: whether the slices of a batch must run once each and in order.
       concurrent: whether they may run at the same time, on XLA's thread pool (`native.parallel`), where they need no
         order and no lock.
-      folder: where the machine code is kept for later processes; None: nowhere.
+      keep: whether to keep the machine code on disk for later processes.
 
     Returns:
       The handler; its machine code and the kernel's live as long as it does.
@@ -66,7 +65,7 @@ def build_handler(
     if debug:
         observer = HandlerObserver(arguments, kernel, place, once=ordered, out_of_bounds=callee.out_of_bounds)
     pooled = concurrent and not ordered and lock is None and parallel.SUPPORTED
-    return _HandlerBuilder(callee, arguments, kernel, lock, observer, pooled, folder).build()
+    return _HandlerBuilder(callee, arguments, kernel, lock, observer, pooled, keep).build()
 
 
 class _HandlerBuilder:
@@ -80,7 +79,7 @@ class _HandlerBuilder:
         lock: int | None,
         observer: HandlerObserver | None,
         pooled: bool,
-        folder: Path | None,
+        keep: bool,
     ) -> None:
         self.callee = callee
         self.arguments = arguments
@@ -88,7 +87,7 @@ class _HandlerBuilder:
         self.lock = lock
         self.observer = observer
         self.pooled = pooled
-        self.folder = folder
+        self.keep = keep
         self.context = callee.context
         self.module = self.context.create_module(NAME)
         self.buffers = [argument for argument in arguments if argument.is_buffer]
@@ -96,7 +95,7 @@ class _HandlerBuilder:
 
     def build(self) -> Handler:
         self._emit_handler(self._emit_run())
-        code = load_module(self.context.codegen(), self.module, self.folder)
+        code = load_module(self.context.codegen(), self.module, keep=self.keep)
         return Handler(code.address_of(NAME), (code, self.callee.keep_alive, self.observer))
 
     def _function(self, name: str, parameters: Sequence[Any]) -> tuple[ir.Function, ir.IRBuilder]:

@@ -1,4 +1,4 @@
-"""From the LLVM IR of a module to machine code, which a later process reads from disk.
+"""From the LLVM IR of a module to machine code, which a later process reads from disk (`code_files`).
 
 LLVM takes 100 ms and more for a handler; reading its code again takes 5. The IR is emitted in each process, and code on
 disk is taken only where it was made from the very same text, by the same compiler with the same options (`_maker`).
@@ -10,13 +10,11 @@ what others call in the module begins with `NAME`, which is replaced by a name t
 from __future__ import annotations
 
 import collections
-import contextlib
 import ctypes
 import dataclasses
 import hashlib
-import pickle
 import weakref
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import llvmlite
@@ -25,15 +23,12 @@ import numba
 from llvmlite import ir
 from numba.core import cgutils
 
-from ..cache_folder import replace_file
+from ..code_files import read_code, write_code
 from .frame import I64, POINTER, i64
 
 #: How the names of a module's functions begin that are called from outside of it.
 NAME = "xlakernel_code"
 _BIND = "_bind"
-
-_DIGEST = hashlib.sha256
-_DIGEST_SIZE = _DIGEST().digest_size
 
 # The addresses that the code of a module refers to, each with the name of its variable.
 _addresses: weakref.WeakKeyDictionary[ir.Module, dict[int, str]] = weakref.WeakKeyDictionary()
@@ -72,29 +67,65 @@ def pointer_to(builder: ir.IRBuilder, address: int, kind: ir.Type = POINTER) -> 
     return builder.inttoptr(builder.load(module.globals[names[address]]), kind)
 
 
-def load_module(codegen: Any, module: ir.Module, folder: Path | None) -> MachineCode:
+def load_module(codegen: Any, module: ir.Module, *, keep: bool) -> MachineCode:
     """Return the machine code of a module, with its addresses in place. Numba's compiler lock is to be held.
 
     Args:
       codegen: Numba's, whose memory the code goes to.
       module: what to compile; nothing is to be added to it any more.
-      folder: where machine code is kept, if that can be written; None: nowhere.
+      keep: whether to keep the machine code on disk for later processes.
     """
     addresses = list(_addresses.get(module, {}))
     _emit_bind(module)
     text = cgutils.normalize_ir_text(str(module))
     name = _new_name(text)
     text = text.replace(f'@"{NAME}', f'@"{name}')
-    file = None if folder is None else folder / f"{name}.{_maker(codegen)}.xlakernel.nbc"
-    library = None if file is None else _read(codegen, file, text)
-    if library is None:
-        library = _compile(codegen, text, name, keep=file is not None)
-        if file is not None:
-            _write(library, file, text)
+    fingerprint = hashlib.sha256("\n".join((*compiler_facts(codegen), text)).encode()).hexdigest()
+    object_code = read_code(fingerprint) if keep else None
+    if object_code is None:
+        library = _compile(codegen, text, name, keep=keep)
+        if keep:
+            write_code(fingerprint, object_code_of(library))
+    else:
+        symbols = [function.name for function in module.functions if _is_defined(function)]
+        library = load_object_code(codegen, name, object_code, [s.replace(NAME, name, 1) for s in symbols])
     code = MachineCode(library, name)
     bind = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(code.address_of(f"{NAME}{_BIND}"))
     bind((ctypes.c_int64 * len(addresses))(*addresses))
     return code
+
+
+def object_code_of(library: Any) -> bytes:
+    """Return the object code of one of Numba's libraries that object caching is enabled for."""
+    _, _, (object_code, _) = library.serialize_using_object_code()
+    return bytes(object_code)
+
+
+def load_object_code(codegen: Any, name: str, object_code: bytes, symbols: Sequence[str]) -> Any:
+    """Return a library of Numba's that has been compiled.
+
+    Args:
+      codegen: Numba's, whose memory the code goes to.
+      name: a name for the library.
+      object_code: what `object_code_of` returned.
+      symbols: the functions to be found by name.
+    """
+    # Numba takes the names from the bitcode that it keeps beside the object code, to link it into other libraries. A
+    # module with these names and empty functions does as well.
+    stubs = "\n".join(f'define void @"{symbol}"() {{ ret void }}' for symbol in symbols)
+    bitcode = llvm.parse_assembly(stubs).as_bitcode()
+    return codegen.unserialize_library((name, "object", (object_code, bitcode)))
+
+
+def compiler_facts(codegen: Any) -> tuple[str, ...]:
+    """Return what tells machine code apart that was made from one text: the processor, the compiler, its options."""
+    config = numba.config
+    options = (str(config.OPT), config.LOOP_VECTORIZE, config.SLP_VECTORIZE)
+    return tuple(map(repr, (codegen.magic_tuple(), numba.__version__, llvmlite.__version__, options)))
+
+
+def _is_defined(function: ir.Function) -> bool:
+    return not function.is_declaration and function.linkage not in ("internal", "private")
 
 
 def _emit_bind(module: ir.Module) -> None:
@@ -108,7 +139,7 @@ def _emit_bind(module: ir.Module) -> None:
 
 def _new_name(text: str) -> str:
     """Return a name that no other module in this process has, and that this one has in most processes."""
-    digest = _DIGEST(text.encode()).hexdigest()[:16]
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     _loaded[digest] += 1
     return f"{NAME}_{digest}_{_loaded[digest]}"
 
@@ -122,37 +153,3 @@ def _compile(codegen: Any, text: str, name: str, *, keep: bool) -> Any:
     library.add_llvm_module(module)
     library.finalize()
     return library
-
-
-def _maker(codegen: Any) -> str:
-    """Return what tells machine code apart that was made from one text: the processor, the compiler, its options."""
-    config = numba.config
-    options = (str(config.OPT), config.LOOP_VECTORIZE, config.SLP_VECTORIZE)
-    made_by = (codegen.magic_tuple(), numba.__version__, llvmlite.__version__, options)
-    return _DIGEST(repr(made_by).encode()).hexdigest()[:8]
-
-
-# A file: the digest of the text that it was made from, that of what follows, and what Numba makes a library from.
-
-
-def _read(codegen: Any, file: Path, text: str) -> Any:
-    """Return the library of a file, or None: there is none, of another text, or not what was written."""
-    try:
-        content = file.read_bytes()
-    except OSError:
-        return None
-    stored = content[2 * _DIGEST_SIZE :]
-    if not content.startswith(_head(text, stored)):
-        return None
-    return codegen.unserialize_library(pickle.loads(stored))
-
-
-def _write(library: Any, file: Path, text: str) -> None:
-    """Store a library, where the folder can be written."""
-    stored = pickle.dumps(library.serialize_using_object_code())
-    with contextlib.suppress(OSError):
-        replace_file(file, _head(text, stored) + stored)
-
-
-def _head(text: str, stored: bytes) -> bytes:
-    return _DIGEST(text.encode()).digest() + _DIGEST(stored).digest()

@@ -24,7 +24,6 @@ from numba.core import cgutils
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 
-from ..cache_folder import cache_folder
 from ..ffi import abi
 from .frame import I32, I64, POINTER, call_api, destroy_error, i64, load, store
 from .lock import acquire, allocate, free, release
@@ -72,7 +71,7 @@ def _code() -> MachineCode:
     module = context.create_module(NAME)
     work = _emit_work(module)
     _emit_run_batch(module, _emit_fan_out(module, work, _emit_task(module, work)))
-    return load_module(context.codegen(), module, cache_folder("code"))
+    return load_module(context.codegen(), module, keep=True)
 
 
 # In the calling thread: measure, and decide.

@@ -1,0 +1,75 @@
+"""Machine code on disk: one file for each fingerprint, in a folder of the user's own.
+
+A file is ``<fingerprint>.code``: a magic word, the fingerprint, the digest of the content, the content. All of that is
+compared before anything is done with the content. A file that is missing, damaged or not the user's own is a miss: the
+code is compiled, and written again. So no failure of a disk reaches a kernel, and there is no index of the files that
+two processes could disagree about.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+from .cache_folder import FOLDER_VARIABLE, cache_folder, read_file, replace_file
+from .errors import CacheWarning
+from .warning import warn
+
+_MAGIC = b"xlakernel machine code 1\n"
+
+_warned: set[Path | None] = set()  # the folders
+
+
+def code_folder() -> Path | None:
+    """Return the folder, one for each user where users share a cache folder; None: there is none."""
+    return cache_folder(f"code-{os.getuid()}") if hasattr(os, "getuid") else None
+
+
+def read_code(fingerprint: str) -> bytes | None:
+    """Return what `write_code` stored under *fingerprint*; None where that cannot be had.
+
+    Args:
+      fingerprint: a hash in hexadecimal digits of everything that determines the content.
+    """
+    folder = code_folder()
+    if folder is None:
+        return None
+    try:
+        found = read_file(_path(folder, fingerprint), private=True)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        _warn_once("read from", folder, error)
+        return None
+    content = found[len(_head(fingerprint, b"")) :]
+    return content if found == _head(fingerprint, content) + content else None
+
+
+def write_code(fingerprint: str, content: bytes) -> None:
+    """Store *content*, or warn once that nothing can be stored."""
+    folder = code_folder()
+    try:
+        if folder is None:
+            raise OSError("there is no home folder")
+        replace_file(_path(folder, fingerprint), _head(fingerprint, content) + content, private=True)
+    except OSError as error:
+        _warn_once("kept in", folder, error)
+
+
+def _path(folder: Path, fingerprint: str) -> Path:
+    return folder / f"{fingerprint}.code"
+
+
+def _head(fingerprint: str, content: bytes) -> bytes:
+    return _MAGIC + bytes.fromhex(fingerprint) + hashlib.sha256(content).digest()
+
+
+def _warn_once(done: str, folder: Path | None, error: OSError) -> None:
+    if folder not in _warned:
+        _warned.add(folder)
+        warn(
+            f"compiled code cannot be {done} {folder or 'a file'}: {error}. It is compiled in each process. Make "
+            f"the folder yours alone (chmod -R go-w), or room on its disk, or set {FOLDER_VARIABLE} to another folder.",
+            CacheWarning,
+        )
