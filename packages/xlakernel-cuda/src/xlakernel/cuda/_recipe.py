@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import types
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,8 @@ from numba import cuda
 from numba.cuda.dispatcher import CUDADispatcher
 
 from xlakernel.core.native import Compiler, implementations_in
+
+from ._cache import KernelCache
 
 
 def _parts(dispatcher: Any) -> tuple[Any, ...]:
@@ -46,18 +47,13 @@ def fresh(dispatcher: Any, content: str | None = None) -> Any:
 
     Args:
       dispatcher: the user's.
-      content: the fingerprint of its code, if that is to be kept on disk, as ``cuda.jit(cache=True)`` does. Numba's own
-        cache knows neither a kernel's options nor its globals and helpers, and names its files after the function.
+      content: the fingerprint of its code, if that is to be kept on disk, as ``cuda.jit(cache=True)`` does.
     """
     function, options = _parts(dispatcher)
-    if content is None:
-        return _dispatcher(function, options)
-    named = types.FunctionType(
-        function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
-    )
-    named.__qualname__ = f"{function.__qualname__}_{content}"
-    named.__module__ = function.__module__
-    return _dispatcher(named, options | {"cache": True})
+    made = _dispatcher(function, options)
+    if content is not None:
+        made._cache = KernelCache(function, content)
+    return made
 
 
 def fresh_checked(dispatcher: Any) -> Any:

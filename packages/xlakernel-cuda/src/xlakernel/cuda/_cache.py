@@ -1,0 +1,67 @@
+"""Compiled kernels on disk, for functions that are decorated with ``cuda.jit(cache=True)``.
+
+Numba's own cache knows neither a kernel's options nor its globals and helpers, and has an index in which two processes
+write different kernels under one number. Here a kernel is one file of `xlakernel.core.code_files`. Its content is what
+Numba stores of a kernel, pickled: it is read from a folder of the user's own, after its digest was compared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import pickle
+import sys
+import warnings
+from typing import Any
+
+from numba.cuda import dispatcher as cuda_dispatcher
+from numba.cuda import serialize, utils
+from numba.cuda.core.caching import NullCache
+
+from xlakernel.core.code_files import read_code, write_code
+from xlakernel.core.errors import CacheWarning
+
+
+class KernelCache(NullCache):  # type: ignore[misc]  # Numba CUDA has no stubs
+    """What a dispatcher of ours asks for compiled kernels, and gives them to.
+
+    Args:
+      function: the kernel's Python function.
+      content: the fingerprint of the function, its helpers, its options and the compiler's versions.
+    """
+
+    def __init__(self, function: Any, content: str) -> None:
+        code = function.__code__
+        # The code may say where it stands, as with lineinfo=True.
+        place = function.__module__, function.__qualname__, code.co_filename, code.co_firstlineno, code.co_linetable
+        self._name = function.__qualname__
+        self._facts = content, place, sys.version
+        self._fingerprints: dict[Any, str] = {}  # by signature
+
+    def load_overload(self, signature: Any, target_context: Any) -> Any:
+        """Return Numba's compiled kernel, or None."""
+        target_context.refresh()
+        what = (*self._facts, str(signature), target_context.codegen().magic_tuple())
+        fingerprint = hashlib.sha256(repr(what).encode("utf-8", "surrogatepass")).hexdigest()
+        self._fingerprints[signature] = fingerprint
+        stored = read_code(fingerprint)
+        if stored is None:
+            return None
+        # Until 0.24 or later, Numba CUDA says in this way which compiler the parts belong to.
+        with getattr(utils, "numba_target_override", contextlib.nullcontext)():
+            return cuda_dispatcher._Kernel._rebuild(**pickle.loads(stored))
+
+    def save_overload(self, signature: Any, kernel: Any) -> None:
+        """Store a kernel that was compiled, or warn that it cannot be stored."""
+        if getattr(kernel, "launch_config_sensitive", False):  # it depends on more than the fingerprint says
+            return
+        try:
+            stored = serialize.dumps(kernel._reduce_states())
+        except Exception as error:  # noqa: BLE001  # Numba has several for what it cannot pickle: linked files, arrays
+            warnings.warn(
+                f"{self._name} is not kept on disk, as cuda.jit's cache=True asks for: {error}",
+                CacheWarning,
+                stacklevel=2,
+            )
+            return
+        write_code(self._fingerprints[signature], stored)
