@@ -249,7 +249,7 @@ print(numba.threading_layer())
 def test_a_kernel_whose_helper_is_parallel_is_loaded_from_disk(tmp_path):
     """The first parallel code of the second process: https://github.com/numba/numba/issues/8578."""
     for _ in run_twice(tmp_path, THREADS):
-        assert len(list(tmp_path.rglob("*.code"))) == 3  # with its handler, and batches
+        assert len(list(tmp_path.rglob("*.code"))) == 2  # with its handler
 
 
 RECURSION = """

@@ -105,3 +105,42 @@ def test_where_core_cannot_be_imported(capsys, monkeypatch):
     monkeypatch.setattr(builtins, "__import__", refuse)
     assert command_line.main(["auto"]) == 1
     assert "xlakernel.core cannot be imported: no JAX. Run `xlakernel doctor`." in capsys.readouterr().err
+
+
+ESCAPES = "\x1b[2J\x1b]0;title\x07\x9b1m\x7f\r"
+
+
+@pytest.mark.parametrize("colored", [True, False])
+def test_what_a_file_holds_does_not_control_the_terminal(remembered, alone, capsys, monkeypatch, colored):
+    """Users may share the folder: texts of others are printed with their control characters spelled out."""
+    for path in remembered.iterdir():
+        content = json.loads(path.read_text("utf-8"))
+        content["operator"] += "\x1b[2J"
+        content["problems"] = {f"warp{ESCAPES}": f"not here{ESCAPES}\nsecond line"}
+        for key in ("platform", "device", "call", "backend", "date"):
+            content[key] += ESCAPES
+        content["seconds"] = {content["backend"]: 1.0}
+        path.write_text(json.dumps(content), "utf-8")
+    auto_records._known.clear()
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: colored)
+    assert command_line.main(["auto"]) == 0
+    said = capsys.readouterr().out
+    assert r"csrmv\x1b[2J" in said
+    assert r"\x1b[2J\x1b]0;title\x07\x9b1m\x7f\r" in said
+    assert "\nsecond line" in said
+    assert command_line.main(["auto", "csrmv[2J"]) == 2
+    err = capsys.readouterr().err
+    assert r"Did you mean csrmv\x1b[2J" in err
+    for color in ("0", "1", "2"):
+        assert (f"\x1b[{color}m" in said) == colored
+        said = said.replace(f"\x1b[{color}m", "")
+    assert all(character.isprintable() or character == "\n" for character in said + err)
+
+
+def test_a_folder_named_like_a_file_does_not_stop_a_reset(remembered, capsys):
+    (remembered / "csrmv-folder.json").mkdir()
+    assert command_line.main(["auto", "--reset"]) == 0
+    assert capsys.readouterr().out == "Forgot 2 choices.\n"
+    assert [path.name for path in remembered.iterdir()] == ["csrmv-folder.json"]

@@ -31,7 +31,6 @@ from xlakernel.core.code_files import read_code, write_code
 from xlakernel.core.errors import CacheWarning
 from xlakernel.core.ffi.fingerprint import references
 from xlakernel.core.native.machine_code import compiler_facts, load_object_code
-
 from xlakernel.core.warning import warn
 
 # How Numba calls the address of a function that calls itself, in the code.

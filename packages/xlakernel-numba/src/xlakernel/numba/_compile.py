@@ -15,7 +15,6 @@ import numpy as np
 from numba.core import types
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
-from numba.core.errors import NumbaError
 
 from xlakernel.core.call import Kernel, Target
 from xlakernel.core.errors import CompileError
@@ -235,7 +234,7 @@ class NumbaKernel(Kernel):
 
     def _explain(self, own: Any, error: Exception, signature: Sequence[types.Type]) -> CompileError:
         given = ", ".join(f"{n}: {t}" for n, t in zip(self._parameters, signature, strict=True))
-        writes = isinstance(error, NumbaError) and self._compiles_with_writable_inputs(own, signature)
+        writes = self._compiles_with_writable_inputs(own, signature)
         return compile_error(f"{self.name}({given})", error, _HINTS, writes_to_input=writes)
 
     def _compiles_with_writable_inputs(self, own: Any, signature: Sequence[types.Type]) -> bool:
