@@ -8,6 +8,7 @@ import warnings
 import pytest
 
 from xlakernel.core import code_files
+from xlakernel.core.cache_folder import cache_folder
 from xlakernel.core.code_files import code_folder, read_code, write_code
 from xlakernel.core.errors import CacheWarning
 
@@ -75,7 +76,7 @@ def test_users_of_one_cache_folder_have_folders_of_their_own(root, monkeypatch):
     root.mkdir()
     root.chmod(0o1777)
     write_code(ONE, b"mine")
-    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    monkeypatch.setattr(code_files, "code_folder", lambda: cache_folder("code-12345"))
     assert read_code(ONE) is None
     write_code(ONE, b"yours")
     assert sorted(path.stat().st_mode & 0o777 for path in root.iterdir()) == [0o700] * 2

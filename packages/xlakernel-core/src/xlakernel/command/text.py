@@ -65,7 +65,7 @@ class Printer:
 
 
 def printable(text: str, *, colors: bool = False) -> str:
-    r"""Return *text* with an escape sequence in the place of each character that is none, except for newlines.
+    r"""Return *text* with an escape sequence in the place of each control character, except for newlines.
 
     What is printed comes from files that other users may have written, and from errors of any library: it must not
     control the terminal.

@@ -141,13 +141,15 @@ def _open_or_make(name: str, root: int, *, private: bool, create: bool) -> int:
     except FileNotFoundError:
         if not create:
             raise
+    made = False
     with contextlib.suppress(FileExistsError):
         os.mkdir(name, 0o700, dir_fd=root)
-        mode = 0o700 if private else os.fstat(root).st_mode & 0o7777
-        folder = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=root)
-        os.fchmod(folder, mode)
-        return folder
-    return os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=root)  # another process was faster
+        made = True
+    folder = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=root)
+    if made and not private:
+        with contextlib.suppress(OSError):  # what cannot be shared is the user's alone
+            os.fchmod(folder, os.fstat(root).st_mode & 0o7777)
+    return folder
 
 
 def _check_private(path: Path, found: os.stat_result) -> None:

@@ -23,7 +23,7 @@ _warned: set[Path | None] = set()  # the folders
 
 def code_folder() -> Path | None:
     """Return the folder, one for each user where users share a cache folder; None: there is none."""
-    return cache_folder(f"code-{os.getuid()}") if hasattr(os, "getuid") else None
+    return cache_folder(f"code-{os.geteuid()}" if hasattr(os, "geteuid") else "code")
 
 
 def read_code(fingerprint: str) -> bytes | None:

@@ -61,7 +61,7 @@ class LoadedKernel:
 _loaded: dict[str, LoadedKernel] = {}  # by fingerprint: code is loaded once in a process, as its symbols are unique
 
 
-class NotKeptError(Exception):
+class _NotKeptError(Exception):
     """A kernel's code cannot be used in another process; the text says why."""
 
 
@@ -75,7 +75,7 @@ def code_fingerprint(dispatcher: Any, content: str, signature: Sequence[types.Ty
     """
     places = [_place(function) for function in references(dispatcher)]
     facts = compiler_facts(dispatcher.targetctx.codegen())
-    what = (content, [(str(t), getattr(t, "aligned", None)) for t in signature], places, facts, sys.version)
+    what = (content, [str(t) for t in signature], places, facts, sys.version)
     return hashlib.sha256(repr(what).encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -116,7 +116,7 @@ def write_kernel(fingerprint: str, compiled: Any) -> None:
     """Store Numba's compile result, or warn that it cannot be used in another process."""
     try:
         content = _serialized(fingerprint, compiled)
-    except NotKeptError as reason:
+    except _NotKeptError as reason:
         name = compiled.fndesc.qualname
         warn(f"{name} is not kept on disk, as njit's cache=True asks for: {reason}", CacheWarning)
     else:
@@ -130,11 +130,11 @@ def _serialized(fingerprint: str, compiled: Any) -> bytes:
     if _UNRESOLVED in text:
         # Numba resolves the address of such a function when it compiles it, and not when it reads it:
         # https://github.com/numba/numba/issues/6061
-        raise NotKeptError("it calls itself, or a helper does, and its code has an address in it (numba issue 6061).")
+        raise _NotKeptError("it calls itself, or a helper does, and its code has an address in it (numba issue 6061).")
     if library.has_dynamic_globals:
-        raise NotKeptError("its code has addresses in it, of a ctypes pointer or a large constant array, for instance.")
+        raise _NotKeptError("its code has addresses in it, as of a ctypes pointer or a large constant array.")
     if not all(lifted.can_cache for lifted in compiled.lifted):
-        raise NotKeptError("a part of it runs in the interpreter.")
+        raise _NotKeptError("a part of it runs in the interpreter.")
     module = llvm.parse_assembly(text)
     environments = []
     for value in [*module.functions, *module.global_variables]:
@@ -166,11 +166,11 @@ def _variable(fingerprint: str, number: int) -> str:
 def _parts(environment: Any) -> tuple[str, str | None]:
     """Return the module of an environment and its constants: pickled, as they can be any objects; None: it has none."""
     if not environment.can_cache():
-        raise NotKeptError("a helper is of no module.")
+        raise _NotKeptError("a helper is of no module.")
     try:
         constants = base64.b64encode(serialize.dumps(list(environment.consts))).decode() if environment.consts else None
     except Exception as error:  # whatever an object's own __reduce__ raises
-        raise NotKeptError(f"a constant of it cannot be pickled: {error}.") from error
+        raise _NotKeptError(f"a constant of it cannot be pickled: {error}.") from error
     return environment.globals["__name__"], constants
 
 
@@ -195,8 +195,8 @@ def errors_of_numbas_cache_as_warnings() -> Iterator[None]:
                 return method(cache, *args)
             except Exception as error:  # noqa: BLE001  # unpickling damaged bytes raises anything
                 warn(
-                    f"Numba's cache of {cache._name} in {cache.cache_path} cannot be used: {error!r}. The function is "
-                    "compiled. Remove its .nbi and .nbc files there, and see that the disk has room.",
+                    f"Numba's cache of {cache._py_func.__qualname__} in {cache.cache_path} cannot be used: {error!r}. "
+                    "The function is compiled. Remove its .nbi and .nbc files there, and see that the disk has room.",
                     CacheWarning,
                 )
                 return None

@@ -172,6 +172,7 @@ class NumbaKernel(Kernel):
             if mode["debug"]:
                 stack.enter_context(explained_bounds())
                 content = None
+            stack.enter_context(errors_of_numbas_cache_as_warnings())
             compiled = self._load_or_compile(own[0], signature, content)
         # workqueue, the layer that Numba falls back to, aborts the process when two threads enter it at once.
         if threading_layer == "workqueue":
@@ -202,8 +203,7 @@ class NumbaKernel(Kernel):
 
     def _compile(self, own: Any, signature: tuple[types.Type, ...]) -> Any:
         try:
-            with errors_of_numbas_cache_as_warnings():
-                own.compile(signature)
+            own.compile(signature)
         except (OSError, MemoryError):  # of the machine, not of the kernel
             raise
         except Exception as error:  # noqa: BLE001  # Numba lets AttributeError and others of its own escape
