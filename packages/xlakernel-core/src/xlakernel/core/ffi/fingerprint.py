@@ -13,6 +13,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import itertools
+import struct
 import sys
 import types
 import uuid
@@ -31,13 +32,23 @@ _VERSIONED = frozenset(
 # Anybody may have a package of the name "cuda".
 _VERSIONED_PARTS = ("cuda.bindings.", "cuda.core.")
 
-_LITERALS = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), range, slice)
+# Type → its value as bytes. Each reads the value of the base type: a subclass may have any repr.
+_LITERALS: Mapping[type, Callable[[Any], bytes]] = {
+    int: lambda value: int.__format__(value, "x").encode(),
+    float: lambda value: struct.pack("<d", value),  # NaNs of either sign, zeros too
+    complex: lambda value: struct.pack("<2d", *complex.__getnewargs__(value)),
+    str: lambda value: str.encode(value, "utf-8", "surrogatepass"),
+    bytes: lambda value: bytes(memoryview(value)),
+    type(None): lambda _: b"",
+    type(Ellipsis): lambda _: b"",
+    range: lambda value: repr(value).encode(),
+}
 
 # An object that the walk does not understand is told from every other one, in this process and any other, by a number
 # that is drawn for it. It is kept alive, so that its identity stays its own.
 _unknown: dict[int, tuple[str, Any]] = {}
 
-# What a helper looked like before it was compiled for the first time.
+# The digest of a helper before it was compiled for the first time.
 _first_seen: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
 Implementations = Callable[[types.FunctionType | str], Iterable[Any]]
@@ -51,6 +62,8 @@ def fingerprint(
     implementations: Implementations = lambda _: (),
     definition: Definition | None = None,
     describe: Describe = lambda _: None,
+    *,
+    present: bool = False,
 ) -> str:
     """Return the hash of *function* and of all it refers to.
 
@@ -63,11 +76,14 @@ def fingerprint(
         fingerprint that different versions of Python agree on.
       describe: returns what to hash of an object that the walk does not understand, a kernel of some library, say; or
         None.
+      present: whether helpers are compiled anew with *function*. Otherwise one that was compiled before, and that may
+        hold older values than it refers to now, is an object that cannot be compared.
 
     Returns:
       32 hexadecimal digits.
     """
-    return _digest_of(_Walk(implementations, definition=definition, describe=describe), function, options)
+    walk = _Walk(implementations, present=present, definition=definition, describe=describe)
+    return _digest_of(walk, function, options)
 
 
 def examine(
@@ -76,9 +92,10 @@ def examine(
     *,
     options: Mapping[str, Any] | None = None,
     implementations: Implementations = lambda _: (),
+    present: bool = False,
 ) -> tuple[str, list[Any]]:
     """Return `fingerprint` and `unknown_objects` of *function*, at the cost of one."""
-    walk = _Walk(implementations, describe=describe)
+    walk = _Walk(implementations, present=present, describe=describe)
     return _digest_of(walk, function, options), walk.unknown
 
 
@@ -95,14 +112,18 @@ def _digest(parts: Iterable[bytes]) -> str:
 
 
 def unknown_objects(
-    function: Any, implementations: Implementations = lambda _: (), describe: Describe = lambda _: None
+    function: Any,
+    implementations: Implementations = lambda _: (),
+    describe: Describe = lambda _: None,
+    *,
+    present: bool = False,
 ) -> list[Any]:
     """Return the objects for which *function* has another fingerprint in every process.
 
-    They are objects of kinds that the walk does not understand, and compiled helpers that may hold other values of
-    their globals than these have now.
+    They are objects of kinds that the walk does not understand and, unless *present*, compiled helpers that may hold
+    other values than they refer to now.
     """
-    walk = _Walk(implementations, describe=describe)
+    walk = _Walk(implementations, present=present, describe=describe)
     for _ in walk.value(function):
         pass
     return walk.unknown
@@ -113,9 +134,9 @@ def same_code(one: types.CodeType, other: types.CodeType) -> bool:
     return _digest(_Walk(lambda _: ()).value(one)) == _digest(_Walk(lambda _: ()).value(other))
 
 
-def references(function: Any) -> Iterator[Any]:
+def references(function: Any, implementations: Implementations = lambda _: ()) -> Iterator[Any]:
     """Yield *function* and every function that it refers to, directly or not, each once."""
-    walk = _Walk(lambda _: (), present=True)
+    walk = _Walk(implementations, present=True)
     for _ in walk.value(function):
         pass
     yield from walk.functions
@@ -133,34 +154,39 @@ class _Walk:
         describe: Describe = lambda _: None,
     ) -> None:
         self.implementations = implementations
-        self.present = present  # whether to take helpers as they are now, compiled or not
+        self.present = present
         self.definition = definition
         self.describe = describe
         self.functions: list[Any] = []
         self.unknown: list[Any] = []
+        self._expanded: list[Any] = []
 
     def value(self, value: Any) -> Iterator[bytes]:
         kind = type(value)
         yield f"{kind.__module__}.{kind.__qualname__}".encode()
         if isinstance(value, enum.Enum):
             yield repr([base.__qualname__ for base in kind.__mro__]).encode()
-            yield f"{value.name}={value.value!r}".encode()
-        elif isinstance(value, _LITERALS):
-            yield repr(value).encode()
+            yield from self.value((value.name, value.value))
+        elif isinstance(value, (np.ndarray, np.generic)) and value.dtype != np.dtype(object):
+            yield f"{value.dtype!r}{value.shape}{_layout(value)}".encode()
+            yield np.ascontiguousarray(value).tobytes()
+        elif literal := next((base for base in _LITERALS if isinstance(value, base)), None):
+            yield _LITERALS[literal](value)
+        elif isinstance(value, slice):
+            yield from self.value((value.start, value.stop, value.step))
         elif isinstance(value, (tuple, list)):
-            yield f"{len(value)} {getattr(value, '_fields', '')}".encode()
-            for item in value:
+            items = list((tuple if isinstance(value, tuple) else list).__iter__(value))
+            yield f"{len(items)} {getattr(value, '_fields', '')}".encode()
+            for item in items:
                 yield from self.value(item)
         elif isinstance(value, (set, frozenset)):
-            yield repr(sorted(b"".join(self.value(item)) for item in value)).encode()
+            items = list((set if isinstance(value, set) else frozenset).__iter__(value))
+            yield repr(sorted(b"".join(self.value(item)) for item in items)).encode()
         elif isinstance(value, dict):
             yield str(len(value)).encode()
-            for key, item in value.items():
+            for key, item in dict.items(value):
                 yield from self.value(key)
                 yield from self.value(item)
-        elif isinstance(value, (np.ndarray, np.generic)) and value.dtype != np.dtype(object):
-            yield f"{value.dtype!r}{value.shape}".encode()
-            yield np.ascontiguousarray(value).tobytes()
         elif isinstance(value, np.dtype):
             yield repr(value).encode()
         elif isinstance(value, types.CodeType):
@@ -169,10 +195,15 @@ class _Walk:
             yield from self._function(value)
         elif isinstance(value, type):
             yield from self._type(value)
-        elif isinstance(value, types.ModuleType) or _is_versioned(value):
+        elif isinstance(value, types.ModuleType):
             yield _name(value).encode()
-        elif any(base.__module__.startswith("numba.core.types") for base in kind.__mro__):
-            yield repr(value).encode()  # a Numba type
+        elif _is_versioned(value):
+            yield _name(value).encode()
+            yield from self._implementations(value)
+        elif any(base.__module__.startswith("numba.core.types") for base in kind.__mro__):  # a Numba type
+            yield repr(value).encode()
+            if not kind.__module__.startswith("numba."):
+                yield from self.value(value.key)
         elif (description := self.describe(value)) is not None:
             yield from self.value(description)
         else:
@@ -191,6 +222,7 @@ class _Walk:
         function = _python_function(value)
         if _is_versioned(function):
             yield _name(function).encode()
+            yield from self._implementations(function)
         else:
             if self.definition is None:
                 yield from self._code(function.__code__)
@@ -200,36 +232,39 @@ class _Walk:
             yield from self._free(function)
             # Which names are attributes of what the bytecode does not say, as in `_attributes`.
             yield from self.value([f for name in _names(function.__code__) for f in self.implementations(name)])
-            if function is value:  # a plain function is compiled only through what stands for it
-                yield from self.value(list(self.implementations(function)))
+            yield from self._implementations(value)
+
+    def _implementations(self, value: Any) -> Iterator[bytes]:
+        """What the compiler takes in place of *value*, once."""
+        if not any(known is value for known in self._expanded):
+            self._expanded.append(value)
+            yield from self.value(list(self.implementations(value)))
 
     def _compiled_before(self, helper: Any) -> Iterator[bytes]:
         """Tell a helper apart whose code may be older than what it refers to now.
 
-        Numba compiles the kernel afresh, but takes a helper as it was compiled first, with the globals of that time.
+        It is used as it was compiled first, with the values of that time.
         """
         now = _digest(_Walk(self.implementations, present=True, describe=self.describe).value(helper))
         if helper not in _first_seen and not helper.overloads:
             _first_seen[helper] = now
-        if _first_seen.get(helper) != now and any(True for _ in self._rebindable(helper)):
+        if _first_seen.get(helper) != now and _refers_to_values(_python_function(helper)):
             yield self._number(helper)
-
-    def _rebindable(self, helper: Any) -> Iterator[str]:
-        """Yield the global names that *helper* uses and that its module may bind anew."""
-        function = _python_function(helper)
-        for name in _names(function.__code__):
-            if name in function.__globals__ and not _is_versioned(function.__globals__[name]):
-                yield name
 
     def _options(self, wrapper: Any) -> Iterator[bytes]:
         """What a wrapper of Numba's was told besides the function: its options, and signatures if these are final."""
         yield from self.value(dict(sorted(getattr(wrapper, "targetoptions", {}).items())))
-        yield repr(sorted((getattr(wrapper, "locals", None) or {}).items())).encode()
+        yield from self.value(sorted((getattr(wrapper, "locals", None) or {}).items()))
         yield from self.value(getattr(getattr(wrapper, "_compiler", None), "pipeline_class", None))
         # A dispatcher that compiles what it meets has signatures that say nothing; a fixed one converts to its own.
         if not getattr(wrapper, "_can_compile", True) or getattr(wrapper, "_frozen", False):
             yield repr([str(s) for s in getattr(wrapper, "signatures", None) or getattr(wrapper, "types", [])]).encode()
         yield str(getattr(wrapper, "_sig", "")).encode()  # a C callback's
+        # A ufunc's identity and layout, a stencil's mode and options.
+        told = ("identity", "reorderable", "signature", "is_dynamic", "mode", "options")
+        yield from self.value({name: getattr(wrapper, name) for name in told if hasattr(wrapper, name)})
+        builder = getattr(wrapper, "gufunc_builder", None)
+        yield from self.value((getattr(builder, "targetoptions", None), getattr(builder, "writable_args", None)))
 
     def _code(self, code: types.CodeType) -> Iterator[bytes]:
         yield code.co_code
@@ -284,14 +319,29 @@ class _Walk:
         return f"object {number}".encode()
 
 
+def _layout(value: Any) -> str:
+    """Return what a compiler knows of an array besides its dtype, shape and elements."""
+    flags = value.flags
+    order = "C" if flags.c_contiguous else "F" if flags.f_contiguous else "A"
+    return order if flags.aligned else f"{order} unaligned"
+
+
+def _refers_to_values(function: types.FunctionType) -> bool:
+    """Return True if *function* uses anything that may change: a closure's cell, or a name that its module binds."""
+    names, space = _names(function.__code__), function.__globals__
+    return bool(function.__closure__) or any(name in space and not _is_versioned(space[name]) for name in names)
+
+
 def _wraps_function(value: Any) -> bool:
-    """Whether *value* is one of Numba's wrappers: a dispatcher, an intrinsic, a C callback."""
+    """Return True for Numba's wrappers of functions: a dispatcher, a ufunc, an intrinsic, a stencil, a C callback."""
     return _origin(type(value)) == "numba" and isinstance(_python_function(value), types.FunctionType)
 
 
 def _python_function(value: Any) -> Any:
     if isinstance(value, types.FunctionType):  # itself, also where functools.wraps says that it stands for another
         return value
+    if stencil := getattr(value, "kernel_ir", None):
+        return stencil.func_id.func
     return getattr(value, "py_func", None) or getattr(value, "__wrapped__", value)
 
 
