@@ -1,14 +1,41 @@
-"""What Numba's dispatchers for the CPU are made of."""
+"""What Numba's dispatchers for the CPU are made of, and the helpers that they call."""
 
 from __future__ import annotations
 
+import types
+from collections.abc import Mapping
 from typing import Any
 
+import llvmlite
+import numba
+import numpy as np
+from numba.core.ccallback import CFunc
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
 from numba.core.registry import cpu_target
+from numba.np.ufunc.dufunc import DUFunc
+from numba.np.ufunc.gufunc import GUFunc
+from numba.stencils.stencil import StencilFunc
 
-from xlakernel.core.native import Compiler, implementations_in
+from xlakernel.core.native import HANDLER_VERSION, Compiler, Declarations, Helper
+
+from ._cache import enable_disk_cache
+
+_Options = Mapping[str, Any]
+
+
+def environment() -> dict[str, object]:
+    """Return what determines the machine code besides the function."""
+    config = numba.config
+    return {
+        "handler": HANDLER_VERSION,
+        "numba": numba.__version__,
+        "numpy": np.__version__,
+        "llvmlite": llvmlite.__version__,
+        "boundscheck": config.BOUNDSCHECK,
+        "opt": str(config.OPT),
+        "vectorize": (config.LOOP_VECTORIZE, config.SLP_VECTORIZE),
+    }
 
 
 def _parts(dispatcher: Any) -> tuple[Any, ...]:
@@ -20,12 +47,87 @@ def _dispatcher(kind: Any, function: Any, locals_: Any, options: Any, compiler: 
     return kind(function, locals=locals_, targetoptions=options, pipeline_class=compiler)
 
 
+def _njit(original: Any, function: types.FunctionType, options: _Options, content: str | None) -> Any:
+    kind, _, locals_, told, compiler = _parts(original)
+    made = _dispatcher(kind, function, locals_, {**told, **options}, compiler)
+    if content is not None and original.stats.cache_path is not None:
+        enable_disk_cache(made, content)
+    if original._can_compile:
+        return made, None
+    signatures = [compiled.signature for compiled in original.overloads.values()]
+
+    def finish(made: Any) -> None:
+        for signature in signatures:
+            made.compile(signature)
+        made.disable_compile()
+
+    return made, finish
+
+
+def _vectorize(original: Any, function: types.FunctionType, options: _Options, content: str | None) -> Any:
+    identity = "reorderable" if original.identity is None and original.reorderable else original.identity
+    made = DUFunc(function, identity=identity, targetoptions=dict(original.targetoptions))
+    return made, _finish_ufunc(original, list(original._dispatcher.overloads))
+
+
+def _guvectorize(original: Any, function: types.FunctionType, options: _Options, content: str | None) -> Any:
+    builder = original.gufunc_builder
+    made = GUFunc(
+        function,
+        builder.signature,
+        identity=original._identity,
+        is_dynamic=original.is_dynamic,
+        targetoptions=dict(builder.targetoptions),
+        writable_args=builder.writable_args,
+    )
+    return made, _finish_ufunc(original, list(builder._sigs))
+
+
+def _finish_ufunc(original: Any, signatures: list[Any]) -> Any:
+    if not original._frozen:
+        return None
+
+    def finish(made: Any) -> None:
+        for signature in signatures:
+            made.add(signature)
+        made.build_ufunc()
+        made.disable_compile()
+
+    return finish
+
+
+def _cfunc(original: Any, function: types.FunctionType, options: _Options, content: str | None) -> Any:
+    compiler, signature = original._compiler, original._sig
+    made = CFunc(
+        function,
+        (signature.args, signature.return_type),
+        locals=compiler.locals,
+        options=dict(compiler.targetoptions),
+        pipeline_class=compiler.pipeline_class,
+    )
+    return made, lambda made: made.compile()
+
+
+def _stencil(original: Any, function: types.FunctionType, options: _Options, content: str | None) -> Any:
+    return numba.stencil(original.mode, **original.options)(function), None
+
+
+_HELPERS = (
+    Helper(Dispatcher, lambda one: one.py_func, _njit),
+    Helper(DUFunc, lambda one: one._dispatcher.py_func, _vectorize),
+    Helper(GUFunc, lambda one: one.gufunc_builder.py_func, _guvectorize),
+    Helper(CFunc, lambda one: one._pyfunc, _cfunc),
+    Helper(StencilFunc, lambda one: one.kernel_ir.func_id.func, _stencil, filled=True),  # its globals are read at once
+)
+
 COMPILER = Compiler(
     "xlakernel-numba",
     "xlakernel.numba._export",
     Dispatcher,
     _parts,
     _dispatcher,
-    implementations_in(cpu_target.typing_context),
+    lambda: Declarations(cpu_target.typing_context),
     global_compiler_lock,
+    _HELPERS,
+    environment,
 )

@@ -11,6 +11,7 @@ so that a name made from it would claim code that was never compiled. Line numbe
 from __future__ import annotations
 
 import enum
+import functools
 import hashlib
 import itertools
 import struct
@@ -170,8 +171,8 @@ class _Walk:
         elif isinstance(value, (np.ndarray, np.generic)) and value.dtype != np.dtype(object):
             yield f"{value.dtype!r}{value.shape}{_layout(value)}".encode()
             yield np.ascontiguousarray(value).tobytes()
-        elif literal := next((base for base in _LITERALS if isinstance(value, base)), None):
-            yield _LITERALS[literal](value)
+        elif literal := _literal(kind):
+            yield literal(value)
         elif isinstance(value, slice):
             yield from self.value((value.start, value.stop, value.step))
         elif isinstance(value, (tuple, list)):
@@ -190,7 +191,7 @@ class _Walk:
         elif isinstance(value, np.dtype):
             yield repr(value).encode()
         elif isinstance(value, types.CodeType):
-            yield from self._code(value)
+            yield _code_digest(value)
         elif isinstance(value, types.FunctionType) or _wraps_function(value):
             yield from self._function(value)
         elif isinstance(value, type):
@@ -225,13 +226,13 @@ class _Walk:
             yield from self._implementations(function)
         else:
             if self.definition is None:
-                yield from self._code(function.__code__)
+                yield _code_digest(function.__code__)
             else:
                 yield self.definition(function)
             yield from self.value((function.__defaults__, function.__kwdefaults__))
             yield from self._free(function)
             # Which names are attributes of what the bytecode does not say, as in `_attributes`.
-            yield from self.value([f for name in _names(function.__code__) for f in self.implementations(name)])
+            yield from self.value([f for name in names_in(function.__code__) for f in self.implementations(name)])
             yield from self._implementations(value)
 
     def _implementations(self, value: Any) -> Iterator[bytes]:
@@ -266,16 +267,9 @@ class _Walk:
         builder = getattr(wrapper, "gufunc_builder", None)
         yield from self.value((getattr(builder, "targetoptions", None), getattr(builder, "writable_args", None)))
 
-    def _code(self, code: types.CodeType) -> Iterator[bytes]:
-        yield code.co_code
-        yield code.co_exceptiontable
-        yield repr((code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)).encode()
-        yield repr((code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)).encode()
-        yield from self.value(code.co_consts)
-
     def _free(self, function: types.FunctionType) -> Iterator[bytes]:
         """What the function takes from outside: its closure, its globals, and attributes of modules among them."""
-        names = _names(function.__code__)
+        names = names_in(function.__code__)
         for cell in function.__closure__ or ():
             try:
                 content = cell.cell_contents
@@ -292,10 +286,13 @@ class _Walk:
     def _attributes(self, value: Any, names: tuple[str, ...], seen: set[int]) -> Iterator[bytes]:
         # `constants.TAU` in a kernel is frozen like a global. Which names are attributes of which module the
         # bytecode does not say, so each name that the module has counts: at worst a hash changes needlessly.
-        if isinstance(value, types.ModuleType) and not _is_versioned(value) and id(value) not in seen:
+        if isinstance(value, types.ModuleType) and id(value) not in seen:
             seen.add(id(value))  # modules may import each other
             for name in names:
-                if name in vars(value):
+                if name in vars(value) and _is_versioned(value):
+                    yield from self._implementations(vars(value)[name])
+                    yield from self._attributes(vars(value)[name], names, seen)
+                elif name in vars(value):
                     yield name.encode()
                     yield from self.value(vars(value)[name])
                     yield from self._attributes(vars(value)[name], names, seen)
@@ -319,6 +316,12 @@ class _Walk:
         return f"object {number}".encode()
 
 
+@functools.lru_cache(maxsize=256)
+def _literal(kind: type) -> Callable[[Any], bytes] | None:
+    """Return what writes values of *kind*; None: it is no subclass of a literal's type."""
+    return next((write for base, write in _LITERALS.items() if issubclass(kind, base)), None)
+
+
 def _layout(value: Any) -> str:
     """Return what a compiler knows of an array besides its dtype, shape and elements."""
     flags = value.flags
@@ -328,7 +331,7 @@ def _layout(value: Any) -> str:
 
 def _refers_to_values(function: types.FunctionType) -> bool:
     """Return True if *function* uses anything that may change: a closure's cell, or a name that its module binds."""
-    names, space = _names(function.__code__), function.__globals__
+    names, space = names_in(function.__code__), function.__globals__
     return bool(function.__closure__) or any(name in space and not _is_versioned(space[name]) for name in names)
 
 
@@ -345,9 +348,20 @@ def _python_function(value: Any) -> Any:
     return getattr(value, "py_func", None) or getattr(value, "__wrapped__", value)
 
 
-def _names(code: types.CodeType) -> tuple[str, ...]:
+# The code of an unchanged kernel is asked for whenever a program with it is lowered.
+@functools.lru_cache(maxsize=4096)
+def _code_digest(code: types.CodeType) -> bytes:
+    """Return the digest of bytecode: it refers to nothing outside, so that it is the same for ever."""
+    names = repr((code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)).encode()
+    arguments = repr((code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)).encode()
+    consts = _Walk(lambda _: ()).value(code.co_consts)
+    return _digest([code.co_code, code.co_exceptiontable, names, arguments, *consts]).encode()
+
+
+@functools.lru_cache(maxsize=4096)
+def names_in(code: types.CodeType) -> tuple[str, ...]:
     """Return the global and attribute names that *code* and the functions inside it use."""
-    inner = [_names(const) for const in code.co_consts if isinstance(const, types.CodeType)]
+    inner = [names_in(const) for const in code.co_consts if isinstance(const, types.CodeType)]
     return tuple(sorted({*code.co_names, *itertools.chain.from_iterable(inner)}))
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -13,10 +12,12 @@ from numba.core import serialize
 
 from ..errors import ExportError
 from ..ffi.comparison import PYTHON, check_same
-from ..ffi.fingerprint import Definition, Implementations, examine, fingerprint, unknown_objects
+from ..ffi.fingerprint import Definition, examine, fingerprint, unknown_objects
 from ..ffi.reference import Reference
 from ..ffi.registry import Recipe
 from ..ffi.source import SourceError, definition
+from .declared import Declarations
+from .own_copies import Helper
 
 _FORMAT = 1
 
@@ -31,8 +32,10 @@ class Compiler:
       kind: the class of its dispatchers.
       parts: returns what a dispatcher is made of, its Python function among them; picklable if these are.
       make: makes a dispatcher of these.
-      implementations: returns what `fingerprint` takes, as it is now.
+      declarations: returns what users have declared so far.
       lock: held while it compiles.
+      helpers: the kinds of compiled functions that a kernel may call.
+      environment: returns what the code of all kernels depends on: versions and settings.
       options: returns what else a dispatcher's code depends on.
     """
 
@@ -41,23 +44,28 @@ class Compiler:
     kind: type
     parts: Callable[[Any], tuple[Any, ...]]
     make: Callable[..., Any]
-    implementations: Callable[[], Implementations]
+    declarations: Callable[[], Declarations]
     lock: AbstractContextManager[Any]
+    helpers: Sequence[Helper]
+    environment: Callable[[], Mapping[str, Any]]
     options: Callable[[Any], Mapping[str, Any]] = lambda _: {}
 
     def fresh(self, dispatcher: Any) -> Any:
-        """Return a dispatcher of the same function and options that has compiled nothing and may compile anything."""
+        """Return a dispatcher of the same function and options that has compiled nothing and may compile anything.
+
+        It refers to the user's helpers; `OwnCopies` makes copies of them.
+        """
         return self.make(*self.parts(dispatcher))
 
     def fingerprint(self, dispatcher: Any, definition: Definition | None = None) -> str:
         """Return the fingerprint of a kernel and of all it refers to."""
         options = self.options(dispatcher) or None
-        return fingerprint(dispatcher, options, self.implementations(), definition)
+        return fingerprint(dispatcher, options, self.declarations(), definition, present=True)
 
     def examine(self, dispatcher: Any) -> tuple[str, list[Any]]:
         """Return `fingerprint` and `unknown` of a kernel, at the cost of one."""
         options = self.options(dispatcher) or None
-        return examine(dispatcher, options=options, implementations=self.implementations())
+        return examine(dispatcher, options=options, implementations=self.declarations(), present=True)
 
     def source_fingerprint(self, dispatcher: Any) -> str | None:
         """Return the one that all versions of Python agree on; None: some source is missing."""
@@ -68,7 +76,7 @@ class Compiler:
 
     def unknown(self, dispatcher: Any) -> list[Any]:
         """Return the objects that make a kernel another one in each process."""
-        return unknown_objects(dispatcher, self.implementations())
+        return unknown_objects(dispatcher, self.declarations(), present=True)
 
 
 def is_importable(dispatcher: Any) -> bool:
@@ -175,47 +183,7 @@ def _check_same(compiler: Compiler, name: str, dispatcher: Any, checks: Mapping[
 
 
 def _describe_unknown(value: Any) -> str:
-    if hasattr(value, "overloads"):
-        return (
-            f"calls {value.__name__}, which was compiled on its own before, and whose globals may have changed since. "
-            "Call the kernel before the helper, or give the helper no signature."
-        )
     return (
         f"refers to {value!r} of type {type(value).__name__}, which cannot be compared with one of another "
         "process. Pass it as an array or a static scalar, or make it a number, a string, a tuple or a NumPy array."
     )
-
-
-def implementations_in(context: Any) -> Callable[[], Implementations]:
-    """Return a function that takes note of what users have declared for the code of one of Numba's typing contexts.
-
-    It returns another one, which finds what is compiled in place of a plain function, or for an attribute of a name.
-    That is declared by ``numba.overload`` and ``register_jitable``, and by ``overload_method`` and
-    ``overload_attribute``.
-    """
-
-    def take_note() -> Implementations:
-        context.refresh()  # of what was declared since the last compilation
-        of_attributes: dict[str, list[Any]] = {}
-        for template in itertools.chain.from_iterable(list(context._attributes.values())):
-            of_attributes.setdefault(getattr(template, "_attr", None) or "", []).append(template)
-
-        def implementations(what: Any) -> Iterator[Any]:
-            templates: Any
-            if isinstance(what, str):
-                templates = of_attributes.get(what, ())
-            else:
-                try:
-                    templates = getattr(context.resolve_value_type(what), "templates", ())
-                except ValueError:  # nothing: Numba will not compile a call of it
-                    return
-            for template in templates:
-                found = getattr(template, "_overload_func", None)
-                # Numba's own are known by its version; some of them are declared late.
-                own = isinstance(what, str) and str(getattr(found, "__module__", "")).startswith("numba.")
-                if found is not None and found is not what and not own:
-                    yield found
-
-        return implementations
-
-    return take_note
