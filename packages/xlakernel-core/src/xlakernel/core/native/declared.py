@@ -69,8 +69,9 @@ def definition_of(template: Any) -> tuple[str, Any]:
 
 def _is_versioned(function: Any, what: Any) -> bool:
     """Return True for a declaration that a package's version says enough of; some are made late."""
-    if not (getattr(function, "__module__", None) or "").startswith(_VERSIONED):
+    module = getattr(function, "__module__", None) or ""
+    if not module.startswith(_VERSIONED):
         return False
     # What register_jitable declares is a function of Numba's, too, and returns the user's.
-    cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
-    return not any(cell is what for cell in cells)
+    cells = getattr(function, "__closure__", None) or ()
+    return not (module.endswith(".extending") and any(cell.cell_contents is what for cell in cells))
