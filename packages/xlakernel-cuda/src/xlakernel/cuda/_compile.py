@@ -191,7 +191,7 @@ class NumbaCudaKernel(Kernel):
     def _call(
         self, inputs: Sequence[Struct], outs: Sequence[Struct], static: _Static, *, debug: bool, levels: int
     ) -> dict[str, Any]:
-        """Return what a call is, made of what JSON has; `_export.rebuild` reads it."""
+        """Return what a call is, made of what JSON has; `_export.prepare` reads it."""
         geometry = self.form.geometry([Struct(s.shape[levels:], s.dtype) for s in inputs])
         init = for_each(self.name, self.output_init, len(outs))
         return {

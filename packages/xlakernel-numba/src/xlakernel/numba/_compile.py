@@ -105,6 +105,11 @@ class NumbaKernel(Kernel):
         code = self.dispatcher.py_func.__code__
         return tuple(code.co_varnames[: code.co_argcount])
 
+    @property
+    def count(self) -> int:
+        """The number of its parameters."""
+        return len(self._parameters)
+
     def register_as(self, target: str, arguments: Sequence[Argument], mode: Mapping[str, bool]) -> None:
         """Register the kernel under the name that an exported program calls it by."""
         self._register(arguments, mode, target)
@@ -256,7 +261,7 @@ def _numba_says(error: Exception) -> str:
 
 
 def _call(arguments: Sequence[Argument], mode: Mapping[str, bool]) -> dict[str, Any]:
-    """Return what a handler was built for, made of what JSON has; `_export.rebuild` reads it."""
+    """Return what a handler was built for, made of what JSON has; `_export.prepare` reads it."""
     return {"arguments": [[a.source, a.index, a.dtype, a.ndim] for a in arguments], "mode": dict(mode)}
 
 

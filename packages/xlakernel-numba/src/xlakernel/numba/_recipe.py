@@ -98,26 +98,38 @@ def _finish_ufunc(original: Any, signatures: list[Any]) -> Any:
 
 def _cfunc(original: Any, function: types.FunctionType, options: _Options, content: str | None) -> Any:
     compiler, signature = original._compiler, original._sig
-    made = CFunc(
-        function,
-        (signature.args, signature.return_type),
-        locals=compiler.locals,
-        options=dict(compiler.targetoptions),
-        pipeline_class=compiler.pipeline_class,
-    )
-    return made, lambda made: made.compile()
+    arguments = (signature.args, signature.return_type), compiler.locals, dict(compiler.targetoptions)
+    return _cfunc_again(function, *arguments, compiler.pipeline_class), lambda made: made.compile()
 
 
 def _stencil(original: Any, function: types.FunctionType, options: _Options, content: str | None) -> Any:
-    return numba.stencil(original.mode, **original.options)(function), None
+    return _stencil_again(function, original.mode, original.options), None
+
+
+def _cfunc_again(function: Any, signature: Any, locals_: Any, options: Any, compiler: Any) -> Any:
+    return CFunc(function, signature, locals=locals_, options=options, pipeline_class=compiler)
+
+
+def _reduce_cfunc(one: Any) -> tuple[Any, ...]:
+    compiler, signature = one._compiler, (one._sig.args, one._sig.return_type)
+    return _cfunc_again, (one._pyfunc, signature, compiler.locals, compiler.targetoptions, compiler.pipeline_class)
+
+
+def _stencil_again(function: Any, mode: Any, options: Any) -> Any:
+    return numba.stencil(mode, **options)(function)
+
+
+def _reduce_stencil(one: Any) -> tuple[Any, ...]:
+    return _stencil_again, (one.kernel_ir.func_id.func, one.mode, one.options)
 
 
 _HELPERS = (
     Helper(Dispatcher, lambda one: one.py_func, _njit),
     Helper(DUFunc, lambda one: one._dispatcher.py_func, _vectorize),
     Helper(GUFunc, lambda one: one.gufunc_builder.py_func, _guvectorize),
-    Helper(CFunc, lambda one: one._pyfunc, _cfunc),
-    Helper(StencilFunc, lambda one: one.kernel_ir.func_id.func, _stencil, filled=True),  # its globals are read at once
+    Helper(CFunc, lambda one: one._pyfunc, _cfunc, reduce=_reduce_cfunc),
+    # Its globals are read as soon as it is made.
+    Helper(StencilFunc, lambda one: one.kernel_ir.func_id.func, _stencil, filled=True, reduce=_reduce_stencil),
 )
 
 COMPILER = Compiler(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import warp
@@ -21,8 +21,8 @@ from ._recorded import Recorded, record
 from ._written import read_frozen, read_static, read_structs
 
 
-def rebuild(target: str, data: Mapping[str, Any]) -> None:
-    """Make the target that *data* describes, and register it as *target*.
+def prepare(target: str, data: Mapping[str, Any]) -> Callable[[], None]:
+    """Find the kernel that *data* describes, and return what makes and registers its target.
 
     The name is the program's, also where this version of Warp would give another one.
 
@@ -34,10 +34,15 @@ def rebuild(target: str, data: Mapping[str, Any]) -> None:
         _check_blocks(data["name"], data["launch"])
         origin = _origin(kernel, data["launch"])
         check_kernel(data["name"], origin.launch, kernel, data)
-        if origin.platform == "cpu":
-            _register_on_the_cpu(origin, target, data)
-        else:
-            _register_on_gpus(origin, target)
+
+    def build() -> None:
+        with _inside.lock:
+            if origin.platform == "cpu":
+                _register_on_the_cpu(origin, target, data)
+            else:
+                _register_on_gpus(origin, target)
+
+    return build
 
 
 def _check_blocks(name: str, call: Mapping[str, Any]) -> None:

@@ -345,6 +345,7 @@ def _python_function(value: Any) -> Any:
         return value
     if stencil := getattr(value, "kernel_ir", None):
         return stencil.func_id.func
+    value = getattr(value, "_dispatcher", value)  # a ufunc's
     return getattr(value, "py_func", None) or getattr(value, "__wrapped__", value)
 
 

@@ -44,12 +44,14 @@ class Helper(NamedTuple):
         a function that compiles for it the signatures that *original* declares, or None. *content* is its fingerprint;
         None: no other process finds the same one.
       filled: whether *make* needs a function whose namespace is complete.
+      reduce: returns what ``__reduce__`` does; None: Numba pickles it.
     """
 
     kind: type
     function: Callable[[Any], types.FunctionType]
     make: Callable[[Any, types.FunctionType, Mapping[str, Any], str | None], tuple[Any, Finish | None]]
     filled: bool = False
+    reduce: Callable[[Any], tuple[Any, ...]] | None = None
 
 
 @dataclasses.dataclass
