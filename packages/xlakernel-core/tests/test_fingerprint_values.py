@@ -148,7 +148,9 @@ DIFFERENT |= {
         *("np.arange(8.0)[::2]", "np.arange(0, 8.0, 2)", "np.arange(4.0).reshape(2, 2)"),
         *("np.asfortranarray(np.arange(4.0).reshape(2, 2))", "np.arange(16.0).reshape(4, 4)[::2, ::2]"),
     ),
-    "sign of a NaN": as_global("float('nan')", "-float('nan')", "complex(0, float('nan'))", "complex(0, -float('nan'))"),
+    "sign of a NaN": as_global(
+        "float('nan')", "-float('nan')", "complex(0, float('nan'))", "complex(0, -float('nan'))"
+    ),
     **{
         f"subclass of {base}": of_own_repr(base, *values)
         for base, values in {
@@ -164,7 +166,8 @@ DIFFERENT |= {
     },
     "own repr in a slice": as_global("slice(Own(2))", "slice(Own(3))", before=OWN_REPR.format("float")),
     "own repr in an enum": as_global(
-        *("KIND.A", "KIND.B"), before=OWN_REPR.format("float") + "class KIND(enum.Enum):\n    A = Own(1)\n    B = Own(2)\n"
+        *("KIND.A", "KIND.B"),
+        before=OWN_REPR.format("float") + "class KIND(enum.Enum):\n    A = Own(1)\n    B = Own(2)\n",
     ),
 }
 

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numba
 import numpy as np
 import pytest
-from numba.extending import register_jitable
 from numba import objmode
+from numba.extending import register_jitable
 from numpy.testing import assert_array_equal
 
 from xlakernel.core import debug_mode

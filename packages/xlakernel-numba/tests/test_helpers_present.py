@@ -99,8 +99,8 @@ def define(source, **names):
     import collections
 
     space = {
-        **{"numba": numba, "np": np, "register_jitable": register_jitable, "overload": overload},
-        **{"intrinsic": intrinsic, "Pair": collections.namedtuple("Pair", "first second"), **names},
+        "numba": numba, "np": np, "register_jitable": register_jitable, "overload": overload,
+        "intrinsic": intrinsic, "Pair": collections.namedtuple("Pair", "first second"), **names,
     }
     exec(source, space)  # noqa: S102
     return space
@@ -141,7 +141,9 @@ def test_closure_cells(name):
     """A list of one number, and cells that are bound anew."""
     lines = [*HELPERS[name].splitlines(), *KERNEL.splitlines()]
     source = "\n".join(["def make(G):", *("    " + line for line in lines)])
-    cells = define(f"{source}\n    def change(value):\n        nonlocal G\n        G = value\n    return kernel, change\n")
+    cells = define(
+        f"{source}\n    def change(value):\n        nonlocal G\n        G = value\n    return kernel, change\n"
+    )
     kernel, change = cells["make"](1)
     assert run(kernel) == 1
     change(2)

@@ -62,7 +62,7 @@ COMPILER = Compiler(
     CUDADispatcher,
     _parts,
     _dispatcher,
-    lambda: Declarations(CUDADispatcher.targetdescr.typing_context),
+    lambda: Declarations(CUDADispatcher.targetdescr),
     global_compiler_lock,
     (
         Helper(CUDADispatcher, lambda one: one.py_func, _device),

@@ -13,7 +13,6 @@ from xlakernel.core.native import Argument, array_type, numba_dtype, read_kernel
 from ._compile import NumbaKernel
 from ._recipe import COMPILER
 
-
 _MOST_DIMENSIONS = 64  # as in NumPy
 
 

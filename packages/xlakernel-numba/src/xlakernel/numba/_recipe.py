@@ -138,7 +138,7 @@ COMPILER = Compiler(
     Dispatcher,
     _parts,
     _dispatcher,
-    lambda: Declarations(cpu_target.typing_context),
+    lambda: Declarations(cpu_target),
     global_compiler_lock,
     _HELPERS,
     environment,

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from ..errors import KernelTypeError
 from .abi import check_api_version
 
 
@@ -58,11 +59,19 @@ def ensure_registered(
 
     Returns:
       The name.
+
+    Raises:
+      KernelTypeError: if the name cannot be printed.
     """
     if (platform, name) not in _handlers:
         with _lock:
             if (platform, name) not in _handlers:
                 check_api_version()
+                if not name.isprintable():  # LLVM and XLA end it at the first zero, and the process with it
+                    raise KernelTypeError(
+                        f"{name!r}: the name of a kernel has characters that cannot be printed. Give its function "
+                        "another __qualname__."
+                    )
                 handler = build()
                 jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler.address), platform=platform)
                 if recipe is not None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from .interrupts import uninterrupted
+
 # Attributes of Numba's templates that hold the Python function of a declaration.
 _DEFINITIONS = ("_overload_func", "_definition_func")
 # Packages with declarations of their own, which are known by their versions.
@@ -19,16 +21,18 @@ class Declarations:
     """What users have declared so far; a function that finds what `fingerprint` takes as implementations.
 
     Args:
-      context: the typing context of one of Numba's targets.
+      target: the description of one of Numba's targets, with its contexts.
 
     Attributes:
       met: the templates of the implementations that were found.
     """
 
-    def __init__(self, context: Any) -> None:
+    def __init__(self, target: Any) -> None:
         self.met: list[Any] = []
-        self._context = context
-        context.refresh()  # of what was declared since the last compilation
+        self._target = target
+        self._context = context = target.typing_context
+        with uninterrupted():
+            context.refresh()  # of what was declared since the last compilation
         self._of_attributes: dict[str, list[Any]] = {}
         for templates in list(context._attributes.values()):
             for template in list(templates):
@@ -46,6 +50,11 @@ class Declarations:
             if function is not what:
                 inline = getattr(getattr(template, "_inline", None), "value", None)
                 yield function, dict(getattr(template, "_jit_options", None) or {}), inline
+
+    def load(self) -> None:
+        """Do what Numba's compiler does when it begins, and cannot do again if it is interrupted."""
+        with uninterrupted():
+            self._target.target_context.refresh()
 
     def declares(self, function: Any) -> bool:
         """Return True if Numba takes something else in place of *function*."""

@@ -87,6 +87,7 @@ class OwnCopies:
         self._compiler = compiler
         self._options = dict(options or {})
         self._declarations = compiler.declarations()
+        self._declarations.load()
         for _ in references(dispatcher, self._declarations):  # which meets all that is declared
             pass
         self._kept: dict[int, _Kept] = {}  # by the original's identity: functions may call each other
