@@ -357,13 +357,15 @@ HEADER = {"targets": [], "made with": {"jax": jax.__version__}}
     ids=lambda header: repr(header)[:40],
 )
 def test_headers_of_any_content_are_refused(header):
-    with pytest.raises(ExportError, match="is not what xlakernel.core.export writes"):
+    with pytest.raises(ExportError, match=r"is not what xlakernel\.core\.export writes"):
         deserialize(repacked(header))
 
 
 @pytest.mark.parametrize("program", [b"", b"program", b"\0" * 1000, b"\xff" * 64])
 def test_what_jax_cannot_read_is_refused(program):
-    with pytest.raises(ExportError, match="jax.export, which is of the version that wrote the program, cannot read it"):
+    with pytest.raises(
+        ExportError, match=r"jax\.export, which is of the version that wrote the program, cannot read it"
+    ):
         deserialize(repacked(HEADER, program))
 
 

@@ -59,7 +59,8 @@ CARRIED = {
     "vectorize declared": ("@numba.vectorize(['f8(f8)'])\ndef helper(v): return GAIN * v", "helper(x[i])"),
     "guvectorize": (
         "@numba.guvectorize(['f8[:], f8[:]'], '(n)->(n)')\ndef add(v, out):\n    out[0] = GAIN * v[0]\n"
-        "@numba.njit\ndef helper(v):\n    out = np.empty(1)\n    add(np.full(1, np.float64(v)), out)\n    return out[0]",
+        "@numba.njit\ndef helper(v):\n    out = np.empty(1)\n    add(np.full(1, np.float64(v)), out)\n"
+        "    return out[0]",
         "helper(x[i])",
     ),
     "cfunc": ("@numba.cfunc('f8(f8)')\ndef helper(v): return GAIN * v", "helper(x[i])"),

@@ -475,7 +475,7 @@ def test_no_function_is_found_through_a_module_that_imports_it(importable):
 
 @pytest.mark.parametrize("allow", ["kernels", b"kernels", 3, [3], [None]])
 def test_what_is_allowed_is_a_collection_of_names(allow):
-    with pytest.raises(ArgumentError, match="allow is .*; expected a collection of strings"):
+    with pytest.raises(ArgumentError, match=r"allow is .*; expected a collection of strings"):
         deserialize(exported().serialize(), allow=allow)
 
 

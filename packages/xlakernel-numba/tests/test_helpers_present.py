@@ -69,7 +69,8 @@ HELPERS = {
     "register_jitable": "@register_jitable\ndef helper(v): return v + G",
     "jitable of njit": "@numba.njit\ndef inner(v): return v + G\n@register_jitable\ndef helper(v): return inner(v)",
     "overload": "def helper(v): pass\n@overload(helper)\ndef declare(v): return lambda v: v + G",
-    "inlined overload": "def helper(v): pass\n@overload(helper, inline='always')\ndef declare(v): return lambda v: v + G",
+    "inlined overload": "def helper(v): pass\n@overload(helper, inline='always')\n"
+    "def declare(v): return lambda v: v + G",
     "overload at a distance": """
         def helper(v): pass
         @numba.njit
@@ -99,8 +100,13 @@ def define(source, **names):
     import collections
 
     space = {
-        "numba": numba, "np": np, "register_jitable": register_jitable, "overload": overload,
-        "intrinsic": intrinsic, "Pair": collections.namedtuple("Pair", "first second"), **names,
+        "numba": numba,
+        "np": np,
+        "register_jitable": register_jitable,
+        "overload": overload,
+        "intrinsic": intrinsic,
+        "Pair": collections.namedtuple("Pair", "first second"),
+        **names,
     }
     exec(source, space)  # noqa: S102
     return space
@@ -218,7 +224,8 @@ def test_helpers_are_compiled_once_for_all_kernels():
 
 PROJECT = {
     "constants.py": "VALUE = 1.0\n",
-    "helpers.py": "import numba\nfrom constants import VALUE\n\n@numba.njit(cache=True)\ndef helper(v):\n    return v + VALUE\n"
+    "helpers.py": "import numba\nfrom constants import VALUE\n\n@numba.njit(cache=True)\ndef helper(v):\n"
+    "    return v + VALUE\n"
     "\n@numba.njit(cache=True)\ndef factory_helper(v):\n    return helper(v)\n",
     "kernels.py": "import numba\nfrom helpers import factory_helper\n\n@numba.njit(OPTIONS)\ndef kernel(x, out):\n"
     "    out[0] = factory_helper(x[0])\n",

@@ -15,12 +15,8 @@ from ._compat import vary_alike
 from .artifact import Target, pack, unpack
 from .config import exporting
 from .errors import ArgumentError, ExportError, KernelTypeError, MissingDependencyError
-from .ffi.registry import is_registered, recipes_of, registered_targets
-from .missing import missing_package
-from .permissions import Needs, check_allowed
-
-# XLA's name of a platform → JAX's; the others are equal.
-_JAX_PLATFORMS = {"CUDA": "cuda", "ROCM": "rocm"}
+from .ffi.registry import recipes_of, registered_targets
+from .loading import check_allowed, make, missing_here
 
 
 class Exported:
@@ -218,33 +214,17 @@ def deserialize(blob: bytes | bytearray | memoryview, *, allow: Collection[str] 
 
     Raises:
       ArgumentError: if *allow* is no collection of strings.
-      ExportError: if the bytes are not such a program, or are damaged or malformed, or need what is not allowed, or if a
-        kernel is not what was exported, or if JAX cannot read what another version of it wrote.
+      ExportError: if the bytes are not such a program, or are damaged or malformed, or need what is not allowed, or if
+        a kernel is not what was exported, or if JAX cannot read what another version of it wrote.
       MissingDependencyError: if the package of a kernel's backend is not installed.
     """
     targets, program, made_with = unpack(blob)
     _check_flatbuffers("deserialize")
-    missing = [t for t in targets if not is_registered(t.name, t.platform) and _is_here(t.platform)]
+    missing = missing_here(targets)
     check_allowed(missing, allow)
     exported = _read(program, made_with["jax"])
-    missing.sort(key=lambda target: bool(Needs.of(target).pickles))
-    builders = [(target, _well_formed(target, lambda target=target: _prepare(target))) for target in missing]
-    for target, build in builders:
-        _well_formed(target, build)
+    make(missing)
     return Exported(exported, targets)
-
-
-def _well_formed(target: Target, step: Callable[[], Any]) -> Any:
-    """Run a step of making *target*, whose recipe may hold anything."""
-    try:
-        return step()
-    except (ExportError, MissingDependencyError):
-        raise
-    except Exception as error:
-        raise ExportError(
-            f"deserialize: {target.name!r} cannot be made from its recipe: {type(error).__name__}: {error}. Load the "
-            "program where it was exported, to see whether it is damaged, and export it again."
-        ) from error
 
 
 def _read(program: bytes, written_with: str) -> Any:
@@ -363,34 +343,6 @@ def _target_of(name: str, platform: str) -> Target:
             "program with another backend (use_backend), or make the backend give one to ensure_registered."
         )
     return Target(name, platform, recipe())
-
-
-def _is_here(platform: str) -> bool:
-    if platform == "cpu":
-        return True
-    try:
-        return bool(jax.devices(_JAX_PLATFORMS.get(platform, platform)))
-    except RuntimeError:  # JAX knows no such devices
-        return False
-
-
-def _prepare(target: Target) -> Callable[[], None]:
-    """Compare what *target* is made of with what was exported, and return what makes it."""
-    parts = target.recipe.module.split(".")
-    if parts[0] != "xlakernel" or len(parts) < 2:
-        raise ExportError(
-            f"deserialize: {target.name!r} is to be made by the module {target.recipe.module!r}, which is not one of "
-            "xlakernel's. The program was not written by xlakernel.core.export; do not load it."
-        )
-    try:
-        backend = importlib.import_module(target.recipe.module)
-    except ModuleNotFoundError as error:
-        package = ".".join(parts[:2])
-        if error.name != package:
-            raise
-        raise missing_package(f"deserialize: {target.name!r}", parts[1]) from error
-    build: Callable[[], None] = backend.prepare(target.name, target.recipe.data)
-    return build
 
 
 def _check_flatbuffers(asked_by: str) -> None:

@@ -23,6 +23,12 @@ class KernelFunction(functools.partial):  # type: ignore[type-arg]
     with its kernel and its options, if these can be.
     """
 
+    __name__: str
+    __qualname__: str
+    __signature__: inspect.Signature
+    xlakernel: Any
+    _pieces: tuple[Callable[..., Any], dict[str, Any]]
+
     @classmethod
     def of(
         cls,

@@ -38,7 +38,11 @@ def prepare(target: str, data: Mapping[str, Any]) -> Callable[[], None]:
         debug=data["debug"],
         levels=data["levels"],
     )
-    return lambda: register_again(launchable, target, debug=data["debug"])
+
+    def build() -> None:
+        register_again(launchable, target, debug=data["debug"])
+
+    return build
 
 
 def _structs(described: Sequence[Any]) -> list[Struct]:

@@ -14,7 +14,6 @@ import enum
 import functools
 import hashlib
 import itertools
-import struct
 import sys
 import types
 import uuid
@@ -24,6 +23,8 @@ from typing import Any
 
 import numpy as np
 
+from .literals import base_items, literal_writer
+
 # Modules whose content is known by their distribution's version: what comes out of them is hashed by name. The
 # wrappers put the versions of the compilers into their options.
 _VERSIONED = frozenset(
@@ -32,18 +33,6 @@ _VERSIONED = frozenset(
 )
 # Anybody may have a package of the name "cuda".
 _VERSIONED_PARTS = ("cuda.bindings.", "cuda.core.")
-
-# Type → its value as bytes. Each reads the value of the base type: a subclass may have any repr.
-_LITERALS: Mapping[type, Callable[[Any], bytes]] = {
-    int: lambda value: int.__format__(value, "x").encode(),
-    float: lambda value: struct.pack("<d", value),  # NaNs of either sign, zeros too
-    complex: lambda value: struct.pack("<2d", *complex.__getnewargs__(value)),
-    str: lambda value: str.encode(value, "utf-8", "surrogatepass"),
-    bytes: lambda value: bytes(memoryview(value)),
-    type(None): lambda _: b"",
-    type(Ellipsis): lambda _: b"",
-    range: lambda value: repr(value).encode(),
-}
 
 # An object that the walk does not understand is told from every other one, in this process and any other, by a number
 # that is drawn for it. It is kept alive, so that its identity stays its own.
@@ -163,7 +152,7 @@ class _Walk:
         self._expanded: list[Any] = []
 
     def value(self, value: Any) -> Iterator[bytes]:
-        kind = type(value)
+        kind: Any = type(value)
         yield f"{kind.__module__}.{kind.__qualname__}".encode()
         if isinstance(value, enum.Enum):
             yield repr([base.__qualname__ for base in kind.__mro__]).encode()
@@ -171,17 +160,17 @@ class _Walk:
         elif isinstance(value, (np.ndarray, np.generic)) and value.dtype != np.dtype(object):
             yield f"{value.dtype!r}{value.shape}{_layout(value)}".encode()
             yield np.ascontiguousarray(value).tobytes()
-        elif literal := _literal(kind):
+        elif literal := literal_writer(kind):
             yield literal(value)
         elif isinstance(value, slice):
             yield from self.value((value.start, value.stop, value.step))
         elif isinstance(value, (tuple, list)):
-            items = list((tuple if isinstance(value, tuple) else list).__iter__(value))
+            items = base_items(value, tuple, list)
             yield f"{len(items)} {getattr(value, '_fields', '')}".encode()
             for item in items:
                 yield from self.value(item)
         elif isinstance(value, (set, frozenset)):
-            items = list((set if isinstance(value, set) else frozenset).__iter__(value))
+            items = base_items(value, set, frozenset)
             yield repr(sorted(b"".join(self.value(item)) for item in items)).encode()
         elif isinstance(value, dict):
             yield str(len(value)).encode()
@@ -314,12 +303,6 @@ class _Walk:
         self.unknown.append(value)
         number, _ = _unknown.setdefault(id(value), (uuid.uuid4().hex, value))
         return f"object {number}".encode()
-
-
-@functools.lru_cache(maxsize=256)
-def _literal(kind: type) -> Callable[[Any], bytes] | None:
-    """Return what writes values of *kind*; None: it is no subclass of a literal's type."""
-    return next((write for base, write in _LITERALS.items() if issubclass(kind, base)), None)
 
 
 def _layout(value: Any) -> str:

@@ -144,8 +144,8 @@ def _imports(compiler: Compiler, dispatcher: Any, name: str) -> list[str]:
         if module == "__main__" or module not in sys.modules or "<locals>" in function.__qualname__:
             raise ExportError(
                 f"export: the kernel {name} calls {getattr(template.key, '__name__', template.key)}, for which "
-                f"numba.extending declares {function.__qualname__} in {module}, where another process does not find it. "
-                "Declare it at the top level of a module that can be imported, or call a function of numba.njit."
+                f"numba.extending declares {function.__qualname__} in {module}, where another process does not find "
+                "it. Declare it at the top level of a module that can be imported, or call a function of numba.njit."
             )
         modules.add(module)
     return sorted(modules)
@@ -169,7 +169,7 @@ def read_kernel(compiler: Compiler, target: str, data: Mapping[str, Any]) -> Any
         reference = Reference(kernel["module"], kernel["qualname"], "dispatcher")
         dispatcher = reference.find(
             f"the kernel {name}",
-            lambda found: isinstance(found, compiler.kind) and found.py_func.__module__ == reference.module,
+            lambda found: isinstance(found, compiler.kind) and _reference(found).module == reference.module,
         )
     else:
         dispatcher = _unpickle(compiler, name, kernel["pickle"], checks["python"])

@@ -1,18 +1,27 @@
-"""What an exported program needs to import and to unpickle, and whether that is allowed."""
+"""The targets of an exported program that is loaded: what they need, whether that is allowed, and their making."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import dataclasses
+import functools
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+import importlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import jax
+
 from .artifact import Target
-from .errors import ArgumentError, ExportError
+from .errors import ArgumentError, ExportError, MissingDependencyError
+from .ffi.registry import is_registered
+from .missing import missing_package
 
 _DIGEST = "sha256:"
+
+# XLA's name of a platform → JAX's; the others are equal.
+_JAX_PLATFORMS = {"CUDA": "cuda", "ROCM": "rocm"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,8 +86,9 @@ def check_allowed(targets: Iterable[Target], allow: Any) -> None:
         }
     if missing:
         raise ExportError(
-            f"deserialize: to load the program is to {', '.join(missing[key] for key in sorted(missing))}, which allow= "
-            f"does not name. Nothing was imported or unpickled. If you trust that, pass allow={sorted({*allowed, *missing})}."
+            f"deserialize: to load the program is to {', '.join(missing[key] for key in sorted(missing))}, which "
+            "allow= does not name. Nothing was imported or unpickled. If you trust that, pass "
+            f"allow={sorted({*allowed, *missing})}."
         )
 
 
@@ -99,3 +109,62 @@ def _pickle(target: Target, text: Any) -> bytes:
         return base64.b64decode(text, validate=True)
     except (TypeError, ValueError, binascii.Error) as error:
         raise ExportError(f"deserialize: the recipe of {target.name!r} has a pickle that is none: {error}.") from error
+
+
+def missing_here(targets: Iterable[Target]) -> list[Target]:
+    """Return those that are not registered and whose platform is here."""
+    return [t for t in targets if not is_registered(t.name, t.platform) and _is_here(t.platform)]
+
+
+def make(targets: Sequence[Target]) -> None:
+    """Make targets, after all of them were compared with what was exported.
+
+    Raises:
+      ExportError: if one is another one here, or its recipe is malformed.
+      MissingDependencyError: if the package of its backend is not installed.
+    """
+    ordered = sorted(targets, key=lambda target: bool(Needs.of(target).pickles))
+    builders = [(target, _well_formed(target, functools.partial(_prepare, target))) for target in ordered]
+    for target, build in builders:
+        _well_formed(target, build)
+
+
+def _well_formed(target: Target, step: Callable[[], Any]) -> Any:
+    """Run a step of making *target*, whose recipe may hold anything."""
+    try:
+        return step()
+    except (ExportError, MissingDependencyError):
+        raise
+    except Exception as error:
+        raise ExportError(
+            f"deserialize: {target.name!r} cannot be made from its recipe: {type(error).__name__}: {error}. Load the "
+            "program where it was exported, to see whether it is damaged, and export it again."
+        ) from error
+
+
+def _is_here(platform: str) -> bool:
+    if platform == "cpu":
+        return True
+    try:
+        return bool(jax.devices(_JAX_PLATFORMS.get(platform, platform)))
+    except RuntimeError:  # JAX knows no such devices
+        return False
+
+
+def _prepare(target: Target) -> Callable[[], None]:
+    """Compare what *target* is made of with what was exported, and return what makes it."""
+    parts = target.recipe.module.split(".")
+    if parts[0] != "xlakernel" or len(parts) < 2:
+        raise ExportError(
+            f"deserialize: {target.name!r} is to be made by the module {target.recipe.module!r}, which is not one of "
+            "xlakernel's. The program was not written by xlakernel.core.export; do not load it."
+        )
+    try:
+        backend = importlib.import_module(target.recipe.module)
+    except ModuleNotFoundError as error:
+        package = ".".join(parts[:2])
+        if error.name != package:
+            raise
+        raise missing_package(f"deserialize: {target.name!r}", parts[1]) from error
+    build: Callable[[], None] = backend.prepare(target.name, target.recipe.data)
+    return build
