@@ -1,7 +1,9 @@
 """Exported programs: their bytes, those without kernels, and what of the backends is asked."""
 
 import dataclasses
+import hashlib
 import importlib
+import json
 import re
 import sys
 import types
@@ -12,7 +14,7 @@ import numpy as np
 import pytest
 from jax import export as jax_export
 
-from xlakernel.core import XLACustomKernel, deserialize, export
+from xlakernel.core import XLACustomKernel, artifact, deserialize, export
 from xlakernel.core.artifact import Target, pack, unpack
 from xlakernel.core.config import is_exporting
 from xlakernel.core.errors import ArgumentError, ExportError, KernelTypeError, MissingDependencyError
@@ -205,7 +207,7 @@ def backend(monkeypatch):
     """A backend that notes what it is asked to rebuild."""
     module = types.ModuleType("xlakernel.of_the_export_test")
     module.rebuilt = []
-    module.rebuild = lambda name, data: module.rebuilt.append((name, data))
+    module.prepare = lambda name, data: lambda: module.rebuilt.append((name, data))
     monkeypatch.setitem(sys.modules, module.__name__, module)
     return module
 
@@ -331,3 +333,75 @@ def test_what_a_program_says_of_itself(blob):
     assert "stablehlo.multiply" in exported.mlir_module()
     assert exported.has_vjp()
     assert not deserialize(blob).has_vjp()
+
+
+def repacked(header, program=b"program"):
+    """Return an artifact with the checksum that its content has."""
+    header = header if isinstance(header, bytes) else json.dumps(header).encode()
+    digest = hashlib.sha256(header + program).digest()
+    return artifact._HEAD.pack(artifact._MAGIC, artifact._FORMAT, len(header), len(program), digest) + header + program
+
+
+HEADER = {"targets": [], "made with": {"jax": jax.__version__}}
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        *(b"", b"{", b"\xff", b"[" * 100_000, b'{"targets": ' + b"9" * 10_000 + b"}", [], {}, "text", 3, None),
+        *({**HEADER, "targets": targets} for targets in (None, 3, [3], [[]], [{}], {"a": 1}, "ab")),
+        *({**HEADER, "made with": made_with} for made_with in (None, [], {}, "jax")),
+        {**HEADER, "targets": [{"name": 1, "platform": "cpu", "module": "xlakernel.numba._export", "data": {}}]},
+        {**HEADER, "targets": [{"name": "a", "platform": "cpu", "module": "xlakernel.numba._export", "data": []}]},
+    ],
+    ids=lambda header: repr(header)[:40],
+)
+def test_headers_of_any_content_are_refused(header):
+    with pytest.raises(ExportError, match=r"is not what xlakernel\.core\.export writes"):
+        deserialize(repacked(header))
+
+
+@pytest.mark.parametrize("program", [b"", b"program", b"\0" * 1000, b"\xff" * 64])
+def test_what_jax_cannot_read_is_refused(program):
+    with pytest.raises(
+        ExportError, match=r"jax\.export, which is of the version that wrote the program, cannot read it"
+    ):
+        deserialize(repacked(HEADER, program))
+
+
+def test_every_truncation_and_flipped_bit_is_refused(blob):
+    """The checksum finds them, whatever they are in."""
+    for size in range(0, len(blob), 37):
+        with pytest.raises(ExportError):
+            deserialize(blob[:size])
+    for place in range(0, len(blob), 23):
+        with pytest.raises(ExportError):
+            deserialize(blob[:place] + bytes([blob[place] ^ 1 << place % 8]) + blob[place + 1 :])
+
+
+def test_a_size_beyond_everything_is_refused(blob):
+    head = artifact._HEAD.pack(artifact._MAGIC, artifact._FORMAT, 2**32 - 1, 2**64 - 1, bytes(32))
+    with pytest.raises(ExportError, match="damaged"):
+        deserialize(head + blob[len(head) :])
+
+
+def test_what_a_backend_raises_of_a_recipe_is_an_export_error(blob, backend, new_name):
+    def prepare(name, data):
+        raise data["missing"]
+
+    backend.prepare = prepare
+    with pytest.raises(ExportError, match="cannot be made from its recipe: KeyError: 'missing'"):
+        deserialize(with_targets(blob, Target(new_name(), "cpu", Recipe(backend.__name__, {}))))
+
+
+def test_all_targets_are_compared_before_any_is_made(blob, backend, new_name):
+    def prepare(name, data):
+        if data["changed"]:
+            raise ExportError("changed")
+        return lambda: backend.rebuilt.append(name)
+
+    backend.prepare = prepare
+    targets = [Target(new_name(), "cpu", Recipe(backend.__name__, {"changed": changed})) for changed in (False, True)]
+    with pytest.raises(ExportError, match="changed"):
+        deserialize(with_targets(blob, *targets))
+    assert backend.rebuilt == []

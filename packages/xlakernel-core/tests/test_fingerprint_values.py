@@ -136,11 +136,45 @@ DIFFERENT = {
     ],
 }
 
+OWN_REPR = "class Own({0}):\n    def __repr__(self):\n        return 'own'\n    __str__ = __repr__\n"
+
+
+def of_own_repr(base, *values):
+    return as_global(*(f"Own({value})" for value in values), before=OWN_REPR.format(base))
+
+
+DIFFERENT |= {
+    "memory layout": as_global(
+        *("np.arange(8.0)[::2]", "np.arange(0, 8.0, 2)", "np.arange(4.0).reshape(2, 2)"),
+        *("np.asfortranarray(np.arange(4.0).reshape(2, 2))", "np.arange(16.0).reshape(4, 4)[::2, ::2]"),
+    ),
+    "sign of a NaN": as_global(
+        "float('nan')", "-float('nan')", "complex(0, float('nan'))", "complex(0, -float('nan'))"
+    ),
+    **{
+        f"subclass of {base}": of_own_repr(base, *values)
+        for base, values in {
+            "float": ("2.0", "3.0"),
+            "int": ("2", "3"),
+            "complex": ("2j", "3j"),
+            "str": ("'a'", "'b'"),
+            "bytes": ("b'a'", "b'b'"),
+            "tuple": ("(1,)", "(2,)"),
+            "frozenset": ("{1}", "{2}"),
+            "np.float64": ("2.0", "3.0"),
+        }.items()
+    },
+    "own repr in a slice": as_global("slice(Own(2))", "slice(Own(3))", before=OWN_REPR.format("float")),
+    "own repr in an enum": as_global(
+        *("KIND.A", "KIND.B"),
+        before=OWN_REPR.format("float") + "class KIND(enum.Enum):\n    A = Own(1)\n    B = Own(2)\n",
+    ),
+}
+
 EQUAL = {
     "sets in another order": as_global("{8, 0, 16, 'a'}", "{16, 'a', 8, 0}"),
     "strings in a set": as_global("{'a', 'b', 'c', 'd', 'e'}", "{'e', 'd', 'c', 'b', 'a'}"),
     "sets of constants": as_constant("x[0] in {'a', 'b', 'c', 'd'}", "x[0] in {'a', 'b', 'c', 'd'}"),
-    "memory layout": as_global("np.arange(8.0)[::2]", "np.arange(0, 8.0, 2)"),
     "unrelated global's value": [text + "other = 1\n" for text in as_global("1")]
     + as_global("1", before="other = 2\n"),
     "unrelated global's name": [text + "other = 1\n" for text in as_global("1")]

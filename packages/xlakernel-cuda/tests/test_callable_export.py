@@ -82,7 +82,7 @@ def test_a_function_of_a_module_is_recorded_again(module, recipe, registered):
     found = recipe(mine.launch, static=static, debug=True, record=True, arrays=mine.as_it_is)
     assert found.module == "xlakernel.cuda._callable_export"
     (exported, _), again = registered[-1], module()
-    _callable_export.rebuild("the name in the program", found.data)
+    _callable_export.prepare("the name in the program", found.data)()
     rebuilt, debug = registered[-1]
     assert debug
     assert rebuilt.name == "the name in the program"
@@ -103,7 +103,7 @@ def test_a_recipe_is_made_of_what_json_has(module, recipe):
 
 def test_a_decorated_function_is_found_under_its_name(module, recipe, registered):
     data = recipe(module().decorated).data
-    _callable_export.rebuild("again", data)
+    _callable_export.prepare("again", data)()
     assert registered[-1][0].label == "decorated"
 
 
@@ -124,10 +124,10 @@ def test_a_function_that_changed(module, recipe, before, after, other_python):
     if other_python:
         data["checks"] = {**data["checks"], "python": "3.0", "bytecode": "another"}
     module("# a comment changes nothing\n" + textwrap.dedent(SOURCE))
-    _callable_export.rebuild("again", data)
+    _callable_export.prepare("again", data)()
     module(SOURCE.replace(before, after))
     with pytest.raises(ExportError, match=r"launch .* is not the one that was exported: its code has changed"):
-        _callable_export.rebuild("again", data)
+        _callable_export.prepare("again", data)()
 
 
 def test_what_is_not_there(module, recipe):
@@ -135,11 +135,11 @@ def test_what_is_not_there(module, recipe):
     data = dict(recipe(mine.launch, static={"alpha": np.int64(2)}, arrays="numba").data)
     module("launch = 3")
     with pytest.raises(ExportError, match=r"has a int under the name launch"):
-        _callable_export.rebuild("again", data)
+        _callable_export.prepare("again", data)()
     with pytest.raises(ExportError, match=r"module nowhere_at_all cannot be imported"):
-        _callable_export.rebuild("again", data | {"function": {"module": "nowhere_at_all", "qualname": "f"}})
+        _callable_export.prepare("again", data | {"function": {"module": "nowhere_at_all", "qualname": "f"}})()
     with pytest.raises(ExportError, match=r"recipes are of format 99; this one reads format 1"):
-        _callable_export.rebuild("again", data | {"format": 99})
+        _callable_export.prepare("again", data | {"format": 99})()
 
 
 def as_it_is(buffer):

@@ -8,6 +8,7 @@ import weakref
 
 import jax
 import jax.numpy as jnp
+import numba
 import numpy as np
 import pytest
 from numba import cuda
@@ -229,18 +230,47 @@ def test_a_global_that_changed_makes_another_kernel(launchable_of, monkeypatch):
     assert name_of(launchable_of, kernel) != before
 
 
-def test_a_kernel_is_frozen_for_all_shapes_when_it_is_compiled_and_for_no_other_types(launchable_of, monkeypatch):
+def test_a_kernel_has_present_values_whatever_was_compiled_before(launchable_of, monkeypatch):
     monkeypatch.setitem(globals(), "FACTOR", 2)
     run = numba_cuda_kernel(cuda.jit(uses_a_global), same, launch_dims=1)
     row, rows, whole = (Struct(*x) for x in (((3,), jnp.float32), ((4,), jnp.float32), ((4,), jnp.int32)))
     first = launchable_of(run, [row], [row]).launch
+    assert launchable_of(run, [rows], [rows]).launch.dispatcher is first.dispatcher
     monkeypatch.setitem(globals(), "FACTOR", 3)
-    second = launchable_of(run, [row], [row]).launch
-    assert second.dispatcher is not first.dispatcher  # nothing is compiled yet
-    second.dispatcher.overloads[second.signature] = "compiled"
-    monkeypatch.setitem(globals(), "FACTOR", 4)
-    assert launchable_of(run, [rows], [rows]).launch.dispatcher is second.dispatcher
-    assert launchable_of(run, [whole], [whole]).launch.dispatcher is not second.dispatcher
+    for struct in (row, rows, whole):
+        assert launchable_of(run, [struct], [struct]).launch.dispatcher is not first.dispatcher
+    monkeypatch.setitem(globals(), "FACTOR", 2)
+    assert launchable_of(run, [rows], [rows]).launch.dispatcher is first.dispatcher
+
+
+def device_helper(function, **options):
+    return cuda.jit(device=True, **options)(function)
+
+
+@pytest.mark.parametrize("make", [device_helper, numba.njit])
+def test_a_kernel_calls_copies_of_device_functions(launchable_of, monkeypatch, make):
+    """Numba CUDA keeps in each the code of its first compilation."""
+    monkeypatch.setitem(globals(), "FACTOR", 2)
+
+    @make
+    def twofold(value):
+        return value * FACTOR
+
+    @cuda.jit
+    def kernel(x, out):
+        out[0] = twofold(x[0])
+
+    run = numba_cuda_kernel(kernel, same, launch_dims=1)
+    names = [launchable_of(run, [F32], [F32]).name]
+    own = launchable_of(run, [F32], [F32]).launch.dispatcher.py_func
+    copy = own.__closure__[0].cell_contents
+    assert copy is not twofold and copy.py_func.__globals__["FACTOR"] == 2
+    first = copy
+    monkeypatch.setitem(globals(), "FACTOR", 3)
+    after = launchable_of(run, [F32], [F32])
+    copy = after.launch.dispatcher.py_func.__closure__[0].cell_contents
+    assert copy.py_func.__globals__["FACTOR"] == 3 and copy is not first
+    assert after.name not in names
 
 
 FACTOR = 1

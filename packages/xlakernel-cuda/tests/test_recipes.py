@@ -34,7 +34,7 @@ def rebuilt(monkeypatch, h200):
     monkeypatch.setattr(target, "register", lambda launchable, *, once, debug: found.append((launchable, debug)))
 
     def rebuild(name, data):
-        _export.rebuild(name, data)
+        _export.prepare(name, data)()
         return found[-1]
 
     return rebuild

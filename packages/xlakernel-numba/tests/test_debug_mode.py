@@ -8,6 +8,7 @@ import numba
 import numpy as np
 import pytest
 from numba import objmode
+from numba.extending import register_jitable
 from numpy.testing import assert_array_equal
 
 from xlakernel.core import debug_mode
@@ -311,7 +312,7 @@ def test_the_changed_element_is_named_with_its_values():
     )
 
 
-@numba.njit("void(float32[::1], int64, float32)")
+@register_jitable
 def declared(array, index, value):
     array[index] = value
 
@@ -324,7 +325,7 @@ def writes_beside(x, index, out):
 
 @pytest.mark.parametrize("index", [-16, -5, 4, 19])
 def test_a_write_beside_an_array_that_no_check_sees(index):
-    """The helper has the signature that it declares, so it cannot be compiled again with a check."""
+    """Numba compiles what is declared for a function with the options of its declaration."""
     run = numba_kernel(writes_beside, outs=same)
     wrapped = index - 4 if index < 0 else index  # counted from the end
     assert "wrote out of bounds, beside output 0 (float32[4])" in message_of(run, jnp.ones(4), wrapped)

@@ -1,9 +1,15 @@
 """Exporting and loading in one process: what is refused, what is shared, and where a loaded program can be called."""
 
+import base64
+import contextlib
 import gc
+import importlib
 import itertools
 import json
 import os
+import pickle
+import random
+import re
 import subprocess
 import sys
 
@@ -15,7 +21,7 @@ import pytest
 
 from xlakernel.core import XLACustomKernel, deserialize, export
 from xlakernel.core.artifact import pack, unpack
-from xlakernel.core.errors import ExportError
+from xlakernel.core.errors import ArgumentError, ExportError
 from xlakernel.core.ffi.registry import registered_targets
 from xlakernel.numba import numba_kernel
 
@@ -190,13 +196,15 @@ def reads_global(x, out):
         out[i] = FACTOR * x[i]
 
 
-def test_a_kernel_whose_global_changed_after_it_was_compiled_is_refused(monkeypatch):
+def test_a_kernel_is_exported_with_the_values_of_that_time(monkeypatch):
     run = numba_kernel(reads_global, outs=same)
-    assert exported(run).call(jnp.ones(3)).tolist() == [2, 2, 2]
+    jitted = jax.jit(run)
+    before = export(jitted)(X)
     monkeypatch.setitem(globals(), "FACTOR", 3)
-    assert run(jnp.ones(3)).tolist() == [2, 2, 2]  # Numba has it compiled in
+    assert exported(lambda x: run(x)).call(jnp.ones(3)).tolist() == [3, 3, 3]
+    assert before.call(jnp.ones(3)).tolist() == [2, 2, 2]
     with pytest.raises(ExportError, match="compiled before something that it refers to changed"):
-        exported(run)
+        export(jitted)(X)  # JAX has what it lowered before
 
 
 @numba.njit
@@ -210,10 +218,10 @@ def calls_early(x, out):
         out[i] = early(x[i])
 
 
-def test_a_helper_that_was_compiled_on_its_own_is_refused():
+def test_a_helper_that_was_compiled_on_its_own_is_exported(monkeypatch):
     early(1.0)
-    with pytest.raises(ExportError, match="calls early, which was compiled on its own before"):
-        exported(numba_kernel(calls_early, outs=same))
+    monkeypatch.setitem(globals(), "FACTOR", 3)
+    assert exported(numba_kernel(calls_early, outs=same)).call(jnp.ones(3)).tolist() == [3, 3, 3]
 
 
 def test_a_kernel_that_nobody_holds_any_more_is_exported():
@@ -234,10 +242,24 @@ def test_a_kernel_that_nobody_holds_any_more_is_exported():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format": 2}, "exported by another xlakernel-numba, whose recipes are of format 2"),
+        ({"format": 99}, "exported by another xlakernel-numba, whose recipes are of format 99"),
         ({"kernel": {"module": "no.such.module", "qualname": "f"}}, r"module no\.such\.module cannot be imported"),
         ({"kernel": {"module": "math", "qualname": "nothing"}}, "math .* has nothing under that name"),
         ({"kernel": {"module": "math", "qualname": "sin"}}, "math .* has a builtin_function_or_method under that"),
+        ({"kernel": {"module": "jax./tmp/other", "qualname": "f"}}, "'jax./tmp/other' is not the name of a module"),
+        ({"kernel": {"module": "", "qualname": "f"}}, "'' is not the name of a module"),
+        ({"kernel": {"module": 3, "qualname": "f"}}, "3 is not the name of a module"),
+        ({"kernel": {"module": "math"}}, "cannot be made from its recipe: KeyError: 'qualname'"),
+        ({"kernel": {"pickle": "not one"}}, "has a pickle that is none"),
+        ({"kernel": {"pickle": "AAAA"}}, "cannot be made from its recipe: UnpicklingError"),
+        ({"kernel": []}, "cannot be made from its recipe"),
+        ({"checks": None}, "cannot be made from its recipe: TypeError"),
+        ({"imports": ["no.such.module"]}, r"module no\.such\.module cannot be imported"),
+        ({"arguments": [["input", 0, "float32", 1]]}, "has 2 parameters, the arguments"),
+        ({"arguments": [["input", 0, "float32", 1], ["output", 7, "float32", 1]]}, "has 2 parameters, the arguments"),
+        ({"arguments": [["input", 0, "float32", 1], ["other", 0, "float32", 1]]}, "has 2 parameters, the arguments"),
+        ({"arguments": [["input", 0, "floaty", 1], ["output", 0, "float32", 1]]}, "cannot be made from its recipe"),
+        ({"mode": {}}, "cannot be made from its recipe: KeyError"),
         ({"checks": {"python": "3.0", "bytecode": "", "source": None}}, "compared by its source, which is missing"),
     ],
 )
@@ -335,3 +357,147 @@ def test_jaxs_persistent_cache_hits_across_processes(tmp_path):
     first, second, changed = (json.loads(run_file(script, cache, factor)) for factor in (3, 3, 4))
     for found, hits, misses, factor in ((first, 0, 1, 3), (second, 1, 0, 3), (changed, 0, 1, 4)):
         assert found == [[hits, misses, [0.0, factor, 2.0 * factor]]] * 4
+
+
+# What loading may do
+
+
+KERNELS = """
+import numba, pathlib
+
+pathlib.Path(__file__).with_name("imported").touch()
+
+@numba.njit
+def triple(x, out):
+    for i in range(x.size):
+        out[i] = 3 * x[i]
+"""
+
+
+@pytest.fixture
+def importable(tmp_path, monkeypatch):
+    """Return the bytes of a program whose kernel is in a module that is not loaded, and that module's mark."""
+    name = f"kernels_{next(numbers)}"
+    (tmp_path / f"{name}.py").write_text(KERNELS)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module(name)
+    blob = exported(numba_kernel(module.triple, outs=same)).serialize()
+    (tmp_path / "imported").unlink()
+    monkeypatch.delitem(sys.modules, name)
+    number = f"{next(numbers):04}".encode()
+    targets, program, _ = unpack(blob)
+    (target,) = targets
+    renamed = target.name[:-4] + number.decode()
+    program = program.replace(target.name.encode(), renamed.encode())
+    return name, pack([type(target)(renamed, "cpu", target.recipe)], program), tmp_path / "imported"
+
+
+def test_a_module_that_is_not_allowed_is_not_imported(importable):
+    name, blob, mark = importable
+    for allow in ((), ["another"], [name + "s"], [f"{name}.below"]):
+        with pytest.raises(ExportError, match=f"is to import {name}, which allow= does not name"):
+            deserialize(blob, allow=allow)
+    assert not mark.exists()
+    assert deserialize(blob, allow=[name]).call(jnp.ones(3)).tolist() == [3, 3, 3]
+    assert mark.exists()
+
+
+class Explosive:
+    """Unpickling it leaves a mark."""
+
+    def __reduce__(self):
+        return explode, ()
+
+
+exploded = []
+
+
+def explode():
+    exploded.append(True)
+    return ()
+
+
+def with_pickle(pickled):
+    return altered(kernel={"pickle": base64.b64encode(pickle.dumps(pickled)).decode()})
+
+
+def test_a_pickle_that_is_not_allowed_is_not_opened():
+    exploded.clear()
+    blob = with_pickle(Explosive())
+    with pytest.raises(ExportError, match=r"unpickle the kernel .*double \(sha256:[0-9a-f]{64}\)") as caught:
+        deserialize(blob, allow=["packages", "test_export_here", __name__])
+    assert not exploded
+    digest = re.search("sha256:[0-9a-f]+", str(caught.value))[0]
+    with pytest.raises(ExportError):
+        deserialize(blob, allow=[digest, __name__])
+    assert exploded
+
+
+def test_a_pickled_kernel_is_allowed_by_its_digest():
+    @numba.njit
+    def local(x, out):
+        for i in range(x.size):
+            out[i] = 11 * x[i]
+
+    (target,), program, _ = unpack(exported(numba_kernel(local, outs=same)).serialize())
+    other = target.name[:-4] + f"{next(numbers):04}"
+    blob = pack([type(target)(other, "cpu", target.recipe)], program.replace(target.name.encode(), other.encode()))
+    with pytest.raises(ExportError, match="Nothing was imported or unpickled") as caught:
+        deserialize(blob, allow=())
+    allow = re.findall("sha256:[0-9a-f]{64}", str(caught.value))
+    assert deserialize(blob, allow=allow).call(jnp.ones(3)).tolist() == [11, 11, 11]
+
+
+def test_kernels_are_compared_before_any_pickle_is_opened_or_kernel_compiled(importable):
+    """Another kernel of the program has changed."""
+    exploded.clear()
+    _, blob, _ = importable
+    (target,), program, _ = unpack(blob)
+    (pickled,), _, _ = unpack(with_pickle(Explosive()))
+    target.recipe.data["checks"]["bytecode"] = "0" * 32
+    before = registered_targets()
+    with pytest.raises(ExportError, match="is not the one that was exported"):
+        deserialize(pack([pickled, target], program))
+    assert not exploded
+    assert registered_targets() == before
+
+
+def test_no_function_is_found_through_a_module_that_imports_it(importable):
+    """The program names the module that it is from."""
+    name, blob, _ = importable
+    module = importlib.import_module(name)
+    module.stranger = double
+    (target,), program, _ = unpack(blob)
+    target.recipe.data["kernel"]["qualname"] = "stranger"
+    with pytest.raises(ExportError, match="under that name"):
+        deserialize(pack([target], program))
+
+
+@pytest.mark.parametrize("allow", ["kernels", b"kernels", 3, [3], [None]])
+def test_what_is_allowed_is_a_collection_of_names(allow):
+    with pytest.raises(ArgumentError, match=r"allow is .*; expected a collection of strings"):
+        deserialize(exported().serialize(), allow=allow)
+
+
+WRONG = [None, True, -1, 2**70, 1e308, "", "\0", "../x", [], [[]], {}, {"module": "os"}, {"pickle": 3}]
+
+
+def mutations(data, random):
+    """Yield the recipe with one of its values replaced, at any depth."""
+    for _ in range(150):
+        changed = json.loads(json.dumps(data))
+        place = changed
+        while True:
+            key = random.choice(list(place)) if isinstance(place, dict) else random.randrange(len(place))
+            if not isinstance(place[key], (dict, list)) or not place[key] or random.random() < 0.3:
+                break
+            place = place[key]
+        place[key] = random.choice(WRONG)
+        yield changed
+
+
+def test_recipes_of_any_content_are_refused_as_export_errors():
+    (target,), _, _ = unpack(altered())
+    for changed in mutations(target.recipe.data, random.Random(0)):
+        with contextlib.suppress(ExportError):  # some changes change nothing
+            deserialize(altered(**changed))

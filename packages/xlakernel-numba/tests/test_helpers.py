@@ -31,25 +31,6 @@ def run(space):
     return float(numba_kernel(space["kernel"], outs=ONE)(ONE)[0])
 
 
-def test_a_helper_keeps_the_globals_that_it_was_compiled_with():
-    """As in Numba; and its code is not taken for that of a helper that was made later."""
-    cell = define(HELPER + KERNEL, G=1)
-    cell["helper"](np.float32(0))
-    cell["G"] = 2
-    assert run(cell) == 1
-    assert run(define(HELPER + KERNEL, G=2)) == 2
-    assert run(define(HELPER + KERNEL, G=1)) == 1
-
-
-def test_a_kernel_that_was_wrapped_before_a_global_changed():
-    cell = define(HELPER + KERNEL, G=5)
-    assert run(cell) == 5
-    cell["G"] = 6
-    exec(KERNEL, cell)  # noqa: S102  # a new kernel over the helper as it was compiled
-    assert run(cell) == 5
-    assert run(define(HELPER + KERNEL, G=6)) == 6
-
-
 def test_helpers_without_anything_to_change_are_shared():
     source = "@numba.njit\ndef helper(v): return v + 1\n" + KERNEL.replace("helper(x[0])", "helper(x[0]) * 7")
     first = define(source)

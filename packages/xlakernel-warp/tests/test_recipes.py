@@ -107,10 +107,10 @@ CALLS = {
 }
 
 
-def check_round_trip(kernel, inputs, outs, static, launchables, *, debug=False, rebuild=_export.rebuild):
+def check_round_trip(kernel, inputs, outs, static, launchables, *, debug=False, prepare=_export.prepare):
     kernel.on("cuda").target(inputs, outs or inputs, static, debug=debug)
     before, _ = launchables[-1]
-    rebuild("given", read_back(before.recipe().data))
+    prepare("given", read_back(before.recipe().data))()
     after, mode = launchables[-1]
     assert after is not before and (after.name, mode) == ("given", debug)
     assert (after.label, after.place, after.arrays, after.aliased) == (
@@ -139,7 +139,7 @@ def test_an_adjoint_is_the_same_after_a_round_trip(module, launchables):
 def test_a_function_is_the_same_after_a_round_trip(module, launchables):
     function = jax_callable(module().several, num_outputs=2, in_out_argnames=["total"]).xlakernel
     given = [X, Y], [Y, X], {"s": np.float32(1.5)}
-    check_round_trip(function, *given, launchables, debug=True, rebuild=_function_export.rebuild)
+    check_round_trip(function, *given, launchables, debug=True, prepare=_function_export.prepare)
 
 
 ANNOTATIONS = [
@@ -219,32 +219,32 @@ def written(module):
 
 
 def test_a_loaded_kernel_can_be_exported_again(written, module):
-    _export.rebuild("under another name", written)
+    _export.prepare("under another name", written)()
     assert read_back(recipes_of("under another name")["cpu"]().data) == written
 
 
 def test_a_recipe_of_another_format_is_refused(written):
     with pytest.raises(ExportError, match=r"another xlakernel-warp, whose recipes are of format 99; this one reads"):
-        _export.rebuild("again", written | {"format": 99})
+        _export.prepare("again", written | {"format": 99})()
 
 
 def test_what_is_no_kernel(written, module):
     module("scaled = 3")
     with pytest.raises(ExportError, match="has a int under that name"):
-        _export.rebuild("again", written)
+        _export.prepare("again", written)()
 
 
 def test_a_generic_kernel_that_has_other_parameters_now(module):
     data, _ = recipe_of(warp_kernel(module().of_vectors, same), Y)
     module("import warp as wp\n" + textwrap.dedent(SOURCE).replace("x: wp.array(dtype=Any), ", "").split("of_vec")[0])
     with pytest.raises(ExportError, match=r"its parameters were \(x: array\(ndim=1, dtype=vec3f\), out"):
-        _export.rebuild("again", data)
+        _export.prepare("again", data)()
 
 
 def test_blocks_on_the_cpu_must_be_the_same(written):
     written["launch"]["cpu_blocks"] = True
     with pytest.raises(ExportError, match=r"exported with warp.config.enable_cpu_blocks = True, and"):
-        _export.rebuild("again", written)
+        _export.prepare("again", written)()
 
 
 def test_a_warp_that_is_not_known_is_refused(written, monkeypatch):
@@ -255,4 +255,4 @@ def test_a_warp_that_is_not_known_is_refused(written, monkeypatch):
     written["checks"]["warp"] = "1.0"
     message = rf"what Warp 1.0 passes .* this is Warp {wp.__version__}, which .*: there is no native entry"
     with pytest.raises(ExportError, match=message):
-        _export.rebuild("again", written)
+        _export.prepare("again", written)()

@@ -77,12 +77,33 @@ def unpack(blob: Any) -> tuple[list[Target], bytes, dict[str, str]]:
         raise _damaged(f"{len(data)} bytes are there, {_HEAD.size + header_size + program_size} were written")
     if hashlib.sha256(body).digest() != digest:
         raise _damaged("its content does not have the checksum that it was written with")
-    header = json.loads(body[:header_size])
-    return [_target(entry) for entry in header["targets"]], body[header_size:], header["made with"]
+    targets, made_with = _read_header(body[:header_size])
+    return targets, body[header_size:], made_with
+
+
+def _read_header(content: bytes) -> tuple[list[Target], dict[str, str]]:
+    try:
+        header = json.loads(content)
+        targets = [_target(entry) for entry in header["targets"]]
+        made_with = {str(name): str(version) for name, version in header["made with"].items()}
+        made_with["jax"]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise _malformed(f"its header cannot be read: {type(error).__name__}: {error}") from error
+    return targets, made_with
 
 
 def _target(entry: Mapping[str, Any]) -> Target:
-    return Target(entry["name"], entry["platform"], Recipe(entry["module"], entry["data"]))
+    texts = [entry["name"], entry["platform"], entry["module"]]
+    if not (all(isinstance(text, str) for text in texts) and isinstance(entry["data"], dict)):
+        raise TypeError(f"{entry!r:.200} is not a target")
+    name, platform_, module = texts
+    return Target(name, platform_, Recipe(module, entry["data"]))
+
+
+def _malformed(what: str) -> ExportError:
+    return ExportError(
+        f"deserialize: {what}. The checksum is right, so this is not what xlakernel.core.export writes; do not load it."
+    )
 
 
 def _damaged(what: str) -> ExportError:

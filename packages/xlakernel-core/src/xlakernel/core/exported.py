@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, overload
 
 import jax
@@ -15,11 +15,8 @@ from ._compat import vary_alike
 from .artifact import Target, pack, unpack
 from .config import exporting
 from .errors import ArgumentError, ExportError, KernelTypeError, MissingDependencyError
-from .ffi.registry import is_registered, recipes_of, registered_targets
-from .missing import missing_package
-
-# XLA's name of a platform → JAX's; the others are equal.
-_JAX_PLATFORMS = {"CUDA": "cuda", "ROCM": "rocm"}
+from .ffi.registry import recipes_of, registered_targets
+from .loading import check_allowed, make, missing_here
 
 
 class Exported:
@@ -196,30 +193,38 @@ def export(
     return export_for
 
 
-def deserialize(blob: bytes | bytearray | memoryview) -> Exported:
+def deserialize(blob: bytes | bytearray | memoryview, *, allow: Collection[str] | None = None) -> Exported:
     """Load a program that `Exported.serialize` wrote, and compile its kernels.
 
     Modules that define kernels must be importable, as they were where the program was exported; nothing needs to be
-    imported by hand. Loading imports modules and unpickles kernels that no module holds: as with pickles, load only
-    what comes from those whom you trust.
+    imported by hand. First all kernels that can be imported are compared with what was exported, then those that are
+    unpickled; only when all agree is anything compiled or recorded.
+
+    Loading imports modules and unpickles kernels that no module holds, and a program calls what it likes once it runs:
+    load only what comes from those whom you trust. *allow* names what may be imported and unpickled; anything else is
+    refused before.
 
     Args:
       blob: the bytes.
+      allow: names of modules, which stand for all below them too, and ``"sha256:..."`` of pickled kernels, as the error
+        lists them. With modules alone, nothing is unpickled. None: everything.
 
     Returns:
       The program. Kernels for platforms that are not here are left out; JAX says so when it is called there.
 
     Raises:
-      ExportError: if the bytes are not such a program, or are damaged, or if a kernel is not what was exported, or if
-        JAX cannot read what another version of it wrote.
+      ArgumentError: if *allow* is no collection of strings.
+      ExportError: if the bytes are not such a program, or are damaged or malformed, or need what is not allowed, or if
+        a kernel is not what was exported, or if JAX cannot read what another version of it wrote.
       MissingDependencyError: if the package of a kernel's backend is not installed.
     """
     targets, program, made_with = unpack(blob)
     _check_flatbuffers("deserialize")
-    for target in targets:
-        if not is_registered(target.name, target.platform) and _is_here(target.platform):
-            _rebuild(target)
-    return Exported(_read(program, made_with["jax"]), targets)
+    missing = missing_here(targets)
+    check_allowed(missing, allow)
+    exported = _read(program, made_with["jax"])
+    make(missing)
+    return Exported(exported, targets)
 
 
 def _read(program: bytes, written_with: str) -> Any:
@@ -233,7 +238,10 @@ def _read(program: bytes, written_with: str) -> Any:
             exported.mlir_module()
     except Exception as error:  # of several kinds, and not of the same ones in each version
         if written_with == jax.__version__:
-            raise
+            raise ExportError(
+                f"deserialize: jax.export, which is of the version that wrote the program, cannot read it: "
+                f"{type(error).__name__}: {error}. It is damaged; export it again."
+            ) from error
         raise ExportError(
             f"deserialize: the program was written with jax {written_with}; this is {jax.__version__}, which cannot "
             f"read it: {error}. Load it with that version{' or a newer one' * newer}, or export it again with this one."
@@ -335,32 +343,6 @@ def _target_of(name: str, platform: str) -> Target:
             "program with another backend (use_backend), or make the backend give one to ensure_registered."
         )
     return Target(name, platform, recipe())
-
-
-def _is_here(platform: str) -> bool:
-    if platform == "cpu":
-        return True
-    try:
-        return bool(jax.devices(_JAX_PLATFORMS.get(platform, platform)))
-    except RuntimeError:  # JAX knows no such devices
-        return False
-
-
-def _rebuild(target: Target) -> None:
-    parts = target.recipe.module.split(".")
-    if parts[0] != "xlakernel" or len(parts) < 2:
-        raise ExportError(
-            f"deserialize: {target.name!r} is to be made by the module {target.recipe.module!r}, which is not one of "
-            "xlakernel's. The program was not written by xlakernel.core.export; do not load it."
-        )
-    try:
-        backend = importlib.import_module(target.recipe.module)
-    except ModuleNotFoundError as error:
-        package = ".".join(parts[:2])
-        if error.name != package:
-            raise
-        raise missing_package(f"deserialize: {target.name!r}", parts[1]) from error
-    backend.rebuild(target.name, target.recipe.data)
 
 
 def _check_flatbuffers(asked_by: str) -> None:

@@ -15,6 +15,7 @@ from ._compat import vary_alike
 from .call import VMAP_METHODS, Kernel, NativeCall, native_call
 from .config import is_debugging
 from .errors import AliasError, ArgumentError, ArityError, ShardingRuleError, StaticArgumentError, VmapMethodError
+from .kernel_object import KernelFunction
 from .sharding import ShardingRule
 from .specs import (
     Struct,
@@ -75,9 +76,10 @@ def kernel_function(
       check: checks what the backend knows of a call, when it is traced.
 
     Returns:
-      A plain function. It traces into JAX like one of `jax.numpy`, and outside any transformation it runs through a
-      `jax.jit` of its own, so that a second call with the same shapes costs what a jitted call costs.
+      A `KernelFunction`. It traces into JAX like a function of `jax.numpy`, and outside any transformation it runs
+      through a `jax.jit` of its own, so that a second call with the same shapes costs what a jitted call costs.
     """
+    made_of = dict(locals())
     wrapped = _Wrapped(
         kernel,
         tuple(parameters),
@@ -99,7 +101,7 @@ def kernel_function(
     with_static = jax.jit(wrapped.trace, static_argnums=0)
     without_static = jax.jit(_named(lambda *inputs: wrapped.trace((), *inputs), kernel.name))
 
-    # A function and not an object with `__call__`: calling that costs as much as a tenth of the jitted call.
+    # Not an object with a `__call__` of Python's: calling that costs as much as a tenth of the jitted call.
     def call(*inputs: Any, **static: Any) -> Any:
         try:
             if static:
@@ -110,8 +112,7 @@ def kernel_function(
             raise
 
     call.__doc__ = f"Run the kernel {kernel.name}({', '.join(parameters)}); inputs by position, static scalars by name."
-    call.xlakernel = kernel  # type: ignore[attr-defined]  # so that wrapping it again can be told from a plain function
-    return _named(call, kernel.name)
+    return KernelFunction.of(_named(call, kernel.name), kernel_function, made_of, parameters)
 
 
 @dataclasses.dataclass(frozen=True)

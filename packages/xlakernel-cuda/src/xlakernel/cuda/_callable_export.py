@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from ._libraries import Adapter
 if TYPE_CHECKING:
     from xlakernel.core.gpu.plan import Array
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 def write_recipe(
@@ -47,8 +47,8 @@ def write_recipe(
     return Recipe("xlakernel.cuda._callable_export", data)
 
 
-def rebuild(target: str, data: Mapping[str, Any]) -> None:
-    """Record the function that *data* describes, and register it as *target*.
+def prepare(target: str, data: Mapping[str, Any]) -> Callable[[], None]:
+    """Find the function that *data* describes, and return what records and registers it as *target*.
 
     Raises:
       ExportError: if it is not there, or is another one now.
@@ -68,9 +68,10 @@ def rebuild(target: str, data: Mapping[str, Any]) -> None:
     signature = signature_of("deserialize", callables.function)
     kernel = CudaFunction(callables.function, signature, adapter, data["record"], frozenset(data["aliased"]))
     callables.check_same(data, kernel.place)
-    kernel.register(
-        [Array(source, index, dtype, tuple(shape)) for source, index, dtype, shape in data["types"]],
-        {key: np.frombuffer(bytes.fromhex(value), dtype)[0] for key, dtype, value in data["static"]},
-        debug=data["debug"],
-        target=target,
-    )
+    arrays = [Array(source, index, dtype, tuple(shape)) for source, index, dtype, shape in data["types"]]
+    static = {key: np.frombuffer(bytes.fromhex(value), dtype)[0] for key, dtype, value in data["static"]}
+
+    def build() -> None:
+        kernel.register(arrays, static, debug=data["debug"], target=target)
+
+    return build

@@ -27,19 +27,16 @@ from ._device import check_launch
 from ._environment import versions
 from ._geometry import LaunchForm
 from ._launch import KernelLaunch, Slot
-from ._recipe import COMPILER, fresh, fresh_checked
+from ._recipe import COMPILER, fresh
 
 _Static = Mapping[str, np.generic]
 
 #: Beyond this, in bytes, a kernel must be allowed dynamic shared memory before it can be launched with it.
 USUAL_SHARED_MEM = 48 * 1024
 
-# Numba freezes what a function refers to when it first compiles it, so a dispatcher keeps the targets that it got
-# first, also if a global changes later. A target's name says nothing about the dispatcher: equal code shares it. No
-# value refers to the dispatcher, which would then live for ever.
+# The targets of a dispatcher, by the present content of its code and by what is launched. No value refers to the
+# dispatcher, which would then live for ever.
 _targets: weakref.WeakKeyDictionary[Any, dict[Any, Target]] = weakref.WeakKeyDictionary()
-# The fingerprint that its code had when it was last compiled for these types: another shape takes the same code.
-_codes: weakref.WeakKeyDictionary[Any, dict[Any, str]] = weakref.WeakKeyDictionary()
 # Dispatchers that nobody else uses, by all that their machine code depends on; one compiles each combination of types
 # once, whatever the shapes.
 _own: dict[tuple[str, str, bool], Any] = {}
@@ -139,7 +136,7 @@ class NumbaCudaKernel(Kernel):
         launch = (geometry, self.form.batch_axis, self.shared_mem, self.output_init, self.aliased)
         structs = tuple((s.shape, s.dtype) for s in (*inputs, *outs))
         frozen = tuple((name, value.dtype, value.tobytes()) for name, value in sorted(static.items()))
-        key = (launch, len(inputs), structs, frozen, ordered, debug, levels)
+        key = (COMPILER.fingerprint(self.dispatcher), launch, len(inputs), structs, frozen, ordered, debug, levels)
         if key not in known:
             described = self.launchable(inputs, outs, static, debug=debug, levels=levels)
             known[key] = register(described, once=ordered, debug=debug)
@@ -162,7 +159,7 @@ class NumbaCudaKernel(Kernel):
         init = patterns(self.name, self.output_init, outs)
         if geometry.is_empty:
             init = or_zeros(init, outs, self.aliased)
-        code = self._code(slots, debug=checked)
+        code = COMPILER.fingerprint(self.dispatcher)
         content = _content(code)
         launch = KernelLaunch(
             self.name,
@@ -195,7 +192,7 @@ class NumbaCudaKernel(Kernel):
     def _call(
         self, inputs: Sequence[Struct], outs: Sequence[Struct], static: _Static, *, debug: bool, levels: int
     ) -> dict[str, Any]:
-        """Return what a call is, made of what JSON has; `_export.rebuild` reads it."""
+        """Return what a call is, made of what JSON has; `_export.prepare` reads it."""
         geometry = self.form.geometry([Struct(s.shape[levels:], s.dtype) for s in inputs])
         init = for_each(self.name, self.output_init, len(outs))
         return {
@@ -231,14 +228,6 @@ class NumbaCudaKernel(Kernel):
         rest = iter(buffers)
         return tuple(Slot.of_scalar(static[name]) if name in static else next(rest) for name in self.parameters)
 
-    def _code(self, slots: Sequence[Slot], *, debug: bool) -> str:
-        """Return the fingerprint of the kernel, of the time when it was compiled for these types if it has been."""
-        known, signature = _codes.setdefault(self.dispatcher, {}), tuple(slot.type for slot in slots)
-        code = known.get((signature, debug))
-        if code is None or signature not in self._own_dispatcher(_content(code), debug=debug).signatures:
-            code = known[signature, debug] = COMPILER.fingerprint(self.dispatcher)
-        return code
-
     def _own_dispatcher(self, content: str, *, debug: bool) -> Any:
         """Return a dispatcher of our own for the same function.
 
@@ -249,7 +238,7 @@ class NumbaCudaKernel(Kernel):
         if key not in _own:
             # What no other process can name would be written by each one, and never read.
             cached = self.dispatcher.stats.cache_path is not None and not COMPILER.unknown(self.dispatcher)
-            _own[key] = fresh_checked(self.dispatcher) if debug else fresh(self.dispatcher, content if cached else None)
+            _own[key] = fresh(self.dispatcher, content if cached and not debug else None, checked=debug)
         return _own[key]
 
     def _target_name(self, launch: KernelLaunch, content: str, *, debug: bool, levels: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -18,8 +18,8 @@ from ._geometry import LaunchForm
 from ._recipe import COMPILER
 
 
-def rebuild(target: str, data: Mapping[str, Any]) -> None:
-    """Record the launch that *data* describes, and register it as *target*.
+def prepare(target: str, data: Mapping[str, Any]) -> Callable[[], None]:
+    """Find the launch that *data* describes, and return what records and registers it as *target*.
 
     The name is the program's, also where these versions of Numba CUDA and its libraries would give another one.
 
@@ -38,7 +38,11 @@ def rebuild(target: str, data: Mapping[str, Any]) -> None:
         debug=data["debug"],
         levels=data["levels"],
     )
-    register_again(launchable, target, debug=data["debug"])
+
+    def build() -> None:
+        register_again(launchable, target, debug=data["debug"])
+
+    return build
 
 
 def _structs(described: Sequence[Any]) -> list[Struct]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from contextlib import nullcontext
+import types
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from numba import cuda
-from numba.cuda.dispatcher import CUDADispatcher
+from numba.core.dispatcher import Dispatcher
+from numba.cuda.dispatcher import CUDADispatcher, global_compiler_lock
 
-from xlakernel.core.native import Compiler, implementations_in
+from xlakernel.core.native import Compiler, Declarations, Helper, OwnCopies
 
 from ._cache import KernelCache
+from ._environment import versions
 
 
 def _parts(dispatcher: Any) -> tuple[Any, ...]:
@@ -23,40 +26,76 @@ def _dispatcher(function: Any, options: Any) -> Any:
     return cuda.jit(function, **options)
 
 
+def _device(original: Any, function: types.FunctionType, options: Mapping[str, Any]) -> Any:
+    """Make a device function anew."""
+    made = _dispatcher(function, {**original.targetoptions, **options})
+    if original._can_compile:
+        return made, None
+    signatures = [
+        (arguments, getattr(getattr(compiled, "signature", None), "return_type", None))
+        for arguments, compiled in original.overloads.items()
+    ]
+
+    def finish(made: Any) -> None:
+        for arguments, returned in signatures:
+            made.compile_device(arguments, returned)
+        made.disable_compile()
+
+    return made, finish
+
+
+def _njit(original: Any, function: types.FunctionType, options: Mapping[str, Any]) -> Any:
+    """Make a function of ``numba.njit`` anew, which Numba CUDA compiles as one for the device."""
+    made = type(original)(function, locals=original.locals, targetoptions={**original.targetoptions, **options})
+    made.disable_compile(not original._can_compile)  # Numba CUDA refuses one that declares its signatures
+    return made, None
+
+
 def linked_files(dispatcher: Any) -> dict[str, list[str]]:
     """Return hashes of the files that ``cuda.jit(link=...)`` names, so that another content is another kernel."""
     paths = [Path(item) for item in dispatcher.targetoptions.get("link") or () if isinstance(item, str)]
     return {"link": [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths if path.is_file()]}
 
 
-# Numba CUDA locks its compiler itself; there is no lock to be held around it that others take too.
 COMPILER = Compiler(
     "xlakernel-cuda",
     "xlakernel.cuda._export",
     CUDADispatcher,
     _parts,
     _dispatcher,
-    implementations_in(CUDADispatcher.targetdescr.typing_context),
-    nullcontext(),
+    lambda: Declarations(CUDADispatcher.targetdescr),
+    global_compiler_lock,
+    (
+        Helper(CUDADispatcher, lambda one: one.py_func, _device),
+        Helper(Dispatcher, lambda one: one.py_func, _njit),
+    ),
+    versions,
     linked_files,
 )
 
 
-def fresh(dispatcher: Any, content: str | None = None) -> Any:
+def fresh(dispatcher: Any, content: str | None = None, *, checked: bool = False) -> Any:
     """Return a dispatcher of the same function and options that has compiled nothing and may compile anything.
 
     Args:
       dispatcher: the user's.
       content: the fingerprint of its code, if that is to be kept on disk, as ``cuda.jit(cache=True)`` does.
+      checked: whether its kernels report the exceptions that they raise.
     """
-    function, options = _parts(dispatcher)
-    made = _dispatcher(function, options)
+    _, options = _parts(dispatcher)
+    with global_compiler_lock:
+        copies = OwnCopies(COMPILER, dispatcher)
+        if checked:
+            options |= {"debug": True, "opt": False, "lineinfo": False, "lto": False}
+        own = _dispatcher(copies.function, options)
+        copies.fill(own)
     if content is not None:
-        made._cache = KernelCache(function, content)
-    return made
+        own._cache = KernelCache(dispatcher.py_func, content)
+    compile_ = own.compile
 
+    def compile_with_copies(signature: Any) -> Any:
+        with global_compiler_lock, copies.compiling():
+            return compile_(signature)
 
-def fresh_checked(dispatcher: Any) -> Any:
-    """Return one whose kernels report the exceptions that they raise."""
-    function, options = _parts(dispatcher)
-    return _dispatcher(function, options | {"debug": True, "opt": False, "lineinfo": False, "lto": False})
+    own.compile = compile_with_copies
+    return own

@@ -5,25 +5,22 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import llvmlite
 import numba
 import numpy as np
 from numba.core import types
 from numba.core.compiler_lock import global_compiler_lock
-from numba.core.dispatcher import Dispatcher
 
 from xlakernel.core.call import Kernel, Target
 from xlakernel.core.errors import CompileError
 from xlakernel.core.ffi.fingerprint import fingerprint, references
 from xlakernel.core.ffi.registry import Handler, ensure_registered
 from xlakernel.core.native import (
-    HANDLER_VERSION,
     Argument,
     NumbaFunction,
+    OwnCopies,
     array_type,
     build_handler,
     compile_error,
@@ -37,16 +34,10 @@ from xlakernel.core.native import (
 from xlakernel.core.specs import Struct
 
 from ._bounds import explained_bounds
-from ._cache import code_fingerprint, errors_of_numbas_cache_as_warnings, read_kernel, write_kernel
-from ._debug import checking_copies
-from ._recipe import COMPILER
+from ._cache import code_fingerprint, read_kernel, write_kernel
+from ._recipe import COMPILER, environment
 
 _Static = Mapping[str, np.generic]
-
-# Numba freezes what a function refers to when it first compiles it, so a dispatcher keeps the targets that it got
-# first, also if a global changes later. A target's name says nothing about the dispatcher: equal code shares it.
-_targets: weakref.WeakKeyDictionary[Dispatcher, dict[Any, str]] = weakref.WeakKeyDictionary()
-
 
 # Only a handler calls our own dispatchers: they need no code to be called by Python and by C.
 _NO_WRAPPERS = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
@@ -86,11 +77,8 @@ class NumbaKernel(Kernel):
     ) -> Target:
         """Compile the kernel for these types, unless that was done before."""
         arguments = self._arguments(inputs, outs, static)
-        known = _targets.setdefault(self.dispatcher, {})
-        key = (*arguments, ordered, debug)
-        if key not in known:
-            known[key] = self._register(arguments, {"ordered": ordered, "debug": debug})
-        return Target(known[key], static)
+        # By the present values of all that it refers to, which may be others than when it was traced last.
+        return Target(self._register(arguments, {"ordered": ordered, "debug": debug}), static)
 
     def _arguments(self, inputs: Sequence[Struct], outs: Sequence[Struct], static: _Static) -> list[Argument]:
         """Say where each of the kernel's parameters comes from."""
@@ -116,6 +104,11 @@ class NumbaKernel(Kernel):
         code = self.dispatcher.py_func.__code__
         return tuple(code.co_varnames[: code.co_argcount])
 
+    @property
+    def count(self) -> int:
+        """The number of its parameters."""
+        return len(self._parameters)
+
     def register_as(self, target: str, arguments: Sequence[Argument], mode: Mapping[str, bool]) -> None:
         """Register the kernel under the name that an exported program calls it by."""
         self._register(arguments, mode, target)
@@ -128,7 +121,7 @@ class NumbaKernel(Kernel):
         # registry's. Inside it, no helper is compiled between being hashed and being used.
         with global_compiler_lock:
             code, unknown = COMPILER.examine(self.dispatcher)
-            content = fingerprint(code, {**_compiler_options(), **mode})
+            content = fingerprint(code, {**environment(), **mode})
             # What no other process can name would be written by each one, and never read.
             on_disk = content if self.dispatcher.stats.cache_path is not None and not unknown else None
             name = f"xlakernel.numba/{function.__module__}.{function.__qualname__}({types_})#{content}"
@@ -158,22 +151,21 @@ class NumbaKernel(Kernel):
         self, arguments: Sequence[Argument], content: str | None, name: str, mode: Mapping[str, bool]
     ) -> Handler:
         signature = tuple(argument.type for argument in arguments)
-        # What nobody else uses: our copy of the kernel first, and in debug mode those of its helpers.
-        own = checking_copies(self.dispatcher) if mode["debug"] else [self._own_dispatcher()]
+        own, copies = self._own_dispatcher(debug=mode["debug"])
+        dispatchers = [own, *copies.dispatchers] if mode["debug"] else [own]
         lock = record = None
         # Before any code is loaded: Numba 0.61 loads a cached function without what its parallel helpers need, and the
         # process dies when the threads are started later (https://github.com/numba/numba/issues/8578).
         helpers_are_parallel = _is_parallel(references(self.dispatcher))
         threading_layer = _threading_layer() if helpers_are_parallel else None
         with contextlib.ExitStack() as stack:
-            if _is_parallel(own):
+            if _is_parallel(dispatchers):
                 lock, record = lock_of(name), name
-                stack.enter_context(recording(own, name))
+                stack.enter_context(recording(dispatchers, name))
             if mode["debug"]:
                 stack.enter_context(explained_bounds())
                 content = None
-            stack.enter_context(errors_of_numbas_cache_as_warnings())
-            compiled = self._load_or_compile(own[0], signature, content)
+            compiled = self._load_or_compile(own, signature, content)
         # workqueue, the layer that Numba falls back to, aborts the process when two threads enter it at once.
         if threading_layer == "workqueue":
             lock = process_lock()
@@ -222,15 +214,25 @@ class NumbaKernel(Kernel):
             )
         return compiled
 
-    def _own_dispatcher(self) -> Any:
-        """Return a dispatcher of our own for the same function.
+    def _own_dispatcher(self, *, debug: bool) -> tuple[Any, OwnCopies]:
+        """Return a dispatcher of our own for the same function, and the copies of its helpers.
 
         The user's may be limited to the signatures it was declared with, and may hold code compiled before a global
         changed; and what is compiled for a handler should not appear in the user's cache file.
         """
-        own = COMPILER.fresh(self.dispatcher)
-        own.targetoptions.update(_NO_WRAPPERS)
-        return own
+        copies = OwnCopies(COMPILER, self.dispatcher, {"boundscheck": True} if debug else None)
+        kind, _, *parts = COMPILER.parts(self.dispatcher)
+        own = COMPILER.make(kind, copies.function, *parts)
+        own.targetoptions.update({"boundscheck": True} if debug else _NO_WRAPPERS)
+        copies.fill(own)
+        compile_ = own._compiler.compile
+
+        def compile_with_copies(*arguments: Any) -> Any:
+            with copies.compiling():
+                return compile_(*arguments)
+
+        own._compiler.compile = compile_with_copies
+        return own, copies
 
     def _explain(self, own: Any, error: Exception, signature: Sequence[types.Type]) -> CompileError:
         given = ", ".join(f"{n}: {t}" for n, t in zip(self._parameters, signature, strict=True))
@@ -251,22 +253,8 @@ _HINTS = ((r"Untyped global name '(\w+)'.*<class 'function'>", r"Decorate \1 wit
 
 
 def _call(arguments: Sequence[Argument], mode: Mapping[str, bool]) -> dict[str, Any]:
-    """Return what a handler was built for, made of what JSON has; `_export.rebuild` reads it."""
+    """Return what a handler was built for, made of what JSON has; `_export.prepare` reads it."""
     return {"arguments": [[a.source, a.index, a.dtype, a.ndim] for a in arguments], "mode": dict(mode)}
-
-
-def _compiler_options() -> dict[str, object]:
-    """Return what determines the machine code besides the function."""
-    config = numba.config
-    return {
-        "handler": HANDLER_VERSION,
-        "numba": numba.__version__,
-        "numpy": np.__version__,
-        "llvmlite": llvmlite.__version__,
-        "boundscheck": config.BOUNDSCHECK,
-        "opt": str(config.OPT),
-        "vectorize": (config.LOOP_VECTORIZE, config.SLP_VECTORIZE),
-    }
 
 
 def _is_parallel(functions: Iterable[Any]) -> bool:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 
+from xlakernel.core.errors import ExportError
 from xlakernel.core.native import Argument, array_type, numba_dtype, read_kernel
 
 from ._compile import NumbaKernel
 from ._recipe import COMPILER
 
+_MOST_DIMENSIONS = 64  # as in NumPy
 
-def rebuild(target: str, data: Mapping[str, Any]) -> None:
-    """Compile the kernel that *data* describes, and register it as *target*.
+
+def prepare(target: str, data: Mapping[str, Any]) -> Callable[[], None]:
+    """Find the kernel that *data* describes, and return what compiles and registers it as *target*.
 
     The name is the program's, also where this version of Numba would give another one.
 
@@ -22,10 +25,30 @@ def rebuild(target: str, data: Mapping[str, Any]) -> None:
       ExportError: if the kernel is not the one that was exported.
     """
     kernel = NumbaKernel(read_kernel(COMPILER, target, data))
-    kernel.register_as(target, [_argument(kernel.name, *described) for described in data["arguments"]], data["mode"])
+    arguments = [_argument(kernel.name, *described) for described in data["arguments"]]
+    _check_arguments(target, kernel, arguments)
+    mode = {name: data["mode"][name] is True for name in ("ordered", "debug")}
+    return lambda: kernel.register_as(target, arguments, mode)
+
+
+def _check_arguments(target: str, kernel: NumbaKernel, arguments: Sequence[Argument]) -> None:
+    """Raise `ExportError` unless each parameter is given one of the call's inputs, outputs and attributes, all of them.
+
+    The handler reads memory by these numbers.
+    """
+    given = {source: sorted(a.index for a in arguments if a.source == source) for source in ("input", "output")}
+    given["attribute"] = sorted(a.index for a in arguments if a.source == "attribute")
+    counted = all(indices == list(range(len(indices))) for indices in given.values())
+    if not counted or sum(map(len, given.values())) != len(arguments) or len(arguments) != kernel.count:
+        raise ExportError(
+            f"deserialize: {target!r} gives the kernel {kernel.name}, which has {kernel.count} parameters, the "
+            f"arguments {given}. The program is damaged, or was not written by xlakernel.core.export; do not load it."
+        )
 
 
 def _argument(kernel: str, source: Any, index: int, dtype: str, ndim: int) -> Argument:
+    if not (type(index) is type(ndim) is int and 0 <= ndim <= _MOST_DIMENSIONS):
+        raise ExportError(f"deserialize: the kernel {kernel} is to have {source} {index!r} with {ndim!r} dimensions.")
     where = f"{kernel}: {source} {index}"
     if source == "attribute":
         return Argument(source, index, dtype, ndim, numba_dtype(jnp.dtype(dtype), where))

@@ -45,8 +45,12 @@ def numba_kernel(
     write, and of an input that it changed. To tell an unwritten element from one that was given just the value that
     was there, a kernel that leaves some is run again, eight times at most; one with ``has_side_effect`` is run once,
     and then an unwritten element of one or two bytes, other than a bool, is not found. Not checked are the indices in
-    helpers that declare their signatures, in ufuncs, in ``x.flat`` and other functions of Numba's own, and in what
-    ``numba.extending`` puts in place of a function: there, only what is written right beside an array is noticed.
+    ufuncs, in ``x.flat`` and other functions of Numba's own, and in what ``numba.extending`` puts in place of a
+    function: there, only what is written right beside an array is noticed.
+
+    The compiled code holds the values that globals, closure cells, attributes of modules and arrays among them had when
+    the call was traced, as under ``jax.jit``. Helpers of every kind are compiled anew with those values, even where
+    Numba has compiled them before with others, or has kept them on disk.
 
     Args:
       kernel: a function decorated with ``numba.njit``, any of its options, ``parallel=True`` and ``cache=True`` among

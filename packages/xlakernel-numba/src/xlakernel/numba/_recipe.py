@@ -1,14 +1,39 @@
-"""What Numba's dispatchers for the CPU are made of."""
+"""What Numba's dispatchers for the CPU are made of, and the helpers that they call."""
 
 from __future__ import annotations
 
+import types
+from collections.abc import Mapping
 from typing import Any
 
+import llvmlite
+import numba
+import numpy as np
+from numba.core.ccallback import CFunc
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
 from numba.core.registry import cpu_target
+from numba.np.ufunc.dufunc import DUFunc
+from numba.np.ufunc.gufunc import GUFunc
+from numba.stencils.stencil import StencilFunc
 
-from xlakernel.core.native import Compiler, implementations_in
+from xlakernel.core.native import HANDLER_VERSION, Compiler, Declarations, Helper
+
+_Options = Mapping[str, Any]
+
+
+def environment() -> dict[str, object]:
+    """Return what determines the machine code besides the function."""
+    config = numba.config
+    return {
+        "handler": HANDLER_VERSION,
+        "numba": numba.__version__,
+        "numpy": np.__version__,
+        "llvmlite": llvmlite.__version__,
+        "boundscheck": config.BOUNDSCHECK,
+        "opt": str(config.OPT),
+        "vectorize": (config.LOOP_VECTORIZE, config.SLP_VECTORIZE),
+    }
 
 
 def _parts(dispatcher: Any) -> tuple[Any, ...]:
@@ -20,12 +45,97 @@ def _dispatcher(kind: Any, function: Any, locals_: Any, options: Any, compiler: 
     return kind(function, locals=locals_, targetoptions=options, pipeline_class=compiler)
 
 
+def _njit(original: Any, function: types.FunctionType, options: _Options) -> Any:
+    kind, _, locals_, told, compiler = _parts(original)
+    made = _dispatcher(kind, function, locals_, {**told, **options}, compiler)
+    if original._can_compile:
+        return made, None
+    signatures = [compiled.signature for compiled in original.overloads.values()]
+
+    def finish(made: Any) -> None:
+        for signature in signatures:
+            made.compile(signature)
+        made.disable_compile()
+
+    return made, finish
+
+
+def _vectorize(original: Any, function: types.FunctionType, options: _Options) -> Any:
+    identity = "reorderable" if original.identity is None and original.reorderable else original.identity
+    made = DUFunc(function, identity=identity, targetoptions=dict(original.targetoptions))
+    return made, _finish_ufunc(original, list(original._dispatcher.overloads))
+
+
+def _guvectorize(original: Any, function: types.FunctionType, options: _Options) -> Any:
+    builder = original.gufunc_builder
+    made = GUFunc(
+        function,
+        builder.signature,
+        identity=original._identity,
+        is_dynamic=original.is_dynamic,
+        targetoptions=dict(builder.targetoptions),
+        writable_args=builder.writable_args,
+    )
+    return made, _finish_ufunc(original, list(builder._sigs))
+
+
+def _finish_ufunc(original: Any, signatures: list[Any]) -> Any:
+    if not original._frozen:
+        return None
+
+    def finish(made: Any) -> None:
+        for signature in signatures:
+            made.add(signature)
+        made.build_ufunc()
+        made.disable_compile()
+
+    return finish
+
+
+def _cfunc(original: Any, function: types.FunctionType, options: _Options) -> Any:
+    compiler, signature = original._compiler, original._sig
+    arguments = (signature.args, signature.return_type), compiler.locals, dict(compiler.targetoptions)
+    return _cfunc_again(function, *arguments, compiler.pipeline_class), lambda made: made.compile()
+
+
+def _stencil(original: Any, function: types.FunctionType, options: _Options) -> Any:
+    return _stencil_again(function, original.mode, original.options), None
+
+
+def _cfunc_again(function: Any, signature: Any, locals_: Any, options: Any, compiler: Any) -> Any:
+    return CFunc(function, signature, locals=locals_, options=options, pipeline_class=compiler)
+
+
+def _reduce_cfunc(one: Any) -> tuple[Any, ...]:
+    compiler, signature = one._compiler, (one._sig.args, one._sig.return_type)
+    return _cfunc_again, (one._pyfunc, signature, compiler.locals, compiler.targetoptions, compiler.pipeline_class)
+
+
+def _stencil_again(function: Any, mode: Any, options: Any) -> Any:
+    return numba.stencil(mode, **options)(function)
+
+
+def _reduce_stencil(one: Any) -> tuple[Any, ...]:
+    return _stencil_again, (one.kernel_ir.func_id.func, one.mode, one.options)
+
+
+_HELPERS = (
+    Helper(Dispatcher, lambda one: one.py_func, _njit),
+    Helper(DUFunc, lambda one: one._dispatcher.py_func, _vectorize),
+    Helper(GUFunc, lambda one: one.gufunc_builder.py_func, _guvectorize),
+    Helper(CFunc, lambda one: one._pyfunc, _cfunc, reduce=_reduce_cfunc),
+    # Its globals are read as soon as it is made.
+    Helper(StencilFunc, lambda one: one.kernel_ir.func_id.func, _stencil, filled=True, reduce=_reduce_stencil),
+)
+
 COMPILER = Compiler(
     "xlakernel-numba",
     "xlakernel.numba._export",
     Dispatcher,
     _parts,
     _dispatcher,
-    implementations_in(cpu_target.typing_context),
+    lambda: Declarations(cpu_target),
     global_compiler_lock,
+    _HELPERS,
+    environment,
 )

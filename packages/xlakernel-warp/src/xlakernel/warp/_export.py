@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import warp
@@ -22,8 +22,8 @@ from ._recorded import Recorded, record
 from ._written import read_frozen, read_static, read_structs
 
 
-def rebuild(target: str, data: Mapping[str, Any]) -> None:
-    """Make the target that *data* describes, and register it as *target*.
+def prepare(target: str, data: Mapping[str, Any]) -> Callable[[], None]:
+    """Find the kernel that *data* describes, and return what makes and registers its target.
 
     The name is the program's, also where this version of Warp would give another one.
 
@@ -36,10 +36,15 @@ def rebuild(target: str, data: Mapping[str, Any]) -> None:
     origin = _origin(kernel, data["launch"])
     with _inside.lock:
         check_kernel(data["name"], origin.launch, kernel, data)
-        if origin.platform == "cpu":
+
+    def build() -> None:
+        if origin.platform != "cpu":
+            _register_on_gpus(origin, target)
+            return
+        with _inside.lock:
             _register_on_the_cpu(origin, target, data)
-    if origin.platform != "cpu":
-        _register_on_gpus(origin, target)
+
+    return build
 
 
 def _check_blocks(name: str, call: Mapping[str, Any]) -> None:

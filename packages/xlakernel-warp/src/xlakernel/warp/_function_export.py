@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import warp
@@ -56,8 +56,8 @@ def write_recipe(
     return Recipe("xlakernel.warp._function_export", data)
 
 
-def rebuild(target: str, data: Mapping[str, Any]) -> None:
-    """Make the target that *data* describes, and register it as *target*.
+def prepare(target: str, data: Mapping[str, Any]) -> Callable[[], None]:
+    """Find the function that *data* describes, and return what makes and registers its target.
 
     Raises:
       ExportError: if the function is not there, or is another one now.
@@ -72,14 +72,18 @@ def rebuild(target: str, data: Mapping[str, Any]) -> None:
     versions = f"; or Warp has: it was exported with {data['warp']}, and this is {warp.__version__}"
     callables.check_same(data, kernel.place, versions * (data["warp"] != warp.__version__))
     given = (read_structs(data["inputs"]), read_structs(data["outs"]), read_static(data["static"]))
-    launchable = kernel.launchable(*given, **how)
-    if not how["on_a_gpu"]:
-        python_target(launchable, once=how["ordered"], debug=how["debug"], target=target)
-        return
-    from xlakernel.core.gpu.target import register_again
 
-    check_device(kernel.name)
-    register_again(launchable, target, debug=how["debug"])
+    def build() -> None:
+        launchable = kernel.launchable(*given, **how)
+        if not how["on_a_gpu"]:
+            python_target(launchable, once=how["ordered"], debug=how["debug"], target=target)
+            return
+        from xlakernel.core.gpu.target import register_again
+
+        check_device(kernel.name)
+        register_again(launchable, target, debug=how["debug"])
+
+    return build
 
 
 def _listed(parameters: Sequence[Parameter]) -> list[list[str]]:

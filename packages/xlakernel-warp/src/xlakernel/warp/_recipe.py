@@ -83,7 +83,7 @@ class Origin:
         """Say how the target is made in another process.
 
         Args:
-          native: what `_export.rebuild` needs besides.
+          native: what `_export.prepare` needs besides.
 
         Raises:
           ExportError: if it cannot be made there, or only something else.
@@ -115,7 +115,7 @@ class Origin:
         return Recipe("xlakernel.warp._export", data)
 
     def _launch(self) -> dict[str, Any]:
-        """Return what the call is, made of what JSON has; `_export.rebuild` reads it."""
+        """Return what the call is, made of what JSON has; `_export.prepare` reads it."""
         described = self.described
         init = for_each(described.name, described.output_init, len(self.outs))
         return {

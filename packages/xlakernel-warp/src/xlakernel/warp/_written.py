@@ -17,7 +17,7 @@ from ._parameters import Parameter
 from ._platform import Static
 from ._types import split_warptype
 
-FORMAT = 1
+FORMAT = 2
 
 _COMPOSITES: Mapping[str, tuple[Callable[[Any], bool], Callable[[Any, Any], Any]]] = {
     "transformation": (warp.types.type_is_transformation, lambda scalar, _: warp.types.transformation(scalar)),

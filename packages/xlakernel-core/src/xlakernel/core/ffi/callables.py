@@ -119,7 +119,12 @@ def _find(name: str, written: Any) -> Any:
     if not isinstance(written, Mapping):
         return written
     reference = Reference(written["module"], written["qualname"], _INSIDE)
-    return reference.find(f"the function {name}", callable, reference.qualname)
+    return reference.find(
+        f"the function {name}",
+        # Not what the module itself imports from elsewhere, which the program does not name.
+        lambda found: callable(found) and getattr(found, "__module__", None) == reference.module,
+        reference.qualname,
+    )
 
 
 def _describe_unknown(value: Any) -> str:

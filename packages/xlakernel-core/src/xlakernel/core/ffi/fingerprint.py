@@ -11,6 +11,7 @@ so that a name made from it would claim code that was never compiled. Line numbe
 from __future__ import annotations
 
 import enum
+import functools
 import hashlib
 import itertools
 import sys
@@ -22,6 +23,8 @@ from typing import Any
 
 import numpy as np
 
+from .literals import base_items, literal_writer
+
 # Modules whose content is known by their distribution's version: what comes out of them is hashed by name. The
 # wrappers put the versions of the compilers into their options.
 _VERSIONED = frozenset(
@@ -31,13 +34,11 @@ _VERSIONED = frozenset(
 # Anybody may have a package of the name "cuda".
 _VERSIONED_PARTS = ("cuda.bindings.", "cuda.core.")
 
-_LITERALS = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), range, slice)
-
 # An object that the walk does not understand is told from every other one, in this process and any other, by a number
 # that is drawn for it. It is kept alive, so that its identity stays its own.
 _unknown: dict[int, tuple[str, Any]] = {}
 
-# What a helper looked like before it was compiled for the first time.
+# The digest of a helper before it was compiled for the first time.
 _first_seen: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
 Implementations = Callable[[types.FunctionType | str], Iterable[Any]]
@@ -51,6 +52,8 @@ def fingerprint(
     implementations: Implementations = lambda _: (),
     definition: Definition | None = None,
     describe: Describe = lambda _: None,
+    *,
+    present: bool = False,
 ) -> str:
     """Return the hash of *function* and of all it refers to.
 
@@ -63,11 +66,14 @@ def fingerprint(
         fingerprint that different versions of Python agree on.
       describe: returns what to hash of an object that the walk does not understand, a kernel of some library, say; or
         None.
+      present: whether helpers are compiled anew with *function*. Otherwise one that was compiled before, and that may
+        hold older values than it refers to now, is an object that cannot be compared.
 
     Returns:
       32 hexadecimal digits.
     """
-    return _digest_of(_Walk(implementations, definition=definition, describe=describe), function, options)
+    walk = _Walk(implementations, present=present, definition=definition, describe=describe)
+    return _digest_of(walk, function, options)
 
 
 def examine(
@@ -76,9 +82,10 @@ def examine(
     *,
     options: Mapping[str, Any] | None = None,
     implementations: Implementations = lambda _: (),
+    present: bool = False,
 ) -> tuple[str, list[Any]]:
     """Return `fingerprint` and `unknown_objects` of *function*, at the cost of one."""
-    walk = _Walk(implementations, describe=describe)
+    walk = _Walk(implementations, present=present, describe=describe)
     return _digest_of(walk, function, options), walk.unknown
 
 
@@ -95,14 +102,18 @@ def _digest(parts: Iterable[bytes]) -> str:
 
 
 def unknown_objects(
-    function: Any, implementations: Implementations = lambda _: (), describe: Describe = lambda _: None
+    function: Any,
+    implementations: Implementations = lambda _: (),
+    describe: Describe = lambda _: None,
+    *,
+    present: bool = False,
 ) -> list[Any]:
     """Return the objects for which *function* has another fingerprint in every process.
 
-    They are objects of kinds that the walk does not understand, and compiled helpers that may hold other values of
-    their globals than these have now.
+    They are objects of kinds that the walk does not understand and, unless *present*, compiled helpers that may hold
+    other values than they refer to now.
     """
-    walk = _Walk(implementations, describe=describe)
+    walk = _Walk(implementations, present=present, describe=describe)
     for _ in walk.value(function):
         pass
     return walk.unknown
@@ -113,9 +124,9 @@ def same_code(one: types.CodeType, other: types.CodeType) -> bool:
     return _digest(_Walk(lambda _: ()).value(one)) == _digest(_Walk(lambda _: ()).value(other))
 
 
-def references(function: Any) -> Iterator[Any]:
+def references(function: Any, implementations: Implementations = lambda _: ()) -> Iterator[Any]:
     """Yield *function* and every function that it refers to, directly or not, each once."""
-    walk = _Walk(lambda _: (), present=True)
+    walk = _Walk(implementations, present=True)
     for _ in walk.value(function):
         pass
     yield from walk.functions
@@ -133,46 +144,56 @@ class _Walk:
         describe: Describe = lambda _: None,
     ) -> None:
         self.implementations = implementations
-        self.present = present  # whether to take helpers as they are now, compiled or not
+        self.present = present
         self.definition = definition
         self.describe = describe
         self.functions: list[Any] = []
         self.unknown: list[Any] = []
+        self._expanded: list[Any] = []
 
     def value(self, value: Any) -> Iterator[bytes]:
-        kind = type(value)
+        kind: Any = type(value)
         yield f"{kind.__module__}.{kind.__qualname__}".encode()
         if isinstance(value, enum.Enum):
             yield repr([base.__qualname__ for base in kind.__mro__]).encode()
-            yield f"{value.name}={value.value!r}".encode()
-        elif isinstance(value, _LITERALS):
-            yield repr(value).encode()
+            yield from self.value((value.name, value.value))
+        elif isinstance(value, (np.ndarray, np.generic)) and value.dtype != np.dtype(object):
+            yield f"{value.dtype!r}{value.shape}{_layout(value)}".encode()
+            yield np.ascontiguousarray(value).tobytes()
+        elif literal := literal_writer(kind):
+            yield literal(value)
+        elif isinstance(value, slice):
+            yield from self.value((value.start, value.stop, value.step))
         elif isinstance(value, (tuple, list)):
-            yield f"{len(value)} {getattr(value, '_fields', '')}".encode()
-            for item in value:
+            items = base_items(value, tuple, list)
+            yield f"{len(items)} {getattr(value, '_fields', '')}".encode()
+            for item in items:
                 yield from self.value(item)
         elif isinstance(value, (set, frozenset)):
-            yield repr(sorted(b"".join(self.value(item)) for item in value)).encode()
+            items = base_items(value, set, frozenset)
+            yield repr(sorted(b"".join(self.value(item)) for item in items)).encode()
         elif isinstance(value, dict):
             yield str(len(value)).encode()
-            for key, item in value.items():
+            for key, item in dict.items(value):
                 yield from self.value(key)
                 yield from self.value(item)
-        elif isinstance(value, (np.ndarray, np.generic)) and value.dtype != np.dtype(object):
-            yield f"{value.dtype!r}{value.shape}".encode()
-            yield np.ascontiguousarray(value).tobytes()
         elif isinstance(value, np.dtype):
             yield repr(value).encode()
         elif isinstance(value, types.CodeType):
-            yield from self._code(value)
+            yield _code_digest(value)
         elif isinstance(value, types.FunctionType) or _wraps_function(value):
             yield from self._function(value)
         elif isinstance(value, type):
             yield from self._type(value)
-        elif isinstance(value, types.ModuleType) or _is_versioned(value):
+        elif isinstance(value, types.ModuleType):
             yield _name(value).encode()
-        elif any(base.__module__.startswith("numba.core.types") for base in kind.__mro__):
-            yield repr(value).encode()  # a Numba type
+        elif _is_versioned(value):
+            yield _name(value).encode()
+            yield from self._implementations(value)
+        elif any(base.__module__.startswith("numba.core.types") for base in kind.__mro__):  # a Numba type
+            yield repr(value).encode()
+            if not kind.__module__.startswith("numba."):
+                yield from self.value(value.key)
         elif (description := self.describe(value)) is not None:
             yield from self.value(description)
         else:
@@ -191,56 +212,53 @@ class _Walk:
         function = _python_function(value)
         if _is_versioned(function):
             yield _name(function).encode()
+            yield from self._implementations(function)
         else:
             if self.definition is None:
-                yield from self._code(function.__code__)
+                yield _code_digest(function.__code__)
             else:
                 yield self.definition(function)
             yield from self.value((function.__defaults__, function.__kwdefaults__))
             yield from self._free(function)
             # Which names are attributes of what the bytecode does not say, as in `_attributes`.
-            yield from self.value([f for name in _names(function.__code__) for f in self.implementations(name)])
-            if function is value:  # a plain function is compiled only through what stands for it
-                yield from self.value(list(self.implementations(function)))
+            yield from self.value([f for name in names_in(function.__code__) for f in self.implementations(name)])
+            yield from self._implementations(value)
+
+    def _implementations(self, value: Any) -> Iterator[bytes]:
+        """What the compiler takes in place of *value*, once."""
+        if not any(known is value for known in self._expanded):
+            self._expanded.append(value)
+            yield from self.value(list(self.implementations(value)))
 
     def _compiled_before(self, helper: Any) -> Iterator[bytes]:
         """Tell a helper apart whose code may be older than what it refers to now.
 
-        Numba compiles the kernel afresh, but takes a helper as it was compiled first, with the globals of that time.
+        It is used as it was compiled first, with the values of that time.
         """
         now = _digest(_Walk(self.implementations, present=True, describe=self.describe).value(helper))
         if helper not in _first_seen and not helper.overloads:
             _first_seen[helper] = now
-        if _first_seen.get(helper) != now and any(True for _ in self._rebindable(helper)):
+        if _first_seen.get(helper) != now and _refers_to_values(_python_function(helper)):
             yield self._number(helper)
-
-    def _rebindable(self, helper: Any) -> Iterator[str]:
-        """Yield the global names that *helper* uses and that its module may bind anew."""
-        function = _python_function(helper)
-        for name in _names(function.__code__):
-            if name in function.__globals__ and not _is_versioned(function.__globals__[name]):
-                yield name
 
     def _options(self, wrapper: Any) -> Iterator[bytes]:
         """What a wrapper of Numba's was told besides the function: its options, and signatures if these are final."""
         yield from self.value(dict(sorted(getattr(wrapper, "targetoptions", {}).items())))
-        yield repr(sorted((getattr(wrapper, "locals", None) or {}).items())).encode()
+        yield from self.value(sorted((getattr(wrapper, "locals", None) or {}).items()))
         yield from self.value(getattr(getattr(wrapper, "_compiler", None), "pipeline_class", None))
         # A dispatcher that compiles what it meets has signatures that say nothing; a fixed one converts to its own.
         if not getattr(wrapper, "_can_compile", True) or getattr(wrapper, "_frozen", False):
             yield repr([str(s) for s in getattr(wrapper, "signatures", None) or getattr(wrapper, "types", [])]).encode()
         yield str(getattr(wrapper, "_sig", "")).encode()  # a C callback's
-
-    def _code(self, code: types.CodeType) -> Iterator[bytes]:
-        yield code.co_code
-        yield code.co_exceptiontable
-        yield repr((code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)).encode()
-        yield repr((code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)).encode()
-        yield from self.value(code.co_consts)
+        # A ufunc's identity and layout, a stencil's mode and options.
+        told = ("identity", "reorderable", "signature", "is_dynamic", "mode", "options")
+        yield from self.value({name: getattr(wrapper, name) for name in told if hasattr(wrapper, name)})
+        builder = getattr(wrapper, "gufunc_builder", None)
+        yield from self.value((getattr(builder, "targetoptions", None), getattr(builder, "writable_args", None)))
 
     def _free(self, function: types.FunctionType) -> Iterator[bytes]:
         """What the function takes from outside: its closure, its globals, and attributes of modules among them."""
-        names = _names(function.__code__)
+        names = names_in(function.__code__)
         for cell in function.__closure__ or ():
             try:
                 content = cell.cell_contents
@@ -257,10 +275,13 @@ class _Walk:
     def _attributes(self, value: Any, names: tuple[str, ...], seen: set[int]) -> Iterator[bytes]:
         # `constants.TAU` in a kernel is frozen like a global. Which names are attributes of which module the
         # bytecode does not say, so each name that the module has counts: at worst a hash changes needlessly.
-        if isinstance(value, types.ModuleType) and not _is_versioned(value) and id(value) not in seen:
+        if isinstance(value, types.ModuleType) and id(value) not in seen:
             seen.add(id(value))  # modules may import each other
             for name in names:
-                if name in vars(value):
+                if name in vars(value) and _is_versioned(value):
+                    yield from self._implementations(vars(value)[name])
+                    yield from self._attributes(vars(value)[name], names, seen)
+                elif name in vars(value):
                     yield name.encode()
                     yield from self.value(vars(value)[name])
                     yield from self._attributes(vars(value)[name], names, seen)
@@ -284,20 +305,47 @@ class _Walk:
         return f"object {number}".encode()
 
 
+def _layout(value: Any) -> str:
+    """Return what a compiler knows of an array besides its dtype, shape and elements."""
+    flags = value.flags
+    order = "C" if flags.c_contiguous else "F" if flags.f_contiguous else "A"
+    return order if flags.aligned else f"{order} unaligned"
+
+
+def _refers_to_values(function: types.FunctionType) -> bool:
+    """Return True if *function* uses anything that may change: a closure's cell, or a name that its module binds."""
+    names, space = names_in(function.__code__), function.__globals__
+    return bool(function.__closure__) or any(name in space and not _is_versioned(space[name]) for name in names)
+
+
 def _wraps_function(value: Any) -> bool:
-    """Whether *value* is one of Numba's wrappers: a dispatcher, an intrinsic, a C callback."""
+    """Return True for Numba's wrappers of functions: a dispatcher, a ufunc, an intrinsic, a stencil, a C callback."""
     return _origin(type(value)) == "numba" and isinstance(_python_function(value), types.FunctionType)
 
 
 def _python_function(value: Any) -> Any:
     if isinstance(value, types.FunctionType):  # itself, also where functools.wraps says that it stands for another
         return value
+    if stencil := getattr(value, "kernel_ir", None):
+        return stencil.func_id.func
+    value = getattr(value, "_dispatcher", value)  # a ufunc's
     return getattr(value, "py_func", None) or getattr(value, "__wrapped__", value)
 
 
-def _names(code: types.CodeType) -> tuple[str, ...]:
+# The code of an unchanged kernel is asked for whenever a program with it is lowered.
+@functools.lru_cache(maxsize=4096)
+def _code_digest(code: types.CodeType) -> bytes:
+    """Return the digest of bytecode: it refers to nothing outside, so that it is the same for ever."""
+    names = repr((code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)).encode()
+    arguments = repr((code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)).encode()
+    consts = _Walk(lambda _: ()).value(code.co_consts)
+    return _digest([code.co_code, code.co_exceptiontable, names, arguments, *consts]).encode()
+
+
+@functools.lru_cache(maxsize=4096)
+def names_in(code: types.CodeType) -> tuple[str, ...]:
     """Return the global and attribute names that *code* and the functions inside it use."""
-    inner = [_names(const) for const in code.co_consts if isinstance(const, types.CodeType)]
+    inner = [names_in(const) for const in code.co_consts if isinstance(const, types.CodeType)]
     return tuple(sorted({*code.co_names, *itertools.chain.from_iterable(inner)}))
 
 

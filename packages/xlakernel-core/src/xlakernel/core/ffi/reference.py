@@ -51,13 +51,7 @@ class Reference:
         Raises:
           ExportError: if the module cannot be imported, or has something else under the name.
         """
-        try:
-            module = importlib.import_module(self.module)
-        except ModuleNotFoundError as error:
-            raise ExportError(
-                f"deserialize: the program calls {what}, and the module {self.module} cannot be imported: {error}. "
-                "Install it, or put its folder on sys.path."
-            ) from error
+        module = import_module(what, self.module)
         found = self._in(module)
         if not is_right(found):
             there = "nothing" if found is None else f"a {type(found).__name__}"
@@ -74,3 +68,25 @@ class Reference:
         for part in self.qualname.split("."):
             found = getattr(found, part, None)
         return getattr(getattr(found, "xlakernel", None), self.inside, found)
+
+
+def import_module(what: str, name: str) -> Any:
+    """Import a module that a program names.
+
+    Args:
+      what: what needs it, for messages: "the kernel mine.scale".
+      name: its full name.
+
+    Raises:
+      ExportError: if it cannot be imported, or the name is none.
+    """
+    # Python takes a path as a name, and looks for it below the package before the last dot.
+    if not isinstance(name, str) or not all(name.split(".")) or not {"/", "\\", "\0"}.isdisjoint(name):
+        raise ExportError(f"deserialize: the program calls {what}, and {name!r} is not the name of a module.")
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise ExportError(
+            f"deserialize: the program calls {what}, and the module {name} cannot be imported: {error}. "
+            "Install it, or put its folder on sys.path."
+        ) from error

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from ..errors import KernelTypeError
 from .abi import check_api_version
 
 
@@ -29,7 +30,8 @@ class Recipe:
     """How a backend makes a target again in another process, under the same name.
 
     Attributes:
-      module: the backend's module, below ``xlakernel.``; its ``rebuild(name, data)`` registers the target.
+      module: the backend's module, below ``xlakernel.``; its ``prepare(name, data)`` compares what is here with what
+        was exported, and returns a function that registers the target.
       data: what that function needs, made of what JSON has.
     """
 
@@ -57,11 +59,19 @@ def ensure_registered(
 
     Returns:
       The name.
+
+    Raises:
+      KernelTypeError: if the name cannot be printed.
     """
     if (platform, name) not in _handlers:
         with _lock:
             if (platform, name) not in _handlers:
                 check_api_version()
+                if not name.isprintable():  # LLVM and XLA end it at the first zero, and the process with it
+                    raise KernelTypeError(
+                        f"{name!r}: the name of a kernel has characters that cannot be printed. Give its function "
+                        "another __qualname__."
+                    )
                 handler = build()
                 jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler.address), platform=platform)
                 if recipe is not None:

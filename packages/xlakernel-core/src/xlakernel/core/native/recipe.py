@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import itertools
-from collections.abc import Callable, Iterator, Mapping
+import io
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -13,12 +14,14 @@ from numba.core import serialize
 
 from ..errors import ExportError
 from ..ffi.comparison import PYTHON, check_same
-from ..ffi.fingerprint import Definition, Implementations, examine, fingerprint, unknown_objects
-from ..ffi.reference import Reference
+from ..ffi.fingerprint import Definition, examine, fingerprint, references, unknown_objects
+from ..ffi.reference import Reference, import_module
 from ..ffi.registry import Recipe
 from ..ffi.source import SourceError, definition
+from .declared import Declarations, definition_of
+from .own_copies import Helper
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,12 +30,14 @@ class Compiler:
 
     Attributes:
       package: the backend's distribution, for messages.
-      module: the backend's module with a ``rebuild`` (see `Recipe`).
+      module: the backend's module with a ``prepare`` (see `Recipe`).
       kind: the class of its dispatchers.
       parts: returns what a dispatcher is made of, its Python function among them; picklable if these are.
       make: makes a dispatcher of these.
-      implementations: returns what `fingerprint` takes, as it is now.
+      declarations: returns what users have declared so far.
       lock: held while it compiles.
+      helpers: the kinds of compiled functions that a kernel may call.
+      environment: returns what the code of all kernels depends on: versions and settings.
       options: returns what else a dispatcher's code depends on.
     """
 
@@ -41,23 +46,28 @@ class Compiler:
     kind: type
     parts: Callable[[Any], tuple[Any, ...]]
     make: Callable[..., Any]
-    implementations: Callable[[], Implementations]
+    declarations: Callable[[], Declarations]
     lock: AbstractContextManager[Any]
+    helpers: Sequence[Helper]
+    environment: Callable[[], Mapping[str, Any]]
     options: Callable[[Any], Mapping[str, Any]] = lambda _: {}
 
     def fresh(self, dispatcher: Any) -> Any:
-        """Return a dispatcher of the same function and options that has compiled nothing and may compile anything."""
+        """Return a dispatcher of the same function and options that has compiled nothing and may compile anything.
+
+        It refers to the user's helpers; `OwnCopies` makes copies of them.
+        """
         return self.make(*self.parts(dispatcher))
 
     def fingerprint(self, dispatcher: Any, definition: Definition | None = None) -> str:
         """Return the fingerprint of a kernel and of all it refers to."""
         options = self.options(dispatcher) or None
-        return fingerprint(dispatcher, options, self.implementations(), definition)
+        return fingerprint(dispatcher, options, self.declarations(), definition, present=True)
 
     def examine(self, dispatcher: Any) -> tuple[str, list[Any]]:
         """Return `fingerprint` and `unknown` of a kernel, at the cost of one."""
         options = self.options(dispatcher) or None
-        return examine(dispatcher, options=options, implementations=self.implementations())
+        return examine(dispatcher, options=options, implementations=self.declarations(), present=True)
 
     def source_fingerprint(self, dispatcher: Any) -> str | None:
         """Return the one that all versions of Python agree on; None: some source is missing."""
@@ -68,7 +78,7 @@ class Compiler:
 
     def unknown(self, dispatcher: Any) -> list[Any]:
         """Return the objects that make a kernel another one in each process."""
-        return unknown_objects(dispatcher, self.implementations())
+        return unknown_objects(dispatcher, self.declarations(), present=True)
 
 
 def is_importable(dispatcher: Any) -> bool:
@@ -107,10 +117,38 @@ def write_recipe(compiler: Compiler, dispatcher: Any, *, content: str, call: Map
             "bytecode": compiler.fingerprint(same),
             "source": compiler.source_fingerprint(same),
         }
+        imports = _imports(compiler, dispatcher, name)
     reference = _reference(dispatcher)
     kernel = reference.data if reference.leads_to(dispatcher) else _pickle(compiler, dispatcher, name)
-    data = {"format": _FORMAT, "name": name, "kernel": kernel, "checks": checks, **call}
+    data = {"format": _FORMAT, "name": name, "kernel": kernel, "imports": imports, "checks": checks, **call}
     return Recipe(compiler.module, data)
+
+
+def _imports(compiler: Compiler, dispatcher: Any, name: str) -> list[str]:
+    """Return the modules that declare implementations of what the kernel calls.
+
+    Raises:
+      ExportError: if another process would not find a declaration by importing them.
+    """
+    declarations = compiler.declarations()
+    for _ in references(dispatcher, declarations):
+        pass
+    modules = set()
+    for template in declarations.met:
+        attribute, function = definition_of(template)
+        if attribute == "_definition_func":  # an intrinsic, which is what the kernel refers to
+            continue
+        if str(function.__module__).startswith("numba."):  # register_jitable declares with a function of Numba's
+            function = template.key
+        module = str(function.__module__)
+        if module == "__main__" or module not in sys.modules or "<locals>" in function.__qualname__:
+            raise ExportError(
+                f"export: the kernel {name} calls {getattr(template.key, '__name__', template.key)}, for which "
+                f"numba.extending declares {function.__qualname__} in {module}, where another process does not find "
+                "it. Declare it at the top level of a module that can be imported, or call a function of numba.njit."
+            )
+        modules.add(module)
+    return sorted(modules)
 
 
 def read_kernel(compiler: Compiler, target: str, data: Mapping[str, Any]) -> Any:
@@ -125,9 +163,14 @@ def read_kernel(compiler: Compiler, target: str, data: Mapping[str, Any]) -> Any
             f"{data.get('format')!r}; this one reads format {_FORMAT}. Install that version, or export again."
         )
     name, kernel, checks = data["name"], data["kernel"], data["checks"]
-    if "module" in kernel:
+    for module in data["imports"]:
+        import_module(f"the kernel {name}", module)
+    if "pickle" not in kernel:
         reference = Reference(kernel["module"], kernel["qualname"], "dispatcher")
-        dispatcher = reference.find(f"the kernel {name}", lambda found: isinstance(found, compiler.kind))
+        dispatcher = reference.find(
+            f"the kernel {name}",
+            lambda found: isinstance(found, compiler.kind) and _reference(found).module == reference.module,
+        )
     else:
         dispatcher = _unpickle(compiler, name, kernel["pickle"], checks["python"])
     with compiler.lock:
@@ -137,13 +180,28 @@ def read_kernel(compiler: Compiler, target: str, data: Mapping[str, Any]) -> Any
 
 def _pickle(compiler: Compiler, dispatcher: Any, name: str) -> dict[str, str]:
     try:
-        pickled = serialize.dumps(compiler.parts(dispatcher))
+        pickled = _dumps(compiler, compiler.parts(dispatcher))
     except Exception as error:  # whatever an object's own __reduce__ raises
         raise ExportError(
             f"export: the kernel {name} cannot be imported by its name, and cannot be pickled: {error}. Define it at "
             "the top level of a module."
         ) from error
     return {"pickle": base64.b64encode(pickled).decode()}
+
+
+def _dumps(compiler: Compiler, value: Any) -> bytes:
+    """Pickle *value* as Numba does, and those helpers too that Numba cannot pickle."""
+
+    class Pickler(serialize.NumbaPickler):  # type: ignore[misc]  # Numba has no stubs
+        def reducer_override(self, obj: Any) -> Any:
+            for helper in compiler.helpers:
+                if helper.reduce is not None and isinstance(obj, helper.kind):
+                    return helper.reduce(obj)
+            return super().reducer_override(obj)
+
+    with io.BytesIO() as buffer:
+        Pickler(buffer, protocol=4).dump(value)
+        return buffer.getvalue()
 
 
 def _unpickle(compiler: Compiler, name: str, pickled: str, python: str) -> Any:
@@ -154,12 +212,13 @@ def _unpickle(compiler: Compiler, name: str, pickled: str, python: str) -> Any:
             "kernel at the top level of a module and export again."
         )
     try:
-        return compiler.make(*serialize.loads(base64.b64decode(pickled)))
+        parts = serialize.loads(base64.b64decode(pickled))
     except (ImportError, AttributeError) as error:
         raise ExportError(
             f"deserialize: the kernel {name} is stored in the program and refers to what is not here: {error}. Install "
             "it, or put its folder on sys.path."
         ) from error
+    return compiler.make(*parts)
 
 
 def _check_same(compiler: Compiler, name: str, dispatcher: Any, checks: Mapping[str, Any]) -> None:
@@ -175,47 +234,7 @@ def _check_same(compiler: Compiler, name: str, dispatcher: Any, checks: Mapping[
 
 
 def _describe_unknown(value: Any) -> str:
-    if hasattr(value, "overloads"):
-        return (
-            f"calls {value.__name__}, which was compiled on its own before, and whose globals may have changed since. "
-            "Call the kernel before the helper, or give the helper no signature."
-        )
     return (
         f"refers to {value!r} of type {type(value).__name__}, which cannot be compared with one of another "
         "process. Pass it as an array or a static scalar, or make it a number, a string, a tuple or a NumPy array."
     )
-
-
-def implementations_in(context: Any) -> Callable[[], Implementations]:
-    """Return a function that takes note of what users have declared for the code of one of Numba's typing contexts.
-
-    It returns another one, which finds what is compiled in place of a plain function, or for an attribute of a name.
-    That is declared by ``numba.overload`` and ``register_jitable``, and by ``overload_method`` and
-    ``overload_attribute``.
-    """
-
-    def take_note() -> Implementations:
-        context.refresh()  # of what was declared since the last compilation
-        of_attributes: dict[str, list[Any]] = {}
-        for template in itertools.chain.from_iterable(list(context._attributes.values())):
-            of_attributes.setdefault(getattr(template, "_attr", None) or "", []).append(template)
-
-        def implementations(what: Any) -> Iterator[Any]:
-            templates: Any
-            if isinstance(what, str):
-                templates = of_attributes.get(what, ())
-            else:
-                try:
-                    templates = getattr(context.resolve_value_type(what), "templates", ())
-                except ValueError:  # nothing: Numba will not compile a call of it
-                    return
-            for template in templates:
-                found = getattr(template, "_overload_func", None)
-                # Numba's own are known by its version; some of them are declared late.
-                own = isinstance(what, str) and str(getattr(found, "__module__", "")).startswith("numba.")
-                if found is not None and found is not what and not own:
-                    yield found
-
-        return implementations
-
-    return take_note

@@ -1,0 +1,271 @@
+"""Copies of a kernel and of every helper that it refers to, for compilations of our own.
+
+Numba freezes what a function refers to when it first compiles it: a helper that was compiled before keeps older values
+of its globals, closure cells and helpers, and a file that Numba keeps of it may be older still. So a kernel is never
+compiled against the dispatchers, ufuncs, stencils and C callbacks that a user holds. Each of them is copied, with a
+namespace in which all helpers are copies too. The copy of a helper is kept by the fingerprint of its present content,
+so that it is compiled once, whatever kernels call it.
+
+Implementations that users declare with ``numba.overload`` and its like cannot be copied, because Numba finds them by
+the identity of what they stand for. While a kernel is compiled, Numba is given other caches of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..ffi.fingerprint import fingerprint, names_in, references
+from .declared import definition_of
+
+if TYPE_CHECKING:
+    from .recipe import Compiler
+
+# Modules that Numba itself knows.
+_COMPILED_SPECIALLY = ("numba", "numba_cuda", "numpy", "math", "cmath", "operator", "random", "scipy")
+
+# What Numba's templates of user-declared implementations remember of earlier compilations.
+_CACHES = ("_impl_cache", "_compiled_overloads", "_inline_overloads", "_overload_cache")
+
+
+Finish = Callable[[Any], None]
+
+
+class Helper(NamedTuple):
+    """A kind of compiled function, and how one is made anew.
+
+    Attributes:
+      kind: its class.
+      function: returns its Python function.
+      make: ``make(original, function, options)`` returns one like *original* that has compiled nothing, and a function
+        that compiles for it the signatures that *original* declares, or None.
+      filled: whether *make* needs a function whose namespace is complete.
+      reduce: returns what ``__reduce__`` does; None: Numba pickles it.
+    """
+
+    kind: type
+    function: Callable[[Any], types.FunctionType]
+    make: Callable[[Any, types.FunctionType, Mapping[str, Any]], tuple[Any, Finish | None]]
+    filled: bool = False
+    reduce: Callable[[Any], tuple[Any, ...]] | None = None
+
+
+@dataclasses.dataclass
+class _Kept:
+    """A copy, what is left to be done for it, and the copies that it refers to."""
+
+    made: Any
+    finish: Finish | None
+    below: list[_Kept]
+
+
+# By content and place; never freed, as machine code calls them.
+_helpers: dict[tuple[Any, ...], _Kept] = {}
+_declared: dict[tuple[Any, ...], tuple[dict[str, Any], list[_Kept]]] = {}
+
+
+class OwnCopies:
+    """The copies of a kernel's Python function and of its helpers. The compiler's lock is to be held.
+
+    Args:
+      compiler: the kernel's.
+      dispatcher: the user's.
+      options: what helpers are compiled with besides their own options; copies with options are not shared with other
+        kernels.
+
+    Attributes:
+      function: a copy of the kernel's Python function; `fill` completes it.
+      dispatchers: the copies of helpers that are dispatchers. Those that a shared copy refers to are not listed.
+    """
+
+    def __init__(self, compiler: Compiler, dispatcher: Any, options: Mapping[str, Any] | None = None) -> None:
+        self.dispatchers: list[Any] = []
+        self._compiler = compiler
+        self._options = dict(options or {})
+        self._declarations = compiler.declarations()
+        self._declarations.load()
+        for _ in references(dispatcher, self._declarations):  # which meets all that is declared
+            pass
+        self._kept: dict[int, _Kept] = {}  # by the original's identity: functions may call each other
+        self._entered: set[int] = set()
+        self._top: list[_Kept] = []
+        self._level = self._top
+        self.function, self._fill_kernel = self._copy(dispatcher.py_func)
+        self._original = dispatcher
+
+    def fill(self, own: Any) -> None:
+        """Complete the namespace of `function`, where *own* stands for the user's dispatcher."""
+        self._kept[id(self._original)] = _Kept(own, None, [])
+        self._fill_kernel()
+        del self._original, self._fill_kernel  # these copies live as long as *own*
+
+    @contextlib.contextmanager
+    def compiling(self) -> Iterator[None]:
+        """Let Numba compile the kernel in this context, with implementations of present content."""
+        states = [(template, self._state_of(template)) for template in self._declarations.met]
+        before = [(template, {name: vars(template)[name] for name in state}) for template, state in states]
+        try:
+            _set_all(states)
+            _finish(self._top)
+            yield
+        finally:
+            _set_all(before)
+
+    def _state_of(self, template: Any) -> dict[str, Any]:
+        """Return the attributes that *template* has while a kernel of ours is compiled."""
+        name, function = definition_of(template)
+        key = (template, self._content(function))
+        if self._options or key not in _declared:
+            outer, self._level = self._level, []
+            copy, fill = self._copy(function, defines=template.key)
+            fill()
+            state = {name: staticmethod(copy), **{cache: {} for cache in _CACHES if cache in vars(template)}}
+            below, self._level = self._level, outer
+            if self._options:
+                self._top += below
+                return state
+            _declared[key] = state, below
+        state, below = _declared[key]
+        self._top += below
+        return state
+
+    def _content(self, helper: Any) -> str:
+        options = self._compiler.environment()
+        return fingerprint(helper, options, self._compiler.declarations(), present=True)
+
+    def _helper(self, original: Any, helper: Helper) -> Any:
+        kept = self._kept.get(id(original)) or self._shared(original, helper)
+        self._kept[id(original)] = kept
+        self._level.append(kept)
+        return kept.made
+
+    def _shared(self, original: Any, helper: Helper) -> _Kept:
+        function = helper.function(original)
+        if self._options:
+            return self._make(original, function, helper, {})
+        key = (self._content(original), function.__code__.co_filename, function.__code__.co_firstlineno)
+        return _helpers.get(key) or self._make(original, function, helper, {key: None})
+
+    def _make(
+        self,
+        original: Any,
+        function: types.FunctionType,
+        helper: Helper,
+        keys: Iterable[tuple[Any, ...]],
+    ) -> _Kept:
+        copied, fill = self._copy(function)
+        kept = _Kept(None, None, [])
+        outer, self._level = self._level, kept.below
+        try:
+            if helper.filled:
+                fill()
+            kept.made, kept.finish = helper.make(original, copied, self._options)
+            self._kept[id(original)] = kept
+            if not helper.filled:
+                fill()
+        finally:
+            self._level = outer
+        if hasattr(kept.made, "overloads"):
+            self.dispatchers.append(kept.made)
+        _helpers.update(dict.fromkeys(keys, kept))
+        return kept
+
+    def _copy(
+        self, function: types.FunctionType, *, defines: Any = None
+    ) -> tuple[types.FunctionType, Callable[[], None]]:
+        """Return a copy of *function*, and a function that puts the copies of its helpers into its namespace.
+
+        Args:
+          function: what is to be copied.
+          defines: what *function* returns implementations of; None: it is compiled itself.
+        """
+        space = dict(function.__globals__)
+        cells = tuple(types.CellType() for _ in function.__closure__ or ())
+        copied = types.FunctionType(function.__code__, space, function.__name__, function.__defaults__, cells or None)
+        copied.__kwdefaults__ = function.__kwdefaults__
+        copied.__qualname__, copied.__module__ = function.__qualname__, function.__module__
+        names = frozenset(names_in(function.__code__))
+        if function.__defaults__:  # which a dispatcher reads as soon as it is made
+            copied.__defaults__ = tuple(self._value(value, names) for value in function.__defaults__)
+
+        def fill() -> None:
+            for name in space.keys() & names:
+                space[name] = self._value(space[name], names, defines)
+            for cell, own in zip(function.__closure__ or (), cells, strict=True):
+                with contextlib.suppress(ValueError):  # a cell that is not bound yet stays so
+                    own.cell_contents = self._value(cell.cell_contents, names, defines)
+
+        return copied, fill
+
+    def _value(self, value: Any, names: frozenset[str], defines: Any = None) -> Any:
+        """Return *value*, with copies of the helpers in it, for a function that uses *names*."""
+        if id(value) in self._kept:
+            kept = self._kept[id(value)]
+            self._level.append(kept)
+            return kept.made
+        for helper in self._compiler.helpers:
+            if isinstance(value, helper.kind):
+                return self._helper(value, helper)
+        if type(value) is tuple or (isinstance(value, tuple) and hasattr(value, "_fields")):
+            items = [self._value(item, names, defines) for item in value]
+            if all(new is old for new, old in zip(items, value, strict=True)):
+                return value
+            return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+        if isinstance(value, types.ModuleType):
+            return self._module(value, names)
+        if defines is not None and isinstance(value, types.FunctionType):
+            return self._implementation(value, defines)
+        return value
+
+    def _implementation(self, function: types.FunctionType, defines: Any) -> Any:
+        """Return a copy of what a definition refers to: Numba may compile it, unless something is declared for it."""
+        if function is defines:  # register_jitable: it stands for itself
+            copied, fill = self._copy(function)
+        elif _package(function.__module__) in _COMPILED_SPECIALLY or self._declarations.declares(function):
+            return function
+        else:
+            copied, fill = self._copy(function, defines=defines)
+            self._kept[id(function)] = _Kept(copied, None, [])
+        fill()
+        return copied
+
+    def _module(self, module: types.ModuleType, names: frozenset[str]) -> types.ModuleType:
+        """Return a module with copies of the helpers that *names* find in it; the module itself if there are none."""
+        if id(module) in self._entered or _package(module.__name__) in _COMPILED_SPECIALLY:
+            return module
+        self._entered.add(id(module))  # modules may import each other
+        present = {name: vars(module)[name] for name in names & vars(module).keys()}
+        copied = {name: self._value(value, names) for name, value in present.items()}
+        self._entered.remove(id(module))
+        if all(copied[name] is value for name, value in present.items()):
+            return module
+        made = types.ModuleType(module.__name__)
+        vars(made).update({**vars(module), **copied})
+        return made
+
+
+def _package(module: str | None) -> str:
+    return (module or "").partition(".")[0]
+
+
+def _set_all(states: Iterable[tuple[Any, Mapping[str, Any]]]) -> None:
+    for template, state in states:
+        for name, value in state.items():
+            setattr(template, name, value)
+
+
+def _finish(level: Iterable[_Kept]) -> None:
+    """Compile the declared signatures of copies, those below first, unless that was done."""
+    for kept in level:
+        finish, kept.finish = kept.finish, None  # a helper below may call it
+        below, kept.below = kept.below, []
+        try:
+            _finish(below)
+            if finish is not None:
+                finish(kept.made)
+        except BaseException:
+            kept.finish, kept.below = finish, below
+            raise

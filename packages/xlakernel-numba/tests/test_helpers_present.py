@@ -1,0 +1,270 @@
+"""A kernel's code holds the present values of all that its helpers refer to, whatever compiled these before."""
+
+import subprocess
+import sys
+import textwrap
+import types
+
+import jax
+import jax.numpy as jnp
+import numba
+import numpy as np
+import pytest
+from numba.extending import intrinsic, overload, overload_attribute, overload_method, register_jitable
+
+from xlakernel.core.ffi.registry import registered_targets
+from xlakernel.numba import numba_kernel
+
+ONE = jnp.zeros(1)
+
+# Each defines helper(v) = v + G by another kind of compiled function.
+HELPERS = {
+    "njit": "@numba.njit\ndef helper(v): return v + G",
+    "declared": "@numba.njit('f4(f4)')\ndef helper(v): return v + np.float32(G)",
+    "default": "@numba.njit\ndef inner(v): return v + G\n@numba.njit\ndef helper(v, f=inner): return f(v)",
+    "parallel": """
+        @numba.njit(parallel=True)
+        def helper(v):
+            total = 0
+            for i in numba.prange(1):
+                total += G
+            return v + total
+        """,
+    "recursive": "@numba.njit\ndef helper(v, n=2): return v + G if n == 0 else helper(v, n - 1)",
+    "mutual": """
+        @numba.njit
+        def other(v, n): return v + G if n == 0 else helper(v, n - 1)
+        @numba.njit
+        def helper(v, n=1): return v if n == 0 else other(v, n - 1)
+        """,
+    "vectorize": "@numba.vectorize\ndef helper(v): return v + G",
+    "vectorize declared": "@numba.vectorize(['f8(f8)'])\ndef helper(v): return v + G",
+    "guvectorize": """
+        @numba.guvectorize("(n)->(n)")
+        def add(v, out):
+            for i in range(len(v)): out[i] = v[i] + G
+        @numba.njit
+        def helper(v):
+            out = np.empty(1)
+            add(np.full(1, np.float64(v)), out)
+            return out[0]
+        """,
+    "guvectorize declared": """
+        @numba.guvectorize(["f8[:], f8[:]"], "(n)->(n)")
+        def add(v, out):
+            for i in range(len(v)): out[i] = v[i] + G
+        @numba.njit
+        def helper(v):
+            out = np.empty(1)
+            add(np.full(1, np.float64(v)), out)
+            return out[0]
+        """,
+    "cfunc": "@numba.cfunc('f8(f8)')\ndef helper(v): return v + G",
+    "stencil": """
+        @numba.stencil
+        def add(a): return a[0] + G
+        @numba.njit
+        def helper(v): return add(np.full(3, v))[1]
+        """,
+    "register_jitable": "@register_jitable\ndef helper(v): return v + G",
+    "jitable of njit": "@numba.njit\ndef inner(v): return v + G\n@register_jitable\ndef helper(v): return inner(v)",
+    "overload": "def helper(v): pass\n@overload(helper)\ndef declare(v): return lambda v: v + G",
+    "inlined overload": "def helper(v): pass\n@overload(helper, inline='always')\n"
+    "def declare(v): return lambda v: v + G",
+    "overload at a distance": """
+        def helper(v): pass
+        @numba.njit
+        def inner(v): return v + G
+        def implementation(v): return inner(v)
+        def choose(v): return implementation
+        @overload(helper)
+        def declare(v): return choose(v)
+        """,
+    "intrinsic": """
+        @intrinsic
+        def constant(typing):
+            value = G
+            return numba.float32(), lambda context, builder, s, a: context.get_constant(numba.float32, value)
+        @numba.njit
+        def helper(v): return v + constant()
+        """,
+    "namedtuple": "@numba.njit\ndef inner(v): return v + G\npair = Pair(inner, 1)\n"
+    "@numba.njit\ndef helper(v): return pair.first(v)",
+}
+HELPERS = {name: textwrap.dedent(source) for name, source in HELPERS.items()}
+KERNEL = "@numba.njit\ndef kernel(x, out): out[0] = helper(x[0])\n"
+
+
+def define(source, **names):
+    """Run *source* as a notebook's cell: in a namespace that later cells may change."""
+    import collections
+
+    space = {
+        "numba": numba,
+        "np": np,
+        "register_jitable": register_jitable,
+        "overload": overload,
+        "intrinsic": intrinsic,
+        "Pair": collections.namedtuple("Pair", "first second"),
+        **names,
+    }
+    exec(source, space)  # noqa: S102
+    return space
+
+
+def run(kernel):
+    return float(numba_kernel(kernel, outs=ONE)(ONE)[0])
+
+
+@pytest.mark.parametrize("name", HELPERS)
+def test_a_global_that_changed(name):
+    cell = define(HELPERS[name] + "\n" + KERNEL, G=1)
+    kernel = cell["kernel"]
+    assert run(kernel) == 1
+    cell["G"] = 2
+    assert run(kernel) == 2
+    exec(KERNEL, cell)  # noqa: S102
+    assert run(cell["kernel"]) == 2
+    cell["G"] = 1
+    before = len(registered_targets())
+    assert run(kernel) == 1
+    assert len(registered_targets()) == before
+
+
+@pytest.mark.parametrize("name", HELPERS)
+def test_a_helper_that_others_compiled_before(name):
+    cell = define(HELPERS[name] + "\n" + KERNEL, G=1)
+    cell["kernel"](np.zeros(1, np.float32), np.zeros(1, np.float32))
+    out = np.zeros(1, np.float32)
+    cell["G"] = 2
+    assert run(cell["kernel"]) == 2
+    cell["kernel"](np.zeros(1, np.float32), out)
+    assert out[0] == 1  # Numba's own call is as it was
+
+
+@pytest.mark.parametrize("name", [name for name in HELPERS if name not in ("recursive", "mutual")])
+def test_closure_cells(name):
+    """A list of one number, and cells that are bound anew."""
+    lines = [*HELPERS[name].splitlines(), *KERNEL.splitlines()]
+    source = "\n".join(["def make(G):", *("    " + line for line in lines)])
+    cells = define(
+        f"{source}\n    def change(value):\n        nonlocal G\n        G = value\n    return kernel, change\n"
+    )
+    kernel, change = cells["make"](1)
+    assert run(kernel) == 1
+    change(2)
+    assert run(kernel) == 2
+
+
+@pytest.mark.parametrize("kind", ["njit", "vectorize", "register_jitable", "overload"])
+def test_an_array_in_a_closure_that_is_changed_in_place(kind):
+    table = np.array([1.0])
+    cell = define(HELPERS[kind].replace("G", "G[0]") + "\n" + KERNEL, G=table)
+    assert run(cell["kernel"]) == 1
+    table[0] = 2
+    assert run(cell["kernel"]) == 2
+
+
+@pytest.mark.parametrize("kind", ["njit", "vectorize", "register_jitable"])
+def test_an_attribute_of_a_module(kind):
+    constants = types.ModuleType("constants")
+    constants.VALUE = 1
+    cell = define(HELPERS[kind].replace("G", "G.VALUE") + "\n" + KERNEL, G=constants)
+    assert run(cell["kernel"]) == 1
+    constants.VALUE = 2
+    assert run(cell["kernel"]) == 2
+
+
+@pytest.mark.parametrize(("declare", "use"), [(overload_method, "v.{}()"), (overload_attribute, "v.{}")])
+def test_a_method_and_an_attribute(declare, use):
+    name = f"plus_g_{declare.__name__}"
+    cell = define("@numba.njit\ndef inner(x): return x[0] + G\ndef declared(x): return lambda x: inner(x)\n", G=1)
+    declare(numba.types.Array, name)(cell["declared"])
+    exec(f"@numba.njit\ndef kernel(v, out): out[0] = {use.format(name)}\n", cell)  # noqa: S102
+    assert run(cell["kernel"]) == 1
+    cell["G"] = 2
+    assert run(cell["kernel"]) == 2
+
+
+def test_what_is_declared_for_a_librarys_function():
+    cell = define("def declared(x): return lambda x: x + G\n", G=1)
+    overload(np.i0)(cell["declared"])
+    exec("@numba.njit\ndef kernel(v, out): out[0] = np.i0(v[0])\n", cell)  # noqa: S102
+    assert run(cell["kernel"]) == 1
+    cell["G"] = 2
+    assert run(cell["kernel"]) == 2
+
+
+def test_options_of_a_declaration_count():
+    def make(**options):
+        return define(f"@register_jitable(**{options!r})\ndef helper(v): return v + 1\n" + KERNEL)["kernel"]
+
+    before = len(registered_targets())
+    assert run(make(fastmath=False)) == run(make(fastmath=True)) == 1
+    assert len(registered_targets()) == before + 2
+
+
+def test_helpers_are_compiled_once_for_all_kernels():
+    compiled = []
+
+    class Compilations(numba.core.event.Listener):
+        def on_start(self, event):
+            compiled.append(event.data["dispatcher"].__name__)
+
+        def on_end(self, event):
+            pass
+
+    cell = define("@numba.njit\ndef counted(v): return v + 1\nhelper = counted\n" + KERNEL)
+    with numba.core.event.install_listener("numba:compile", Compilations()):
+        for power in range(3):
+            exec(KERNEL.replace("(x[0])", f"(x[0]) * 1 ** {power}"), cell)  # noqa: S102
+            assert run(cell["kernel"]) == 1
+    assert compiled.count("counted") == 1
+
+
+PROJECT = {
+    "constants.py": "VALUE = 1.0\n",
+    "helpers.py": "import numba\nfrom constants import VALUE\n\n@numba.njit(cache=True)\ndef helper(v):\n"
+    "    return v + VALUE\n"
+    "\n@numba.njit(cache=True)\ndef factory_helper(v):\n    return helper(v)\n",
+    "kernels.py": "import numba\nfrom helpers import factory_helper\n\n@numba.njit(OPTIONS)\ndef kernel(x, out):\n"
+    "    out[0] = factory_helper(x[0])\n",
+    "main.py": "import sys\nimport jax, jax.numpy as jnp, numpy as np, kernels, helpers\n"
+    "from xlakernel.numba import numba_kernel\n"
+    "if 'first' in sys.argv: helpers.helper(np.float32(0)), helpers.factory_helper(np.float32(0))\n"
+    "print(float(numba_kernel(kernels.kernel, outs=jnp.zeros(1))(jnp.zeros(1))[0]))\n",
+}
+
+
+@pytest.mark.parametrize("options", ["", "cache=True"])
+def test_numbas_own_files_bring_back_no_older_constant(tmp_path, monkeypatch, options):
+    """Numba's key of a file knows the file that defines a function, and not what that imports."""
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    for name, text in PROJECT.items():
+        (tmp_path / name).write_text(text.replace("OPTIONS", options))
+
+    def result(*arguments):
+        command = [sys.executable, "-B", "main.py", *arguments]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
+        assert done.returncode == 0, done.stderr
+        return float(done.stdout)
+
+    assert result("first") == 1
+    (tmp_path / "constants.py").write_text("VALUE = 2.0\n")
+    assert result() == 2
+    assert result("first") == 2
+    for file in tmp_path.rglob("*.nb?"):
+        if ".xlakernel" not in file.name:
+            file.unlink()
+    assert result() == 2
+    (tmp_path / "constants.py").write_text("VALUE = 1.0\n")
+    assert result() == 1
+
+
+def test_a_wrapper_is_traced_anew_with_present_values():
+    cell = define(HELPERS["njit"] + "\n" + KERNEL.replace("x[0]", "x[0]"), G=1)
+    call = numba_kernel(cell["kernel"], outs=lambda x: jax.ShapeDtypeStruct((1,), x.dtype))
+    assert call(jnp.zeros(1))[0] == 1
+    cell["G"] = 2
+    assert call(jnp.zeros(1))[0] == 1  # the program that JAX has
+    assert call(jnp.zeros(2))[0] == 2
