@@ -15,7 +15,8 @@ import jax
 # effects: an effect keeps a call whose results nobody uses from being removed. The public `jax.ffi.ffi_call` has the
 #   same need and answers it with a private class; JAX has no public way to define one.
 # sharding_impls: XLA may ask to split a call whose arrays belong to no mesh; the sharding for these is not public.
-from jax._src import core, dispatch, effects, sharding_impls
+# xla_bridge: the public `jax.live_arrays` is of one platform, and starts it if it was not in use.
+from jax._src import core, dispatch, effects, sharding_impls, xla_bridge
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec, get_abstract_mesh, use_abstract_mesh
 
 
@@ -52,6 +53,11 @@ def get_global(context: Any) -> Any:
 def is_tracing() -> bool:
     """Whether JAX traces what is called here. The arguments of a call do not say so: they may be constants."""
     return not core.trace_state_clean()
+
+
+def live_arrays() -> list[jax.Array]:
+    """Return the arrays of all platforms that are in use."""
+    return [array for backend in tuple(xla_bridge._backends.values()) for array in backend.live_arrays()]
 
 
 def varying_axes(aval: Any) -> frozenset[Any]:

@@ -29,17 +29,16 @@ from xlakernel.core.native import (
     array_type,
     build_handler,
     is_importable,
-    lock_of,
     numba_dtype,
-    process_lock,
-    recording,
+    on_xla_threads,
     write_recipe,
 )
+from xlakernel.core.native.parallel import SUPPORTED
 from xlakernel.core.specs import Struct
 
 from ._bounds import explained_bounds
 from ._cache import disable_disk_cache, disk_cache_folder, enable_disk_cache
-from ._debug import checking_copies
+from ._copies import Copies
 from ._recipe import COMPILER
 
 _Static = Mapping[str, np.generic]
@@ -159,31 +158,28 @@ class NumbaKernel(Kernel):
         self, arguments: Sequence[Argument], content: str | None, name: str, mode: Mapping[str, bool]
     ) -> Handler:
         signature = tuple(argument.type for argument in arguments)
-        # What nobody else uses: our copy of the kernel first, and in debug mode those of its helpers.
-        own = checking_copies(self.dispatcher) if mode["debug"] else [self._own_dispatcher(content)]
-        lock = record = None
-        # Before any code is loaded: Numba 0.61 loads a cached function without what its parallel helpers need, and the
-        # process dies when the threads are started later (https://github.com/numba/numba/issues/8578).
-        helpers_are_parallel = _is_parallel(references(self.dispatcher))
-        threading_layer = _threading_layer() if helpers_are_parallel else None
+        # Parallel loops, those of helpers among them, are compiled for XLA's threads: in copies that nobody else calls.
+        parallel = SUPPORTED and _is_parallel((self.dispatcher, *references(self.dispatcher)))
         with contextlib.ExitStack() as stack:
-            if _is_parallel(own):
-                lock, record = lock_of(name), name
-                stack.enter_context(recording(own, name))
+            if parallel or mode["debug"]:
+                copies = Copies(self.dispatcher, {"boundscheck": True} if mode["debug"] else _NO_WRAPPERS)
+                own = copies.dispatchers[0]
+                if parallel:
+                    stack.enter_context(on_xla_threads(copies.dispatchers))
+                copies.compile_declared()
+            else:
+                own = self._own_dispatcher()
             if mode["debug"]:
                 stack.enter_context(explained_bounds())
-            compiled = self._compile(own[0], signature)
-        # workqueue, the layer that Numba falls back to, aborts the process when two threads enter it at once.
-        if threading_layer == "workqueue":
-            lock = process_lock()
+            elif content is not None:
+                enable_disk_cache(own, content)
+            compiled = self._compile(own, signature)
         handler: Handler = build_handler(
-            NumbaFunction(compiled, arguments, self.name, self._location, record),
+            NumbaFunction(compiled, arguments, self.name, self._location, parallel=parallel),
             arguments,
             kernel=self.name,
             place=self._location,
-            lock=lock,
-            concurrent=not helpers_are_parallel,  # threads that start threads of their own would be too many
-            folder=disk_cache_folder(own[0]),
+            folder=disk_cache_folder(own),
             **mode,
         )
         return handler
@@ -207,18 +203,14 @@ class NumbaKernel(Kernel):
             )
         return compiled
 
-    def _own_dispatcher(self, content: str | None) -> Any:
+    def _own_dispatcher(self) -> Any:
         """Return a dispatcher of our own for the same function.
 
         The user's may be limited to the signatures it was declared with, and may hold code compiled before a global
-        changed; and what is compiled for a handler should not appear in the user's cache file. With *content*, the
-        fingerprint, it has a file of its own.
+        changed; and what is compiled for a handler should not appear in the user's cache file.
         """
-        user = self.dispatcher
-        own = COMPILER.fresh(user)
+        own = COMPILER.fresh(self.dispatcher)
         own.targetoptions.update(_NO_WRAPPERS)
-        if content is not None:
-            enable_disk_cache(own, content)
         return own
 
     def _explain(self, own: Any, error: Exception, signature: Sequence[types.Type]) -> CompileError:
@@ -279,9 +271,3 @@ def _compiler_options() -> dict[str, object]:
 
 def _is_parallel(functions: Iterable[Any]) -> bool:
     return any(getattr(function, "targetoptions", {}).get("parallel") for function in functions)
-
-
-def _threading_layer() -> str:
-    """Start Numba's threads, as the first parallel call would, and return the layer that they run on."""
-    numba.get_num_threads()
-    return str(numba.threading_layer())

@@ -7,20 +7,21 @@ Python holds the same one, as it does not know which modules a function's launch
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from xlakernel.core.native import lock_of
+from xlakernel.core.native import new_lock
 
 from . import _inside
 
-_NAME = "memory of Warp's modules"
 _held = [0]  # by Python, under `_inside.lock`: how many times
 
 
+@functools.cache
 def lock() -> int:
     """Return the address of the lock that machine code holds."""
-    return lock_of(_NAME)
+    return new_lock()
 
 
 @contextmanager

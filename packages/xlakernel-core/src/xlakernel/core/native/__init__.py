@@ -19,9 +19,7 @@ from .dtypes import numba_dtype as numba_dtype
 from .handler import HANDLER_VERSION as HANDLER_VERSION
 from .handler import build_handler as build_handler
 from .lock import new_lock as new_lock
-from .lock import process_lock as process_lock
-from .prange import lock_of as lock_of
-from .prange import recording as recording
+from .prange import on_xla_threads as on_xla_threads
 from .recipe import Compiler as Compiler
 from .recipe import implementations_in as implementations_in
 from .recipe import is_importable as is_importable

@@ -1,14 +1,16 @@
-"""Copies of a kernel and its helpers that check every index, for debug mode.
+"""Copies of a kernel and its helpers, to be compiled in another way than Numba would for others.
 
 Numba takes a helper as it was compiled first, for whomever. So the kernel is copied with all njit functions that it
-refers to, through globals, closure cells, tuples and attributes of modules, each into a new dispatcher with
-``boundscheck=True``. Left as they are: helpers that declare their signatures, ufuncs, and what ``numba.overload`` and
+refers to, through globals, closure cells, tuples and attributes of modules, each into a new dispatcher: in debug mode
+with ``boundscheck=True``, and where there are parallel loops so that these run on XLA's threads. Left as they are:
+helpers that declare their signatures and have no parallel loops, ufuncs, and what ``numba.overload`` and
 ``register_jitable`` put in place of other functions.
 """
 
 from __future__ import annotations
 
 import types
+from collections.abc import Mapping
 from typing import Any
 
 from numba.core.dispatcher import Dispatcher
@@ -17,20 +19,33 @@ from numba.core.dispatcher import Dispatcher
 _COMPILED_SPECIALLY = ("numba", "numpy")
 
 
-def checking_copies(dispatcher: Any) -> list[Any]:
-    """Return a copy of *dispatcher* that checks its indices, and then those of the helpers that it refers to."""
-    copies = _Copies()
-    copies.dispatcher(dispatcher)
-    return copies.dispatchers
+class Copies:
+    """A copy of a kernel and of the helpers that it refers to.
 
+    Args:
+      dispatcher: the kernel.
+      options: of Numba's, for the copies beside their own.
 
-class _Copies:
-    def __init__(self) -> None:
+    Attributes:
+      dispatchers: the copies, the kernel's first.
+    """
+
+    def __init__(self, dispatcher: Any, options: Mapping[str, Any]) -> None:
         self.dispatchers: list[Any] = []
+        self._options = options
+        self._declared: list[tuple[Any, Any]] = []
         self._made: dict[int, Any] = {}  # by the original's identity: functions may call each other
         self._entered: set[int] = set()
+        self._copy(dispatcher)
 
-    def dispatcher(self, original: Any) -> Any:
+    def compile_declared(self) -> None:
+        """Compile those that declare their signatures, for which Numba compiles nothing later."""
+        for copy, signatures in self._declared:
+            for signature in signatures:
+                copy.compile(signature)
+            copy.disable_compile()
+
+    def _copy(self, original: Any) -> Any:
         if id(original) not in self._made:
             function = original.py_func
             namespace = dict(function.__globals__)
@@ -42,11 +57,13 @@ class _Copies:
             made = type(original)(
                 copied,
                 locals=original.locals,
-                targetoptions={**original.targetoptions, "boundscheck": True},
+                targetoptions={**original.targetoptions, **self._options},
                 pipeline_class=original._compiler.pipeline_class,
             )
             self._made[id(original)] = made
             self.dispatchers.append(made)
+            if not original._can_compile:
+                self._declared.append((made, original.nopython_signatures))
             names = _names(code)
             for name in names & namespace.keys():
                 namespace[name] = self._value(namespace[name], names)
@@ -61,7 +78,7 @@ class _Copies:
         """Return *value*, with copies of the helpers in it, for a function that uses *names*."""
         if isinstance(value, Dispatcher):
             # One that compiles nothing more has the signatures that it declares.
-            return self.dispatcher(value) if getattr(value, "_can_compile", True) else value
+            return self._copy(value) if value._can_compile or value.targetoptions.get("parallel") else value
         if type(value) is tuple:
             items = tuple(self._value(item, names) for item in value)
             return items if any(new is not old for new, old in zip(items, value, strict=True)) else value
