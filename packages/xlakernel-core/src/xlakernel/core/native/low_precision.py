@@ -57,8 +57,8 @@ float16 = Float16("float16 in float32")
 def _to_odd(builder: ir.IRBuilder, value: Any) -> Any:
     """Return a float64 as the float32 next to zero, with its last bit set where that is not exact.
 
-    Rounded further, to 16 bits, this gives what rounding once does. The hardware may flush float32 denormals to zero, so
-    that these are made of integers: as multiples of the smallest one, 2⁻¹⁴⁹.
+    Rounded further, to 16 bits, this gives what rounding once does. The hardware may flush float32 denormals to zero,
+    so these are made of integers: as multiples of the smallest one, 2⁻¹⁴⁹.
     """
     bits = builder.bitcast(value, I64)
     magnitude = builder.bitcast(builder.and_(bits, I64((1 << 63) - 1)), DOUBLE)

@@ -296,6 +296,7 @@ def _drop(builder: ir.IRBuilder, state: Any) -> None:
 def new_function(
     module: ir.Module, name: str, kind: ir.FunctionType, linkage: str = "internal"
 ) -> tuple[ir.Function, ir.IRBuilder]:
+    """Return a new function of the module, whose name begins with `NAME`, and where to emit it."""
     function = ir.Function(module, kind, f"{NAME}_{name}")
     function.linkage = linkage
     function.attributes.add("optsize")
@@ -313,6 +314,7 @@ def _forever(builder: ir.IRBuilder) -> Iterator[None]:
 
 
 def external(builder: ir.IRBuilder, name: str, returns: Any, parameters: Sequence[Any]) -> ir.Function:
+    """Return a function of the process, by its name."""
     return cgutils.get_or_insert_function(builder.module, ir.FunctionType(returns, parameters), name)
 
 
@@ -322,10 +324,12 @@ def _number(builder: ir.IRBuilder, state: Any, name: str) -> Any:
 
 
 def minimum(builder: ir.IRBuilder, one: Any, other: Any) -> Any:
+    """Return the smaller number."""
     return builder.select(builder.icmp_signed("<", one, other), one, other)
 
 
 def maximum(builder: ir.IRBuilder, one: Any, other: Any) -> Any:
+    """Return the larger number."""
     return builder.select(builder.icmp_signed(">", one, other), one, other)
 
 

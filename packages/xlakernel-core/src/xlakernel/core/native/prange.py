@@ -1,9 +1,9 @@
 """Compiling kernels whose parallel loops run on XLA's pool and say what they raised.
 
-Numba calls each loop through a wrapper that takes the GIL, to release it again, and another one that drops the exceptions
-of the loop's body (numba/numba issue 2811). While a kernel of ours is compiled, both are made without: the first one
-goes straight to the loop's threads (`loops`), and the second one reports to `_record`, which gives the exception to the
-call that the thread works for. It is for the dispatchers that only our handlers call.
+Numba calls each loop through a wrapper that takes the GIL, to release it again, and its body through another one that
+drops exceptions (numba/numba issue 2811). Both are replaced while a kernel of ours is compiled: the first one goes
+straight to the loop's threads (`loops`), and the second one reports to `_record`, which gives the exception to the call
+that the thread works for. It is for the dispatchers that only our handlers call.
 
 The functions behind this are known to LLVM under symbols, and code on disk refers to them: such code must not get into
 Numba's own cache files, where a process without this module would load it and crash.
