@@ -77,8 +77,10 @@ class Copies:
     def _value(self, value: Any, names: set[str]) -> Any:
         """Return *value*, with copies of the helpers in it, for a function that uses *names*."""
         if isinstance(value, Dispatcher):
+            original: Any = value  # Numba's stubs lack most of it
             # One that compiles nothing more has the signatures that it declares.
-            return self._copy(value) if value._can_compile or value.targetoptions.get("parallel") else value
+            copied = original._can_compile or original.targetoptions.get("parallel")
+            return self._copy(original) if copied else original
         if type(value) is tuple:
             items = tuple(self._value(item, names) for item in value)
             return items if any(new is not old for new, old in zip(items, value, strict=True)) else value

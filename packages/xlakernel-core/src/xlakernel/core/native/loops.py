@@ -81,7 +81,8 @@ _key = functools.cache(_new_key)
 
 def exchange() -> int:
     """Return the address of `EXCHANGE`."""
-    return install().address_of(f"{NAME}_exchange")
+    code: MachineCode = install()
+    return code.address_of(f"{NAME}_exchange")
 
 
 def current_region() -> int | None:

@@ -77,7 +77,7 @@ def _to_odd(builder: ir.IRBuilder, value: Any) -> Any:
     return builder.bitcast(builder.or_(builder.select(tiny, denormal, normal), sign), FLOAT)
 
 
-def _to_double(context: Any, builder: ir.IRBuilder, source: types.Integer, value: Any) -> Any:
+def _to_double(context: Any, builder: ir.IRBuilder, source: Any, value: Any) -> Any:
     """Return an integer as a float64, with its last bit set where that is not exact."""
     if source.bitwidth == 64:
         large = builder.icmp_unsigned(">=", value, I64(1 << 53))
@@ -134,7 +134,7 @@ def _define(kind: type, instance: LowPrecision, widen: Callable[..., Any], narro
         return context.cast(builder, widen(builder, value), types.float32, target)
 
     def to_instance(context: Any, builder: Any, source: Any, target: Any, value: Any) -> Any:
-        if isinstance(source, types.Integer) and source.bitwidth > 16:
+        if isinstance(source, types.Integer) and source.bitwidth > 16:  # type: ignore[attr-defined]  # stubs lack it
             value, source = _to_double(context, builder, source, value), types.float64
         if source == types.float64:
             return narrow(builder, _to_odd(builder, value))

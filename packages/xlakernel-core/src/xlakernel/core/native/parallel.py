@@ -65,12 +65,14 @@ _TASK = ir.FunctionType(_VOID, [POINTER])
 
 def batch_runner() -> int:
     """Return the address of `RUN_BATCH`, which is loaded once in a process: when the first handler is built."""
-    return _code().address_of(f"{NAME}_run_batch")
+    code: MachineCode = _code()
+    return code.address_of(f"{NAME}_run_batch")
 
 
 def fan_out() -> int:
     """Return the address of `FAN_OUT`."""
-    return _code().address_of(f"{NAME}_fan_out")
+    code: MachineCode = _code()
+    return code.address_of(f"{NAME}_fan_out")
 
 
 @functools.cache  # which keeps the machine code alive
