@@ -216,7 +216,8 @@ def compile_handler():
     def compile_(kernel, inputs=(), outputs=(), attributes=None, *, lock=None, debug=False, ordered=False, **options):
         arguments = list(_arguments(kernel, inputs, outputs, attributes or {}))
         signature = types.void(*(argument.type for argument in arguments))
-        dispatcher = numba.njit(**options)(kernel)
+        # Without what lets Python call it, as the packages compile kernels.
+        dispatcher = numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **options)(kernel)
         dispatcher.compile(signature)
         compiled = dispatcher.overloads[signature.args]
         place = f"{kernel.__code__.co_filename}:{kernel.__code__.co_firstlineno}"

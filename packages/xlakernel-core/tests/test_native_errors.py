@@ -72,7 +72,8 @@ def test_each_kind_of_exception_has_its_code(kind, code):
 
 
 def test_every_code_is_used():
-    assert {describe(kind(), "k", "file.py:1", None)[1] for kind in CODES} == set(ERROR_CODES.values())
+    ending = {ERROR_CODES["CANCELLED"]}  # of the process, which no exception says (`native.gate`)
+    assert {describe(kind(), "k", "file.py:1", None)[1] for kind in CODES} == set(ERROR_CODES.values()) - ending
 
 
 def test_an_exception_from_elsewhere_says_where_the_kernel_is():

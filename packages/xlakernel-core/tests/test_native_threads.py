@@ -12,7 +12,7 @@ import pytest
 from numba import objmode
 from numpy.testing import assert_array_equal
 
-from xlakernel.core.native import new_lock, process_lock
+from xlakernel.core.native import new_lock
 
 F32 = ("float32", 1)
 # JAX raises a ValueError where the program ran in the calling thread, and its own error where it did not.
@@ -93,7 +93,8 @@ def test_calls_with_one_lock_run_one_at_a_time(register):
 
 
 def test_kernels_with_one_lock_run_one_at_a_time(register):
-    assert overlap(*(register(observed, [F32], [F32], lock=process_lock()) for _ in range(3))) == 1
+    lock = new_lock()
+    assert overlap(*(register(observed, [F32], [F32], lock=lock) for _ in range(3))) == 1
 
 
 def test_kernels_with_locks_of_their_own_run_at_the_same_time(register):

@@ -190,6 +190,29 @@ def test_a_kernel_that_synchronises_its_grid_is_launched_cooperatively():
     assert_array_equal(jax.jit(run)(jnp.ones(4096))[1], np.full(4096, 4096.0))
 
 
+@cuda.jit
+def sum_over_the_grid_by_shared_memory(x, partial, out):
+    block = cuda.shared.array(0, float32)
+    i = cuda.grid(1)
+    block[cuda.threadIdx.x] = x[i]
+    cuda.atomic.add(partial, 0, block[cuda.threadIdx.x])
+    cuda.cg.this_grid().sync()
+    out[i] = partial[0]
+
+
+@pytest.mark.parametrize("kib", [48, 49, 146, 200])
+def test_a_cooperative_kernel_with_dynamic_shared_memory_also_above_48_kib(kib):
+    run = numba_cuda_kernel(
+        sum_over_the_grid_by_shared_memory,
+        lambda x: (Struct((1,), x.dtype), x),
+        grid=32,
+        block=128,
+        shared_mem=kib * 1024,
+        output_init=(0, None),
+    )
+    assert_array_equal(jax.jit(run)(jnp.ones(4096))[1], np.full(4096, 4096.0))
+
+
 def test_two_kernels_of_one_program_see_each_others_results():
     run = numba_cuda_kernel(scaled, same, launch_dims=lambda x: x.size)
     twice = jax.jit(lambda x: run(run(x, factor=2), factor=3))

@@ -1,6 +1,7 @@
 """Kernels and settings that several test files share."""
 
 import re
+import threading
 
 import jax
 import numba
@@ -131,3 +132,29 @@ def collectives():
         return set(re.findall(rf" ({kinds})(?:-start)?\(", text))
 
     return find
+
+
+def run_in_threads(count, work):
+    """Run ``work(number)`` in *count* threads at once; raise what any of them raised."""
+    failures, barrier = [], threading.Barrier(count)
+
+    def guarded(number):
+        try:
+            barrier.wait(timeout=60)
+            work(number)
+        except BaseException as error:  # noqa: BLE001 - raised again below
+            failures.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=120)
+    assert not any(thread.is_alive() for thread in threads)
+    if failures:
+        raise failures[0]
+
+
+@pytest.fixture
+def in_threads():
+    return run_in_threads

@@ -42,27 +42,6 @@ def same(x):
 KERNELS = [numba_kernel(kernel, outs=same) for kernel in (parallel_plus, calls_parallel, serial_plus)]
 
 
-def in_threads(count, work):
-    """Run ``work(number)`` in *count* threads at once; raise what any of them raised."""
-    failures, barrier = [], threading.Barrier(count)
-
-    def guarded(number):
-        try:
-            barrier.wait(timeout=60)
-            work(number)
-        except BaseException as error:  # noqa: BLE001 - raised again below
-            failures.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(number,)) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=120)
-    assert not any(thread.is_alive() for thread in threads)
-    if failures:
-        raise failures[0]
-
-
 @numba.njit(parallel=True)
 def parallel_sums(x, rows, total):
     for i in numba.prange(x.shape[0]):
@@ -87,7 +66,7 @@ def test_parallel_kernels_are_right():
     assert_allclose(rows[1], 2 * x.sum(axis=1), rtol=1e-4, atol=1e-5)
 
 
-def test_many_calls_from_four_threads():
+def test_many_calls_from_four_threads(in_threads):
     def work(number):
         for i in range(50):
             x = np.full(100 + i % 10, number, np.float32)
@@ -111,7 +90,7 @@ def test_many_calls_within_one_program():
             assert_array_equal(out, x + 1 + i // len(KERNELS))
 
 
-def test_four_threads_that_meet_a_new_kernel_at_once():
+def test_four_threads_that_meet_a_new_kernel_at_once(in_threads):
     @numba.njit
     def new(x, out):
         for i in range(x.size):

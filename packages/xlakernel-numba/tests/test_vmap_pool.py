@@ -256,14 +256,16 @@ def test_a_light_batch_runs_in_one_thread():
     assert sum(next(counts) == 1 for _ in range(60)) > 30
 
 
-@pytest.mark.parametrize(
-    ("kernel", "options"),
-    [(thread_of, {"has_side_effect": True}), (thread_of_calling_parallel, {})],
-    ids=["has_side_effect", "a parallel helper"],
-)
-def test_what_must_run_in_order_or_has_threads_of_its_own_runs_in_one_thread(kernel, options):
-    counts = count_threads(kernel, costs("slow", 50), **options)
+def test_what_must_run_in_order_runs_in_one_thread():
+    counts = count_threads(thread_of, costs("slow", 50), has_side_effect=True)
     assert [next(counts) for _ in range(5)] == [1] * 5
+
+
+@TWO_CORES
+def test_slices_with_parallel_loops_run_in_several_threads():
+    """Their loops take part in the same pool."""
+    counts = count_threads(thread_of_calling_parallel, costs("slow", 50))
+    assert any(next(counts) > 1 for _ in range(200))
 
 
 def test_a_side_effect_makes_another_handler_of_the_same_kernel():

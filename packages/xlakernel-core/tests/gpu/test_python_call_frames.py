@@ -10,6 +10,7 @@ from xlakernel.core.ffi import abi
 
 pytest.importorskip("cuda.bindings")
 from xlakernel.core.gpu.python_call import build_python_handler
+from xlakernel.core.native import gate
 
 STREAM = 0x5EED
 F32 = ("float32", (3,))
@@ -142,3 +143,14 @@ def test_the_handshake_is_answered_as_in_machine_code(host_launchable, minor):
     found = [answered(abi.METADATA["api_version"] + abi.API_VERSION[f"{part}_version"]) for part in ("major", "minor")]
     assert found == [abi.API_MAJOR, abi.OLDEST_API_MINOR if minor is None else minor]
     assert answered(abi.METADATA["traits"]) == 0  # not compatible with command buffers
+
+
+def test_python_is_not_called_when_the_process_ends(host_launchable, monkeypatch):
+    """As for machine code (`test_native_gate`), whose threads JAX's clean-up waits for."""
+    streams = []
+    handler = build_python_handler(host_launchable(cumsum, [F32], [F32], streams=streams), stream=STREAM)
+    monkeypatch.setattr(gate._closed, "value", 1)
+    frame = Frame([np.ones(3, np.float32)], [np.zeros(3, np.float32)])
+    assert frame.pass_to(handler) == Frame.ERROR
+    assert not streams and gate._inside.value == 0
+    assert "the process is ending" in frame.errors[0]

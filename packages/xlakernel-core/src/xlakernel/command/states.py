@@ -89,7 +89,7 @@ def threads(facts: Facts) -> Finding | None:
     why = f"{', '.join(chosen)} asks for it" if others else "the others, tbb and omp, cannot be loaded"
     text = (
         f"Numba's threading layer is workqueue ({why}). It ends the process when two threads use it at once. "
-        "Kernels of xlakernel that use it wait for each other; functions that you call yourself beside them do not."
+        "Kernels of xlakernel do not use it when JAX runs them; parallel functions that you call yourself do."
     )
     return Finding("threads", "problem", text, mend, _THREADING_LAYERS)
 

@@ -18,6 +18,7 @@ import jax
 #   name; programs with the one name that is public, of `jax.experimental.custom_partitioning`, are not cached.
 # sharding_impls: whether a program is for several devices shows in the context of its lowering. And XLA may ask to
 #   split a call whose arrays belong to no mesh; the sharding for these is not public.
+# xla_bridge, too: the public `jax.live_arrays` is of one platform, and starts it if it was not in use.
 from jax._src import core, dispatch, effects, sharding_impls, xla_bridge
 from jax._src.lib import xla_client
 from jax.interpreters import batching
@@ -103,6 +104,11 @@ def get_global(context: Any) -> Any:
 def is_tracing() -> bool:
     """Whether JAX traces what is called here. The arguments of a call do not say so: they may be constants."""
     return not core.trace_state_clean()
+
+
+def live_arrays() -> list[jax.Array]:
+    """Return the arrays of all platforms that are in use."""
+    return [array for backend in tuple(xla_bridge._backends.values()) for array in backend.live_arrays()]
 
 
 def varying_axes(aval: Any) -> frozenset[Any]:

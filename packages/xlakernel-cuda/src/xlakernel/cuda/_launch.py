@@ -112,14 +112,14 @@ class KernelLaunch:
             if self.signature not in self.dispatcher.signatures:
                 cause = error if numba.config.FULL_TRACEBACKS else None
                 raise compile_error(self.kernel, self.dispatcher, self.signature, error) from cause
-            self._check_resources()
+            self._check_resources(shared_mem)
             if self.debug:  # it is the kernel's own, or the driver's, which debug mode explains
                 raise
             raise LaunchError(
                 f"{self.kernel}: the launch ({self.geometry}, {shared_mem} bytes of dynamic shared memory) is refused: "
                 f"{error}."
             ) from error
-        self._check_resources()
+        self._check_resources(shared_mem)
 
     def _configured(self, stream: Any, shared_mem: int) -> Any:
         launch = (self.geometry.grid, self.geometry.block, stream, shared_mem)
@@ -131,10 +131,12 @@ class KernelLaunch:
             finally:
                 numba.config.CUDA_LOW_OCCUPANCY_WARNINGS = before
 
-    def _check_resources(self) -> None:
+    def _check_resources(self, shared_mem: int) -> None:
         """Raise `LaunchError` if the compiled kernel needs more than a block, or a cooperative grid, may have.
 
-        A launch that is recorded may get past the driver, which says so when it is replayed.
+        A launch that is recorded may get past the driver, which says so when it is replayed. The driver counts no block
+        that asks for more shared memory than the kernel is allowed yet: so it is asked about the launch that was made,
+        and of the one that finds the kernel, in order to allow it more, that is one without any.
         """
         compiled = self.dispatcher.overloads[self.signature]
         threads = math.prod(self.geometry.block)
@@ -148,12 +150,12 @@ class KernelLaunch:
             return
         blocks, most = (
             math.prod(self.geometry.grid),
-            compiled.max_cooperative_grid_blocks(self.geometry.block, self.shared_mem),
+            compiled.max_cooperative_grid_blocks(self.geometry.block, shared_mem),
         )
         if blocks > most:
             raise LaunchError(
                 f"{self.kernel}: synchronises its whole grid, so that all blocks must be on the device at once: grid "
-                f"{self.geometry.grid} has {blocks} blocks, and {most} of {threads} threads with {self.shared_mem} "
+                f"{self.geometry.grid} has {blocks} blocks, and {most} of {threads} threads with {shared_mem} "
                 "bytes of dynamic shared memory fit. Launch fewer blocks, and let each thread do more."
             )
 

@@ -11,19 +11,17 @@ functions in its object code are internal, but for the entry, whose name is the 
 from __future__ import annotations
 
 import base64
-import contextlib
 import dataclasses
 import hashlib
 import importlib
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import llvmlite.binding as llvm
 from numba.core import serialize, types
-from numba.core.caching import FunctionCache
 from numba.core.environment import Environment, lookup_environment
 from numba.core.funcdesc import ExternalFunctionDescriptor
 
@@ -50,12 +48,14 @@ class LoadedKernel:
       fndesc: name and types of the entry.
       target_context: the dispatcher's.
       environments: the Python objects that the code uses.
+      takes_gil: whether the code calls for the GIL by itself.
     """
 
     library: Any
     fndesc: Any
     target_context: Any
     environments: Sequence[Any]
+    takes_gil: bool
 
 
 _loaded: dict[str, LoadedKernel] = {}  # by fingerprint: code is loaded once in a process, as its symbols are unique
@@ -108,7 +108,8 @@ def read_kernel(fingerprint: str, dispatcher: Any, signature: tuple[types.Type, 
         for environment in environments:
             codegen.set_env(environment.env_name, environment)
         entry = ExternalFunctionDescriptor(_entry(fingerprint), types.none, signature)
-        _loaded[fingerprint] = LoadedKernel(library, entry, dispatcher.targetctx, environments)
+        takes_gil = b"numba_gil_ensure" in object_code  # among the names that it is linked to
+        _loaded[fingerprint] = LoadedKernel(library, entry, dispatcher.targetctx, environments, takes_gil)
     return _loaded[fingerprint]
 
 
@@ -179,32 +180,3 @@ def _environment(fingerprint: str, number: int, module: str, constants: str | No
     made.consts[:] = [] if constants is None else serialize.loads(base64.b64decode(constants))
     made.env_name = _variable(fingerprint, number)
     return made
-
-
-@contextlib.contextmanager
-def errors_of_numbas_cache_as_warnings() -> Iterator[None]:
-    """Compile what Numba's own cache cannot read, and keep no more than it can write: helpers may have ``cache=True``.
-
-    Numba raises what the disk does, and unpickles what a damaged file holds. Its compiler lock is to be held.
-    """
-    original = FunctionCache.load_overload, FunctionCache.save_overload
-
-    def guarded(method: Any) -> Any:
-        def call(cache: Any, *args: Any) -> Any:
-            try:
-                return method(cache, *args)
-            except Exception as error:  # noqa: BLE001  # unpickling damaged bytes raises anything
-                warn(
-                    f"Numba's cache of {cache._py_func.__qualname__} in {cache.cache_path} cannot be used: {error!r}. "
-                    "The function is compiled. Remove its .nbi and .nbc files there, and see that the disk has room.",
-                    CacheWarning,
-                )
-                return None
-
-        return call
-
-    FunctionCache.load_overload, FunctionCache.save_overload = map(guarded, original)
-    try:
-        yield
-    finally:
-        FunctionCache.load_overload, FunctionCache.save_overload = original

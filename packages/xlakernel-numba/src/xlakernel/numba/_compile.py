@@ -25,12 +25,11 @@ from xlakernel.core.native import (
     build_handler,
     compile_error,
     is_importable,
-    lock_of,
     numba_dtype,
-    process_lock,
-    recording,
+    on_xla_threads,
     write_recipe,
 )
+from xlakernel.core.native.parallel import SUPPORTED
 from xlakernel.core.specs import Struct
 
 from ._bounds import explained_bounds
@@ -151,31 +150,21 @@ class NumbaKernel(Kernel):
         self, arguments: Sequence[Argument], content: str | None, name: str, mode: Mapping[str, bool]
     ) -> Handler:
         signature = tuple(argument.type for argument in arguments)
-        own, copies = self._own_dispatcher(debug=mode["debug"])
-        dispatchers = [own, *copies.dispatchers] if mode["debug"] else [own]
-        lock = record = None
-        # Before any code is loaded: Numba 0.61 loads a cached function without what its parallel helpers need, and the
-        # process dies when the threads are started later (https://github.com/numba/numba/issues/8578).
-        helpers_are_parallel = _is_parallel(references(self.dispatcher))
-        threading_layer = _threading_layer() if helpers_are_parallel else None
+        # Parallel loops, also those of helpers, are compiled for XLA's threads: in copies that only handlers call.
+        parallel = SUPPORTED and _is_parallel((self.dispatcher, *references(self.dispatcher)))
+        own = self._own_dispatcher(debug=mode["debug"])
         with contextlib.ExitStack() as stack:
-            if _is_parallel(dispatchers):
-                lock, record = lock_of(name), name
-                stack.enter_context(recording(dispatchers, name))
+            if parallel:
+                stack.enter_context(on_xla_threads())
             if mode["debug"]:
                 stack.enter_context(explained_bounds())
                 content = None
             compiled = self._load_or_compile(own, signature, content)
-        # workqueue, the layer that Numba falls back to, aborts the process when two threads enter it at once.
-        if threading_layer == "workqueue":
-            lock = process_lock()
         handler: Handler = build_handler(
-            NumbaFunction(compiled, arguments, self.name, self._location, record),
+            NumbaFunction(compiled, arguments, self.name, self._location, parallel=parallel),
             arguments,
             kernel=self.name,
             place=self._location,
-            lock=lock,
-            concurrent=not helpers_are_parallel,  # threads that start threads of their own would be too many
             keep=content is not None,
             **mode,
         )
@@ -214,8 +203,8 @@ class NumbaKernel(Kernel):
             )
         return compiled
 
-    def _own_dispatcher(self, *, debug: bool) -> tuple[Any, OwnCopies]:
-        """Return a dispatcher of our own for the same function, and the copies of its helpers.
+    def _own_dispatcher(self, *, debug: bool) -> Any:
+        """Return a dispatcher of our own for the same function, which calls copies of its helpers.
 
         The user's may be limited to the signatures it was declared with, and may hold code compiled before a global
         changed; and what is compiled for a handler should not appear in the user's cache file.
@@ -232,7 +221,7 @@ class NumbaKernel(Kernel):
                 return compile_(*arguments)
 
         own._compiler.compile = compile_with_copies
-        return own, copies
+        return own
 
     def _explain(self, own: Any, error: Exception, signature: Sequence[types.Type]) -> CompileError:
         given = ", ".join(f"{n}: {t}" for n, t in zip(self._parameters, signature, strict=True))
@@ -259,9 +248,3 @@ def _call(arguments: Sequence[Argument], mode: Mapping[str, bool]) -> dict[str, 
 
 def _is_parallel(functions: Iterable[Any]) -> bool:
     return any(getattr(function, "targetoptions", {}).get("parallel") for function in functions)
-
-
-def _threading_layer() -> str:
-    """Start Numba's threads, as the first parallel call would, and return the layer that they run on."""
-    numba.get_num_threads()
-    return str(numba.threading_layer())

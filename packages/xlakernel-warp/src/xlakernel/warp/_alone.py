@@ -20,18 +20,18 @@ from typing import Any
 
 import warp
 
-from xlakernel.core.native import lock_of
+from xlakernel.core.native import new_lock
 
 from . import _inside
 
-_NAME = "memory of Warp's modules"
 _own = threading.local()
 
 
+@functools.cache
 def lock() -> int:
     """Return the address of the lock that machine code holds."""
     guard()
-    return lock_of(_NAME)
+    return new_lock()
 
 
 @functools.cache
@@ -80,14 +80,14 @@ def _held() -> Iterator[None]:
     """Hold the lock of machine code in this thread, which may hold it already."""
     depth = getattr(_own, "depth", 0)
     if not depth:
-        _python("PyThread_acquire_lock", ctypes.c_int, ctypes.c_int)(lock_of(_NAME), 1)
+        _python("PyThread_acquire_lock", ctypes.c_int, ctypes.c_int)(lock(), 1)
     _own.depth = depth + 1
     try:
         yield
     finally:
         _own.depth = depth
         if not depth:
-            _python("PyThread_release_lock", None)(lock_of(_NAME))
+            _python("PyThread_release_lock", None)(lock())
 
 
 @functools.cache

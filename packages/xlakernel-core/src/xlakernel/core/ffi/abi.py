@@ -96,6 +96,7 @@ DATA_TYPES = {
 
 #: ``XLA_FFI_Error_Code_*``, as far as handlers return them.
 ERROR_CODES = {
+    "CANCELLED": 1,
     "INVALID_ARGUMENT": 3,
     "NOT_FOUND": 5,
     "RESOURCE_EXHAUSTED": 8,

@@ -21,11 +21,17 @@ from typing import Any
 import jax
 import numpy as np
 from cuda.bindings import driver as cuda
+from llvmlite import ir
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.registry import cpu_target
 
 from ..errors import DeviceError, DtypeError
 from ..ffi import abi
 from ..ffi.registry import Handler
+from ..native import gate
 from ..native.call_frame import ArrayView, answer_handshake, api_of, arrays_of, counts_of, dtype_of, stream_of
+from ..native.frame import POINTER, load
+from ..native.machine_code import NAME, MachineCode, load_module, pointer_to
 from ..native.status import CallError, describe, new_error
 from .driver import check
 from .launchable import Launchable
@@ -64,7 +70,22 @@ def build_python_handler(
     call = _PythonCall(launchable, observer, stream)
     address = ctypes.cast(call.callback, ctypes.c_void_p).value
     assert address is not None
-    return Handler(address, call)
+    code = _behind_the_gate(address)
+    return Handler(code.address_of(NAME), (code, call))
+
+
+@global_compiler_lock
+def _behind_the_gate(callback: int) -> MachineCode:
+    """Return machine code that calls a Python handler, unless the process is ending (`native.gate`)."""
+    module = cpu_target.target_context.create_module(NAME)
+    kind = ir.FunctionType(POINTER, [POINTER])
+    function = ir.Function(module, kind, NAME)
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    (frame,) = function.args
+    with gate.entered(builder, load(builder, frame, abi.CALL_FRAME, "api")):
+        error = builder.call(pointer_to(builder, callback, kind.as_pointer()), [frame])
+    builder.ret(error)
+    return load_module(cpu_target.target_context.codegen(), module, keep=True)
 
 
 class _PythonCall:

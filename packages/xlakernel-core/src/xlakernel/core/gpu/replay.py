@@ -19,6 +19,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 
 from ..ffi import abi
+from ..native import gate
 from ..native.frame import I32, I64, POINTER, Buffer, Frame, answer_handshake, field, get_stream, i64, load
 from . import encode
 from .cuda_abi import layout
@@ -162,7 +163,9 @@ def _emit_choice(builder: ir.IRBuilder, frame: Frame, handler: Any) -> Any:
 def _report(builder: ir.IRBuilder, frame: Frame, handler: Any, what: int, plan: Any, step: Any, code: Any) -> None:
     number = i64(0) if plan is None else load(builder, plan, _PLAN, "number", I64)
     report = load(builder, handler, _TABLE, "report", REPORT.as_pointer())
-    builder.ret(builder.call(report, [frame.pointer, i64(what), number, step, code]))
+    with gate.entered(builder, frame.api, fixed=True):
+        error = builder.call(report, [frame.pointer, i64(what), number, step, code])
+    builder.ret(error)
 
 
 def _refuse(builder: ir.IRBuilder, frame: Frame, handler: Any, plan: Any, wrong: Any) -> None:

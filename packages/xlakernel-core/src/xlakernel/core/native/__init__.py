@@ -21,11 +21,9 @@ from .dtypes import numba_dtype as numba_dtype
 from .handler import HANDLER_VERSION as HANDLER_VERSION
 from .handler import build_handler as build_handler
 from .lock import new_lock as new_lock
-from .lock import process_lock as process_lock
 from .own_copies import Helper as Helper
 from .own_copies import OwnCopies as OwnCopies
-from .prange import lock_of as lock_of
-from .prange import recording as recording
+from .prange import on_xla_threads as on_xla_threads
 from .recipe import Compiler as Compiler
 from .recipe import is_importable as is_importable
 from .recipe import read_kernel as read_kernel

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import abc
-import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from llvmlite import ir
+from numba.core import cgutils
 from numba.core.registry import cpu_target
 
+from ..ffi import abi
+from . import gate, loops
 from .arguments import Argument, Slices, load_element
-from .frame import I64, Frame
+from .frame import Frame, load, store
 from .machine_code import pointer_to
-from .prange import counter
-from .status import emit_error, emit_recorded_error
+from .status import emit_error
 
 
 class Callee(abc.ABC):
@@ -61,7 +63,7 @@ class NumbaFunction(Callee):
       arguments: where its parameters come from, in its order.
       kernel: its name, for messages.
       place: file and line of its definition, for messages.
-      record: key under which its loops report their exceptions (`native.prange`).
+      parallel: whether it has parallel loops, compiled for XLA's threads (`native.prange`).
     """
 
     out_of_bounds = (
@@ -69,7 +71,7 @@ class NumbaFunction(Callee):
     )
 
     def __init__(
-        self, compiled: Any, arguments: Sequence[Argument], kernel: str, place: str, record: str | None = None
+        self, compiled: Any, arguments: Sequence[Argument], kernel: str, place: str, *, parallel: bool = False
     ) -> None:
         self.compiled = self.keep_alive = compiled
         # With memory management, which a function that was read from disk comes without.
@@ -77,7 +79,7 @@ class NumbaFunction(Callee):
         self.arguments = arguments
         self.kernel = kernel
         self.place = place
-        self.record = record
+        self.parallel = parallel
 
     @property
     def context(self) -> Any:
@@ -94,20 +96,46 @@ class NumbaFunction(Callee):
     def call(self, builder: ir.IRBuilder, frame: Frame, prepared: Any, first: Any, last: Any) -> None:
         """Call it by its address, in Numba's own convention."""
         arrays, scalars = prepared
-        before = self._failures(builder) if self.record is not None else None
         values = {**scalars, **{argument: array.value(self.context, builder) for argument, array in arrays.items()}}
-        status, _ = self.context.call_conv.call_function(
-            builder,
-            self._function(builder),
-            self.compiled.fndesc.restype,
-            self.compiled.fndesc.argtypes,
-            [values[argument] for argument in self.arguments],
-        )
+        with self._gate(builder, frame), self._region(builder, frame) as region:
+            status, _ = self.context.call_conv.call_function(
+                builder,
+                self._function(builder),
+                self.compiled.fndesc.restype,
+                self.compiled.fndesc.argtypes,
+                [values[argument] for argument in self.arguments],
+            )
+        if region is not None:
+            error = load(builder, region, loops.REGION, "error")
+            with builder.if_then(cgutils.is_not_null(builder, error), likely=False):
+                builder.ret(error)
         with builder.if_then(status.is_error, likely=False):
             builder.ret(emit_error(self.context, builder, status, frame.api, self.kernel, self.place))
-        if self.record is not None:
-            with builder.if_then(builder.icmp_signed("!=", self._failures(builder), before), likely=False):
-                builder.ret(emit_recorded_error(self.context, builder, frame.api, self.record, self.kernel, self.place))
+
+    @contextmanager
+    def _gate(self, builder: ir.IRBuilder, frame: Frame) -> Iterator[None]:
+        """Emit a call that may take the GIL in the middle, as for ``print``, inside the gate."""
+        if not _takes_gil(self.compiled):
+            yield
+            return
+        with gate.entered(builder, frame.api):
+            yield
+
+    @contextmanager
+    def _region(self, builder: ir.IRBuilder, frame: Frame) -> Iterator[Any]:
+        """Emit around a call what its parallel loops look for (`loops`) and leave their error in, and give it."""
+        if not self.parallel:
+            yield None
+            return
+        region = loops.new_region(builder)
+        context = load(builder, frame.pointer, abi.CALL_FRAME, "ctx")
+        texts = (self.context.insert_const_string(builder.module, text) for text in (self.kernel, self.place))
+        for name, value in zip(("api", "ctx", "kernel", "place"), (frame.api, context, *texts), strict=True):
+            store(builder, region, loops.REGION, name, value)
+        exchange = pointer_to(builder, loops.exchange(), loops.EXCHANGE.as_pointer())
+        before = builder.call(exchange, [region])
+        yield region
+        builder.call(exchange, [before])
 
     def _function(self, builder: ir.IRBuilder) -> Any:
         """Return it by its address: linking its code instead takes seven times as long."""
@@ -120,8 +148,13 @@ class NumbaFunction(Callee):
         _, _, pointer = frame.attribute(argument.index)
         return load_element(self.context, builder, argument.type, pointer)
 
-    def _failures(self, builder: ir.IRBuilder) -> Any:
-        """Load the count of exceptions that its loops have recorded."""
-        assert self.record is not None
-        address = ctypes.addressof(counter(self.record))
-        return builder.load_atomic(pointer_to(builder, address, I64.as_pointer()), "acquire", 8)
+
+def _takes_gil(compiled: Any) -> bool:
+    """Return whether compiled code calls for the GIL by itself; when it only raises, the handler does."""
+    if hasattr(compiled, "takes_gil"):  # it was read from disk
+        return bool(compiled.takes_gil)
+    try:
+        compiled.library._get_module_for_linking().get_function("numba_gil_ensure")
+    except NameError:
+        return False
+    return True

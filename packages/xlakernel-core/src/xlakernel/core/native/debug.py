@@ -20,10 +20,12 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
+from ..ffi import abi
+from . import gate
 from .arguments import Argument
 from .call_frame import ArrayView, FrameCopy, api_of, arrays_of
 from .copies import POISONS, Copies, part_of, poison
-from .frame import I64, POINTER
+from .frame import I64, POINTER, load
 from .machine_code import pointer_to
 from .memory import HostMemory, Memory
 from .status import CallError, describe, new_error
@@ -147,7 +149,8 @@ class HandlerObserver(Observer):
         """Emit the call that observes ``run(frame, total)``; return the XLA_FFI_Error."""
         signature = ir.FunctionType(POINTER, [POINTER, I64, POINTER]).as_pointer()
         address: Any = ctypes.cast(self._callback, ctypes.c_void_p).value
-        return builder.call(pointer_to(builder, address, signature), [frame, total, builder.bitcast(run, POINTER)])
+        with gate.entered(builder, load(builder, frame, abi.CALL_FRAME, "api")):
+            return builder.call(pointer_to(builder, address, signature), [frame, total, builder.bitcast(run, POINTER)])
 
     def _call(self, frame: int, total: int, run: int) -> int | None:
         # A function of this kind runs without the GIL.

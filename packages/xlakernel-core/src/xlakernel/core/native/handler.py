@@ -27,7 +27,7 @@ from .lock import held
 from .machine_code import NAME, load_module, pointer_to
 
 #: Part of every target's name: raise it when the emitted code does something else.
-HANDLER_VERSION = 3
+HANDLER_VERSION = 4
 
 
 @global_compiler_lock
@@ -40,7 +40,6 @@ def build_handler(
     lock: int | None = None,
     debug: bool = False,
     ordered: bool = False,
-    concurrent: bool = True,
     keep: bool = False,
 ) -> Handler:
     """Build the handler that calls *callee*.
@@ -50,12 +49,10 @@ def build_handler(
       arguments: where the kernel's parameters come from.
       kernel: the kernel's name, for messages.
       place: file and line of its definition, for messages.
-      lock: address of a lock (`native.lock`) to hold during a call, for code that must not run twice at once, or whose
-        loops report their exceptions (`native.prange`): only then is a failure known to be this call's.
+      lock: address of a lock (`native.lock`) to hold during a call, for code that must not run twice at once.
       debug: whether to check what the kernel does to its arrays (`native.debug`).
-      ordered: whether the slices of a batch must run once each and in order.
-      concurrent: whether they may run at the same time, on XLA's thread pool (`native.parallel`), where they need no
-        order and no lock.
+      ordered: whether the slices of a batch must run once each and in order. Others may run at the same time, on XLA's
+        thread pool (`native.parallel`), where there is no lock.
       keep: whether to keep the machine code on disk for later processes.
 
     Returns:
@@ -64,7 +61,7 @@ def build_handler(
     observer = None
     if debug:
         observer = HandlerObserver(arguments, kernel, place, once=ordered, out_of_bounds=callee.out_of_bounds)
-    pooled = concurrent and not ordered and lock is None and parallel.SUPPORTED
+    pooled = not ordered and lock is None and parallel.SUPPORTED
     return _HandlerBuilder(callee, arguments, kernel, lock, observer, pooled, keep).build()
 
 

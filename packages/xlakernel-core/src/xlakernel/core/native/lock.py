@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,9 +19,6 @@ def new_lock() -> int:
     allocate = ctypes.pythonapi.PyThread_allocate_lock
     allocate.restype, allocate.argtypes = ctypes.c_void_p, []
     return int(allocate())
-
-
-process_lock = functools.cache(new_lock)  # the one for code that must run alone in the process
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """bfloat16 and float16 in CPU kernels: stored in 16 bits, computed in float32.
 
 Numba has no bfloat16 on the CPU, and its float16 has no arithmetic there. These two types promote to float32 as soon
-as a kernel computes with them, and round to nearest even when they are stored. The usual functions of one or two
+as a kernel computes with them, and round to nearest even when they are stored, once: also from float64 and from
+integers that float32 does not hold. The usual functions of one or two
 numbers compute in float32 too; functions of whole arrays do not take these types.
 """
 
@@ -20,8 +21,10 @@ from numba.extending import lower_cast, overload
 
 I16 = ir.IntType(16)
 I32 = ir.IntType(32)
+I64 = ir.IntType(64)
 HALF = ir.HalfType()
 FLOAT = ir.FloatType()
+DOUBLE = ir.DoubleType()
 
 _NARROWER = (*types.integer_domain, types.boolean)
 
@@ -49,6 +52,41 @@ class Float16(LowPrecision):
 
 bfloat16 = BFloat16("bfloat16")
 float16 = Float16("float16 in float32")
+
+
+def _to_odd(builder: ir.IRBuilder, value: Any) -> Any:
+    """Return a float64 as the float32 next to zero, with its last bit set where that is not exact.
+
+    Rounded further, to 16 bits, this gives what rounding once does. The hardware may flush float32 denormals to zero,
+    so these are made of integers: as multiples of the smallest one, 2⁻¹⁴⁹.
+    """
+    bits = builder.bitcast(value, I64)
+    magnitude = builder.bitcast(builder.and_(bits, I64((1 << 63) - 1)), DOUBLE)
+    sign = builder.and_(builder.trunc(builder.lshr(bits, I64(32)), I32), I32(1 << 31))
+    nearest = builder.fptrunc(magnitude, FLOAT)
+    back = builder.fpext(nearest, DOUBLE)
+    below = builder.sub(builder.bitcast(nearest, I32), builder.zext(builder.fcmp_ordered(">", back, magnitude), I32))
+    normal = builder.or_(below, builder.zext(builder.fcmp_ordered("!=", back, magnitude), I32))
+
+    tiny = builder.fcmp_ordered("<", magnitude, DOUBLE(2.0**-126))
+    multiple = builder.select(tiny, builder.fmul(magnitude, DOUBLE(2.0**149)), DOUBLE(0))
+    whole = builder.fptosi(multiple, I32)
+    inexact = builder.fcmp_ordered("!=", builder.sitofp(whole, DOUBLE), multiple)
+    denormal = builder.or_(whole, builder.zext(inexact, I32))
+
+    return builder.bitcast(builder.or_(builder.select(tiny, denormal, normal), sign), FLOAT)
+
+
+def _to_double(context: Any, builder: ir.IRBuilder, source: Any, value: Any) -> Any:
+    """Return an integer as a float64, with its last bit set where that is not exact."""
+    if source.bitwidth == 64:
+        large = builder.icmp_unsigned(">=", value, I64(1 << 53))
+        if source.signed:
+            large = builder.icmp_unsigned(">=", builder.add(value, I64(1 << 53)), I64(1 << 54))
+        rest = builder.icmp_unsigned("!=", builder.and_(value, I64(0x7FF)), I64(0))
+        odd = builder.or_(builder.and_(value, I64(~0x7FF)), builder.shl(builder.zext(rest, I64), I64(11)))
+        value = builder.select(large, odd, value)
+    return context.cast(builder, value, source, types.float64)
 
 
 def _widen_bfloat16(builder: ir.IRBuilder, bits: Any) -> Any:
@@ -96,6 +134,10 @@ def _define(kind: type, instance: LowPrecision, widen: Callable[..., Any], narro
         return context.cast(builder, widen(builder, value), types.float32, target)
 
     def to_instance(context: Any, builder: Any, source: Any, target: Any, value: Any) -> Any:
+        if isinstance(source, types.Integer) and source.bitwidth > 16:  # type: ignore[attr-defined]  # stubs lack it
+            value, source = _to_double(context, builder, source, value), types.float64
+        if source == types.float64:
+            return narrow(builder, _to_odd(builder, value))
         return narrow(builder, context.cast(builder, value, source, types.float32))
 
     def truth(context: Any, builder: Any, source: Any, target: Any, value: Any) -> Any:

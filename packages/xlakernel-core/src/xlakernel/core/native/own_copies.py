@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import types
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -65,6 +66,13 @@ class _Kept:
 # By content and place; never freed, as machine code calls them.
 _helpers: dict[tuple[Any, ...], _Kept] = {}
 _declared: dict[tuple[Any, ...], tuple[dict[str, Any], list[_Kept]]] = {}
+# The dispatchers among the copies, those of kernels too.
+_own: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def is_own(dispatcher: Any) -> bool:
+    """Return whether only handlers call *dispatcher*."""
+    return dispatcher in _own
 
 
 class OwnCopies:
@@ -78,11 +86,9 @@ class OwnCopies:
 
     Attributes:
       function: a copy of the kernel's Python function; `fill` completes it.
-      dispatchers: the copies of helpers that are dispatchers. Those that a shared copy refers to are not listed.
     """
 
     def __init__(self, compiler: Compiler, dispatcher: Any, options: Mapping[str, Any] | None = None) -> None:
-        self.dispatchers: list[Any] = []
         self._compiler = compiler
         self._options = dict(options or {})
         self._declarations = compiler.declarations()
@@ -98,6 +104,7 @@ class OwnCopies:
 
     def fill(self, own: Any) -> None:
         """Complete the namespace of `function`, where *own* stands for the user's dispatcher."""
+        _own.add(own)
         self._kept[id(self._original)] = _Kept(own, None, [])
         self._fill_kernel()
         del self._original, self._fill_kernel  # these copies live as long as *own*
@@ -169,7 +176,7 @@ class OwnCopies:
         finally:
             self._level = outer
         if hasattr(kept.made, "overloads"):
-            self.dispatchers.append(kept.made)
+            _own.add(kept.made)
         _helpers.update(dict.fromkeys(keys, kept))
         return kept
 

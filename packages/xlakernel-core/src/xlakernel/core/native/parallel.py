@@ -37,6 +37,10 @@ RUN = ir.FunctionType(POINTER, [POINTER, I64, I64])
 #: ``run_batch(frame, run, total, memory)``: all slices, with the same result; *memory* is a number that starts as 0.
 RUN_BATCH = ir.FunctionType(POINTER, [POINTER, RUN.as_pointer(), I64, I64.as_pointer()])
 
+#: ``fan_out(frame, run, first, last, memory, helpers, cost)``: slices first … last - 1 with as many further threads at
+#: most, if one takes *cost* nanoseconds.
+FAN_OUT = ir.FunctionType(POINTER, [POINTER, RUN.as_pointer(), I64, I64, I64.as_pointer(), I64, I64])
+
 # Nanoseconds. On an idle machine of 2 cores a second thread pays from 10 µs of work; if its core is busy, asking for it
 # in vain costs about 30 µs, because the pool's threads look around for work before they sleep.
 _PROBE = 5_000  # a shorter chunk may be all cold caches and page faults, and says nothing of the rest
@@ -64,6 +68,12 @@ def batch_runner() -> int:
     return code.address_of(f"{NAME}_run_batch")
 
 
+def fan_out() -> int:
+    """Return the address of `FAN_OUT`."""
+    code: MachineCode = _code()
+    return code.address_of(f"{NAME}_fan_out")
+
+
 @functools.cache  # which keeps the machine code alive
 @global_compiler_lock
 def _code() -> MachineCode:
@@ -78,22 +88,22 @@ def _code() -> MachineCode:
 
 
 def _emit_run_batch(module: ir.Module, fan_out: ir.Function) -> None:
-    function, builder = _function(module, "run_batch", RUN_BATCH, linkage="external")
+    function, builder = new_function(module, "run_batch", RUN_BATCH, linkage="external")
     frame, run, total, memory = function.args
     remembered = builder.load_atomic(memory, "monotonic", 8)
     with builder.if_then(builder.icmp_signed(">=", remembered, i64(_LONG)), likely=False):
         builder.ret(builder.call(fan_out, [frame, run, i64(0), total, memory, total, remembered]))
 
     first, size = (cgutils.alloca_once_value(builder, i64(value)) for value in (0, 1))
-    before = cgutils.alloca_once_value(builder, _clock(builder))
+    before = cgutils.alloca_once_value(builder, clock(builder))
     with _forever(builder):
         begin = builder.load(first)
-        last = _minimum(builder, builder.add(begin, builder.load(size)), total)
+        last = minimum(builder, builder.add(begin, builder.load(size)), total)
         error = builder.call(run, [frame, begin, last])
         finished = builder.icmp_signed("==", last, total)
         with builder.if_then(builder.or_(finished, cgutils.is_not_null(builder, error))):
             builder.ret(error)
-        spent, count = _lap(builder, before), builder.sub(last, begin)
+        spent, count = lap(builder, before), builder.sub(last, begin)
         shares = _shares(builder, spent, count, builder.sub(total, last))
         tells = builder.icmp_signed(">=", spent, i64(_PROBE))
         pays = builder.icmp_signed(">=", shares, i64(1))
@@ -115,7 +125,7 @@ def _shares(builder: ir.IRBuilder, spent: Any, count: Any, rest: Any) -> Any:
     return builder.fptoui(builder.select(builder.fcmp_ordered("<", shares, most), shares, most), I64)
 
 
-def _count_threads(builder: ir.IRBuilder, frame: Any) -> Any:
+def count_threads(builder: ir.IRBuilder, frame: Any) -> Any:
     """Return how many threads XLA's pool has, 1 if there is no pool."""
     threads = cgutils.alloca_once_value(builder, i64(1))
     api, context = (load(builder, frame, abi.CALL_FRAME, name) for name in ("api", "ctx"))
@@ -126,32 +136,31 @@ def _count_threads(builder: ir.IRBuilder, frame: Any) -> Any:
     return builder.load(threads)
 
 
-# To the pool: fan_out(frame, run, first, last, memory, most further threads, nanoseconds of a slice).
+# To the pool: fan_out.
 
 
 def _emit_fan_out(module: ir.Module, work: ir.Function, task: ir.Function) -> ir.Function:
-    kind = ir.FunctionType(POINTER, [POINTER, RUN.as_pointer(), I64, I64, I64.as_pointer(), I64, I64])
-    function, builder = _function(module, "fan_out", kind)
+    function, builder = new_function(module, "fan_out", FAN_OUT, linkage="external")
     frame, run, first, last, memory, helpers, cost = function.args
-    helpers = _minimum(builder, helpers, builder.sub(builder.sub(last, first), i64(1)))  # the caller takes one
-    helpers = _minimum(builder, helpers, builder.sub(_count_threads(builder, frame), i64(1)))
+    helpers = minimum(builder, helpers, builder.sub(builder.sub(last, first), i64(1)))  # the caller takes one
+    helpers = minimum(builder, helpers, builder.sub(count_threads(builder, frame), i64(1)))
     with builder.if_then(builder.icmp_signed("<", helpers, i64(1)), likely=False):
         builder.ret(builder.call(run, [frame, first, last]))
     threads = builder.add(helpers, i64(1))
     nbytes = builder.add(i64(_HEADER_SIZE), builder.mul(threads, i64(_SLOT_SIZE)))
-    state = builder.call(_external(builder, "malloc", POINTER, [I64]), [nbytes])
+    state = builder.call(external(builder, "malloc", POINTER, [I64]), [nbytes])
     with builder.if_then(cgutils.is_null(builder, state), likely=False):
         builder.ret(builder.call(run, [frame, first, last]))
     lock = allocate(builder)
     with builder.if_then(cgutils.is_null(builder, lock), likely=False):
-        builder.call(_external(builder, "free", _VOID, [POINTER]), [state])
+        builder.call(external(builder, "free", _VOID, [POINTER]), [state])
         builder.ret(builder.call(run, [frame, first, last]))
     acquire(builder, lock)  # until the last slice is done
 
     limit = builder.udiv(builder.sub(last, first), builder.mul(threads, i64(_CHUNKS)))
-    limit = _maximum(builder, limit, i64(1))
-    size = builder.udiv(i64(_CHUNK), _maximum(builder, cost, i64(1)))
-    size = _maximum(builder, _minimum(builder, size, limit), i64(1))
+    limit = maximum(builder, limit, i64(1))
+    size = builder.udiv(i64(_CHUNK), maximum(builder, cost, i64(1)))
+    size = maximum(builder, minimum(builder, size, limit), i64(1))
     values = {"next": first, "done": first, "references": threads, "errors": i64(0), "last": last}
     values |= {"size": size, "limit": limit, "frame": frame, "run": run, "lock": lock, "memory": memory}
     values["slots"] = builder.gep(state, [i64(_HEADER_SIZE)])
@@ -186,7 +195,7 @@ def _wait(builder: ir.IRBuilder, state: Any) -> None:
             acquire(builder, load(builder, state, _STATE, "lock"))
             builder.branch(after)
         builder.store(builder.add(builder.load(rounds), i64(1)), rounds)
-        builder.call(_external(builder, "sched_yield", I32, []), [])
+        builder.call(external(builder, "sched_yield", I32, []), [])
     builder.position_at_end(after)
 
 
@@ -216,11 +225,11 @@ def _first_error(builder: ir.IRBuilder, state: Any, api: Any) -> Any:
 
 
 def _emit_work(module: ir.Module) -> ir.Function:
-    function, builder = _function(module, "work", _TASK)
+    function, builder = new_function(module, "work", _TASK)
     (state,) = function.args
     last, limit = (load(builder, state, _STATE, name, I64) for name in ("last", "limit"))
     size = cgutils.alloca_once_value(builder, load(builder, state, _STATE, "size", I64))
-    before = cgutils.alloca_once_value(builder, _clock(builder))
+    before = cgutils.alloca_once_value(builder, clock(builder))
     with _forever(builder):
         count = builder.load(size)
         begin = builder.atomic_rmw("add", _number(builder, state, "next"), count, "monotonic")
@@ -229,14 +238,14 @@ def _emit_work(module: ir.Module) -> ir.Function:
         # The frame may be read only with a chunk in hand: it is gone when the last one is done.
         frame = load(builder, state, _STATE, "frame")
         run = load(builder, state, _STATE, "run", RUN.as_pointer())
-        end = _minimum(builder, builder.add(begin, count), last)
+        end = minimum(builder, builder.add(begin, count), last)
         error = builder.call(run, [frame, begin, end])
         finished = cgutils.alloca_once_value(builder, builder.sub(end, begin))
         with builder.if_then(cgutils.is_not_null(builder, error), likely=False):
             skipped = _record(builder, state, begin, error)
             builder.store(builder.add(builder.load(finished), skipped), finished)
         _finish(builder, state, builder.load(finished))
-        spent = _lap(builder, before)
+        spent = lap(builder, before)
         taken = builder.sub(end, begin)
         memory = load(builder, state, _STATE, "memory", I64.as_pointer())
         builder.store_atomic(builder.udiv(spent, taken), memory, "monotonic", 8)
@@ -255,7 +264,7 @@ def _record(builder: ir.IRBuilder, state: Any, begin: Any, error: Any) -> Any:
     store(builder, slot, _SLOT, "error", error)
     last = load(builder, state, _STATE, "last", I64)
     following = builder.atomic_rmw("xchg", _number(builder, state, "next"), last, "monotonic")
-    return _maximum(builder, builder.sub(last, following), i64(0))
+    return maximum(builder, builder.sub(last, following), i64(0))
 
 
 def _finish(builder: ir.IRBuilder, state: Any, count: Any) -> None:
@@ -267,7 +276,7 @@ def _finish(builder: ir.IRBuilder, state: Any, count: Any) -> None:
 
 
 def _emit_task(module: ir.Module, work: ir.Function) -> ir.Function:
-    function, builder = _function(module, "task", _TASK)
+    function, builder = new_function(module, "task", _TASK)
     builder.call(work, function.args)
     _drop(builder, function.args[0])
     builder.ret_void()
@@ -279,15 +288,16 @@ def _drop(builder: ir.IRBuilder, state: Any) -> None:
     before = builder.atomic_rmw("sub", _number(builder, state, "references"), i64(1), "acq_rel")
     with builder.if_then(builder.icmp_signed("==", before, i64(1)), likely=False):
         free(builder, load(builder, state, _STATE, "lock"))
-        builder.call(_external(builder, "free", _VOID, [POINTER]), [state])
+        builder.call(external(builder, "free", _VOID, [POINTER]), [state])
 
 
 # Pieces.
 
 
-def _function(
+def new_function(
     module: ir.Module, name: str, kind: ir.FunctionType, linkage: str = "internal"
 ) -> tuple[ir.Function, ir.IRBuilder]:
+    """Return a new function of the module, whose name begins with `NAME`, and where to emit it."""
     function = ir.Function(module, kind, f"{NAME}_{name}")
     function.linkage = linkage
     function.attributes.add("optsize")
@@ -304,7 +314,8 @@ def _forever(builder: ir.IRBuilder) -> Iterator[None]:
     builder.branch(body)
 
 
-def _external(builder: ir.IRBuilder, name: str, returns: Any, parameters: Sequence[Any]) -> ir.Function:
+def external(builder: ir.IRBuilder, name: str, returns: Any, parameters: Sequence[Any]) -> ir.Function:
+    """Return a function of the process, by its name."""
     return cgutils.get_or_insert_function(builder.module, ir.FunctionType(returns, parameters), name)
 
 
@@ -313,34 +324,36 @@ def _number(builder: ir.IRBuilder, state: Any, name: str) -> Any:
     return builder.bitcast(builder.gep(state, [i64(_STATE[name])]), I64.as_pointer())
 
 
-def _minimum(builder: ir.IRBuilder, one: Any, other: Any) -> Any:
+def minimum(builder: ir.IRBuilder, one: Any, other: Any) -> Any:
+    """Return the smaller number."""
     return builder.select(builder.icmp_signed("<", one, other), one, other)
 
 
-def _maximum(builder: ir.IRBuilder, one: Any, other: Any) -> Any:
+def maximum(builder: ir.IRBuilder, one: Any, other: Any) -> Any:
+    """Return the larger number."""
     return builder.select(builder.icmp_signed(">", one, other), one, other)
 
 
-def _clock(builder: ir.IRBuilder) -> Any:
+def clock(builder: ir.IRBuilder) -> Any:
     """Return a time in nanoseconds. Linux answers without a system call, in about 25 ns."""
     with builder.goto_entry_block():
         timespec = builder.alloca(ir.ArrayType(I64, 2))  # on 64-bit systems
     clock = ir.Constant(I32, time.CLOCK_MONOTONIC)
-    builder.call(_external(builder, "clock_gettime", I32, [I32, timespec.type]), [clock, timespec])
+    builder.call(external(builder, "clock_gettime", I32, [I32, timespec.type]), [clock, timespec])
     seconds, nanoseconds = (builder.load(builder.gep(timespec, [i64(0), i64(part)])) for part in (0, 1))
     return builder.add(builder.mul(seconds, i64(1_000_000_000)), nanoseconds)
 
 
-def _lap(builder: ir.IRBuilder, before: Any) -> Any:
+def lap(builder: ir.IRBuilder, before: Any) -> Any:
     """Return the nanoseconds since the time in *before*, at least 1, and set that to now."""
-    now = _clock(builder)
+    now = clock(builder)
     spent = builder.sub(now, builder.load(before))
     builder.store(now, before)
-    return _maximum(builder, spent, i64(1))
+    return maximum(builder, spent, i64(1))
 
 
 def _next_size(builder: ir.IRBuilder, count: Any, spent: Any, limit: Any, *, target: int) -> Any:
     """Return how many slices should take *target* if *count* of them took *spent*: 1 to *limit*."""
     size = builder.udiv(builder.mul(count, i64(target)), spent)
-    size = _minimum(builder, size, builder.mul(count, i64(_GROWTH)))
-    return _maximum(builder, _minimum(builder, size, limit), i64(1))
+    size = minimum(builder, size, builder.mul(count, i64(_GROWTH)))
+    return maximum(builder, minimum(builder, size, limit), i64(1))

@@ -1,19 +1,18 @@
-"""Exceptions raised inside ``prange``, which Numba drops (numba/numba issue 2811).
+"""Compiling kernels whose parallel loops run on XLA's pool and say what they raised.
 
-A worker that fails leaves its exception behind as a stray error of the thread, and the loop goes on. While a kernel of
-ours is compiled, the wrapper around its loop bodies is made to report to `_record` instead: it counts the failures of
-each kernel, and the handler compares the count before and after a call. It is for the kernel's own loops; those of
-parallel helpers stay as Numba compiles them.
+Numba calls each loop through a wrapper that takes the GIL, to release it again, and its body through another one that
+drops exceptions (numba/numba issue 2811). Both are replaced while a kernel of ours is compiled: the first one goes
+straight to the loop's threads (`loops`), and the second one reports to `_record`, which gives the exception to the call
+that the thread works for. It is for the dispatchers that only our handlers call (`own_copies`).
 
-The reporting function is known to LLVM under a symbol, and code on disk refers to it: such code must not get into
+The functions behind this are known to LLVM under symbols, and code on disk refers to them: such code must not get into
 Numba's own cache files, where a process without this module would load it and crash.
 """
 
 from __future__ import annotations
 
 import ctypes
-import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,48 +20,37 @@ import llvmlite.binding as llvm
 from llvmlite import ir
 from numba.core import cgutils, event
 from numba.core.compiler_lock import global_compiler_lock
-from numba.np.ufunc import wrappers
+from numba.np.ufunc import parallel, wrappers
 
-from .frame import POINTER
-from .lock import new_lock
+from . import loops, status
+from .frame import I32, I64, POINTER, i64
+from .own_copies import is_own
 
 _SYMBOL = "xlakernel_record_prange_error"
 
-_counters: dict[bytes, ctypes.c_int64] = {}  # never freed: machine code reads them
-_last: dict[bytes, Any] = {}
 
-
-@ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p)
-def _record(unpacked: int | None, key: bytes) -> None:
-    """Remember the exception at address *unpacked*, in Numba's form, as the last one of *key*."""
-    _last[key] = ctypes.cast(unpacked, ctypes.py_object).value if unpacked else RuntimeError("unknown error")
-    counter(key.decode()).value += 1  # with the GIL held
+@ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+def _record(unpacked: int | None) -> None:
+    """Give the exception at address *unpacked*, in Numba's form, to the call that this thread works for."""
+    region = loops.current_region()
+    assert region is not None
+    error = ctypes.c_void_p.from_address(region + loops.REGION["error"])
+    if not error.value:  # a loop inside of this one may have failed before
+        api, kernel, place = (
+            ctypes.c_void_p.from_address(region + loops.REGION[name]).value or 0 for name in ("api", "kernel", "place")
+        )
+        found = ctypes.cast(unpacked, ctypes.py_object).value if unpacked else RuntimeError("unknown error")
+        error.value = status.new_kernel_error(api, found, ctypes.string_at(kernel), ctypes.string_at(place))
 
 
 llvm.add_symbol(_SYMBOL, ctypes.cast(_record, ctypes.c_void_p).value)
 
 
-def counter(key: str) -> ctypes.c_int64:
-    """Return the number of failures recorded for *key*."""
-    return _counters.setdefault(key.encode(), ctypes.c_int64(0))
-
-
-@functools.cache
-def lock_of(key: str) -> int:
-    """Return the lock under which the code that records for *key* runs: a new failure is then its caller's."""
-    return new_lock()
-
-
-def last_failure(key: bytes) -> Any:
-    """Return what was recorded last for *key*."""
-    return _last.get(key, RuntimeError("an exception inside prange"))
-
-
 @contextmanager
-def recording(dispatchers: Sequence[Any], key: str) -> Iterator[None]:
-    """Let the loops of *dispatchers*, compiled inside this context, report their exceptions under *key*."""
+def on_xla_threads() -> Iterator[None]:
+    """Compile the parallel loops of functions that only handlers call for XLA's threads; report what they raise."""
     active: list[Any] = []  # the dispatchers being compiled, innermost last
-    original = wrappers._GufuncWrapper.gen_loop_body
+    original_body, original_kernel = wrappers._GufuncWrapper.gen_loop_body, parallel.build_gufunc_kernel
 
     class Compilations(event.Listener):  # type: ignore[misc]  # Numba has no stubs
         def on_start(self, event: Any) -> None:
@@ -71,33 +59,67 @@ def recording(dispatchers: Sequence[Any], key: str) -> Iterator[None]:
         def on_end(self, event: Any) -> None:
             active.pop()
 
-    def gen_loop_body(self: Any, builder: ir.IRBuilder, python: Any, function: Any, args: Any) -> Any:
-        if active and not any(active[-1] is dispatcher for dispatcher in dispatchers):
-            return original(self, builder, python, function, args)
-        return _gen_recording_body(self, builder, python, function, args, key)
+    def is_ours() -> bool:
+        return bool(active) and is_own(active[-1])
+
+    def gen_loop_body(self: Any, *args: Any) -> Any:
+        return (_gen_recording_body if is_ours() else original_body)(self, *args)
+
+    def build_gufunc_kernel(*args: Any) -> Any:
+        return (_build_kernel if is_ours() else original_kernel)(*args)
 
     with global_compiler_lock, event.install_listener("numba:compile", Compilations()):
-        wrappers._GufuncWrapper.gen_loop_body = gen_loop_body
+        loops.install()
+        wrappers._GufuncWrapper.gen_loop_body, parallel.build_gufunc_kernel = gen_loop_body, build_gufunc_kernel
         try:
             yield
         finally:
-            wrappers._GufuncWrapper.gen_loop_body = original
+            wrappers._GufuncWrapper.gen_loop_body, parallel.build_gufunc_kernel = original_body, original_kernel
 
 
-def _gen_recording_body(wrapper: Any, builder: ir.IRBuilder, python: Any, function: Any, args: Any, key: str) -> Any:
+def _build_kernel(library: Any, context: Any, info: Any, signature: Any, dimensions: int) -> Any:
+    """Build what calls a loop's threads, as Numba's ``build_gufunc_kernel`` does but for the GIL.
+
+    In place of the unused *data* it hands over what is remembered of the loop.
+    """
+    kernel_library = context.codegen().create_library("xlakernel_loop")
+    module = kernel_library.create_ir_module("xlakernel_loop")
+    body_type = ir.FunctionType(ir.VoidType(), [POINTER.as_pointer(), I64.as_pointer(), I64.as_pointer(), POINTER])
+    function = ir.Function(module, body_type, f".kernel.{id(info.env)}_{info.name}")
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    memory = cgutils.add_global_variable(module, loops.MEMORY, f".memory.{info.name}")
+    memory.linkage, memory.initializer = "internal", ir.Constant(loops.MEMORY, None)
+    body = cgutils.get_or_insert_function(module, body_type, info.name)
+    run = cgutils.get_or_insert_function(module, loops.PARALLEL_FOR, "numba_parallel_for")
+    given = (body, *function.args[:3], memory)
+    counts = (dimensions, len(signature.args), 0)
+    builder.call(run, [*(builder.bitcast(value, POINTER) for value in given), *map(i64, counts)])
+    builder.ret_void()
+    kernel_library.add_linking_library(info.library)
+    kernel_library.add_ir_module(module)
+    kernel_library.add_linking_library(library)
+    return wrappers._wrapper_info(library=kernel_library, name=function.name, env=info.env)
+
+
+def _gen_recording_body(wrapper: Any, builder: ir.IRBuilder, python: Any, function: Any, args: Any) -> Any:
     signature, convention = wrapper.signature, wrapper.context.call_conv
     status, _ = convention.call_function(builder, function, signature.return_type, signature.args, args)
     with builder.if_then(status.is_error, likely=False):
-        gil = python.gil_ensure()
-        found = cgutils.alloca_once_value(builder, ir.Constant(python.pyobj, None))
-        with builder.if_then(status.is_user_exc):
-            builder.store(convention.unpack_exception(builder, python, status), found)
-        python.err_clear()
-        record = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(ir.VoidType(), [python.pyobj, POINTER]), _SYMBOL
-        )
-        exception = builder.load(found)
-        builder.call(record, [exception, wrapper.context.insert_const_string(builder.module, key)])
-        python.decref(exception)  # Py_DecRef, which takes NULL
-        python.gil_release(gil)
+        entered = _call(builder, loops.ENTER, I32)
+        with builder.if_then(builder.icmp_signed("!=", entered, ir.Constant(I32, 0))):
+            gil = python.gil_ensure()
+            found = cgutils.alloca_once_value(builder, ir.Constant(python.pyobj, None))
+            with builder.if_then(status.is_user_exc):
+                builder.store(convention.unpack_exception(builder, python, status), found)
+            python.err_clear()
+            exception = builder.load(found)
+            _call(builder, _SYMBOL, ir.VoidType(), exception)
+            python.decref(exception)  # Py_DecRef, which takes NULL
+            python.gil_release(gil)
+            _call(builder, loops.LEAVE, ir.VoidType())
     return status.code, status.is_error
+
+
+def _call(builder: ir.IRBuilder, symbol: str, returns: Any, *args: Any) -> Any:
+    kind = ir.FunctionType(returns, [argument.type for argument in args])
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, symbol), args)

@@ -12,9 +12,9 @@ from llvmlite import ir
 from numba.core import cgutils
 
 from ..ffi import abi
+from . import gate
 from .frame import POINTER, create_error
 from .machine_code import pointer_to
-from .prange import last_failure
 
 _CODES = (
     (NotImplementedError, "UNIMPLEMENTED"),
@@ -82,10 +82,11 @@ class _ErrorCreateArgs(ctypes.Structure):
 @ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p)
 def _report(api: int, unpacked: int, kernel: bytes, place: bytes) -> int | None:
     """Return a new XLA_FFI_Error for the exception at address *unpacked*; None if that fails."""
-    return _create(api, ctypes.cast(unpacked, ctypes.py_object).value, kernel, place)
+    return new_kernel_error(api, ctypes.cast(unpacked, ctypes.py_object).value, kernel, place)
 
 
-def _create(api: int, unpacked: Any, kernel: bytes, place: bytes) -> int | None:
+def new_kernel_error(api: int, unpacked: Any, kernel: bytes, place: bytes) -> int | None:
+    """Return a new XLA_FFI_Error for an exception of *kernel* in the form that Numba's calling convention gives it."""
     try:
         message, code = _describe_unpacked(unpacked, kernel.decode(), place.decode())
     except BaseException as error:  # noqa: BLE001  # called from machine code: an exception here would be printed and lost
@@ -102,14 +103,13 @@ def new_error(api: int, message: str, code: int) -> int | None:
     return create(address)(ctypes.byref(arguments))  # type: ignore[no-any-return]
 
 
-@ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p)
-def _report_recorded(api: int, key: bytes, kernel: bytes, place: bytes) -> int | None:
-    """Return a new XLA_FFI_Error for the exception that was last recorded under *key*."""
-    return _create(api, last_failure(key), kernel, place)
-
-
 def emit_error(context: Any, builder: ir.IRBuilder, status: Any, api: Any, kernel: str, place: str) -> Any:
     """Emit the path taken after a failed kernel; return the XLA_FFI_Error."""
+    with gate.entered(builder, api):
+        return _emit_error_inside(context, builder, status, api, kernel, place)
+
+
+def _emit_error_inside(context: Any, builder: ir.IRBuilder, status: Any, api: Any, kernel: str, place: str) -> Any:
     python = context.get_python_api(builder)
     gil = python.gil_ensure()
     null = ir.Constant(python.pyobj, None)
@@ -141,11 +141,6 @@ def emit_error(context: Any, builder: ir.IRBuilder, status: Any, api: Any, kerne
         builder.store(create_error(builder, api, text, ir.Constant(ir.IntType(32), 13)), error)
     python.gil_release(gil)
     return builder.load(error)
-
-
-def emit_recorded_error(context: Any, builder: ir.IRBuilder, api: Any, key: str, kernel: str, place: str) -> Any:
-    """Emit the path taken after an exception inside ``prange`` (`prange`); return the XLA_FFI_Error."""
-    return _call_reporter(context, builder, _report_recorded, [api], (key, kernel, place))
 
 
 def _call_reporter(context: Any, builder: ir.IRBuilder, reporter: Any, args: list[Any], texts: tuple[str, ...]) -> Any:

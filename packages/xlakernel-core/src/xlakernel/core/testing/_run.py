@@ -36,8 +36,8 @@ def check_kernel(
     input unbatched in turn, of 0 and of 1), in loops and branches, from eight threads at once, inside ``shard_map``,
     with each input split along each of its dimensions (on one device: part by part, as its sharding rule says; on the
     CPU, ``jax.config.update("jax_num_cpu_devices", 4)`` before JAX starts makes several), and in a new process that
-    knows only its artifact; its derivatives of both modes are compared with finite differences; it must write all of its
-    outputs and leave its inputs alone.
+    knows only its artifact; its derivatives of both modes are compared with finite differences; it must write all of
+    its outputs and leave its inputs alone.
 
     Args:
       fn: a function of arrays that returns a pytree of arrays: a wrapped kernel, or an operator in a lambda.
@@ -56,8 +56,8 @@ def check_kernel(
       grad_order: 2: also the derivative of the derivative.
 
     Returns:
-      What came of each check, ``"passed"``, ``"failed"`` or ``"not tried"``; it prints as a table whose last line counts
-      the three. If a single call is wrong, writes too little or changes its inputs, only that is reported, and all
+      The outcome of each check, ``"passed"``, ``"failed"`` or ``"not tried"``, printed as a table whose last line
+      counts the three. If a single call is wrong, writes too little or changes its inputs, only that is reported, and all
       other checks are not tried; nor does a check that raises what a single call raises report it again.
 
     Raises:

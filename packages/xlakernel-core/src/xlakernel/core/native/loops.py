@@ -1,0 +1,305 @@
+"""The parallel loops of a kernel on XLA's own thread pool, in place of Numba's threading layer.
+
+Code that Numba compiles for ``prange`` calls three functions by their symbols: ``numba_parallel_for``, which is given
+the schedule of a loop, one row of it for each thread that the loop was divided for; ``get_num_threads``; and
+``get_thread_id``. `install` puts functions of this file in their place. They look up which call of XLA's the thread is
+in, its `REGION`. In a call, the rows of the schedule go to XLA's pool as the slices of a batch do (`parallel`): the
+calling thread takes part, so it cannot wait for a thread that does not come. Elsewhere they call Numba's own functions,
+and a plain call of a parallel function runs as ever.
+
+A row has the same number, and so the same part of the iterations and the same place for its reductions, whichever
+thread runs it: the result does not depend on who was free.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from typing import Any
+
+import llvmlite.binding as llvm
+import numba
+from llvmlite import ir
+from numba.core import cgutils
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.registry import cpu_target
+
+from ..ffi import abi
+from . import gate, parallel
+from .frame import I32, I64, POINTER, i64, load, store
+from .machine_code import NAME, MachineCode, load_module, pointer_to
+from .parallel import clock, count_threads, external, lap, maximum, minimum, new_function
+
+# What a thread runs of a call of XLA's, or of a loop in it. "api" and "ctx" are where a call frame has them, so that it
+# can stand for one. *size*: the threads of the pool, 0 if not asked yet. *limit*: those of the loop that the thread
+# works for, 0 outside of loops. *thread*: its number there. *error*: an ``XLA_FFI_Error`` that the caller gets.
+# *kernel* and *place*: for the text of errors. The others describe a loop as Numba does.
+_FIELDS = ("size", "limit", "api", "ctx", "thread", "error", "kernel", "place")
+_LOOP = ("function", "arguments", "extents", "steps", "data", "dimensions", "arrays", "busy", "memory")
+REGION = abi.Struct("region", {name: 8 * n for n, name in enumerate((*_FIELDS, *_LOOP))}, 8 * len(_FIELDS + _LOOP))
+assert all(REGION[name] == abi.CALL_FRAME[name] for name in ("api", "ctx"))
+
+#: ``exchange(region)``: set the region of this thread; return the one before.
+EXCHANGE = ir.FunctionType(POINTER, [POINTER])
+
+# What is remembered of a loop: the nanoseconds of a row, and how many runs are to stay in one thread.
+_MEMORY = abi.Struct("memory", {"cost": 0, "alone": 8}, 16)
+MEMORY = ir.ArrayType(I64, 2)
+
+# Nanoseconds. A loop that takes less stays in one thread.
+_WORTH = 10_000
+# Where the threads of a loop made it slower by this factor, because others want the cores, the next runs stay in one
+# thread: for as long, all together, as so many times what this one took.
+_SLOWER, _PATIENCE = 2, 16
+# Threads of a loop with more rows than threads, each of which takes a bit.
+_MOST = 64
+
+_NULL = ir.Constant(POINTER, None)
+_VOID = ir.VoidType()
+_COUNT = ir.FunctionType(I64, [])
+PARALLEL_FOR = ir.FunctionType(_VOID, [POINTER] * 5 + [I64] * 3)
+_BODY = ir.FunctionType(_VOID, [POINTER] * 4)
+_SYMBOLS = {"numba_parallel_for": PARALLEL_FOR, "get_num_threads": _COUNT, "get_thread_id": _COUNT}
+#: The gate (`gate`) as functions, for code that knows symbols alone.
+ENTER, LEAVE = "xlakernel_enter_interpreter", "xlakernel_leave_interpreter"
+
+
+def _new_key() -> int:
+    """Return a new key for values of threads, which machine code reads without the GIL."""
+    allocate, create = ctypes.pythonapi.PyThread_tss_alloc, ctypes.pythonapi.PyThread_tss_create
+    allocate.restype, allocate.argtypes = ctypes.c_void_p, []
+    create.restype, create.argtypes = ctypes.c_int, [ctypes.c_void_p]
+    key = allocate()
+    if not key or create(key):
+        raise MemoryError("xlakernel: the system has no more keys for values of threads")
+    return int(key)
+
+
+_key = functools.cache(_new_key)
+
+
+def exchange() -> int:
+    """Return the address of `EXCHANGE`."""
+    code: MachineCode = install()
+    return code.address_of(f"{NAME}_exchange")
+
+
+def current_region() -> int | None:
+    """Return the address of this thread's region; None: it is in no call."""
+    get = ctypes.pythonapi.PyThread_tss_get
+    get.restype, get.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+    return get(_key())  # type: ignore[no-any-return]
+
+
+@functools.cache  # which keeps the machine code alive
+@global_compiler_lock
+def install() -> MachineCode:
+    """Put our functions in the place of Numba's, for all code that is linked from now on."""
+    numba.get_num_threads()  # Numba adds its own when it starts its threads
+    original = {symbol: llvm.address_of_symbol(symbol) for symbol in _SYMBOLS}
+    module = cpu_target.target_context.create_module(NAME)
+    change = _emit_exchange(module)
+    _emit_thread_id(module, original["get_thread_id"])
+    counted = _emit_num_threads(module, original["get_num_threads"])
+    _emit_parallel_for(module, _emit_rows(module, change), counted, original["numba_parallel_for"])
+    _emit_gate(module)
+    code = load_module(cpu_target.target_context.codegen(), module, keep=True)
+    for symbol in (*_SYMBOLS, ENTER, LEAVE):
+        llvm.add_symbol(symbol, code.address_of(f"{NAME}_{symbol}"))
+    return code
+
+
+def _current(builder: ir.IRBuilder) -> Any:
+    return builder.call(external(builder, "PyThread_tss_get", POINTER, [POINTER]), [pointer_to(builder, _key())])
+
+
+def _emit_exchange(module: ir.Module) -> ir.Function:
+    function, builder = new_function(module, "exchange", EXCHANGE, linkage="external")
+    before = _current(builder)
+    key = pointer_to(builder, _key())
+    builder.call(external(builder, "PyThread_tss_set", I32, [POINTER, POINTER]), [key, function.args[0]])
+    builder.ret(before)
+    return function
+
+
+def _original(builder: ir.IRBuilder, address: int, kind: ir.FunctionType, *arguments: Any) -> Any:
+    return builder.call(pointer_to(builder, address, kind.as_pointer()), arguments)
+
+
+def _emit_thread_id(module: ir.Module, original: int) -> None:
+    _, builder = new_function(module, "get_thread_id", _COUNT, linkage="external")
+    region = _current(builder)
+    with builder.if_then(cgutils.is_null(builder, region)):
+        builder.ret(_original(builder, original, _COUNT))
+    builder.ret(load(builder, region, REGION, "thread", I64))
+
+
+def _emit_num_threads(module: ir.Module, original: int) -> ir.Function:
+    """Emit what says how many threads a loop is divided for: those of the pool, if Numba's setting allows as many."""
+    function, builder = new_function(module, "get_num_threads", _COUNT, linkage="external")
+    region = _current(builder)
+    with builder.if_then(cgutils.is_null(builder, region)):
+        builder.ret(_original(builder, original, _COUNT))
+    limit = load(builder, region, REGION, "limit", I64)
+    with builder.if_then(builder.icmp_signed(">", limit, i64(0))):
+        builder.ret(limit)
+    with builder.if_then(builder.icmp_signed("==", load(builder, region, REGION, "size", I64), i64(0)), likely=False):
+        store(builder, region, REGION, "size", count_threads(builder, region))
+    size = load(builder, region, REGION, "size", I64)
+    builder.ret(maximum(builder, minimum(builder, size, _original(builder, original, _COUNT)), i64(1)))
+    return function
+
+
+def _emit_parallel_for(module: ir.Module, rows: ir.Function, counted: ir.Function, original: int) -> None:
+    """Emit what runs a loop: ``(function, arguments, extents, steps, data, dimensions, arrays, threads)``.
+
+    The function is called as one of NumPy's generalised ones: with the addresses of its arrays, the first of which is
+    the schedule; the extents, the first of which is the number of rows; and the bytes from row to row of each array.
+    *data* is null, or the `MEMORY` of the loop (`prange`).
+    """
+    function, builder = new_function(module, "numba_parallel_for", PARALLEL_FOR, linkage="external")
+    body, arguments, extents, steps, data, dimensions, arrays, _ = function.args
+    nowhere = cgutils.add_global_variable(module, I64, f"{NAME}_nowhere")  # for `parallel`, whose tasks may be late
+    nowhere.linkage, nowhere.initializer = "internal", i64(0)
+    region = _current(builder)
+    with builder.if_then(cgutils.is_null(builder, region)):
+        _original(builder, original, PARALLEL_FOR, *function.args)
+        builder.ret_void()
+    with builder.if_then(cgutils.is_not_null(builder, load(builder, region, REGION, "error")), likely=False):
+        builder.ret_void()  # a loop before has failed: the call has no result
+    total = builder.load(builder.bitcast(extents, I64.as_pointer()))
+    threads = builder.call(counted, [])
+    job = new_region(builder)
+    values = {name: load(builder, region, REGION, name) for name in ("api", "ctx", "kernel", "place")}
+    values |= {"size": load(builder, region, REGION, "size", I64), "limit": threads, "busy": i64(0), "data": data}
+    values |= {"function": body, "arguments": arguments, "extents": extents, "steps": steps}
+    for name, value in {**values, "dimensions": dimensions, "arrays": arrays}.items():
+        store(builder, job, REGION, name, value)
+
+    memory = cgutils.alloca_once_value(builder, data)
+    with builder.if_then(cgutils.is_null(builder, data)):
+        builder.store(builder.bitcast(builder.alloca(MEMORY), POINTER), memory)
+        cgutils.memset(builder, builder.load(memory), i64(8 * MEMORY.count), 0)
+    memory = builder.load(memory)
+    store(builder, job, REGION, "memory", memory)
+    work = builder.mul(load(builder, memory, _MEMORY, "cost", I64), total)
+    light = builder.icmp_unsigned("<", builder.sub(work, i64(1)), i64(_WORTH))  # 0: not known
+    patient = load(builder, memory, _MEMORY, "alone", I64)
+    crowded = builder.icmp_signed(">", patient, i64(0))
+    single = builder.icmp_signed("<=", minimum(builder, threads, total), i64(1))
+    with builder.if_else(builder.or_(single, builder.or_(light, crowded))) as (in_this_thread, in_the_pool):
+        with in_this_thread:
+            store(builder, memory, _MEMORY, "alone", maximum(builder, builder.sub(patient, i64(1)), i64(0)))
+            error = builder.call(rows, [job, i64(0), total])
+            store(builder, region, REGION, "error", error)
+        with in_the_pool:
+            # With a chunk size there are more rows than threads: each thread takes one of 64 places.
+            most = builder.select(builder.icmp_signed(">", total, threads), i64(_MOST), threads)
+            helpers = builder.sub(minimum(builder, threads, most), i64(1))
+            run = pointer_to(builder, parallel.fan_out(), parallel.FAN_OUT.as_pointer())
+            before = cgutils.alloca_once_value(builder, clock(builder))
+            error = builder.call(run, [job, rows, i64(0), total, nowhere, helpers, i64(0)])
+            store(builder, region, REGION, "error", error)
+            spent = lap(builder, before)
+            slower = builder.icmp_signed(">", spent, builder.mul(work, i64(_SLOWER)))
+            known = builder.icmp_signed(">", work, i64(0))
+            with builder.if_then(builder.and_(slower, known), likely=False):
+                runs = builder.udiv(builder.mul(spent, i64(_PATIENCE)), work)
+                store(builder, memory, _MEMORY, "alone", runs)
+    builder.ret_void()
+
+
+def _remember(builder: ir.IRBuilder, memory: Any, spent: Any) -> None:
+    """Take note of what a row took. A thread that was interrupted makes it look long: a larger number counts little.
+
+    Two threads may write at the same time, and one of the numbers is lost.
+    """
+    cost = load(builder, memory, _MEMORY, "cost", I64)
+    most = builder.add(cost, builder.add(builder.lshr(cost, i64(3)), i64(1)))
+    grown = minimum(builder, spent, most)
+    store(builder, memory, _MEMORY, "cost", builder.select(builder.icmp_signed("==", cost, i64(0)), spent, grown))
+
+
+def _emit_rows(module: ir.Module, change: ir.Function) -> ir.Function:
+    """Emit ``rows(job, first, last)``: the rows first … last - 1 of a loop's schedule, in this thread."""
+    function, builder = new_function(module, "rows", parallel.RUN)
+    job, first, last = function.args
+    dimensions, arrays = (load(builder, job, REGION, name, I64) for name in ("dimensions", "arrays"))
+    source, extents_of_all, steps = (
+        builder.bitcast(load(builder, job, REGION, name), I64.as_pointer())
+        for name in ("arguments", "extents", "steps")
+    )
+    extents = builder.alloca(I64, size=builder.add(dimensions, i64(1)))
+    arguments = builder.alloca(I64, size=arrays)
+    nbytes = builder.mul(builder.add(dimensions, i64(1)), i64(8))
+    cgutils.raw_memcpy(builder, extents, extents_of_all, nbytes, 1)
+    total = builder.load(extents)
+    builder.store(i64(1), extents)  # row by row: each has its number
+    region = new_region(builder)
+    for name in ("api", "ctx", "kernel", "place", "size", "limit"):
+        store(builder, region, REGION, name, load(builder, job, REGION, name))
+    many = builder.icmp_signed(">", total, load(builder, job, REGION, "limit", I64))
+    body = load(builder, job, REGION, "function", _BODY.as_pointer())
+    data, memory = (load(builder, job, REGION, name) for name in ("data", "memory"))
+    started = cgutils.alloca_once_value(builder, clock(builder))
+    with cgutils.for_range_slice(builder, first, last, i64(1), intp=I64) as (row, _):
+        with cgutils.for_range(builder, arrays, intp=I64) as loop:
+            step = builder.mul(builder.load(builder.gep(steps, [loop.index])), row)
+            address = builder.add(builder.load(builder.gep(source, [loop.index])), step)
+            builder.store(address, builder.gep(arguments, [loop.index]))
+        store(builder, region, REGION, "thread", row)
+        with builder.if_then(many, likely=False):
+            store(builder, region, REGION, "thread", _take_place(builder, job))
+        before = builder.call(change, [region])
+        pointers = [builder.bitcast(values, POINTER) for values in (arguments, extents, steps)]
+        builder.call(body, [*pointers, data])
+        builder.call(change, [before])
+        _remember(builder, memory, lap(builder, started))
+        with builder.if_then(many, likely=False):
+            _leave_place(builder, job, load(builder, region, REGION, "thread", I64))
+        error = load(builder, region, REGION, "error")
+        with builder.if_then(cgutils.is_not_null(builder, error), likely=False):
+            builder.ret(error)
+    builder.ret(_NULL)
+    return function
+
+
+def _take_place(builder: ir.IRBuilder, job: Any) -> Any:
+    """Return a number that no other thread of the loop has now: there are as many as threads."""
+    busy = _busy(builder, job)
+    place = cgutils.alloca_once(builder, I64)
+    again, after = builder.append_basic_block("take_place"), builder.append_basic_block("placed")
+    builder.branch(again)
+    builder.position_at_end(again)
+    seen = builder.load_atomic(busy, "monotonic", 8)
+    free = builder.cttz(builder.not_(seen), ir.Constant(ir.IntType(1), 0))
+    builder.store(free, place)
+    result = builder.cmpxchg(busy, seen, builder.or_(seen, builder.shl(i64(1), free)), "acquire", "monotonic")
+    builder.cbranch(builder.extract_value(result, 1), after, again)
+    builder.position_at_end(after)
+    return builder.load(place)
+
+
+def _leave_place(builder: ir.IRBuilder, job: Any, place: Any) -> None:
+    builder.atomic_rmw("and", _busy(builder, job), builder.not_(builder.shl(i64(1), place)), "release")
+
+
+def _busy(builder: ir.IRBuilder, job: Any) -> Any:
+    return builder.bitcast(builder.gep(job, [i64(REGION["busy"])]), I64.as_pointer())
+
+
+def new_region(builder: ir.IRBuilder) -> Any:
+    """Return a region on the stack, all 0."""
+    assert REGION.nbytes is not None
+    with builder.goto_entry_block():
+        region = builder.bitcast(builder.alloca(ir.ArrayType(I64, REGION.nbytes // 8)), POINTER)
+    cgutils.memset(builder, region, i64(REGION.nbytes), 0)
+    return region
+
+
+def _emit_gate(module: ir.Module) -> None:
+    _, builder = new_function(module, ENTER, ir.FunctionType(I32, []), linkage="external")
+    builder.ret(builder.zext(gate.enter(builder), I32))
+    _, builder = new_function(module, LEAVE, ir.FunctionType(_VOID, []), linkage="external")
+    gate.leave(builder)
+    builder.ret_void()

@@ -1,0 +1,228 @@
+"""Parallel loops in XLA's threads: numbers of threads, sums, exceptions, the GIL, and plain calls beside them."""
+
+import ctypes
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numba
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from xlakernel.numba import numba_kernel
+
+
+def same(x):
+    return x
+
+
+@numba.njit(parallel=True)
+def parallel_plus(x, out):
+    for i in numba.prange(x.size):
+        out[i] = x[i] + 1
+
+
+@numba.njit(parallel=True)
+def scratch_sums(x, out):
+    """Sum with a place for each thread, as Numba's documentation shows."""
+    places = np.zeros(numba.get_num_threads())
+    for i in numba.prange(x.size):
+        places[numba.get_thread_id()] += x[i]
+    out[0] = places.sum()
+
+
+@numba.njit(parallel=True)
+def chunked_sums(x, out):
+    with numba.parallel_chunksize(7):
+        total = 0.0
+        for i in numba.prange(x.size):
+            total += x[i]
+    out[0] = total
+
+
+@numba.njit(parallel=True)
+def sum_of(x):
+    total = 0.0
+    for i in numba.prange(x.size):
+        total += x[i]
+    return total
+
+
+@numba.njit(parallel=True)
+def nested_sums(x, out):
+    total = 0.0
+    for i in numba.prange(10):
+        total += sum_of(x[i * x.size // 10 : (i + 1) * x.size // 10])
+    out[0] = total
+
+
+@numba.njit("float64(float64[::1])", parallel=True)
+def declared_sum_of(x):
+    total = 0.0
+    for i in numba.prange(x.size):
+        total += x[i]
+    return total
+
+
+@numba.njit
+def declared_sums(x, out):
+    out[0] = declared_sum_of(x.astype(np.float64))
+
+
+ONE = jax.ShapeDtypeStruct((1,), jnp.float32)
+SUMS = [scratch_sums, chunked_sums, nested_sums, declared_sums]
+
+
+@pytest.mark.parametrize("kernel", SUMS, ids=lambda kernel: kernel.__name__)
+def test_sums_in_eight_threads_at_once(kernel, in_threads):
+    run = jax.jit(numba_kernel(kernel, outs=ONE))
+
+    def work(number):
+        for i in range(60):
+            x = np.full(1000, number + i, np.float32)
+            assert run(x)[0] == 1000 * (number + i)
+
+    run(np.zeros(1000, np.float32)).block_until_ready()
+    in_threads(8, work)
+    x = np.arange(50_000, dtype=np.float32).reshape(50, 1000)
+    assert_array_equal(jax.jit(jax.vmap(run))(x)[:, 0], x.sum(1))
+
+
+def test_a_plain_call_uses_numbas_threads_before_and_after():
+    x, before, after = np.arange(1000.0, dtype=np.float32), np.zeros(1, np.float32), np.zeros(1, np.float32)
+    fresh = numba.njit(parallel=True)(scratch_sums.py_func)
+    fresh(x, before)
+    numba_kernel(fresh, outs=ONE)(x).block_until_ready()
+    numba.njit(parallel=True)(scratch_sums.py_func)(x, after)
+    assert before[0] == after[0] == x.sum()
+
+
+@numba.njit(parallel=True)
+def rounded_sums(x, out):
+    total = np.float32(0)
+    for i in numba.prange(x.size):
+        total += x[i]
+    out[0] = total
+
+
+def test_a_sum_is_the_same_whichever_threads_were_free(in_threads):
+    run = jax.jit(numba_kernel(rounded_sums, outs=ONE))
+    x = np.random.default_rng(0).normal(size=30_000).astype(np.float32)
+    expected = np.asarray(run(x))
+    mapped = np.asarray(jax.jit(jax.vmap(run))(np.stack([x] * 20)))
+    assert_array_equal(mapped, np.broadcast_to(expected, mapped.shape))
+    in_threads(4, lambda number: [assert_array_equal(run(x), expected) for _ in range(50)])
+
+
+@numba.njit
+def checked(value):
+    if value < 0:
+        raise ValueError("negative", value)
+    return value
+
+
+@numba.njit(parallel=True)
+def checked_sum_of(x):
+    total = 0.0
+    for i in numba.prange(x.size):
+        total += checked(x[i])
+    return total
+
+
+@numba.njit(parallel=True)
+def fails_in_a_loop(x, out):
+    for i in numba.prange(x.size):
+        out[i] = checked(x[i])
+
+
+@numba.njit
+def fails_in_a_loop_of_a_helper(x, out):
+    out[:] = checked_sum_of(x)
+
+
+@pytest.mark.parametrize("kernel", [fails_in_a_loop, fails_in_a_loop_of_a_helper], ids=lambda kernel: kernel.__name__)
+def test_each_call_gets_its_own_failure(kernel, in_threads):
+    """One call's exception is not another's, which runs the same kernel at the same time."""
+    run = jax.jit(numba_kernel(kernel, outs=same))
+    good = np.ones(2000, np.float32)
+    run(good).block_until_ready()
+
+    def work(number):
+        for _ in range(40):
+            if number % 2:
+                bad = good.copy()
+                bad[-number] = -number
+                with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match=rf"'negative', -{number}\.0"):
+                    run(bad).block_until_ready()
+            else:
+                run(good).block_until_ready()
+
+    in_threads(6, work)
+
+
+def test_a_parallel_loop_does_not_ask_for_the_gil():
+    run = numba_kernel(parallel_plus, outs=same)
+
+    @jax.jit
+    def program(x, matrix):
+        for _ in range(3):  # what makes XLA run the program in a thread of its own
+            matrix = matrix @ matrix / 300
+        return run(x + 0 * matrix[0, 0])
+
+    x, matrix = jnp.arange(1000.0), jnp.ones((300, 300))
+    program(x, matrix).block_until_ready()
+    sleep = ctypes.PyDLL(None).usleep  # which holds the GIL
+    for _ in range(20):  # a busy machine may have given XLA's threads no time
+        result = program(x, matrix)
+        sleep(300_000)
+        if result.is_ready():
+            return
+    pytest.fail("no program was done while another thread had the GIL")
+
+
+WORKQUEUE = """
+import jax, jax.numpy as jnp, numba, numpy as np
+from xlakernel.numba import numba_kernel
+
+@numba.njit(parallel=True)
+def plus(x, out):
+    for i in numba.prange(x.size):
+        out[i] = x[i] + 1
+
+mapped = jax.vmap(numba_kernel(plus, outs=lambda x: x))
+
+@jax.jit
+def run(many, matrix):
+    for _ in range(3):  # what makes XLA run the program in a thread of its own
+        matrix = matrix @ matrix / 300
+    return mapped(many + 0 * matrix[0, 0])
+
+x, out = np.arange(3000, dtype=np.float32), np.empty(3000, np.float32)
+many, matrix = jnp.zeros((200, 3000)), jnp.ones((300, 300))
+run(many, matrix).block_until_ready()
+plus(x, out)
+assert numba.threading_layer() == "workqueue"
+for _ in range(30):
+    result = run(many, matrix)
+    while not result.is_ready():
+        plus(x, out)
+    assert bool((result == 1).all())
+assert bool((out == x + 1).all())
+"""
+
+
+def test_plain_calls_on_workqueue_beside_programs():
+    """That layer ends the process when two threads enter it at once."""
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "NUMBA_THREADING_LAYER": "workqueue"}
+    done = subprocess.run(
+        [sys.executable, "-c", WORKQUEUE],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
