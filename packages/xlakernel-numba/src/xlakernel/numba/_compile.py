@@ -127,7 +127,7 @@ class NumbaKernel(Kernel):
             return ensure_registered(
                 target or name + self._place_mark(),
                 "cpu",
-                lambda: self._build(arguments, on_disk, name, mode),
+                lambda: self._build(arguments, on_disk, mode),
                 lambda: write_recipe(COMPILER, self.dispatcher, content=code, call=_call(arguments, mode)),
             )
 
@@ -146,9 +146,7 @@ class NumbaKernel(Kernel):
         code = self.dispatcher.py_func.__code__
         return f"{code.co_filename}:{code.co_firstlineno}"
 
-    def _build(
-        self, arguments: Sequence[Argument], content: str | None, name: str, mode: Mapping[str, bool]
-    ) -> Handler:
+    def _build(self, arguments: Sequence[Argument], content: str | None, mode: Mapping[str, bool]) -> Handler:
         signature = tuple(argument.type for argument in arguments)
         # Parallel loops, also those of helpers, are compiled for XLA's threads: in copies that only handlers call.
         parallel = SUPPORTED and _is_parallel((self.dispatcher, *references(self.dispatcher)))

@@ -155,10 +155,10 @@ def _emit_parallel_for(module: ir.Module, rows: ir.Function, counted: ir.Functio
 
     The function is called as one of NumPy's generalised ones: with the addresses of its arrays, the first of which is
     the schedule; the extents, the first of which is the number of rows; and the bytes from row to row of each array.
-    *data* is null, or the `MEMORY` of the loop (`prange`).
+    *data* is the `MEMORY` of the loop where *threads* is 0, as `prange` compiles it; else it is the function's own.
     """
     function, builder = new_function(module, "numba_parallel_for", PARALLEL_FOR, linkage="external")
-    body, arguments, extents, steps, data, dimensions, arrays, _ = function.args
+    body, arguments, extents, steps, data, dimensions, arrays, asked = function.args
     nowhere = cgutils.add_global_variable(module, I64, f"{NAME}_nowhere")  # for `parallel`, whose tasks may be late
     nowhere.linkage, nowhere.initializer = "internal", i64(0)
     region = _current(builder)
@@ -177,7 +177,7 @@ def _emit_parallel_for(module: ir.Module, rows: ir.Function, counted: ir.Functio
         store(builder, job, REGION, name, value)
 
     memory = cgutils.alloca_once_value(builder, data)
-    with builder.if_then(cgutils.is_null(builder, data)):
+    with builder.if_then(builder.icmp_signed("!=", asked, i64(0))):
         builder.store(builder.bitcast(builder.alloca(MEMORY), POINTER), memory)
         cgutils.memset(builder, builder.load(memory), i64(8 * MEMORY.count), 0)
     memory = builder.load(memory)
