@@ -203,6 +203,26 @@ def writing(statement):
     return numba_kernel(numba.njit(space["writing"]), outs=OUT)
 
 
+@numba.njit
+def without_attribute(x):
+    return x.foo()
+
+
+@numba.njit
+def calls_it(x, out):
+    out[0] = without_attribute(x)
+
+
+def test_our_line_says_what_numba_objects_to_and_where():
+    with pytest.raises(errors.CompileError) as caught:
+        numba_kernel(calls_it, outs=lambda x: x)(X)
+    line = without_attribute.py_func.__code__.co_firstlineno + 2
+    first = str(caught.value).splitlines()[0]
+    assert first.startswith("calls_it(x: ")
+    assert "Numba cannot compile the kernel: Unknown attribute 'foo' of type readonly array(float32, 1d, C)" in first
+    assert first.endswith(f"test_errors.py:{line}). Numba says:")
+
+
 # The number of arguments
 
 

@@ -19,10 +19,9 @@ def resolve(
 
     Raises:
       ArityError: if it takes another number of inputs.
-      OutputSpecError: if it takes the structs for arrays.
-      LaunchError: if it returns no extents.
+      LaunchError: if it returns no extents, or takes the structs for arrays.
     """
-    return extents(kernel, what, of_structs(kernel, what, given, inputs), most=most, returned=True)
+    return extents(kernel, what, of_structs(kernel, what, given, inputs, kind=LaunchError), most=most, returned=True)
 
 
 def extents(kernel: str, what: str, value: Any, *, most: int = 3, returned: bool = False) -> tuple[int, ...]:

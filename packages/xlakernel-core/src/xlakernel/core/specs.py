@@ -144,7 +144,13 @@ def check_has_effect(outs: Sequence[Struct], has_side_effect: bool, asked_by: st
 
 
 def of_structs(
-    asked_by: str, what: str, function: Callable[..., Any], inputs: Sequence[Struct], parameters: Sequence[str] = ()
+    asked_by: str,
+    what: str,
+    function: Callable[..., Any],
+    inputs: Sequence[Struct],
+    *,
+    parameters: Sequence[str] = (),
+    kind: type[XLAKernelError] = OutputSpecError,
 ) -> Any:
     """Call a function that a user gave in place of a value, with the inputs' structs.
 
@@ -154,10 +160,10 @@ def of_structs(
       function: the user's.
       inputs: the structs.
       parameters: the kernel's parameters, for messages.
+      kind: what to raise if it takes the structs for arrays, or fails with another AttributeError or TypeError.
 
     Raises:
       ArityError: if it takes another number of inputs.
-      OutputSpecError: if it takes the structs for arrays, or fails with another AttributeError or TypeError.
     """
     try:
         inspect.signature(function).bind(*inputs)
@@ -175,7 +181,7 @@ def of_structs(
     except (AttributeError, TypeError) as error:
         if isinstance(error, XLAKernelError):
             raise
-        raise OutputSpecError(
+        raise kind(
             f"{asked_by}: the function {what} raised {type(error).__name__}: {error}. It is called with a "
             "jax.ShapeDtypeStruct for each input, which has a shape and a dtype and no elements; jax.eval_shape(f, "
             "*inputs) says what a function of arrays would return."

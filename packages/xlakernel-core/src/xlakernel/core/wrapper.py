@@ -198,7 +198,7 @@ class _Wrapped:
         if not callable(self.outs):
             structs, tree = self.outs
             return structs, tree
-        return flatten_outs(of_structs(self.name, "outs", self.outs, inputs, self.parameters), self.name)
+        return flatten_outs(of_structs(self.name, "outs", self.outs, inputs, parameters=self.parameters), self.name)
 
     def _with_defaults(self, attributes: _Attributes, buffers: int) -> _Attributes:
         """Add the defaults of static scalars that were not given, unless arrays fill their parameters."""
