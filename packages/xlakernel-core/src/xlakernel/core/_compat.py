@@ -247,18 +247,19 @@ def align_axes(values: Sequence[Any], axes: Sequence[int | None]) -> list[Any]:
       values: arrays, or None where there is none.
       axes: the axis of each that is mapped; None: it is not.
     """
-    specs = {
-        i: tuple(jax.typeof(x).sharding.spec)
+    mapped = {
+        i: axis
         for i, (x, axis) in enumerate(zip(values, axes, strict=True))
         if x is not None and axis is not None and AxisType.Explicit in jax.typeof(x).sharding.mesh.axis_types
     }
+    specs = {i: tuple(jax.typeof(values[i]).sharding.spec) for i in mapped}
     aligned = list(values)
-    wanted = next((entry for i, spec in specs.items() if (entry := spec[axes[i]]) is not None), None)
+    wanted = next((entry for i, spec in specs.items() if (entry := spec[mapped[i]]) is not None), None)
     for i, spec in specs.items():
-        if spec[axes[i]] != wanted:
+        if spec[mapped[i]] != wanted:
             names = _names(wanted)
             entries: list[Any] = [tuple(name for name in _names(entry) if name not in names) or None for entry in spec]
-            entries[axes[i]] = wanted  # type: ignore[call-overload]  # an int where there is a spec
+            entries[mapped[i]] = wanted
             mesh = jax.typeof(values[i]).sharding.mesh
             aligned[i] = jax.sharding.reshard(values[i], NamedSharding(mesh, PartitionSpec(*entries)))
     return aligned

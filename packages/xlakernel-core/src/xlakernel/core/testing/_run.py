@@ -56,9 +56,9 @@ def check_kernel(
       grad_order: 2: also the derivative of the derivative.
 
     Returns:
-      The outcome of each check, ``"passed"``, ``"failed"`` or ``"not tried"``, printed as a table whose last line
-      counts the three. If a single call is wrong, writes too little or changes its inputs, only that is reported, and all
-      other checks are not tried; nor does a check that raises what a single call raises report it again.
+      What came of each check, ``"passed"``, ``"failed"`` or ``"not tried"``; it prints as a table whose last line
+      counts the three. If a single call is wrong, writes too little or changes its inputs, only that is reported, and
+      all other checks are not tried; nor does a check that raises what a single call raises report it again.
 
     Raises:
       KernelCheckError: if any check failed; the message lists all of them, with what to try next.

@@ -95,7 +95,8 @@ class Subject:
 def devices_of(subject: Subject) -> list[jax.Device]:
     """Return the devices of the platform that arrays are put on."""
     device = next(iter(subject.arrays()[0].devices()))
-    return jax.local_devices(backend=device.platform)
+    devices: list[jax.Device] = jax.local_devices(backend=device.platform)
+    return devices
 
 
 class NotWideError(Exception):
