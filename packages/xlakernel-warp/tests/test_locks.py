@@ -197,6 +197,37 @@ def check(factor):
 joins = [in_a_thread(lambda factor=factor: check(factor)) for factor in (1.0, 3.0)]
 [join() for join in joins]
 """,
+    "is followed by a fork while another thread compiles": """
+import os, time, warnings
+from xlakernel.warp import _inside
+
+def function(x: Floats, out: Floats):
+    launches(double, x, out)
+
+assert np.array_equal(jax_callable(function)(x)[0], 2 * x)
+held = threading.Event()
+
+def compiles():
+    with _inside.lock:
+        held.set()
+        time.sleep(1)
+
+join = in_a_thread(compiles)
+assert held.wait(60)
+warnings.simplefilter("ignore")  # JAX has threads, which a child must not need: it uses Warp alone
+child = os.fork()
+if not child:
+    given, out = wp.array(x, dtype=float), wp.zeros(64, dtype=float)
+    launches(double, given, out)
+    os._exit(0 if np.array_equal(out.numpy(), 2 * x) else 1)
+join()
+end = time.monotonic() + 60
+while not (found := os.waitpid(child, os.WNOHANG))[0] and time.monotonic() < end:
+    time.sleep(0.01)
+if not found[0]:
+    os.kill(child, 9)
+assert found == (child, 0), found
+""",
     "meets new overloads of a kernel": """
 both = threading.Barrier(4)
 

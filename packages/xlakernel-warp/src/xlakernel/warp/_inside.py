@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import threading
 import weakref
 from collections.abc import Callable, Collection, Iterator
@@ -276,6 +277,8 @@ def wrap(changing: _Wrap, running: _Wrap) -> None:
         setattr(owner, name, wrapper(getattr(owner, name)))
     for name in _OWN:
         setattr(type(runtime), name, _PerThread(name))
+    # A child process would wait for ever for a thread that it does not have.
+    os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
 
 
 @contextlib.contextmanager
@@ -296,6 +299,8 @@ class _PerThread:
         self.name = name
 
     def __get__(self, runtime: Any, kind: Any = None) -> Any:
+        if runtime is None:
+            return self
         values = getattr(_own, "values", None) or vars(runtime)
         return values[self.name]
 
