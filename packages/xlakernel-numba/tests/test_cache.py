@@ -174,7 +174,7 @@ def test_the_first_process_compiles_and_writes_files(project):
     assert values == VALUES
     assert all(compiled[name] for name in KERNEL_NAMES)
     assert "helper" in compiled["calls_helper"]
-    assert len(files) == 2 * (len(KERNEL_NAMES) - 1) + 1  # kernels and handlers, and what spreads a batch over threads
+    assert len(files) == 2 * (len(KERNEL_NAMES) - 1) + 2  # kernels and handlers; batches and loops in threads
 
 
 def test_the_second_process_compiles_nothing(project):
@@ -249,7 +249,7 @@ print(numba.threading_layer())
 def test_a_kernel_whose_helper_is_parallel_is_loaded_from_disk(tmp_path):
     """The first parallel code of the second process: https://github.com/numba/numba/issues/8578."""
     for _ in run_twice(tmp_path, THREADS):
-        assert len(list(tmp_path.rglob("*.code"))) == 2  # with its handler
+        assert len(list(tmp_path.rglob("*.code"))) == 4  # with its handler; batches and loops in threads
 
 
 RECURSION = """

@@ -137,7 +137,7 @@ def _serialized(fingerprint: str, compiled: Any) -> bytes:
     if not all(lifted.can_cache for lifted in compiled.lifted):
         raise _NotKeptError("a part of it runs in the interpreter.")
     module = llvm.parse_assembly(text)
-    environments = []
+    environments: list[tuple[str, str | None]] = []
     for value in [*module.functions, *module.global_variables]:
         name = value.name
         if value.is_declaration or value.linkage in _LOCAL or name.startswith("llvm."):
