@@ -7,6 +7,9 @@ from numba import cuda
 
 from xlakernel.cuda import cuda_callable, numba_cuda_callable, numba_cuda_kernel
 
+# Numba thinks that small launches are not worth it.
+pytestmark = pytest.mark.filterwarnings("ignore:.*Grid size")
+
 X = np.arange(3, dtype=np.float32)
 
 

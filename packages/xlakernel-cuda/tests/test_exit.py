@@ -15,10 +15,12 @@ from numba import cuda
 from xlakernel.core import debug_mode
 from xlakernel.cuda import numba_cuda_callable, numba_cuda_kernel
 
+steps = 200_000 if sys.argv[1] == "debug" else 20_000_000  # it is compiled without optimisation there
+
 @cuda.jit
 def spin(x, out):
     value = x[0]
-    for _ in range(20_000_000):
+    for _ in range(steps):
         value = np.float32(3.9) * value * (np.float32(1) - value)
     out[0] = value
 

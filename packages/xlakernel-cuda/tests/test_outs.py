@@ -9,6 +9,9 @@ from numba import cuda
 from xlakernel.core.errors import LaunchError, OutputSpecError
 from xlakernel.cuda import numba_cuda_callable, numba_cuda_kernel
 
+# Numba thinks that small launches are not worth it.
+pytestmark = pytest.mark.filterwarnings("ignore:.*Grid size")
+
 Struct = jax.ShapeDtypeStruct
 X = np.arange(3, dtype=np.float32)
 

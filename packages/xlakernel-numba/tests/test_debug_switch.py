@@ -209,12 +209,13 @@ def cached(x, out):
 
 def test_nothing_is_kept_on_disk(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("XLAKERNEL_CACHE_DIR", str(tmp_path))
     name = f"debug_switch_{os.getpid()}"
     (tmp_path / f"{name}.py").write_text(MODULE)
     kernel = __import__(name).cached
 
     def files():
-        return {path.name: path.read_bytes() for path in tmp_path.rglob("*.nb?")}
+        return {path.name: path.read_bytes() for path in tmp_path.rglob("*.code")}
 
     run, other = numba_kernel(kernel, outs=lambda x: x), jnp.arange(3)
     with debug_mode():

@@ -214,7 +214,7 @@ def test_helpers_are_compiled_once_for_all_kernels():
         def on_end(self, event):
             pass
 
-    cell = define("@numba.njit\ndef counted(v): return v + 1\nhelper = counted\n" + KERNEL)
+    cell = define("@numba.njit\ndef counted(v): return 1 + v * 1\nhelper = counted\n" + KERNEL)
     with numba.core.event.install_listener("numba:compile", Compilations()):
         for power in range(3):
             exec(KERNEL.replace("(x[0])", f"(x[0]) * 1 ** {power}"), cell)  # noqa: S102

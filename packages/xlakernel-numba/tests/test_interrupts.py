@@ -16,7 +16,7 @@ from xlakernel.numba import numba_kernel
 
 # Numba takes over its own declarations when the first kernel compiles.
 PROGRAM = """
-import _thread, sys, threading
+import _thread, signal, sys, threading
 import jax.numpy as jnp, numba
 from numba.core.typing.context import BaseContext
 from xlakernel.numba import numba_kernel
@@ -38,6 +38,7 @@ def install_and_interrupt(self, registry):
     return install(self, registry)
 
 BaseContext.install_registry = install_and_interrupt
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored in the background
 try:
     call(jnp.ones(2))
     print("finished")
@@ -45,6 +46,14 @@ except KeyboardInterrupt:
     print("interrupted")
 print(call(jnp.ones(2)).tolist())
 """
+
+
+@pytest.fixture
+def interrupts():
+    """Let Ctrl-C raise KeyboardInterrupt, which a shell may have ignored in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("number", [1, 2, 5])
@@ -56,7 +65,7 @@ def test_a_kernel_compiles_after_one_was_interrupted(number):
     assert done.stdout.splitlines() == ["interrupted", "[2.0, 2.0]"]
 
 
-def test_an_interrupt_waits_for_the_end():
+def test_an_interrupt_waits_for_the_end(interrupts):
     steps = []
 
     def step():
