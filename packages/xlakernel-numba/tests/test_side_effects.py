@@ -8,7 +8,7 @@ import pytest
 from numba import objmode
 from numpy.testing import assert_array_equal
 
-from xlakernel.core import XLACustomKernel
+from xlakernel.core import XLACustomKernel, deserialize, export
 from xlakernel.core.errors import SideEffectError
 from xlakernel.numba import numba_kernel
 
@@ -226,3 +226,16 @@ def test_kernels_beside_a_callback():
     assert_array_equal(jax.jit(program)(X), X + 3)
     jax.effects_barrier()
     assert SEEN == [0, 2]
+
+
+def test_a_program_with_side_effects_is_exported():
+    """JAX serializes only effects that equal a new one of their class."""
+
+    @numba.njit
+    def plus_one(x, out):
+        for i in range(x.size):
+            out[i] = x[i] + 1
+
+    noted = numba_kernel(plus_one, outs=same, has_side_effect=True)
+    program = deserialize(export(jax.jit(noted))(X).serialize())
+    assert_array_equal(program.call(X), X + 1)

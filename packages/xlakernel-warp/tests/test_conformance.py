@@ -258,7 +258,7 @@ def test_check_kernel_finds_nothing_wrong_with_a_kernel_that_is_right():
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-8, 8, shape).astype(np.float32) for shape in ((4, 6), (6, 8)))
     report = check_kernel(run, a, b, reference=lambda a, b: a @ b, skip={"export": NOT_EXPORTED})
-    for check in ("eager", "jit", "written", "vmap_nested", "grad_reverse", "threads", "sharding"):
+    for check in ("eager", "jit", "written", "vmap_nested", "grad_reverse", "threads", "sharding_rule"):
         assert report[check].outcome == "passed", report
 
 

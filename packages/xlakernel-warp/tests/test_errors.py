@@ -81,7 +81,7 @@ NO_KERNELS = {
     "a function": (plain, r"plain is of type function; .*warp_kernel\(warp\.kernel\(plain\), \.\.\.\)"),
     "a lambda": (lambda x: x, "<lambda> is of type function"),
     "a warp.func": (function, r"function is of type Function; .*\(warp\.func\), which kernels call: decorate it"),
-    "wrapped": (run_copy, "copy is of type function; .*wrapped already; wrap the warp.kernel function"),
+    "wrapped": (run_copy, "copy is of type KernelFunction; .*wrapped already; wrap the warp.kernel function"),
     "wrapped by jax_kernel": (jax_kernel(copy), "copy is of type JaxKernel; .*wrapped already"),
     "a partial": (functools.partial(plain, 1), "of type partial"),
     "its name": ("copy", "'copy' is of type str"),

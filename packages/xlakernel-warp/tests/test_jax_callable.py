@@ -496,8 +496,8 @@ def test_a_function_that_reads_on_the_host_is_right_and_says_so_once(platform):
         assert found[0].filename == __file__
 
 
-@pytest.mark.gpu
-def test_a_recording_that_another_thread_spoils_is_made_again():
+@pytest.mark.parametrize("platform", [pytest.param("cuda", marks=pytest.mark.gpu)], indirect=True)
+def test_a_recording_that_another_thread_spoils_is_made_again(platform):
     """As XLA may, which waits for the device in its own threads: here another thread copies on the default stream.
 
     The driver refuses that copy while the function is recorded, and ends the recording.

@@ -212,6 +212,7 @@ def test_an_alias_is_split_like_its_input():
     assert sharded_like(out, mesh, "a")
 
 
+@pytest.mark.filterwarnings("ignore::xlakernel.core.errors.GatheredOperandsWarning")
 def test_without_a_rule_a_call_gathers_its_inputs():
     mesh = mesh_of(a=4)
     for run in (warp_kernel(own_size, same), lambda x: jax_kernel(own_size)(x)[0]):
