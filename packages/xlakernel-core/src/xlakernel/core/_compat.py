@@ -32,7 +32,8 @@ class NativeCallEffect(effects.Effect):  # type: ignore[misc]  # jax._src has no
     """The effect of a kernel that was declared to have one.
 
     Attributes:
-      owner: the kernel's or operator's name, for messages. JAX exports only an effect that equals a new one of its class.
+      owner: the kernel's or operator's name, for messages. It does not count in comparisons: JAX exports only an effect
+        that equals a new one of its class.
     """
 
     owner: str = dataclasses.field(default="", compare=False)
