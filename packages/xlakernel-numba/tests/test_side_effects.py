@@ -9,7 +9,7 @@ from numba import objmode
 from numpy.testing import assert_array_equal
 
 from xlakernel.core import XLACustomKernel, deserialize, export
-from xlakernel.core.errors import SideEffectError
+from xlakernel.core.errors import GeneratorError, SideEffectError
 from xlakernel.numba import numba_kernel
 
 X = np.arange(5, dtype=np.float32)
@@ -239,3 +239,30 @@ def test_a_program_with_side_effects_is_exported():
     noted = numba_kernel(plus_one, outs=same, has_side_effect=True)
     program = deserialize(export(jax.jit(noted))(X).serialize())
     assert_array_equal(program.call(X), X + 1)
+
+
+def test_an_operator_without_the_effect_of_its_kernel_is_refused():
+    unsuitable = XLACustomKernel("test_side_effects_unsuitable")
+    unsuitable.def_numba_kernel(lambda outs: numba_kernel(observed, outs=outs[0], has_side_effect=True))
+    outs = jax.ShapeDtypeStruct(X.shape, X.dtype)
+    for call in (unsuitable, jax.jit(lambda x, **static: unsuitable(x, **static), static_argnames="outs")):
+        with pytest.raises(GeneratorError, match=r"unsuitable: .*XLACustomKernel\(.*, has_side_effect=True\)"):
+            call(X, outs=outs)
+    nested = XLACustomKernel("test_side_effects_nested")
+    nested.def_jax_kernel(lambda outs: lambda x: operator(x, outs=outs[0]))
+    with pytest.raises(GeneratorError, match="nested: its kernel test_side_effects has"):
+        jax.jit(lambda x: nested(x, outs=outs))(X)
+
+
+@pytest.mark.parametrize("method", ["sequential", "sequential_unrolled", "native"])
+def test_slices_run_in_order(method):
+    in_order = numba_kernel(observed, outs=same, has_side_effect=True, vmap_method=method)
+    assert seen_by(jax.vmap(in_order), np.arange(6, dtype=np.float32)) == [0, 1, 2, 3, 4, 5]
+
+
+@BOTH
+def test_a_program_for_several_devices_is_refused(run):
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), "a")
+    spread = jax.device_put(np.zeros(4, np.float32), jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("a")))
+    with pytest.raises(SideEffectError, match=r"observed: .*several devices.*jax\.shard_map"):
+        jax.jit(run)(spread)

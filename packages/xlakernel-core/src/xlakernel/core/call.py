@@ -8,9 +8,11 @@ another rank than it was compiled for. Here ``vmap`` adds leading dimensions tha
 from __future__ import annotations
 
 import abc
+import contextlib
+import contextvars
 import dataclasses
 import functools
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -22,7 +24,7 @@ from jax.sharding import AxisType, get_abstract_mesh
 
 from ._compat import NativeCallEffect, is_partitioned, jit_alone, require_devices, result_aval, vary_alike
 from .config import is_exporting
-from .errors import DifferentiationError, PlatformError, VmapMethodError
+from .errors import DifferentiationError, GeneratorError, PlatformError, SideEffectError, VmapMethodError
 from .gathered import watch
 from .sharding import ShardingRule, may_split, partitioned
 from .specs import Struct, has_several_devices, is_smooth
@@ -147,8 +149,34 @@ partitioned_call_p = Primitive("xlakernel_partitioned")
 require_devices(partitioned_call_p)
 
 
+# The operator without side effects whose kernel is being traced.
+_pure_operator: contextvars.ContextVar[str | None] = contextvars.ContextVar("_pure_operator", default=None)
+
+
+@contextlib.contextmanager
+def calling_from(operator: str, *, has_side_effect: bool) -> Iterator[None]:
+    """Trace the kernel of an operator, which may have a side effect only if the operator is declared to have one."""
+    token = _pure_operator.set(None if has_side_effect else operator)
+    try:
+        yield
+    finally:
+        _pure_operator.reset(token)
+
+
+def check_caller(name: str) -> None:
+    """Raise if a call with a side effect is traced as the kernel of an operator that is declared to have none."""
+    operator = _pure_operator.get()
+    if operator is not None:
+        raise GeneratorError(
+            f"{operator}: its kernel {name} has has_side_effect=True and the operator has not, so that JAX would drop, "
+            f"merge or repeat its calls. Make it with XLACustomKernel({operator!r}, has_side_effect=True)."
+        )
+
+
 def native_call(call: NativeCall, inputs: Sequence[Any]) -> list[jax.Array]:
     """Bind the primitive; see `NativeCall`."""
+    if call.has_side_effect:
+        check_caller(str(call))
     primitive = partitioned_call_p if _may_be_split(call) else native_call_p
     results: list[jax.Array] = primitive.bind(*vary_alike(inputs), call=call)
     return results
@@ -187,7 +215,13 @@ def _lower(context: Any, *operands: Any, call: NativeCall, platform: str) -> Any
             f"{platform}. Move its inputs with jax.device_put(x, jax.devices({call.kernel.platforms[0]!r})[0]), or "
             "give an XLACustomKernel one kernel for each platform."
         )
-    if call.sharding_rule is None and is_partitioned(context) and not is_exporting():
+    if is_partitioned(context) and call.has_side_effect:
+        raise SideEffectError(
+            f"{call}: has_side_effect=True in a program for several devices, where XLA does not know on which of them to "
+            "run the call. Call it inside jax.shard_map, which runs it on each device; or in a program of its own, whose "
+            "inputs are on one device (jax.device_put)."
+        )
+    if is_partitioned(context) and call.sharding_rule is None and not is_exporting():
         watch(context, operands, str(call))
     kernel = call.kernel.on(platform)
     levels = len(call.batch) if kernel.takes_batches else 0
@@ -229,7 +263,9 @@ def _batch(inputs: Sequence[Any], axes: Sequence[int | None], *, call: NativeCal
     if call.vmap_method is None:
         raise VmapMethodError(f"{call}: jax.vmap is not allowed with vmap_method=None; give one of {VMAP_METHODS}.")
     if call.vmap_method.startswith("sequential"):
-        results = _sequential(call, moved, batched, unroll=call.vmap_method.endswith("unrolled"))
+        # Calls that a loop does not put in order may run in any.
+        unroll = call.vmap_method.endswith("unrolled") and not call.has_side_effect
+        results = _sequential(call, moved, batched, unroll=unroll)
     else:
         results = _native(call, moved, batched, size)
     return results, [0] * len(results)

@@ -82,11 +82,11 @@ class VmapMethodError(XLAKernelError, ValueError):
 
 
 class SideEffectError(XLAKernelError, NotImplementedError):
-    """A kernel with ``has_side_effect`` stands where JAX would run it more often than the program says."""
+    """A kernel with ``has_side_effect`` stands where JAX or XLA cannot run it exactly as the program says."""
 
 
 class GeneratorError(XLAKernelError, RuntimeError):
-    """A kernel generator, or the kernel that it returned, raised."""
+    """A kernel generator, or the kernel that it returned, raised, or the kernel does not suit the operator."""
 
 
 class KernelCheckError(XLAKernelError, AssertionError):

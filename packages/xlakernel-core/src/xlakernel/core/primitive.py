@@ -15,6 +15,7 @@ from jax.sharding import AxisType
 
 from . import auto
 from ._compat import NativeCallEffect, jit_alone, require_devices, result_aval, vary_alike
+from .call import calling_from, check_caller
 from .config import AUTO, debug_mode, is_debugging
 from .errors import BackendNotFoundError, GeneratorError, ResultError, StaticArgumentError, XLAKernelError
 from .sharding import ShardingRule, may_split, partitioned
@@ -143,6 +144,8 @@ class OperatorPrimitive(Primitive):
             if static is not None:
                 keywords["static"] = static  # a keyword of the user's, of that name
             static = Static.of(self.name, keywords)
+        if self._effects:
+            check_caller(self.name)
         structs = tuple(Struct(out.shape, out.dtype) for out in outs)
         results = super().bind(*vary_alike(ins), outs=structs, dispatch=dispatch, static=static)  # type: ignore[no-untyped-call]
         return list(results)
@@ -184,7 +187,8 @@ def _lowering_rule(op: XLACustomKernel, platform: str) -> Callable[..., Any]:
             )
 
         def run(outs: Sequence[Struct], levels: Sequence[Mapped], *ins: Any) -> list[Any]:
-            with debug_mode(is_debugging() if dispatch.debug is None else dispatch.debug):
+            debug = is_debugging() if dispatch.debug is None else dispatch.debug
+            with debug_mode(debug), calling_from(op.name, has_side_effect=op.has_side_effect):
                 kernel: Callable[..., Any] = _Checked(op, platform, backend, list(outs)).generate(dict(static.items))
                 return list(map_levels(kernel, levels)(*ins))
 
