@@ -163,3 +163,42 @@ def test_what_a_user_declares_for_an_attribute_belongs_to_the_kernel(declare, us
         declare(numba.types.Array, name)(define(f"def declared(x): return lambda x: {factor} * x[0]\n")["declared"])
         run_kernel = numba_kernel(define(kernel)["kernel"], outs=ONE)
         assert run_kernel(ONE + 3)[0] == 3 * factor
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_parallel_helper_that_an_overload_calls_reports_what_it_raises(first):
+    """Kernels share the copy of a helper, whichever of them it is compiled for."""
+
+    @numba.njit
+    def checked(v):
+        if v < 0:
+            raise ValueError("negative")
+        return v + first
+
+    @numba.njit(parallel=True)
+    def helper(x, out):
+        for i in numba.prange(x.size):
+            out[i] = checked(x[i])
+
+    def named(x, out): ...
+
+    @overload(named)
+    def _named(x, out):
+        return lambda x, out: helper(x, out)
+
+    @numba.njit
+    def by_overload(x, out):
+        named(x, out)
+
+    @numba.njit
+    def by_itself(x, out):
+        helper(x, out)
+
+    x = np.arange(1000, dtype=np.float32)
+    kernels = [by_overload, by_itself]
+    for kernel in (kernels[first], kernels[1 - first]):
+        call = numba_kernel(kernel, outs=lambda x: x)
+        np.testing.assert_array_equal(call(x), x + first)
+        with pytest.raises(Exception, match="negative"):
+            jax.block_until_ready(call(-x))
+        np.testing.assert_array_equal(call(x), x + first)

@@ -47,7 +47,7 @@ import threading
 import jax.numpy as jnp, numba, numpy as np, warp as wp
 from xlakernel.core.ffi import registry
 from xlakernel.numba import numba_kernel
-from xlakernel.warp import warp_kernel
+from xlakernel.warp import jax_callable, warp_kernel
 
 wp.set_module_options({"enable_backward": False, "use_precompiled_headers": False})
 
@@ -59,8 +59,11 @@ def double(x: wp.array(dtype=float), out: wp.array(dtype=float)):
 def triple(x, out):
     out[:] = 3 * x
 
+def launch(x: wp.array(dtype=float), out: wp.array(dtype=float)):
+    wp.launch(double, dim=x.shape, inputs=[x], outputs=[out])
+
 both, register = threading.Barrier(2), registry.jax.ffi.register_ffi_target
-of_warp, of_numba = (wrap(k, lambda x: x) for wrap, k in ((warp_kernel, double), (numba_kernel, triple)))
+of_warp, of_numba = warp_kernel(double, lambda x: x), numba_kernel(triple, lambda x: x)
 run = {f: threading.Thread(target=lambda f=f: f(jnp.ones(3)), daemon=True) for f in (of_warp, of_numba)}
 
 class Meeting:  # in place of the registry's lock: Numba's kernel waits before it for Warp's to be inside
@@ -245,7 +248,8 @@ joins = [in_a_thread(lambda dtype=d: check(dtype)) for d in (wp.float32, wp.floa
 [join() for join in joins]
 """,
 }
-PROGRAMS = {"tiles": TILES, "registry": REGISTRY} | {
+OF_FUNCTIONS = REGISTRY.replace("warp_kernel(double, lambda x: x)", "jax_callable(launch)")
+PROGRAMS = {"tiles": TILES, "registry": REGISTRY, "registry of functions": OF_FUNCTIONS} | {
     f"a function {what}": FUNCTIONS + it for what, it in BESIDE.items()
 }
 

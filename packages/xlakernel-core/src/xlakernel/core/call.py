@@ -217,9 +217,9 @@ def _lower(context: Any, *operands: Any, call: NativeCall, platform: str) -> Any
         )
     if is_partitioned(context) and call.has_side_effect:
         raise SideEffectError(
-            f"{call}: has_side_effect=True in a program for several devices, where XLA does not know on which of them to "
-            "run the call. Call it inside jax.shard_map, which runs it on each device; or in a program of its own, whose "
-            "inputs are on one device (jax.device_put)."
+            f"{call}: has_side_effect=True in a program for several devices, where XLA does not know on which of them "
+            "to run the call. Call it inside jax.shard_map, which runs it on each device; or in a program of its own, "
+            "whose inputs are on one device (jax.device_put)."
         )
     if is_partitioned(context) and call.sharding_rule is None and not is_exporting():
         watch(context, operands, str(call))

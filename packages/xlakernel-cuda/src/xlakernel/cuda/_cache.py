@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import pickle
 import sys
-import warnings
 from typing import Any
 
 from numba.cuda import dispatcher as cuda_dispatcher
@@ -20,6 +19,7 @@ from numba.cuda.core.caching import NullCache
 
 from xlakernel.core.code_files import read_code, write_code
 from xlakernel.core.errors import CacheWarning
+from xlakernel.core.warning import warn
 
 
 class KernelCache(NullCache):  # type: ignore[misc]  # Numba CUDA has no stubs
@@ -58,10 +58,6 @@ class KernelCache(NullCache):  # type: ignore[misc]  # Numba CUDA has no stubs
         try:
             stored = serialize.dumps(kernel._reduce_states())
         except Exception as error:  # noqa: BLE001  # Numba has several for what it cannot pickle: linked files, arrays
-            warnings.warn(
-                f"{self._name} is not kept on disk, as cuda.jit's cache=True asks for: {error}",
-                CacheWarning,
-                stacklevel=2,
-            )
+            warn(f"{self._name} is not kept on disk, as cuda.jit's cache=True asks for: {error}", CacheWarning)
             return
         write_code(self._fingerprints[signature], stored)

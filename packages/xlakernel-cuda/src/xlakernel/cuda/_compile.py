@@ -136,11 +136,16 @@ class NumbaCudaKernel(Kernel):
         launch = (geometry, self.form.batch_axis, self.shared_mem, self.output_init, self.aliased)
         structs = tuple((s.shape, s.dtype) for s in (*inputs, *outs))
         frozen = tuple((name, value.dtype, value.tobytes()) for name, value in sorted(static.items()))
-        key = (COMPILER.fingerprint(self.dispatcher), launch, len(inputs), structs, frozen, ordered, debug, levels)
+        key = (self._code(), launch, len(inputs), structs, frozen, ordered, debug, levels)
         if key not in known:
             described = self.launchable(inputs, outs, static, debug=debug, levels=levels)
             known[key] = register(described, once=ordered, debug=debug)
         return known[key]
+
+    def _code(self) -> str:
+        """Return the fingerprint of the present code, while no other thread compiles with other implementations."""
+        with COMPILER.lock:
+            return COMPILER.fingerprint(self.dispatcher)
 
     def launchable(
         self, inputs: Sequence[Struct], outs: Sequence[Struct], static: _Static, *, debug: bool = False, levels: int = 0
@@ -159,7 +164,7 @@ class NumbaCudaKernel(Kernel):
         init = patterns(self.name, self.output_init, outs)
         if geometry.is_empty:
             init = or_zeros(init, outs, self.aliased)
-        code = COMPILER.fingerprint(self.dispatcher)
+        code = self._code()
         content = _content(code)
         launch = KernelLaunch(
             self.name,

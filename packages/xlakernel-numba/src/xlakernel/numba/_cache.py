@@ -27,7 +27,6 @@ from numba.core.funcdesc import ExternalFunctionDescriptor
 
 from xlakernel.core.code_files import read_code, write_code
 from xlakernel.core.errors import CacheWarning
-from xlakernel.core.ffi.fingerprint import references
 from xlakernel.core.native.machine_code import compiler_facts, load_object_code
 from xlakernel.core.warning import warn
 
@@ -65,15 +64,18 @@ class _NotKeptError(Exception):
     """A kernel's code cannot be used in another process; the text says why."""
 
 
-def code_fingerprint(dispatcher: Any, content: str, signature: Sequence[types.Type]) -> str:
+def code_fingerprint(
+    dispatcher: Any, functions: Sequence[Any], content: str, signature: Sequence[types.Type]
+) -> str:
     """Return a hash of all that determines the machine code of a kernel.
 
     Args:
-      dispatcher: the kernel's.
+      dispatcher: what compiles it.
+      functions: the kernel, and all that it refers to.
       content: the fingerprint of the function, its helpers and its options.
       signature: the types of the arguments.
     """
-    places = [_place(function) for function in references(dispatcher)]
+    places = [_place(function) for function in functions]
     facts = compiler_facts(dispatcher.targetctx.codegen())
     what = (content, [str(t) for t in signature], places, facts, sys.version)
     return hashlib.sha256(repr(what).encode("utf-8", "surrogatepass")).hexdigest()

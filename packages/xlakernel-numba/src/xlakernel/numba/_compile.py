@@ -149,7 +149,8 @@ class NumbaKernel(Kernel):
     def _build(self, arguments: Sequence[Argument], content: str | None, mode: Mapping[str, bool]) -> Handler:
         signature = tuple(argument.type for argument in arguments)
         # Parallel loops, also those of helpers, are compiled for XLA's threads: in copies that only handlers call.
-        parallel = SUPPORTED and _is_parallel((self.dispatcher, *references(self.dispatcher)))
+        functions = list(references(self.dispatcher, COMPILER.declarations()))
+        parallel = SUPPORTED and _is_parallel(functions)
         own = self._own_dispatcher(debug=mode["debug"])
         with contextlib.ExitStack() as stack:
             if parallel:
@@ -157,7 +158,7 @@ class NumbaKernel(Kernel):
             if mode["debug"]:
                 stack.enter_context(explained_bounds())
                 content = None
-            compiled = self._load_or_compile(own, signature, content)
+            compiled = self._load_or_compile(own, signature, content, functions)
         handler: Handler = build_handler(
             NumbaFunction(compiled, arguments, self.name, self._location, parallel=parallel),
             arguments,
@@ -168,11 +169,13 @@ class NumbaKernel(Kernel):
         )
         return handler
 
-    def _load_or_compile(self, own: Any, signature: tuple[types.Type, ...], content: str | None) -> Any:
+    def _load_or_compile(
+        self, own: Any, signature: tuple[types.Type, ...], content: str | None, functions: Sequence[Any]
+    ) -> Any:
         """Return Numba's compile result, or what stands for it; with *content*, the fingerprint, it is kept on disk."""
         if content is None:
             return self._compile(own, signature)
-        fingerprint = code_fingerprint(self.dispatcher, content, signature)
+        fingerprint = code_fingerprint(own, functions, content, signature)
         loaded = read_kernel(fingerprint, own, signature)
         if loaded is not None:
             return loaded

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
+from numba.core.compiler_lock import global_compiler_lock
+
 from xlakernel.core.call import Target
 from xlakernel.core.ffi.registry import ensure_registered
 from xlakernel.core.gpu.launchable import Launchable
@@ -26,7 +28,9 @@ def python_target(launchable: Launchable, *, once: bool, debug: bool, target: st
     observer = _Watch(launchable.label, launchable.place, once=once) if debug else None
     name = target or launchable.name + (f" debug{' once' * once}" if debug else "")
     handler = functools.partial(build_python_handler, launchable, observer=observer, stream=0)
-    return Target(ensure_registered(name, "cpu", handler, launchable.recipe))
+    # Building takes Numba's lock, which comes before the registry's, as where Numba's kernels are registered.
+    with global_compiler_lock:
+        return Target(ensure_registered(name, "cpu", handler, launchable.recipe))
 
 
 class _Watch(Observer):
