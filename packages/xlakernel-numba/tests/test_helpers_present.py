@@ -1,9 +1,11 @@
 """A kernel's code holds the present values of all that its helpers refer to, whatever compiled these before."""
 
+import gc
 import subprocess
 import sys
 import textwrap
 import types
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -268,3 +270,14 @@ def test_a_wrapper_is_traced_anew_with_present_values():
     cell["G"] = 2
     assert call(jnp.zeros(1))[0] == 1  # the program that JAX has
     assert call(jnp.zeros(2))[0] == 2
+
+
+def test_a_kernel_keeps_nothing_alive_that_it_does_not_name():
+    class Large:
+        pass
+
+    cell = define("@numba.njit\ndef helper(v): return v + 1\n" + KERNEL, unrelated=Large())
+    assert run(cell["kernel"]) == 1
+    kept = weakref.ref(cell.pop("unrelated"))
+    gc.collect()
+    assert kept() is None

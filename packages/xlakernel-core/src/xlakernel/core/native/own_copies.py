@@ -189,12 +189,13 @@ class OwnCopies:
           function: what is to be copied.
           defines: what *function* returns implementations of; None: it is compiled itself.
         """
-        space = dict(function.__globals__)
+        names = frozenset(names_in(function.__code__))
+        # Not all of the module, which would keep its arrays alive as long as the code.
+        space = {name: value for name, value in function.__globals__.items() if name in names or name[:2] == "__"}
         cells = tuple(types.CellType() for _ in function.__closure__ or ())
         copied = types.FunctionType(function.__code__, space, function.__name__, function.__defaults__, cells or None)
         copied.__kwdefaults__ = function.__kwdefaults__
         copied.__qualname__, copied.__module__ = function.__qualname__, function.__module__
-        names = frozenset(names_in(function.__code__))
         if function.__defaults__:  # which a dispatcher reads as soon as it is made
             copied.__defaults__ = tuple(self._value(value, names) for value in function.__defaults__)
 
@@ -250,7 +251,7 @@ class OwnCopies:
         if all(copied[name] is value for name, value in present.items()):
             return module
         made = types.ModuleType(module.__name__)
-        vars(made).update({**vars(module), **copied})
+        vars(made).update(copied)
         return made
 
 
