@@ -80,7 +80,7 @@ def threads(facts: Facts) -> Finding | None:
         steps += _steps_to_a_layer(facts, answer["layers"]["omp"])
     mend = " && ".join(steps) or None
     if "layer_error" in answer:
-        text = f"Numba cannot start its threads: {answer['layer_error']} Parallel kernels fail."
+        text = f"Numba cannot start its threads: {answer['layer_error']} Parallel functions fail."
         return Finding("threads", "problem", text, mend, _THREADING_LAYERS)
     if answer["layer"] != "workqueue":
         return Finding(

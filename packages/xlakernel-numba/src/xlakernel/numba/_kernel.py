@@ -49,7 +49,7 @@ def numba_kernel(
     function: there, only what is written right beside an array is noticed.
 
     The compiled code holds the values that globals, closure cells, attributes of modules and arrays among them had when
-    the call was traced, as under ``jax.jit``. Helpers of every kind are compiled anew with those values, even where
+    the call was lowered, much as under ``jax.jit``. Helpers of every kind are compiled anew with those values, even where
     Numba has compiled them before with others, or has kept them on disk.
 
     Args:

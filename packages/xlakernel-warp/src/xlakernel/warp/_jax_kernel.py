@@ -61,7 +61,8 @@ def jax_kernel(
       launch_dims: threads along each dimension: an integer, or up to four. None: the shape of the first input, without
         the dimensions of vectors or matrices.
       output_dims: extents of all outputs, or of each in a dict by its name, with or without the dimensions of vectors
-        or matrices. None: as *launch_dims*.
+        or matrices. None: as *launch_dims*; with *enable_backward* as the first input, as Warp has it, whatever
+        the launch: elements that no thread writes are then arbitrary.
       in_out_argnames: names of inputs that are outputs as well: the kernel gets one array, which begins with the input.
         They stand before the other outputs, among the kernel's parameters and in the result.
       module_preload_mode: when Warp would load modules; nothing here depends on it.
