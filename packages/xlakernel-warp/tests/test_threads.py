@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import warp as wp
 from numpy.testing import assert_array_equal
+from warp._src import context
 
 from xlakernel.core.ffi.registry import registered_targets
 from xlakernel.warp import _alone, _inside, jax_callable, warp_kernel
@@ -200,6 +201,24 @@ def test_threads_that_each_define_kernels_of_one_module():
             assert_array_equal(run(np.ones(4, "f4")), np.full(4, factor))
 
     in_threads(3, work)
+
+
+def test_a_kernel_that_is_defined_while_another_thread_hashes_its_module(monkeypatch):
+    """Warp keeps the hashes, which lack the kernel, as those of the module with the kernel."""
+    module, made = wp.get_module(f"{__name__}.hashed"), []
+    hasher = context.ModuleHasher
+
+    def hash_beside_a_definition(*args):
+        hashes = hasher(*args)
+        if not made:
+            made.append(make_scaled(3.0, module))
+        return hashes
+
+    first = warp_kernel(make_scaled(2.0, module), same)
+    with monkeypatch.context() as patched:
+        patched.setattr(context, "ModuleHasher", hash_beside_a_definition)
+        assert_array_equal(first(np.ones(4, "f4")), np.full(4, 2))
+    assert_array_equal(warp_kernel(made[0], same)(np.ones(4, "f4")), np.full(4, 3))
 
 
 def test_a_module_that_is_loaded_again_while_its_kernels_run():

@@ -49,8 +49,8 @@ def numba_kernel(
     function: there, only what is written right beside an array is noticed.
 
     The compiled code holds the values that globals, closure cells, attributes of modules and arrays among them had when
-    the call was lowered, much as under ``jax.jit``. Helpers of every kind are compiled anew with those values, even where
-    Numba has compiled them before with others, or has kept them on disk.
+    the call was lowered, much as under ``jax.jit``. Helpers of every kind are compiled anew with those values, even
+    where Numba has compiled them before with others, or has kept them on disk.
 
     Args:
       kernel: a function decorated with ``numba.njit``, any of its options, ``parallel=True`` and ``cache=True`` among

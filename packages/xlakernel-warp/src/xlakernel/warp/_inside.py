@@ -53,9 +53,23 @@ def undisturbed(module: Any, work: Callable[[], _Result]) -> _Result:
         try:
             return work()
         except Exception:
-            if getattr(module, "hashers", None) is before:
+            if getattr(module, "hashers", None) is before and not _hashed_again(module):
                 raise
     return work()
+
+
+def _hashed_again(module: Any) -> bool:
+    """Have Warp hash a module again if the hashes lack a kernel, which a thread defined while another made them."""
+    try:
+        live = {kernel for kernel in module._get_live_kernels() if not kernel.is_generic}
+        # Warp 1.14 notes hashes in the kernels alone.
+        known = [getattr(hasher, "kernel_hashes", None) for hasher in module.hashers.values()]
+        if all(live <= set(h) if h is not None else all(kernel.hash for kernel in live) for h in known):
+            return False
+        module.mark_modified()
+    except AttributeError:  # a Warp that is not known
+        return False
+    return True
 
 
 def parameters(kernel: Any) -> list[tuple[str, Any]]:
