@@ -18,6 +18,7 @@ from xlakernel.core import XLACustomKernel, artifact, deserialize, export
 from xlakernel.core.artifact import Target, pack, unpack
 from xlakernel.core.config import is_exporting
 from xlakernel.core.errors import ArgumentError, ExportError, KernelTypeError, MissingDependencyError
+from xlakernel.core.ffi.reference import import_module, read_pickle
 from xlakernel.core.ffi.registry import Recipe, ensure_registered, recipes_of
 
 X = jax.ShapeDtypeStruct((3,), jnp.float32)
@@ -205,7 +206,7 @@ def test_an_artifact_holds_what_it_was_given():
 @pytest.fixture
 def backend(monkeypatch):
     """A backend that notes what it is asked to rebuild."""
-    module = types.ModuleType("xlakernel.of_the_export_test")
+    module = types.ModuleType("xlakernel.of_the_export_test._export")
     module.rebuilt = []
     module.prepare = lambda name, data: lambda: module.rebuilt.append((name, data))
     monkeypatch.setitem(sys.modules, module.__name__, module)
@@ -242,10 +243,74 @@ def test_a_backend_that_is_not_installed_is_named(blob, new_name):
         deserialize(with_targets(blob, kernel))
 
 
-@pytest.mark.parametrize("module", ["os", "xlakernel", "xlakernelx.y", "not.xlakernel.numba"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        *("os", "xlakernel", "xlakernelx.y", "not.xlakernel.numba", "xlakernelx.numba._export", "xlakernel.numba"),
+        *("xlakernel.command.__main__", "xlakernel.core.__main__", "xlakernel.core.testing", "xlakernel.core._export"),
+        *("xlakernel.numba._compile", "xlakernel.numba._export.more", "xlakernel..numba._export"),
+    ],
+)
 def test_a_recipe_imports_only_backends(blob, new_name, module):
     with pytest.raises(ExportError, match="not one of xlakernel's"):
         deserialize(with_targets(blob, Target(new_name(), "cpu", Recipe(module, {}))))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *({"imports": imports} for imports in (None, "os", {"os": 1}, [3], [["os"]], ["os/path"], ["a:b"])),
+        *({"kernel": kernel} for kernel in (None, "os", [], {}, {"pickle": 3}, {"pickle": "!"}, {"module": "os"})),
+        {"kernel": {"module": "os", "qualname": "path", "pickle": ""}},
+        {"function": {"pickle": "AAAA"}},
+        {"stream": {"module": ["os"], "qualname": "path"}},
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("allow", [None, (), ["os"]], ids=repr)
+def test_a_recipe_whose_references_are_malformed_is_refused(blob, backend, new_name, data, allow):
+    with pytest.raises(ExportError, match=r"which does not lead to one|not a list of names|cannot be decoded"):
+        deserialize(with_targets(blob, Target(new_name(), "cpu", Recipe(backend.__name__, data))), allow=allow)
+    assert backend.rebuilt == []
+
+
+def test_what_is_allowed_is_compared_where_it_is_used(blob, backend, new_name):
+    """A backend that reads another field than those that are checked before."""
+
+    def prepare(name, data):
+        if "module" in data["other"]:
+            return import_module("the kernel", data["other"]["module"])
+        return read_pickle("the kernel", data["other"]["pickle"])
+
+    backend.prepare = prepare
+    for other in ({"module": "this"}, {"pickle": "AAAA"}):
+        target = Target(new_name(), "cpu", Recipe(backend.__name__, {"other": other}))
+        with pytest.raises(
+            ExportError, match=r"is to (import this|unpickle the kernel .*), which allow= does not name"
+        ):
+            deserialize(with_targets(blob, target), allow=["os"])
+    assert "this" not in sys.modules
+
+
+def test_what_is_registered_needs_to_be_allowed_too(blob, backend, new_name, compile_handler):
+    name = new_name()
+    ensure_registered(name, "cpu", lambda: compile_handler(negate, PAIR, PAIR))
+    blob = with_targets(blob, Target(name, "cpu", Recipe(backend.__name__, {"imports": ["kernels.of_mine"]})))
+    with pytest.raises(ExportError, match=r"import kernels\.of_mine, which allow= does not name"):
+        deserialize(blob, allow=())
+    for allow in (None, ["kernels"], iter(["kernels"]), {"kernels.of_mine": "a mapping"}):
+        assert deserialize(blob, allow=allow).targets == (name,)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    ["", ".", "a..b", "kernels/mine", "sha256:", "sha256:" + "A" * 64, "sha256:" + "a" * 63, "a" * 64 + ":b", "a b"],
+)
+def test_what_is_allowed_is_modules_and_digests(blob, entry):
+    with pytest.raises(
+        ArgumentError, match=r'allow has .*; expected the name of a module, .* or "sha256:" and 64 digits'
+    ):
+        deserialize(blob, allow=["kernels", entry])
 
 
 def test_flatbuffers_is_asked_for(blob, monkeypatch):

@@ -3,6 +3,7 @@
 import base64
 import contextlib
 import gc
+import hashlib
 import importlib
 import itertools
 import json
@@ -248,11 +249,11 @@ def test_a_kernel_that_nobody_holds_any_more_is_exported():
         ({"kernel": {"module": "math", "qualname": "sin"}}, "math .* has a builtin_function_or_method under that"),
         ({"kernel": {"module": "jax./tmp/other", "qualname": "f"}}, "'jax./tmp/other' is not the name of a module"),
         ({"kernel": {"module": "", "qualname": "f"}}, "'' is not the name of a module"),
-        ({"kernel": {"module": 3, "qualname": "f"}}, "3 is not the name of a module"),
-        ({"kernel": {"module": "math"}}, "cannot be made from its recipe: KeyError: 'qualname'"),
-        ({"kernel": {"pickle": "not one"}}, "has a pickle that is none"),
+        ({"kernel": {"module": 3, "qualname": "f"}}, "has the kernel {'module': 3, .*}, which does not lead to one"),
+        ({"kernel": {"module": "math"}}, "has the kernel {'module': 'math'}, which does not"),
+        ({"kernel": {"pickle": "not one"}}, "has a pickle that cannot be decoded"),
         ({"kernel": {"pickle": "AAAA"}}, "cannot be made from its recipe: UnpicklingError"),
-        ({"kernel": []}, "cannot be made from its recipe"),
+        ({"kernel": []}, r"has the kernel \[\], which does not lead to one"),
         ({"checks": None}, "cannot be made from its recipe: TypeError"),
         ({"imports": ["no.such.module"]}, r"module no\.such\.module cannot be imported"),
         ({"arguments": [["input", 0, "float32", 1]]}, "has 2 parameters, the arguments"),
@@ -446,6 +447,24 @@ def test_a_pickled_kernel_is_allowed_by_its_digest():
         deserialize(blob, allow=())
     allow = re.findall("sha256:[0-9a-f]{64}", str(caught.value))
     assert deserialize(blob, allow=allow).call(jnp.ones(3)).tolist() == [11, 11, 11]
+
+
+def test_no_other_pickle_of_a_recipe_hides_the_one_that_is_opened():
+    exploded.clear()
+    harmless = pickle.dumps(())
+    fields = unpack(with_pickle(Explosive()))[0][0].recipe.data
+    blob = altered(kernel=fields["kernel"], other={"pickle": base64.b64encode(harmless).decode()})
+    with pytest.raises(ExportError, match="unpickle the kernel"):
+        deserialize(blob, allow=[f"sha256:{hashlib.sha256(harmless).hexdigest()}", __name__])
+    assert not exploded
+
+
+def test_imports_are_a_list(importable):
+    name, _, mark = importable
+    for allow in (None, [__name__]):
+        with pytest.raises(ExportError, match="not a list of names of modules"):
+            deserialize(altered(imports={name: 1}), allow=allow)
+    assert not mark.exists()
 
 
 def test_kernels_are_compared_before_any_pickle_is_opened_or_kernel_compiled(importable):

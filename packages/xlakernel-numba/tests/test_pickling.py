@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numba
 import pytest
 
+from xlakernel.core.errors import PickledKernelError
 from xlakernel.numba import numba_kernel
 
 
@@ -49,6 +50,74 @@ def test_any_other_wrapper_is_pickled_with_its_kernel():
     assert again is not scaled
     assert again(jnp.ones(2), factor=3.0).tolist() == [3, 3]
     assert pickle.loads(pickle.dumps(Namespace.inside))(jnp.ones(1)).tolist() == [2]
+
+
+FACTOR = 2.0
+
+
+@numba.njit
+def helper(x):
+    return FACTOR * x
+
+
+@numba.njit
+def scale_by_helper(x, out):
+    for i in range(x.size):
+        out[i] = helper(x[i])
+
+
+@numba.njit
+def negate(x, out):
+    for i in range(x.size):
+        out[i] = -x[i]
+
+
+by_helper = numba_kernel(scale_by_helper, outs=same)
+with_lambda = numba_kernel(scale, outs=lambda x: x)
+with_rules = numba_kernel(
+    scale_by_helper,
+    outs=lambda x: jax.eval_shape(jnp.sin, jax.ShapeDtypeStruct(x.shape, x.dtype)),
+    vjp=lambda primals, results, cotangents: (with_rules(cotangents[0]) + jnp.where(WEIGHTS > 0, 1, 2),),
+)
+WEIGHTS = jnp.ones(2)
+
+
+@pytest.mark.parametrize("name", ["scaled", "by_helper", "with_lambda", "with_rules"])
+def test_a_name_that_leads_to_the_same_kernel_is_enough(name):
+    wrapper = globals()[name]
+    helper(1.0)  # is compiled on its own
+    assert wrapper(jnp.ones(2)).tolist() == [2, 2]
+    assert pickle.loads(pickle.dumps(wrapper)) is wrapper
+
+
+@pytest.mark.parametrize("there", [None, 3, numba_kernel(negate, outs=same), numba_kernel(scale, outs=jnp.zeros_like)])
+def test_a_name_that_leads_elsewhere_is_not_followed(monkeypatch, there):
+    pickled, pickled_with_lambda = pickle.dumps(scaled), pickle.dumps(with_lambda)
+    for name in ("scaled", "with_lambda"):
+        monkeypatch.setattr(sys.modules[__name__], name, there)
+    again = pickle.loads(pickled)
+    assert again is not there
+    assert again(jnp.ones(2), factor=3.0).tolist() == [3, 3]
+    with pytest.raises(PickledKernelError, match=r"with_lambda cannot be found: .* under that name\. Bind the wrapper"):
+        pickle.loads(pickled_with_lambda)(jnp.ones(2))
+
+
+def test_a_module_that_is_gone_is_named(monkeypatch):
+    gone = type(sys)("gone_by_now")
+    monkeypatch.setitem(sys.modules, gone.__name__, gone)
+    gone.kernel = numba_kernel(scale, outs=lambda x: x)
+    gone.kernel.__module__ = gone.__name__
+    pickled = pickle.dumps(gone.kernel)
+    monkeypatch.delitem(sys.modules, gone.__name__)
+    with pytest.raises(PickledKernelError, match=r"gone_by_now\.kernel cannot be found: this process has nothing"):
+        pickle.loads(pickled)(jnp.ones(2))
+
+
+def test_a_constant_of_a_helper_is_part_of_the_kernel(monkeypatch):
+    pickled = pickle.dumps(by_helper)
+    monkeypatch.setattr(sys.modules[__name__], "FACTOR", 5.0)
+    with pytest.raises(PickledKernelError, match="let it refer to globals that are the same in each process"):
+        pickle.loads(pickled)(jnp.ones(2))
 
 
 def test_what_cannot_be_pickled_is_named():
@@ -95,6 +164,59 @@ def main():
 if __name__ == "__main__":
     main()
 """
+
+
+REBOUND = """
+import multiprocessing
+import jax.numpy as jnp, numba, numpy as np
+from xlakernel.core.errors import PickledKernelError
+from xlakernel.numba import numba_kernel
+
+@numba.njit
+def double(x, out):
+    for i in range(x.size):
+        out[i] = 2 * x[i]
+
+@numba.njit
+def triple(x, out):
+    for i in range(x.size):
+        out[i] = 3 * x[i]
+
+def same(x):
+    return x
+
+def run(kernel):
+    return np.asarray(kernel(jnp.ones(1))).tolist()
+
+kernel = numba_kernel(double, outs=same)
+with_lambda = numba_kernel(double, outs=lambda x: x)
+
+if __name__ == "__main__":
+    kernel = numba_kernel(triple, outs=same)
+    with_lambda = numba_kernel(triple, outs=lambda x: x)
+    only_here = numba_kernel(triple, outs=lambda x: x)
+    several = [numba_kernel(k, outs=same) for k in (double, triple)]
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        print(pool.apply(run, (kernel,)), *(pool.apply(run, (one,)) for one in several))
+        for wrapper in (with_lambda, only_here):
+            try:
+                print(pool.apply(run, (wrapper,)))
+            except PickledKernelError as error:
+                print(str(error).split(".")[1])
+"""
+
+
+def test_a_name_that_means_another_kernel_in_a_new_process(tmp_path):
+    (tmp_path / "program.py").write_text(REBOUND)
+    done = subprocess.run(
+        [sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[:3] == [
+        "[3.0] [2.0] [3.0]",
+        "with_lambda cannot be found: this process has another kernel under that name",
+        "only_here cannot be found: this process has nothing under that name",
+    ]
 
 
 def test_pools_of_new_processes(tmp_path):

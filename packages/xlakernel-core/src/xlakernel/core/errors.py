@@ -4,6 +4,8 @@ Each message says what was asked, what was found, what is allowed, and what to d
 builtin that its kind of mistake has in Python, so that ``except TypeError`` means what it says.
 """
 
+import pickle
+
 
 class XLAKernelError(Exception):
     """The root: catch it to catch everything that this project raises."""
@@ -139,6 +141,10 @@ class DifferentiationError(XLAKernelError, NotImplementedError):
 
 class ExportError(XLAKernelError, ValueError):
     """A program cannot be exported, or an exported one cannot be loaded, because a kernel changed or the bytes did."""
+
+
+class PickledKernelError(XLAKernelError, pickle.UnpicklingError):
+    """The name that a kernel was pickled with leads to nothing here, or to another kernel."""
 
 
 class SettingError(XLAKernelError, ValueError):

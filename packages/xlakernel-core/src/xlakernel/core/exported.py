@@ -15,8 +15,9 @@ from ._compat import vary_alike
 from .artifact import Target, pack, unpack
 from .config import exporting
 from .errors import ArgumentError, ExportError, KernelTypeError, MissingDependencyError
+from .ffi.reference import allowing
 from .ffi.registry import recipes_of, registered_targets
-from .loading import check_allowed, make, missing_here
+from .loading import check_allowed, make, on_platforms_here, read_allow
 
 
 class Exported:
@@ -202,7 +203,7 @@ def deserialize(blob: bytes | bytearray | memoryview, *, allow: Collection[str] 
 
     Loading imports modules and unpickles kernels that no module holds, and a program calls what it likes once it runs:
     load only what comes from those whom you trust. *allow* names what may be imported and unpickled; anything else is
-    refused before.
+    refused before, whether or not this process has the kernels already.
 
     Args:
       blob: the bytes.
@@ -213,17 +214,19 @@ def deserialize(blob: bytes | bytearray | memoryview, *, allow: Collection[str] 
       The program. Kernels for platforms that are not here are left out; JAX says so when it is called there.
 
     Raises:
-      ArgumentError: if *allow* is no collection of strings.
+      ArgumentError: if *allow* is no collection of names of modules and of digests.
       ExportError: if the bytes are not such a program, or are damaged or malformed, or need what is not allowed, or if
         a kernel is not what was exported, or if JAX cannot read what another version of it wrote.
       MissingDependencyError: if the package of a kernel's backend is not installed.
     """
+    allowed = read_allow(allow)
     targets, program, made_with = unpack(blob)
     _check_flatbuffers("deserialize")
-    missing = missing_here(targets)
-    check_allowed(missing, allow)
-    exported = _read(program, made_with["jax"])
-    make(missing)
+    here = on_platforms_here(targets)
+    with allowing(allowed):
+        check_allowed(here, allowed)
+        exported = _read(program, made_with["jax"])
+        make(here)
     return Exported(exported, targets)
 
 

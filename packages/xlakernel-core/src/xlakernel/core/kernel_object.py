@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import importlib
 import inspect
+import pickle
 import sys
 import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
+import numpy as np
+
+from .__about__ import __version__
+from .errors import PickledKernelError
+from .ffi.fingerprint import examine
+from .ffi.kinds import describe
+
 # Where wrappers are made; the module that asks for one is the first outside.
 _MAKERS = ("xlakernel.core", "xlakernel.numba", "xlakernel.cuda", "xlakernel.warp")
+_VERSIONED = sys.stdlib_module_names | {"jax", "jaxlib"}
+# NotImplementedError and RecursionError are RuntimeErrors.
+_NOT_PICKLED = (pickle.PicklingError, AttributeError, ImportError, RuntimeError, TypeError, ValueError)
 
 
 class KernelFunction(functools.partial):  # type: ignore[type-arg]
@@ -19,8 +33,9 @@ class KernelFunction(functools.partial):  # type: ignore[type-arg]
     It is a `functools.partial` with nothing bound: that is called as fast as a plain function, within 50 ns, and can be
     pickled, which a plain function cannot unless its own name leads to it.
 
-    A wrapper that its module has under some name is pickled as that name, as a function is. Any other one is pickled
-    with its kernel and its options, if these can be.
+    A wrapper that its module has under some name is pickled as that name, as a function is, with a digest of the
+    kernel and its options: the other process may have another kernel under the name. If it has, or if there is no name,
+    the wrapper is made again from its pickled kernel and options, if these can be pickled.
     """
 
     __name__: str
@@ -62,9 +77,15 @@ class KernelFunction(functools.partial):  # type: ignore[type-arg]
         return self if instance is None else types.MethodType(self, instance)
 
     def __reduce__(self) -> Any:
-        """Return the name that its module has for it, or what it is made of."""
-        name = self._name_in_module()
-        return name if name is not None else (_make_again, self._pieces)
+        """Return the name that its module has for it and the digest of what it is made of, or what it is made of."""
+        name, digest = self._name_in_module(), _digest(self._pieces)
+        if name is None or digest is None:
+            return _make_again, self._pieces
+        try:
+            pieces = pickle.dumps(self._pieces)
+        except _NOT_PICKLED:  # the name is enough if it leads to the same kernel
+            pieces = None
+        return _find_again, (self.__module__, name, digest, pieces)
 
     def __copy__(self) -> KernelFunction:
         """Return itself, as for a function."""
@@ -81,6 +102,82 @@ class KernelFunction(functools.partial):  # type: ignore[type-arg]
 
 def _make_again(make: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     return make(**arguments)
+
+
+def _find_again(module: str, name: str, digest: str, pieces: bytes | None) -> Any:
+    """Return what the module has under the name if it is the same kernel, or else make it again.
+
+    A kernel that is neither here is an object whose call raises. An error while unpickling ends a worker of a pool, and
+    `multiprocessing.Pool` waits for its answer for ever.
+    """
+    try:
+        found = getattr(importlib.import_module(module), name, None)
+    except ImportError:
+        found = None
+    same = isinstance(found, KernelFunction) and _digest(found._pieces) == digest
+    if same:
+        return found
+    if pieces is not None:
+        made = _make_again(*pickle.loads(pieces))
+        if _digest(made._pieces) == digest:
+            return made
+    there = "nothing" if found is None else "another kernel" if isinstance(found, KernelFunction) else f"{found!r:.80}"
+    return _Missing(
+        f"the kernel that was pickled as {module}.{name} cannot be found: this process has {there} under that name. "
+        f"Bind the wrapper once, at the top level of {module}, to a name that is bound to nothing else, and not below "
+        'if __name__ == "__main__", and let it refer to globals that are the same in each process. A wrapper whose '
+        "outs= and derivatives are functions at the top level of a module needs no name."
+    )
+
+
+class _Missing:
+    """A kernel that was not found where it was unpickled."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        """Raise the error."""
+        raise PickledKernelError(self._reason)
+
+
+def _digest(pieces: Any) -> str | None:
+    """Return the digest of what a wrapper is made of; None: it has something that cannot be compared."""
+    digest, unknown = examine(pieces, _describe, present=True)
+    return None if unknown else digest
+
+
+def _describe(value: Any) -> Any:
+    """Return what tells apart the objects that wrappers are made of, for `fingerprint`."""
+    kind = type(value)
+    if isinstance(value, KernelFunction):
+        return value._pieces
+    if value is inspect.Parameter.empty:
+        return "empty"
+    if isinstance(value, types.MappingProxyType):
+        return dict(value)
+    if isinstance(value, types.MethodType):
+        return [value.__func__, value.__self__]
+    if (name := _public_name(value)) is not None:
+        return [name, sys.version_info[:2], jax.__version__, __version__]
+    if isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer) and isinstance(value.dtype, np.dtype):
+        return np.asarray(value) if value.is_fully_addressable else None
+    if isinstance(value, jax.ShapeDtypeStruct):
+        return [value.shape, str(value.dtype), str(value.sharding)]
+    if kind.__module__.startswith("jaxlib") and isinstance(getattr(value, "__wrapped__", None), types.FunctionType):
+        return [value.__wrapped__]  # a function that jax.jit returned
+    if dataclasses.is_dataclass(kind) and kind.__module__.startswith("xlakernel."):
+        return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
+    return describe(value)
+
+
+def _public_name(value: Any) -> str | None:
+    """Return the name that leads to a function or class of Python's, of JAX's or of this package's."""
+    module, name = (str(getattr(value, part, None)) for part in ("__module__", "__qualname__"))
+    versioned = module.partition(".")[0] in _VERSIONED or module.startswith("xlakernel.core.")
+    if not (versioned and callable(value)):
+        return None
+    return f"{module}.{name}" if getattr(sys.modules.get(module), name, None) is value else None
 
 
 def _callers_module() -> str:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import dataclasses
 import functools
-import hashlib
 import importlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
 
 from .artifact import Target
 from .errors import ArgumentError, ExportError, MissingDependencyError
+from .ffi.reference import decode_pickle, digest_of, is_allowed, is_module_name
 from .ffi.registry import is_registered
 from .missing import missing_package
 
-_DIGEST = "sha256:"
+_RECIPE_MODULE = re.compile(r"xlakernel\.(?!core\.|command\.)\w+\._(\w+_)?export")
+_REFERENCES = frozenset({"kernel", "function", "arrays", "stream"})
+_DIGEST = re.compile("sha256:[0-9a-f]{64}")
 
 # XLA's name of a platform → JAX's; the others are equal.
 _JAX_PLATFORMS = {"CUDA": "cuda", "ROCM": "rocm"}
@@ -30,7 +31,7 @@ class Needs:
 
     Attributes:
       modules: the modules that are imported, besides those of xlakernel.
-      pickles: the kernels that are unpickled: name → ``"sha256:..."`` of the pickle.
+      pickles: the kernels that are unpickled: digest → name.
     """
 
     modules: frozenset[str]
@@ -38,92 +39,98 @@ class Needs:
 
     @classmethod
     def of(cls, target: Target) -> Needs:
-        """Return those of a target.
+        """Return those of a target, from the fields of its recipe that backends read.
 
         Raises:
           ExportError: if its recipe is malformed.
         """
-        modules: set[str] = set()
-        pickles: dict[str, str] = {}
+        if not _RECIPE_MODULE.fullmatch(target.recipe.module):
+            raise _malformed(
+                target,
+                f"is to be made by the module {target.recipe.module!r}, which is not one of xlakernel's modules that "
+                "make kernels",
+            )
         data = target.recipe.data
-        # Whatever the backend: references and pickles are found at the top of a recipe, and nowhere else.
-        for value in data.values():
-            if isinstance(value, Mapping) and "pickle" in value:
-                pickles[str(data.get("name"))] = _DIGEST + hashlib.sha256(_pickle(target, value["pickle"])).hexdigest()
-            elif isinstance(value, Mapping) and "module" in value:
-                modules.add(str(value["module"]))
-        imports = data.get("imports", ())
-        modules.update(map(str, imports if isinstance(imports, list) else ()))
+        imports = data.get("imports", [])
+        if not (isinstance(imports, list) and all(map(is_module_name, imports))):
+            raise _malformed(target, f"has the imports {imports!r:.200}, which is not a list of names of modules")
+        modules, pickles = set(imports), {}
+        for key in _REFERENCES & data.keys():
+            field = data[key]
+            if isinstance(field, dict) and field.keys() == {"pickle"} and key == "kernel":
+                name = f"the kernel {data.get('name')}"
+                pickles[digest_of(decode_pickle(name, field["pickle"]))] = name
+            elif isinstance(field, dict):
+                if field.keys() != {"module", "qualname"} or not all(isinstance(text, str) for text in field.values()):
+                    raise _malformed(target, f"has the {key} {field!r:.200}, which does not lead to one")
+                modules.add(field["module"])
+            elif not (key != "kernel" and (field is None or isinstance(field, str))):
+                raise _malformed(target, f"has the {key} {field!r:.200}, which does not lead to one")
         return cls(frozenset(modules), pickles)
 
 
-def check_allowed(targets: Iterable[Target], allow: Any) -> None:
-    """Raise `ExportError` unless all that the targets need is allowed.
+def _malformed(target: Target, what: str) -> ExportError:
+    return ExportError(
+        f"deserialize: {target.name!r} {what}. The program was not written by xlakernel.core.export; do not load it."
+    )
 
-    Args:
-      targets: what is to be made.
-      allow: names of modules, which stand for all below them too, and digests of pickles; None: everything.
+
+def read_allow(allow: Any) -> frozenset[str] | None:
+    """Return what a user allows: names of modules, and digests of pickles; None: everything.
 
     Raises:
       ArgumentError: if *allow* is something else.
     """
     if allow is None:
-        return
-    if isinstance(allow, (str, bytes)) or not all(isinstance(item, str) for item in _items(allow)):
+        return None
+    expected = '"sha256:" and 64 digits of 0-9a-f, as the error of a refused program lists them'
+    given = isinstance(allow, Iterable) and not isinstance(allow, (str, bytes))
+    items: list[Any] = list(allow) if given else [None]
+    if not all(isinstance(item, str) for item in items):
         raise ArgumentError(
             f"deserialize: allow is {allow!r}; expected a collection of strings, each the name of a module or "
-            f'"{_DIGEST}..." of a pickled kernel, or None for everything.'
+            f"{expected}, or None for everything."
         )
-    allowed = frozenset(allow)
+    for item in items:
+        if not (is_module_name(item) or _DIGEST.fullmatch(item)):
+            raise ArgumentError(
+                f"deserialize: allow has {item!r}; expected the name of a module, with dots for what is in a package, "
+                f"or {expected}."
+            )
+    return frozenset(items)
+
+
+def check_allowed(targets: Iterable[Target], allowed: frozenset[str] | None) -> None:
+    """Raise `ExportError` unless all that the targets need is *allowed*, which `ffi.reference.allowing` was given."""
+    if allowed is None:
+        return
     missing: dict[str, str] = {}
     for target in targets:
         needs = Needs.of(target)
-        missing |= {module: f"import {module}" for module in needs.modules if not _is_below(module, allowed)}
-        missing |= {
-            digest: f"unpickle the kernel {name} ({digest})"
-            for name, digest in needs.pickles.items()
-            if digest not in allowed
-        }
+        missing |= {module: f"import {module}" for module in needs.modules}
+        missing |= {digest: f"unpickle {name} ({digest})" for digest, name in needs.pickles.items()}
+    missing = {key: step for key, step in sorted(missing.items()) if not is_allowed(key)}
     if missing:
         raise ExportError(
-            f"deserialize: to load the program is to {', '.join(missing[key] for key in sorted(missing))}, which "
-            "allow= does not name. Nothing was imported or unpickled. If you trust that, pass "
-            f"allow={sorted({*allowed, *missing})}."
+            f"deserialize: to load the program is to {', '.join(missing.values())}, which allow= does not name. "
+            f"Nothing was imported or unpickled. If you trust that, pass allow={sorted({*allowed, *missing})}."
         )
 
 
-def _items(allow: Any) -> Iterator[Any]:
-    try:
-        yield from allow
-    except TypeError:
-        yield None
+def on_platforms_here(targets: Iterable[Target]) -> list[Target]:
+    """Return those whose platform is here."""
+    return [target for target in targets if _is_here(target.platform)]
 
 
-def _is_below(module: str, allowed: frozenset[str]) -> bool:
-    parts = module.split(".")
-    return any(".".join(parts[:count]) in allowed for count in range(1, len(parts) + 1))
-
-
-def _pickle(target: Target, text: Any) -> bytes:
-    try:
-        return base64.b64decode(text, validate=True)
-    except (TypeError, ValueError, binascii.Error) as error:
-        raise ExportError(f"deserialize: the recipe of {target.name!r} has a pickle that is none: {error}.") from error
-
-
-def missing_here(targets: Iterable[Target]) -> list[Target]:
-    """Return those that are not registered and whose platform is here."""
-    return [t for t in targets if not is_registered(t.name, t.platform) and _is_here(t.platform)]
-
-
-def make(targets: Sequence[Target]) -> None:
-    """Make targets, after all of them were compared with what was exported.
+def make(targets: Iterable[Target]) -> None:
+    """Make those targets that are not registered, after all of them were compared with what was exported.
 
     Raises:
       ExportError: if one is another one here, or its recipe is malformed.
       MissingDependencyError: if the package of its backend is not installed.
     """
-    ordered = sorted(targets, key=lambda target: bool(Needs.of(target).pickles))
+    missing = [target for target in targets if not is_registered(target.name, target.platform)]
+    ordered = sorted(missing, key=lambda target: bool(Needs.of(target).pickles))
     builders = [(target, _well_formed(target, functools.partial(_prepare, target))) for target in ordered]
     for target, build in builders:
         _well_formed(target, build)
@@ -153,18 +160,12 @@ def _is_here(platform: str) -> bool:
 
 def _prepare(target: Target) -> Callable[[], None]:
     """Compare what *target* is made of with what was exported, and return what makes it."""
-    parts = target.recipe.module.split(".")
-    if parts[0] != "xlakernel" or len(parts) < 2:
-        raise ExportError(
-            f"deserialize: {target.name!r} is to be made by the module {target.recipe.module!r}, which is not one of "
-            "xlakernel's. The program was not written by xlakernel.core.export; do not load it."
-        )
     try:
         backend = importlib.import_module(target.recipe.module)
     except ModuleNotFoundError as error:
-        package = ".".join(parts[:2])
-        if error.name != package:
+        package = target.recipe.module.split(".")[1]
+        if error.name != f"xlakernel.{package}":
             raise
-        raise missing_package(f"deserialize: {target.name!r}", parts[1]) from error
+        raise missing_package(f"deserialize: {target.name!r}", package) from error
     build: Callable[[], None] = backend.prepare(target.name, target.recipe.data)
     return build

@@ -182,7 +182,8 @@ class _Walk:
         elif isinstance(value, types.CodeType):
             yield _code_digest(value)
         elif isinstance(value, types.FunctionType) or _wraps_function(value):
-            yield from self._function(value)
+            described = self.describe(value)
+            yield from self._function(value) if described is None else self.value(described)
         elif isinstance(value, type):
             yield from self._type(value)
         elif isinstance(value, types.ModuleType):

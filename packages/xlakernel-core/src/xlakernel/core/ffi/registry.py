@@ -30,8 +30,9 @@ class Recipe:
     """How a backend makes a target again in another process, under the same name.
 
     Attributes:
-      module: the backend's module, below ``xlakernel.``; its ``prepare(name, data)`` compares what is here with what
-        was exported, and returns a function that registers the target.
+      module: the backend's module, ``xlakernel.<backend>._export`` or one whose name ends in ``_export``; a loaded
+        program imports no other. Its ``prepare(name, data)`` compares what is here with what was exported, and returns
+        a function that registers the target.
       data: what that function needs, made of what JSON has.
     """
 

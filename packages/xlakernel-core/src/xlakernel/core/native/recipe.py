@@ -15,7 +15,7 @@ from numba.core import serialize
 from ..errors import ExportError
 from ..ffi.comparison import PYTHON, check_same
 from ..ffi.fingerprint import Definition, examine, fingerprint, references, unknown_objects
-from ..ffi.reference import Reference, import_module
+from ..ffi.reference import Reference, import_module, read_pickle
 from ..ffi.registry import Recipe
 from ..ffi.source import SourceError, definition
 from .declared import Declarations, definition_of
@@ -212,7 +212,7 @@ def _unpickle(compiler: Compiler, name: str, pickled: str, python: str) -> Any:
             "kernel at the top level of a module and export again."
         )
     try:
-        parts = serialize.loads(base64.b64decode(pickled))
+        parts = serialize.loads(read_pickle(f"the kernel {name}", pickled))
     except (ImportError, AttributeError) as error:
         raise ExportError(
             f"deserialize: the kernel {name} is stored in the program and refers to what is not here: {error}. Install "
