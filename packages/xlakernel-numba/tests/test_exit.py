@@ -149,3 +149,76 @@ def test_a_child_of_multiprocessing():
     command = [sys.executable, "-c", code, "raises"]
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
+
+
+AT_EXIT = """
+import atexit
+import jax, jax.numpy as jnp, numba
+from xlakernel.numba import numba_kernel
+
+@numba.njit
+def prints(x, out):
+    print("in the kernel")
+    out[:] = x
+
+atexit.register(lambda: print(run(jnp.ones(2)).sum()))  # before the first kernel is built
+run = numba_kernel(prints, outs=lambda x: x)
+run(jnp.ones(2)).block_until_ready()
+"""
+
+
+def test_a_callback_at_exit_may_call_kernels():
+    done = subprocess.run(
+        [sys.executable, "-c", AT_EXIT], env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.stdout.split("\n") == ["in the kernel", "in the kernel", "2.0", ""], done.stderr
+
+
+FORK = """
+import atexit, os, sys, threading, time, warnings
+import jax, numba, numpy as np
+
+def end():  # runs after the gate's own callback; JAX's later ones crash in a child, with and without kernels
+    os._exit(7) if os.getpid() != parent else None
+
+parent = os.getpid()
+atexit.register(end)
+from xlakernel.numba import numba_kernel
+
+inside = threading.Event()
+
+def wait():
+    inside.set()
+    time.sleep(3)
+
+@numba.njit
+def waits(x, out):
+    with numba.objmode():
+        wait()
+    out[:] = x
+
+run = jax.jit(numba_kernel(waits, outs=lambda x: x))
+x = np.ones(2, np.float32)
+run.lower(x).compile()
+thread = threading.Thread(target=lambda: run(x).block_until_ready())
+thread.start()
+assert inside.wait(100)
+warnings.simplefilter("ignore")  # JAX's, of forks
+child = os.fork()
+if not child:
+    sys.exit()
+deadline = time.monotonic() + 60
+while not (ended := os.waitpid(child, os.WNOHANG))[0]:
+    if time.monotonic() > deadline:
+        os.kill(child, 9)
+    time.sleep(0.05)
+assert os.waitstatus_to_exitcode(ended[1]) == 7, ended
+thread.join()
+"""
+
+
+def test_a_child_that_was_forked_while_a_call_was_in_the_interpreter():
+    done = subprocess.run(
+        [sys.executable, "-c", FORK], env=ENVIRONMENT, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -4,6 +4,7 @@ import ctypes
 import os
 import subprocess
 import sys
+import time
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,10 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from xlakernel.numba import numba_kernel
+
+TWO_CORES = pytest.mark.skipif(
+    len(os.sched_getaffinity(0)) < 2 or numba.config.NUMBA_NUM_THREADS < 2, reason="the pools have one thread"
+)
 
 
 def same(x):
@@ -91,13 +96,72 @@ def test_sums_in_eight_threads_at_once(kernel, in_threads):
     assert_array_equal(jax.jit(jax.vmap(run))(x)[:, 0], x.sum(1))
 
 
+pthread_self = ctypes.CDLL(None).pthread_self
+pthread_self.restype, pthread_self.argtypes = ctypes.c_uint64, ()
+
+
+@numba.njit
+def spin(steps):
+    value = 0.5
+    for _ in range(steps):
+        value = 3.9 * value * (1 - value)  # chaotic: no compiler can shorten it
+    return value
+
+
+@numba.njit(parallel=True)
+def thread_of(steps, out):
+    for i in numba.prange(steps.size):
+        if spin(steps[i]) >= 0:
+            out[i] = np.uint32(pthread_self() >> 12)
+
+
+def threads_until(run, steps, wanted, *, count):
+    """Call *run* until *count* calls had the *wanted* number of threads, which a busy machine does not give to each."""
+    found, deadline = [], time.monotonic() + 60
+    while sum(map(wanted, found)) < count:
+        assert time.monotonic() < deadline, f"threads of {len(found)} calls: {found[:20]} ... {found[-20:]}"
+        found.append(len(set(np.asarray(run(steps)).tolist())))
+
+
+def one(threads):
+    return threads == 1
+
+
+def several(threads):
+    return threads > 1
+
+
+LIGHT, HEAVY = np.full(4, 100, np.int32), np.full(4000, 300, np.int32)  # about a microsecond, some milliseconds
+LOADS = {
+    "sizes": (LIGHT, HEAVY),
+    "values": (np.zeros(16, np.int32), np.full(16, 100_000, np.int32)),
+}
+
+
+@TWO_CORES
+@pytest.mark.parametrize("load", LOADS)
+def test_a_loop_runs_in_several_threads_whenever_it_is_heavy(load):
+    """A handler serves all sizes: light calls must not keep the heavy ones in one thread, nor the reverse."""
+    run = jax.jit(numba_kernel(thread_of, outs=lambda steps: jax.ShapeDtypeStruct(steps.shape, jnp.uint32)))
+    light, heavy = LOADS[load]
+    for _ in range(3):
+        threads_until(run, light, one, count=3)
+        threads_until(run, heavy, several, count=10)
+
+
+@TWO_CORES
 def test_a_plain_call_uses_numbas_threads_before_and_after():
-    x, before, after = np.arange(1000.0, dtype=np.float32), np.zeros(1, np.float32), np.zeros(1, np.float32)
-    fresh = numba.njit(parallel=True)(scratch_sums.py_func)
-    fresh(x, before)
-    numba_kernel(fresh, outs=ONE)(x).block_until_ready()
-    numba.njit(parallel=True)(scratch_sums.py_func)(x, after)
-    assert before[0] == after[0] == x.sum()
+    def plain(steps):
+        out = np.zeros(steps.size, np.uint32)
+        fresh(steps, out)
+        return out
+
+    fresh = numba.njit(parallel=True)(thread_of.py_func)
+    threads_until(plain, HEAVY, several, count=1)
+    numba_kernel(fresh, outs=lambda steps: jax.ShapeDtypeStruct(steps.shape, jnp.uint32))(HEAVY).block_until_ready()
+    threads_until(plain, HEAVY, several, count=1)
+    fresh = numba.njit(parallel=True)(thread_of.py_func)
+    threads_until(plain, HEAVY, several, count=1)
 
 
 @numba.njit(parallel=True)

@@ -12,6 +12,7 @@ import atexit
 import contextlib
 import ctypes
 import functools
+import os
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -81,7 +82,8 @@ def _words(builder: ir.IRBuilder, *, fixed: bool) -> tuple[Any, Any]:
 
 @functools.cache
 def _close_at_exit() -> None:
-    # What is registered last runs first: JAX has been imported.
+    # Callbacks run in reverse order: `_close` after those that are registered once this package is imported, which may
+    # call kernels, and before JAX's own, since JAX has been imported.
     atexit.register(_close)
 
 
@@ -106,3 +108,15 @@ def _wait_until_empty() -> None:
             # The kernels inside end by themselves, as those that are outside do, which JAX waits for. Leaving now
             # would let them meet an interpreter that is gone.
             continue
+
+
+def _forget_parent() -> None:
+    """Let a forked child end: it has none of the threads that are inside, or that compute the arrays of its parent."""
+    _inside.value = 0
+    atexit.unregister(_close)
+    _close_at_exit.cache_clear()  # the child may build kernels of its own
+
+
+_close_at_exit()
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_forget_parent)

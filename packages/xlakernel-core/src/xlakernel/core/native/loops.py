@@ -35,27 +35,33 @@ from .parallel import clock, count_threads, external, lap, maximum, minimum, new
 # works for, 0 outside of loops. *thread*: its number there. *error*: an ``XLA_FFI_Error`` that the caller gets.
 # *kernel* and *place*: for the text of errors. The others describe a loop as Numba does.
 _FIELDS = ("size", "limit", "api", "ctx", "thread", "error", "kernel", "place")
-_LOOP = ("function", "arguments", "extents", "steps", "data", "dimensions", "arrays", "busy", "memory")
+_LOOP = ("function", "arguments", "extents", "steps", "data", "dimensions", "arrays", "busy", "spent")
 REGION = abi.Struct("region", {name: 8 * n for n, name in enumerate((*_FIELDS, *_LOOP))}, 8 * len(_FIELDS + _LOOP))
 assert all(REGION[name] == abi.CALL_FRAME[name] for name in ("api", "ctx"))
 
 #: ``exchange(region)``: set the region of this thread; return the one before.
 EXCHANGE = ir.FunctionType(POINTER, [POINTER])
 
-# What is remembered of a loop: the nanoseconds of a row, and how many runs are to stay in one thread.
+# Measurements of a loop: the nanoseconds of one iteration (a double; a handler serves arrays of every size), and the
+# nanoseconds for which the next runs stay in one thread.
 _MEMORY = abi.Struct("memory", {"cost": 0, "alone": 8}, 16)
 MEMORY = ir.ArrayType(I64, 2)
 
 # Nanoseconds. A loop that takes less stays in one thread.
 _WORTH = 10_000
-# Where the threads of a loop made it slower by this factor, because others want the cores, the next runs stay in one
-# thread: for as long, all together, as so many times what this one took.
-_SLOWER, _PATIENCE = 2, 16
+# If threads made a loop slower by this factor, because others want the cores, the next runs stay in one thread: for so
+# many times, all together, what this run took.
+_SLOWER, _PATIENCE = 2.0, 16
+# Growth, at most, of the remembered cost after a run in several threads: an interrupted thread looks expensive.
+_GROWTH = 1.125
+# Nanoseconds. In a shorter run in one thread the iterations look expensive, too: most of it is the call.
+_SHORT = 1_000
 # Threads of a loop with more rows than threads, each of which takes a bit.
 _MOST = 64
 
 _NULL = ir.Constant(POINTER, None)
 _VOID = ir.VoidType()
+_DOUBLE = ir.DoubleType()
 _COUNT = ir.FunctionType(I64, [])
 PARALLEL_FOR = ir.FunctionType(_VOID, [POINTER] * 5 + [I64] * 3)
 _BODY = ir.FunctionType(_VOID, [POINTER] * 4)
@@ -171,27 +177,34 @@ def _emit_parallel_for(module: ir.Module, rows: ir.Function, counted: ir.Functio
     threads = builder.call(counted, [])
     job = new_region(builder)
     values = {name: load(builder, region, REGION, name) for name in ("api", "ctx", "kernel", "place")}
-    values |= {"size": load(builder, region, REGION, "size", I64), "limit": threads, "busy": i64(0), "data": data}
+    values |= {"size": load(builder, region, REGION, "size", I64), "limit": threads, "data": data}
     values |= {"function": body, "arguments": arguments, "extents": extents, "steps": steps}
     for name, value in {**values, "dimensions": dimensions, "arrays": arrays}.items():
         store(builder, job, REGION, name, value)
 
     memory = cgutils.alloca_once_value(builder, data)
-    with builder.if_then(builder.icmp_signed("!=", asked, i64(0))):
-        builder.store(builder.bitcast(builder.alloca(MEMORY), POINTER), memory)
-        cgutils.memset(builder, builder.load(memory), i64(8 * MEMORY.count), 0)
-    memory = builder.load(memory)
-    store(builder, job, REGION, "memory", memory)
-    work = builder.mul(load(builder, memory, _MEMORY, "cost", I64), total)
-    light = builder.icmp_unsigned("<", builder.sub(work, i64(1)), i64(_WORTH))  # 0: not known
-    patient = load(builder, memory, _MEMORY, "alone", I64)
-    crowded = builder.icmp_signed(">", patient, i64(0))
+    iterations = cgutils.alloca_once_value(builder, total)
+    with builder.if_else(builder.icmp_signed("==", asked, i64(0))) as (ours, numbas):
+        with ours:
+            builder.store(_count_iterations(builder, arguments, steps, total), iterations)
+        with numbas:
+            builder.store(builder.bitcast(builder.alloca(MEMORY), POINTER), memory)
+            cgutils.memset(builder, builder.load(memory), i64(8 * MEMORY.count), 0)
+    memory, iterations = builder.load(memory), builder.sitofp(builder.load(iterations), _DOUBLE)
+    work = builder.fmul(load(builder, memory, _MEMORY, "cost", _DOUBLE), iterations)
+    known = builder.fcmp_ordered(">", work, _DOUBLE(0))
+    light = builder.and_(known, builder.fcmp_ordered("<=", work, _DOUBLE(_WORTH)))
+    patience = load(builder, memory, _MEMORY, "alone", I64)
+    crowded = builder.icmp_signed(">", patience, i64(0))
     single = builder.icmp_signed("<=", minimum(builder, threads, total), i64(1))
     with builder.if_else(builder.or_(single, builder.or_(light, crowded))) as (in_this_thread, in_the_pool):
         with in_this_thread:
-            store(builder, memory, _MEMORY, "alone", maximum(builder, builder.sub(patient, i64(1)), i64(0)))
-            error = builder.call(rows, [job, i64(0), total])
-            store(builder, region, REGION, "error", error)
+            store(builder, region, REGION, "error", builder.call(rows, [job, i64(0), total]))
+            spent = load(builder, job, REGION, "spent", I64)
+            store(builder, memory, _MEMORY, "alone", maximum(builder, builder.sub(patience, spent), i64(0)))
+            tells = builder.icmp_signed(">=", spent, i64(_SHORT))
+            growth = builder.select(tells, _DOUBLE(float("inf")), _DOUBLE(1))
+            _remember(builder, memory, spent, iterations, growth)
         with in_the_pool:
             # With a chunk size there are more rows than threads: each thread takes one of 64 places.
             most = builder.select(builder.icmp_signed(">", total, threads), i64(_MOST), threads)
@@ -201,23 +214,48 @@ def _emit_parallel_for(module: ir.Module, rows: ir.Function, counted: ir.Functio
             error = builder.call(run, [job, rows, i64(0), total, nowhere, helpers, i64(0)])
             store(builder, region, REGION, "error", error)
             spent = lap(builder, before)
-            slower = builder.icmp_signed(">", spent, builder.mul(work, i64(_SLOWER)))
-            known = builder.icmp_signed(">", work, i64(0))
+            _remember(builder, memory, load(builder, job, REGION, "spent", I64), iterations, _DOUBLE(_GROWTH))
+            limit = builder.fmul(work, _DOUBLE(_SLOWER))
+            slower = builder.fcmp_ordered(">", builder.sitofp(spent, _DOUBLE), limit)
             with builder.if_then(builder.and_(slower, known), likely=False):
-                runs = builder.udiv(builder.mul(spent, i64(_PATIENCE)), work)
-                store(builder, memory, _MEMORY, "alone", runs)
+                store(builder, memory, _MEMORY, "alone", builder.mul(spent, i64(_PATIENCE)))
     builder.ret_void()
 
 
-def _remember(builder: ir.IRBuilder, memory: Any, spent: Any) -> None:
-    """Take note of what a row took. A thread that was interrupted makes it look long: a larger number counts little.
+def _count_iterations(builder: ir.IRBuilder, arguments: Any, steps: Any, total: Any) -> Any:
+    """Return the iterations of a schedule of *total* rows, at least 1.
 
-    Two threads may write at the same time, and one of the numbers is lost.
+    A row has the first index of each dimension, then the last index of each; a row without work has a last one that is
+    smaller than the first.
     """
-    cost = load(builder, memory, _MEMORY, "cost", I64)
-    most = builder.add(cost, builder.add(builder.lshr(cost, i64(3)), i64(1)))
-    grown = minimum(builder, spent, most)
-    store(builder, memory, _MEMORY, "cost", builder.select(builder.icmp_signed("==", cost, i64(0)), spent, grown))
+    schedule = builder.load(builder.bitcast(arguments, I64.as_pointer().as_pointer()))
+    dimensions = builder.udiv(builder.load(builder.bitcast(steps, I64.as_pointer())), i64(16))
+    result, position = (cgutils.alloca_once_value(builder, i64(0)) for _ in range(2))
+    with cgutils.for_range(builder, total, intp=I64):
+        product = cgutils.alloca_once(builder, I64)
+        builder.store(i64(1), product)
+        with cgutils.for_range(builder, dimensions, intp=I64) as axis:
+            start = builder.add(builder.load(position), axis.index)
+            first, last = (
+                builder.load(builder.gep(schedule, [index])) for index in (start, builder.add(start, dimensions))
+            )
+            extent = maximum(builder, builder.add(builder.sub(last, first), i64(1)), i64(0))
+            builder.store(builder.mul(builder.load(product), extent), product)
+        builder.store(builder.add(builder.load(result), builder.load(product)), result)
+        builder.store(builder.add(builder.load(position), builder.mul(dimensions, i64(2))), position)
+    return maximum(builder, builder.load(result), i64(1))
+
+
+def _remember(builder: ir.IRBuilder, memory: Any, spent: Any, iterations: Any, growth: Any) -> None:
+    """Store the cost of an iteration after a run of *spent* nanoseconds, at most *growth* times the one before.
+
+    Two calls may write at the same time, and one of the numbers is lost.
+    """
+    before = load(builder, memory, _MEMORY, "cost", _DOUBLE)
+    cost = builder.fdiv(builder.sitofp(spent, _DOUBLE), iterations)
+    most = builder.fmul(before, growth)
+    too_much = builder.and_(builder.fcmp_ordered(">", cost, most), builder.fcmp_ordered(">", before, _DOUBLE(0)))
+    store(builder, memory, _MEMORY, "cost", builder.select(too_much, most, cost))
 
 
 def _emit_rows(module: ir.Module, change: ir.Function) -> ir.Function:
@@ -240,8 +278,12 @@ def _emit_rows(module: ir.Module, change: ir.Function) -> ir.Function:
         store(builder, region, REGION, name, load(builder, job, REGION, name))
     many = builder.icmp_signed(">", total, load(builder, job, REGION, "limit", I64))
     body = load(builder, job, REGION, "function", _BODY.as_pointer())
-    data, memory = (load(builder, job, REGION, name) for name in ("data", "memory"))
+    data = load(builder, job, REGION, "data")
     started = cgutils.alloca_once_value(builder, clock(builder))
+
+    def add_time() -> None:
+        builder.atomic_rmw("add", _number(builder, job, "spent"), lap(builder, started), "monotonic")
+
     with cgutils.for_range_slice(builder, first, last, i64(1), intp=I64) as (row, _):
         with cgutils.for_range(builder, arrays, intp=I64) as loop:
             step = builder.mul(builder.load(builder.gep(steps, [loop.index])), row)
@@ -254,19 +296,20 @@ def _emit_rows(module: ir.Module, change: ir.Function) -> ir.Function:
         pointers = [builder.bitcast(values, POINTER) for values in (arguments, extents, steps)]
         builder.call(body, [*pointers, data])
         builder.call(change, [before])
-        _remember(builder, memory, lap(builder, started))
         with builder.if_then(many, likely=False):
             _leave_place(builder, job, load(builder, region, REGION, "thread", I64))
         error = load(builder, region, REGION, "error")
         with builder.if_then(cgutils.is_not_null(builder, error), likely=False):
+            add_time()
             builder.ret(error)
+    add_time()
     builder.ret(_NULL)
     return function
 
 
 def _take_place(builder: ir.IRBuilder, job: Any) -> Any:
     """Return a number that no other thread of the loop has now: there are as many as threads."""
-    busy = _busy(builder, job)
+    busy = _number(builder, job, "busy")
     place = cgutils.alloca_once(builder, I64)
     again, after = builder.append_basic_block("take_place"), builder.append_basic_block("placed")
     builder.branch(again)
@@ -281,11 +324,12 @@ def _take_place(builder: ir.IRBuilder, job: Any) -> Any:
 
 
 def _leave_place(builder: ir.IRBuilder, job: Any, place: Any) -> None:
-    builder.atomic_rmw("and", _busy(builder, job), builder.not_(builder.shl(i64(1), place)), "release")
+    builder.atomic_rmw("and", _number(builder, job, "busy"), builder.not_(builder.shl(i64(1), place)), "release")
 
 
-def _busy(builder: ir.IRBuilder, job: Any) -> Any:
-    return builder.bitcast(builder.gep(job, [i64(REGION["busy"])]), I64.as_pointer())
+def _number(builder: ir.IRBuilder, job: Any, name: str) -> Any:
+    """Return the address of a number in the job, for atomic operations."""
+    return builder.bitcast(builder.gep(job, [i64(REGION[name])]), I64.as_pointer())
 
 
 def new_region(builder: ir.IRBuilder) -> Any:

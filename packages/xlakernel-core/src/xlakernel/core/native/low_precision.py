@@ -2,8 +2,8 @@
 
 Numba has no bfloat16 on the CPU, and its float16 has no arithmetic there. These two types promote to float32 as soon
 as a kernel computes with them, and round to nearest even when they are stored, once: also from float64 and from
-integers that float32 does not hold. The usual functions of one or two
-numbers compute in float32 too; functions of whole arrays do not take these types.
+integers that float32 does not hold. The usual functions of one or two numbers compute in float32 too; functions of
+whole arrays do not take these types.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ drops exceptions (numba/numba issue 2811). Both are replaced while a kernel of o
 straight to the loop's threads (`loops`), and the second one reports to `_record`, which gives the exception to the call
 that the thread works for. It is for the dispatchers that only our handlers call (`own_copies`).
 
-The functions behind this are known to LLVM under symbols, and code on disk refers to them: such code must not get into
-Numba's own cache files, where a process without this module would load it and crash.
+LLVM finds the functions behind this by symbols, and the code that is kept on disk refers to them: `loops.install` must
+have run, and this module have been imported, before such code is read.
 """
 
 from __future__ import annotations
