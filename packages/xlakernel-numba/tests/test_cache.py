@@ -276,3 +276,83 @@ def test_a_kernel_whose_helper_calls_itself_is_not_kept(tmp_path):
     for done in run_twice(tmp_path, RECURSION):
         assert done.stdout == "[0, 1, 1, 2, 3, 5, 8]\n"
         assert "calls_recursive is not kept on disk" in done.stderr
+
+
+LOW_LEVEL = """
+import jax, jax.numpy as jnp
+import numba
+from numba import types
+from numba.core.typing.templates import AbstractTemplate, infer_global, signature
+from numba.extending import lower_builtin, type_callable
+from xlakernel.core import export
+from xlakernel.core.errors import ExportError
+from xlakernel.numba import numba_kernel
+
+def typed(x): pass
+
+def inferred(x): pass
+
+@type_callable(typed)
+def type_of(context):
+    return lambda x: x
+
+@infer_global(inferred)
+class Inferred(AbstractTemplate):
+    def generic(self, args, kws):
+        return signature(args[0], args[0])
+
+@lower_builtin(typed, types.Float)
+@lower_builtin(inferred, types.Float)
+def lower(context, builder, sig, args):
+    return builder.fmul(args[0], context.get_constant(types.float32, 2))
+
+@numba.njit(cache=True)
+def kernel_1(x, out):
+    out[0] = typed(x[0])
+
+@numba.njit(cache=True)
+def kernel_2(x, out):
+    out[0] = inferred(x[0])
+
+x = jnp.ones(1)
+for kernel in (kernel_1, kernel_2):
+    call = numba_kernel(kernel, outs=x)
+    assert call(x)[0] == 2
+    try:
+        export(jax.jit(call))(x)
+    except ExportError as error:
+        assert "cannot be compared" in str(error), error
+    else:
+        raise AssertionError("exported")
+"""
+
+
+def test_what_is_lowered_by_hand_is_neither_kept_nor_exported(tmp_path):
+    for _ in run_twice(tmp_path, LOW_LEVEL):
+        assert not [file.name for file in tmp_path.rglob("*.code") if "kernel_" in file.name]
+        assert len(list(tmp_path.rglob("*.code"))) <= 2
+
+
+OPERATOR = """
+import operator, jax.numpy as jnp, numba
+from xlakernel.numba import numba_kernel
+
+GAIN = {gain}
+
+@numba.extending.overload(operator.matmul)
+def times(a, b):
+    if isinstance(a, numba.types.Float):
+        return lambda a, b: GAIN * a
+
+@numba.njit(cache=True)
+def kernel(x, out):
+    out[0] = x[0] @ 1
+
+assert numba_kernel(kernel, outs=jnp.ones(1))(jnp.ones(1))[0] == {gain}
+"""
+
+
+def test_an_operator_that_is_declared_anew_is_compiled_again(tmp_path):
+    for gain in (2, 3):
+        for _ in run_twice(tmp_path, OPERATOR.format(gain=gain)):
+            pass

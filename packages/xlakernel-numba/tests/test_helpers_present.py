@@ -197,6 +197,69 @@ def test_what_is_declared_for_a_librarys_function():
     assert run(cell["kernel"]) == 2
 
 
+# What no name in the bytecode shows: an operator or builtin that is declared for tuples of three strings, which Numba
+# does not know, and how a kernel uses it.
+UNNAMED = {
+    "matmul": ("operator.matmul", "a, b", "('k', 'l', 'm') @ 1"),
+    "neg": ("operator.neg", "a", "-('k', 'l', 'm')"),
+    "lshift": ("operator.lshift", "a, b", "('k', 'l', 'm') << 1"),
+    "abs": ("abs", "a", "abs(('k', 'l', 'm'))"),
+    "in a function of the kernel": ("operator.rshift", "a, b", "shift(('k', 'l', 'm'))"),
+}
+
+
+@pytest.mark.parametrize("name", UNNAMED)
+def test_what_is_declared_for_an_operator(name):
+    declared, parameters, use = UNNAMED[name]
+    cell = define(
+        "import operator\n"
+        f"@overload({declared})\n"
+        f"def declare({parameters}):\n"
+        "    if a == numba.types.UniTuple(numba.types.unicode_type, 3) or isinstance(a, numba.types.Tuple):\n"
+        f"        return lambda {parameters}: G\n"
+        "@numba.njit\n"
+        "def shift(a): return a >> 1\n"
+        f"@numba.njit\ndef kernel(x, out): out[0] = x[0] + ({use})\n",
+        G=1,
+    )
+    before = numba_kernel(cell["kernel"], outs=ONE)
+    assert before(ONE)[0] == 1
+    cell["G"] = 2
+    assert run(cell["kernel"]) == 2
+
+
+def module_of(**values):
+    module = types.ModuleType("constants")
+    vars(module).update(values)
+    return module
+
+
+MODULE_USES = {
+    "getattr": "@numba.njit\ndef kernel(x, out): out[0] = x[0] + getattr(M, 'VALUE')\n",
+    "getattr of a global": "NAME = 'VALUE'\n@numba.njit\ndef kernel(x, out): out[0] = x[0] + getattr(M, NAME)\n",
+    "argument": "@numba.njit\ndef helper(m, v): return v + m.VALUE\n"
+    "@numba.njit\ndef kernel(x, out): out[0] = helper(M, x[0])\n",
+    "argument twice": "@numba.njit\ndef inner(m, v): return v + m.VALUE\n"
+    "@numba.njit\ndef helper(m, v): return inner(m, v)\n"
+    "@numba.njit\ndef kernel(x, out): out[0] = helper(M, x[0])\n",
+    "helper": "@numba.njit\ndef inner(v): return v + M.VALUE\nM.inner = inner\n"
+    "@numba.njit\ndef helper(m, v): return m.inner(v)\n"
+    "@numba.njit\ndef kernel(x, out): out[0] = helper(M, x[0])\n",
+}
+
+
+@pytest.mark.parametrize("name", MODULE_USES)
+def test_a_module_whose_attribute_no_name_beside_it_shows(name):
+    cell = define(MODULE_USES[name], M=module_of(VALUE=1))
+    assert run(cell["kernel"]) == 1
+    cell["M"].VALUE = 2
+    assert run(cell["kernel"]) == 2
+    cell["M"].VALUE = 1
+    before = len(registered_targets())
+    assert run(cell["kernel"]) == 1
+    assert len(registered_targets()) == before
+
+
 def test_options_of_a_declaration_count():
     def make(**options):
         return define(f"@register_jitable(**{options!r})\ndef helper(v): return v + 1\n" + KERNEL)["kernel"]

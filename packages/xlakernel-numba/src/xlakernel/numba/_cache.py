@@ -64,9 +64,7 @@ class _NotKeptError(Exception):
     """A kernel's code cannot be used in another process; the text says why."""
 
 
-def code_fingerprint(
-    dispatcher: Any, functions: Sequence[Any], content: str, signature: Sequence[types.Type]
-) -> str:
+def code_fingerprint(dispatcher: Any, functions: Sequence[Any], content: str, signature: Sequence[types.Type]) -> str:
     """Return a hash of all that determines the machine code of a kernel.
 
     Args:

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from .literals import base_items, literal_writer
+from .names import attributes_in, names_in
 
 # Modules whose content is known by their distribution's version: what comes out of them is hashed by name. The
 # wrappers put the versions of the compilers into their options.
@@ -41,7 +42,7 @@ _unknown: dict[int, tuple[str, Any]] = {}
 # The digest of a helper before it was compiled for the first time.
 _first_seen: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
-Implementations = Callable[[types.FunctionType | str], Iterable[Any]]
+Implementations = Callable[[types.FunctionType | str | None], Iterable[Any]]
 Definition = Callable[[types.FunctionType], bytes]
 Describe = Callable[[Any], Any]
 
@@ -61,7 +62,7 @@ def fingerprint(
       function: a Python function, or a compiler's wrapper of one (an object with ``py_func``), about to be compiled.
       options: what else determines the machine code.
       implementations: returns the functions that the compiler takes in place of a plain one (``numba.overload``), or
-        for an attribute of this name (``numba.extending.overload_method``, ``overload_attribute``).
+        for an attribute of this name (``numba.extending.overload_method``), or, for None, operators and builtins.
       definition: what to hash of each function in place of its bytecode, such as `source.definition`, for a
         fingerprint that different versions of Python agree on.
       describe: returns what to hash of an object that the walk does not understand, a kernel of some library, say; or
@@ -90,7 +91,7 @@ def examine(
 
 
 def _digest_of(walk: _Walk, function: Any, options: Mapping[str, Any] | None) -> str:
-    return _digest(itertools.chain(walk.value(dict(sorted((options or {}).items()))), walk.value(function)))
+    return _digest(itertools.chain(walk.value(dict(sorted((options or {}).items()))), walk.content(function)))
 
 
 def _digest(parts: Iterable[bytes]) -> str:
@@ -113,10 +114,7 @@ def unknown_objects(
     They are objects of kinds that the walk does not understand and, unless *present*, compiled helpers that may hold
     other values than they refer to now.
     """
-    walk = _Walk(implementations, present=present, describe=describe)
-    for _ in walk.value(function):
-        pass
-    return walk.unknown
+    return _walked(function, implementations, describe, present=present).unknown
 
 
 def same_code(one: types.CodeType, other: types.CodeType) -> bool:
@@ -126,10 +124,21 @@ def same_code(one: types.CodeType, other: types.CodeType) -> bool:
 
 def references(function: Any, implementations: Implementations = lambda _: ()) -> Iterator[Any]:
     """Yield *function* and every function that it refers to, directly or not, each once."""
-    walk = _Walk(implementations, present=True)
-    for _ in walk.value(function):
+    yield from _walked(function, implementations).functions
+
+
+def names_reached(function: Any, implementations: Implementations = lambda _: ()) -> frozenset[str]:
+    """Return every name that may be that of an attribute in *function*, or in a function that it refers to."""
+    return frozenset(_walked(function, implementations).names)
+
+
+def _walked(
+    function: Any, implementations: Implementations, describe: Describe = lambda _: None, *, present: bool = True
+) -> _Walk:
+    walk = _Walk(implementations, present=present, describe=describe)
+    for _ in walk.content(function):
         pass
-    yield from walk.functions
+    return walk
 
 
 class _Walk:
@@ -149,7 +158,15 @@ class _Walk:
         self.describe = describe
         self.functions: list[Any] = []
         self.unknown: list[Any] = []
+        self.names: set[str] = set()
+        self._modules: dict[int, types.ModuleType] = {}
         self._expanded: list[Any] = []
+
+    def content(self, value: Any) -> Iterator[bytes]:
+        """What is compiled for *value*; `value` leaves out what its functions find together, by names."""
+        yield from self.value(value)
+        yield from self._implementations(None)
+        yield from self._attributes()
 
     def value(self, value: Any) -> Iterator[bytes]:
         kind: Any = type(value)
@@ -161,6 +178,8 @@ class _Walk:
             yield f"{value.dtype!r}{value.shape}{_layout(value)}".encode()
             yield np.ascontiguousarray(value).tobytes()
         elif literal := literal_writer(kind):
+            if isinstance(value, str):  # `getattr(module, NAME)`
+                self.names.add(value)
             yield literal(value)
         elif isinstance(value, slice):
             yield from self.value((value.start, value.stop, value.step))
@@ -188,6 +207,7 @@ class _Walk:
             yield from self._type(value)
         elif isinstance(value, types.ModuleType):
             yield _name(value).encode()
+            self._modules.setdefault(id(value), value)
         elif _is_versioned(value):
             yield _name(value).encode()
             yield from self._implementations(value)
@@ -215,28 +235,24 @@ class _Walk:
             yield _name(function).encode()
             yield from self._implementations(function)
         else:
-            if self.definition is None:
-                yield _code_digest(function.__code__)
-            else:
-                yield self.definition(function)
+            yield self.definition(function) if self.definition else _code_digest(function.__code__)
             yield from self.value((function.__defaults__, function.__kwdefaults__))
             yield from self._free(function)
-            # Which names are attributes of what the bytecode does not say, as in `_attributes`.
-            yield from self.value([f for name in names_in(function.__code__) for f in self.implementations(name)])
             yield from self._implementations(value)
 
     def _implementations(self, value: Any) -> Iterator[bytes]:
         """What the compiler takes in place of *value*, once."""
         if not any(known is value for known in self._expanded):
             self._expanded.append(value)
-            yield from self.value(list(self.implementations(value)))
+            if found := list(self.implementations(value)):
+                yield from self.value(found)
 
     def _compiled_before(self, helper: Any) -> Iterator[bytes]:
         """Tell a helper apart whose code may be older than what it refers to now.
 
         It is used as it was compiled first, with the values of that time.
         """
-        now = _digest(_Walk(self.implementations, present=True, describe=self.describe).value(helper))
+        now = _digest(_Walk(self.implementations, present=True, describe=self.describe).content(helper))
         if helper not in _first_seen and not helper.overloads:
             _first_seen[helper] = now
         if _first_seen.get(helper) != now and _refers_to_values(_python_function(helper)):
@@ -258,34 +274,43 @@ class _Walk:
         yield from self.value((getattr(builder, "targetoptions", None), getattr(builder, "writable_args", None)))
 
     def _free(self, function: types.FunctionType) -> Iterator[bytes]:
-        """What the function takes from outside: its closure, its globals, and attributes of modules among them."""
-        names = names_in(function.__code__)
+        """What the function takes from outside: its closure and its globals."""
+        self.names |= attributes_in(function.__code__)
         for cell in function.__closure__ or ():
             try:
                 content = cell.cell_contents
             except ValueError:  # not bound yet
                 content = None
             yield from self.value(content)
-            yield from self._attributes(content, names, set())
-        for name in names:
+        for name in names_in(function.__code__):
             if name in function.__globals__:
                 yield name.encode()
                 yield from self.value(function.__globals__[name])
-                yield from self._attributes(function.__globals__[name], names, set())
 
-    def _attributes(self, value: Any, names: tuple[str, ...], seen: set[int]) -> Iterator[bytes]:
-        # `constants.TAU` in a kernel is frozen like a global. Which names are attributes of which module the
-        # bytecode does not say, so each name that the module has counts: at worst a hash changes needlessly.
-        if isinstance(value, types.ModuleType) and id(value) not in seen:
-            seen.add(id(value))  # modules may import each other
-            for name in names:
-                if name in vars(value) and _is_versioned(value):
-                    yield from self._implementations(vars(value)[name])
-                    yield from self._attributes(vars(value)[name], names, seen)
-                elif name in vars(value):
-                    yield name.encode()
-                    yield from self.value(vars(value)[name])
-                    yield from self._attributes(vars(value)[name], names, seen)
+    def _attributes(self) -> Iterator[bytes]:
+        # `constants.TAU` in a kernel is frozen like a global. Which names are attributes of which module the bytecode
+        # does not say, and a helper may get the module as an argument. So each name in any function counts for each
+        # module that has it, and for each declared attribute: at worst a hash changes needlessly.
+        done: set[tuple[str, int]] = set()
+        while new := [
+            (n, m) for m in (None, *self._modules.values()) for n in sorted(self.names) if (n, id(m)) not in done
+        ]:
+            for name, module in new:
+                done.add((name, id(module)))
+                if module is None:
+                    yield from self._implementations(name)
+                elif name in vars(module):
+                    yield from self._attribute(module, name)
+
+    def _attribute(self, module: types.ModuleType, name: str) -> Iterator[bytes]:
+        value = vars(module)[name]
+        if not _is_versioned(module):
+            yield name.encode()
+            yield from self.value(value)
+        elif isinstance(value, types.ModuleType):
+            self._modules.setdefault(id(value), value)
+        else:
+            yield from self._implementations(value)
 
     def _type(self, value: type) -> Iterator[bytes]:
         yield _name(value).encode()
@@ -341,13 +366,6 @@ def _code_digest(code: types.CodeType) -> bytes:
     arguments = repr((code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)).encode()
     consts = _Walk(lambda _: ()).value(code.co_consts)
     return _digest([code.co_code, code.co_exceptiontable, names, arguments, *consts]).encode()
-
-
-@functools.lru_cache(maxsize=4096)
-def names_in(code: types.CodeType) -> tuple[str, ...]:
-    """Return the global and attribute names that *code* and the functions inside it use."""
-    inner = [names_in(const) for const in code.co_consts if isinstance(const, types.CodeType)]
-    return tuple(sorted({*code.co_names, *itertools.chain.from_iterable(inner)}))
 
 
 def _origin(value: Any) -> str:

@@ -6,8 +6,14 @@ for a name on a type, and ``intrinsic`` for itself.
 
 from __future__ import annotations
 
+import builtins
+import functools
+import operator
+import types
 from collections.abc import Iterable, Iterator
 from typing import Any
+
+from numba.core.types.misc import Module
 
 from .interrupts import uninterrupted
 
@@ -15,6 +21,8 @@ from .interrupts import uninterrupted
 _DEFINITIONS = ("_overload_func", "_definition_func")
 # Packages with declarations of their own, which are known by their versions.
 _VERSIONED = ("numba.", "numba_cuda.", "xlakernel.core.")
+# Functions that a kernel uses without naming them: `a @ b`, `x in y`, or in what Numba puts in place of another one.
+_UNNAMED = [value for module in (operator, builtins) for value in vars(module).values() if callable(value)]
 
 
 class Declarations:
@@ -39,10 +47,16 @@ class Declarations:
                 self._of_attributes.setdefault(getattr(template, "_attr", None) or "", []).append(template)
 
     def __call__(self, what: Any) -> Iterator[Any]:
-        """Yield the implementations of a function, or of an attribute's name, with the options that they have."""
+        """Yield the implementations of a function, with the options that they have.
+
+        Args:
+          what: the function; or an attribute's name; or None, for all operators and builtins.
+        """
         of_attribute = isinstance(what, str)
         for template in self._of_attributes.get(what, ()) if of_attribute else self._templates(what):
             _, function = definition_of(template)
+            if function is None and not of_attribute and what is not None and _is_low_level(template):
+                yield template  # which cannot be compared: what lowers it is found only for the types of a call
             if function is None or _is_versioned(function, what):
                 continue
             if not of_attribute and not any(known is template for known in self.met):
@@ -60,7 +74,14 @@ class Declarations:
         """Return True if Numba takes something else in place of *function*."""
         return bool(self._templates(function))
 
+    def of_module(self, module: types.ModuleType) -> bool:
+        """Return True if attributes of the very *module* are declared."""
+        return Module(module) in self._context._attributes
+
     def _templates(self, what: Any) -> Iterable[Any]:
+        if what is None:
+            known = [getattr(self._context._lookup_global(function), "templates", ()) for function in _UNNAMED]
+            return [template for templates in known for template in _of_users(templates)]
         try:
             return getattr(self._context.resolve_value_type(what), "templates", ())
         except ValueError:  # Numba will not compile a call of it
@@ -76,9 +97,25 @@ def definition_of(template: Any) -> tuple[str, Any]:
     return name, getattr(template, name, None)
 
 
+@functools.lru_cache(maxsize=4096)
+def _of_users(templates: tuple[Any, ...]) -> list[Any]:
+    """Return those of an operator's *templates*, some tens of Numba's, that users declare with a Python function."""
+    defined = [(template, definition_of(template)[1]) for template in templates]
+    return [template for template, function in defined if function and not _is_versioned(function, template.key)]
+
+
+def _is_low_level(template: Any) -> bool:
+    """Return True for what users declare with ``infer_global`` or ``type_callable``."""
+    cells = getattr(getattr(template, "generic", None), "__closure__", None) or ()
+    authors = [*template.__mro__, *(cell.cell_contents for cell in cells)]
+    modules = {f"{getattr(author, '__module__', None) or 'builtins'}." for author in authors}
+    return not all(module.startswith((*_VERSIONED, "builtins.", "abc.")) for module in modules)
+
+
 def _is_versioned(function: Any, what: Any) -> bool:
     """Return True for a declaration that a package's version says enough of; some are made late."""
-    module = getattr(function, "__module__", None) or ""
+    # Numba wraps functions that it makes of text and that have no module.
+    module = getattr(function, "__module__", None) or getattr(function, "__globals__", {}).get("__name__") or ""
     if not module.startswith(_VERSIONED):
         return False
     # What register_jitable declares is a function of Numba's, too, and returns the user's.

@@ -19,7 +19,8 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..ffi.fingerprint import fingerprint, names_in, references
+from ..ffi.fingerprint import fingerprint, names_reached
+from ..ffi.names import names_in
 from .declared import definition_of
 
 if TYPE_CHECKING:
@@ -93,10 +94,9 @@ class OwnCopies:
         self._options = dict(options or {})
         self._declarations = compiler.declarations()
         self._declarations.load()
-        for _ in references(dispatcher, self._declarations):  # which meets all that is declared
-            pass
+        self._names = names_reached(dispatcher, self._declarations)  # which meets all that is declared
+        self._modules: dict[int, types.ModuleType] = {}
         self._kept: dict[int, _Kept] = {}  # by the original's identity: functions may call each other
-        self._entered: set[int] = set()
         self._top: list[_Kept] = []
         self._level = self._top
         self.function, self._fill_kernel = self._copy(dispatcher.py_func)
@@ -197,19 +197,19 @@ class OwnCopies:
         copied.__kwdefaults__ = function.__kwdefaults__
         copied.__qualname__, copied.__module__ = function.__qualname__, function.__module__
         if function.__defaults__:  # which a dispatcher reads as soon as it is made
-            copied.__defaults__ = tuple(self._value(value, names) for value in function.__defaults__)
+            copied.__defaults__ = tuple(self._value(value) for value in function.__defaults__)
 
         def fill() -> None:
-            for name in space.keys() & names:
-                space[name] = self._value(space[name], names, defines)
+            for name in space.keys() & set(names_in(function.__code__)):
+                space[name] = self._value(space[name], defines)
             for cell, own in zip(function.__closure__ or (), cells, strict=True):
                 with contextlib.suppress(ValueError):  # a cell that is not bound yet stays so
-                    own.cell_contents = self._value(cell.cell_contents, names, defines)
+                    own.cell_contents = self._value(cell.cell_contents, defines)
 
         return copied, fill
 
-    def _value(self, value: Any, names: frozenset[str], defines: Any = None) -> Any:
-        """Return *value*, with copies of the helpers in it, for a function that uses *names*."""
+    def _value(self, value: Any, defines: Any = None) -> Any:
+        """Return *value*, with copies of the helpers in it."""
         if id(value) in self._kept:
             kept = self._kept[id(value)]
             self._level.append(kept)
@@ -218,12 +218,12 @@ class OwnCopies:
             if isinstance(value, helper.kind):
                 return self._helper(value, helper)
         if type(value) is tuple or (isinstance(value, tuple) and hasattr(value, "_fields")):
-            items = [self._value(item, names, defines) for item in value]
+            items = [self._value(item, defines) for item in value]
             if all(new is old for new, old in zip(items, value, strict=True)):
                 return value
             return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
         if isinstance(value, types.ModuleType):
-            return self._module(value, names)
+            return self._module(value)
         if defines is not None and isinstance(value, types.FunctionType):
             return self._implementation(value, defines)
         return value
@@ -240,19 +240,19 @@ class OwnCopies:
         fill()
         return copied
 
-    def _module(self, module: types.ModuleType, names: frozenset[str]) -> types.ModuleType:
-        """Return a module with copies of the helpers that *names* find in it; the module itself if there are none."""
-        if id(module) in self._entered or _package(module.__name__) in _COMPILED_SPECIALLY:
+    def _module(self, module: types.ModuleType) -> types.ModuleType:
+        """Return a module with copies of the helpers in it, and the values that it has now.
+
+        A helper that gets it as an argument is compiled for each such module: Numba tells them apart by identity.
+        """
+        names = self._names & vars(module).keys()
+        if not names or _package(module.__name__) in _COMPILED_SPECIALLY or self._declarations.of_module(module):
             return module
-        self._entered.add(id(module))  # modules may import each other
-        present = {name: vars(module)[name] for name in names & vars(module).keys()}
-        copied = {name: self._value(value, names) for name, value in present.items()}
-        self._entered.remove(id(module))
-        if all(copied[name] is value for name, value in present.items()):
-            return module
-        made = types.ModuleType(module.__name__)
-        vars(made).update(copied)
-        return made
+        if id(module) not in self._modules:
+            self._modules[id(module)] = made = types.ModuleType(module.__name__)
+            vars(made).update({name: vars(module)[name] for name in names})  # modules may import each other
+            vars(made).update({name: self._value(vars(module)[name]) for name in names})
+        return self._modules[id(module)]
 
 
 def _package(module: str | None) -> str:

@@ -143,7 +143,7 @@ def _imports(compiler: Compiler, dispatcher: Any, name: str) -> list[str]:
         module = str(function.__module__)
         if module == "__main__" or module not in sys.modules or "<locals>" in function.__qualname__:
             raise ExportError(
-                f"export: the kernel {name} calls {getattr(template.key, '__name__', template.key)}, for which "
+                f"export: the kernel {name} may call {getattr(template.key, '__name__', template.key)}, for which "
                 f"numba.extending declares {function.__qualname__} in {module}, where another process does not find "
                 "it. Declare it at the top level of a module that can be imported, or call a function of numba.njit."
             )

@@ -1,0 +1,32 @@
+"""The names that bytecode uses."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import types
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+
+@functools.lru_cache(maxsize=4096)
+def names_in(code: types.CodeType) -> tuple[str, ...]:
+    """Return the global and attribute names that *code* and the functions inside it use."""
+    inner = [names_in(const) for const in code.co_consts if isinstance(const, types.CodeType)]
+    return tuple(sorted({*code.co_names, *itertools.chain.from_iterable(inner)}))
+
+
+@functools.lru_cache(maxsize=4096)
+def attributes_in(code: types.CodeType) -> frozenset[str]:
+    """Return what may be an attribute's name there: `names_in` and, for ``getattr``, strings."""
+    return frozenset({*names_in(code), *_strings(code.co_consts)})
+
+
+def _strings(consts: Iterable[Any]) -> Iterator[str]:
+    for const in consts:
+        if isinstance(const, str):
+            yield const
+        elif isinstance(const, types.CodeType):
+            yield from _strings(const.co_consts)
+        elif isinstance(const, tuple):
+            yield from _strings(const)
