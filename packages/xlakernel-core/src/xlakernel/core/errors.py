@@ -143,7 +143,7 @@ class ExportError(XLAKernelError, ValueError):
     """A program cannot be exported, or an exported one cannot be loaded, because a kernel changed or the bytes did."""
 
 
-class PickledKernelError(XLAKernelError, pickle.UnpicklingError):
+class PickledKernelError(XLAKernelError, RuntimeError, pickle.UnpicklingError):
     """The name that a kernel was pickled with leads to nothing here, or to another kernel."""
 
 
