@@ -84,7 +84,7 @@ class Declarations:
             return [template for templates in known for template in _of_users(templates)]
         try:
             return getattr(self._context.resolve_value_type(what), "templates", ())
-        except (ValueError, TypeError, NotImplementedError):  # no value to Numba, as a dtype without a size
+        except Exception:  # noqa: BLE001  # no value to Numba, whose errors for it are of many kinds
             return ()
 
 
