@@ -1,8 +1,13 @@
 """Fingerprints in one process: when they change, objects that nobody understands, and what a kernel refers to."""
 
+import math
+import os
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import jax
+import jax.numpy as jnp
 import numba
 import numpy as np
 import pytest
@@ -205,3 +210,29 @@ def test_an_examination_knows_options_and_implementations():
     options, implementations = {"fast": True}, lambda what: [print] if callable(what) else []
     digest, _ = examine(len, options=options, implementations=implementations)
     assert digest == fingerprint(len, options, implementations) != fingerprint(len, {}, implementations)
+
+
+def test_what_is_known_by_its_version_is_not_walked_through():
+    """A Python function that refers to JAX would be told by all that JAX consists of."""
+
+    def run(x):
+        with threading.Lock():
+            return jnp.sin(x) + jax.numpy.pi * len(os.path.join("a", str(math.pi)))
+
+    assert list(references(run)) == [run]
+    assert not unknown_objects(run)
+
+
+def test_a_module_of_the_users_by_the_name_of_one_of_pythons_is(monkeypatch, tmp_path):
+    (tmp_path / "sched.py").write_text("LATE = 2\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "sched", raising=False)
+    import sched
+
+    def late():
+        return sched.LATE
+
+    before = fingerprint(late)
+    sched.LATE = 3
+    assert fingerprint(late) != before
+    monkeypatch.delitem(sys.modules, "sched")

@@ -327,11 +327,11 @@ def test_kernels_can_be_exported(homogeneous):
         gather._kernel("dense", kind, homogeneous),
         gather._staged_kernel("dense", kind, homogeneous),
         gather_matrix._kernel("dense", kind, homogeneous, 8, True),
-        sampled._kernel(kind, 4),
+        sampled._kernel(kind, 4, "u"),
         scatter._kernel("binary", kind, homogeneous),
         scatter_matrix._kernel("binary", kind, homogeneous, 8),
         tally._kernel("binary", homogeneous, sliced=False),
         tally._kernel("dense", homogeneous, sliced=True),
     ]
     for kernel in kernels:
-        assert unknown_objects(COMPILER.fresh(kernel), COMPILER.implementations()) == []
+        assert unknown_objects(COMPILER.fresh(kernel), COMPILER.declarations()) == []

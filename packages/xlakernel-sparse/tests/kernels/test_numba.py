@@ -49,5 +49,5 @@ def test_debug_mode_finds_what_is_read_or_written_elsewhere(operand, side, equal
 def test_a_kernel_can_be_kept_on_disk_and_exported(name):
     """Its content hash is the same in every process."""
     kernel = KERNELS[name]
-    assert unknown_objects(COMPILER.fresh(kernel), COMPILER.implementations()) == []
+    assert unknown_objects(COMPILER.fresh(kernel), COMPILER.declarations()) == []
     assert kernel.stats.cache_path is not None

@@ -14,7 +14,9 @@ import enum
 import functools
 import hashlib
 import itertools
+import os
 import sys
+import sysconfig
 import types
 import uuid
 import weakref
@@ -26,14 +28,16 @@ import numpy as np
 from .literals import base_items, literal_writer
 from .names import attributes_in, names_in
 
-# Modules whose content is known by their distribution's version: what comes out of them is hashed by name. The
+# Packages whose content is known by their version: what comes out of them is hashed by name, not walked through. The
 # wrappers put the versions of the compilers into their options.
 _VERSIONED = frozenset(
-    {"builtins", "cmath", "llvmlite", "math", "ml_dtypes", "numba", "numba_cuda", "numpy", "operator", "scipy"}
-    | {"cupy", "cupyx", "torch", "warp"}
+    {"builtins", "cmath", "cupy", "cupyx", "jax", "jaxlib", "llvmlite", "math", "ml_dtypes", "numba", "numba_cuda"}
+    | {"numpy", "operator", "scipy", "torch", "warp"}
 )
 # Anybody may have a package of the name "cuda".
 _VERSIONED_PARTS = ("cuda.bindings.", "cuda.core.")
+# So are the modules that came with Python: those without a file, and those of this folder, not a user's of that name.
+_STANDARD_LIBRARY = sysconfig.get_path("stdlib") + os.sep
 
 # An object that the walk does not understand is told from every other one, in this process and any other, by a number
 # that is drawn for it. It is kept alive, so that its identity stays its own.
@@ -156,11 +160,16 @@ class _Walk:
         self.present = present
         self.definition = definition
         self.describe = describe
-        self.functions: list[Any] = []
         self.unknown: list[Any] = []
         self.names: set[str] = set()
+        # By identity, in the order in which they were met.
+        self._functions: dict[int, Any] = {}
         self._modules: dict[int, types.ModuleType] = {}
-        self._expanded: list[Any] = []
+        self._expanded: dict[int, Any] = {}
+
+    @property
+    def functions(self) -> list[Any]:
+        return [function for _, function in self._functions.values()]
 
     def content(self, value: Any) -> Iterator[bytes]:
         """What is compiled for *value*; `value` leaves out what its functions find together, by names."""
@@ -221,12 +230,11 @@ class _Walk:
             yield self._number(value)
 
     def _function(self, value: Any) -> Iterator[bytes]:
-        for index, known in enumerate(self.functions):
-            if known is value:  # recursion, or a second use
-                yield f"function {index}".encode()
-                return
-        self.functions.append(value)
-        if len(self.functions) > 1 and hasattr(value, "overloads") and not self.present:
+        if id(value) in self._functions:  # recursion, or a second use
+            yield f"function {self._functions[id(value)][0]}".encode()
+            return
+        self._functions[id(value)] = len(self._functions), value
+        if len(self._functions) > 1 and hasattr(value, "overloads") and not self.present:
             yield from self._compiled_before(value)
         if not isinstance(value, types.FunctionType):
             yield from self._options(value)
@@ -242,8 +250,8 @@ class _Walk:
 
     def _implementations(self, value: Any) -> Iterator[bytes]:
         """What the compiler takes in place of *value*, once."""
-        if not any(known is value for known in self._expanded):
-            self._expanded.append(value)
+        if id(value) not in self._expanded:
+            self._expanded[id(value)] = value
             if found := list(self.implementations(value)):
                 yield from self.value(found)
 
@@ -291,16 +299,23 @@ class _Walk:
         # `constants.TAU` in a kernel is frozen like a global. Which names are attributes of which module the bytecode
         # does not say, and a helper may get the module as an argument. So each name in any function counts for each
         # module that has it, and for each declared attribute: at worst a hash changes needlessly.
-        done: set[tuple[str, int]] = set()
-        while new := [
-            (n, m) for m in (None, *self._modules.values()) for n in sorted(self.names) if (n, id(m)) not in done
-        ]:
-            for name, module in new:
-                done.add((name, id(module)))
-                if module is None:
+        declared: set[str] = set()
+        followed: dict[int, set[str]] = {}
+        while True:
+            if new := self.names - declared:
+                declared |= new
+                for name in sorted(new):
                     yield from self._implementations(name)
-                elif name in vars(module):
-                    yield from self._attribute(module, name)
+            found = False
+            for module in list(self._modules.values()):
+                done = followed.setdefault(id(module), set())
+                if new := (self.names & vars(module).keys()) - done:
+                    found = True
+                    done |= new
+                    for name in sorted(new):
+                        yield from self._attribute(module, name)
+            if not found and not self.names - declared:
+                return
 
     def _attribute(self, module: types.ModuleType, name: str) -> Iterator[bytes]:
         value = vars(module)[name]
@@ -390,7 +405,10 @@ def _name(value: Any) -> str:
 
 def _is_versioned(value: Any) -> bool:
     """Whether *value* is a module of a versioned package, or what such a module has under the value's name."""
-    if _origin(value) not in _VERSIONED and not f"{_module(value)}.".startswith(_VERSIONED_PARTS):
+    origin = _origin(value)
+    if not (
+        origin in _VERSIONED or f"{_module(value)}.".startswith(_VERSIONED_PARTS) or _is_of_the_standard_library(origin)
+    ):
         return False
     module, _, path = _name(value).partition(":")
     if isinstance(value, types.ModuleType):
@@ -399,3 +417,10 @@ def _is_versioned(value: Any) -> bool:
     for part in path.split("."):
         found = getattr(found, part, None)
     return found is value
+
+
+def _is_of_the_standard_library(package: str) -> bool:
+    if package not in sys.stdlib_module_names or package not in sys.modules:
+        return False
+    file = getattr(sys.modules[package], "__file__", None) or _STANDARD_LIBRARY
+    return file.startswith(_STANDARD_LIBRARY)
