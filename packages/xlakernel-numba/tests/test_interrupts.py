@@ -1,4 +1,4 @@
-"""Ctrl-C while a kernel compiles, and names that no compiler takes."""
+"""Ctrl-C while a kernel compiles or runs, and names that no compiler takes."""
 
 import os
 import signal
@@ -101,3 +101,76 @@ def test_a_name_that_cannot_be_printed_is_refused(name):
     kernel.__qualname__ = name
     with pytest.raises(KernelTypeError, match=r"characters that cannot be printed\. Give its function another"):
         numba_kernel(numba.njit(kernel), outs=lambda x: x)(jnp.ones(1))
+
+
+# Ctrl-C comes when the first kernel ends, and takes effect in the Python of the second one, or later.
+KERNELS = """
+import ctypes, signal
+import jax, jax.numpy as jnp, numba
+from xlakernel.core import debug_mode
+from xlakernel.numba import numba_kernel
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+send = getattr(ctypes.CDLL(None), "raise")
+send.argtypes, send.restype = [ctypes.c_int], ctypes.c_int
+
+@numba.njit
+def interrupt(x, out):
+    out[0] = x[0] + send(int(x[0]))
+
+@numba.njit
+def double(x, out):
+    out[0] = 2 * x[0]
+
+@numba.njit
+def fail(x, out):
+    out[0] = 1
+    if x[0] > 0:
+        raise ValueError("after Ctrl-C")
+
+@numba.njit(parallel=True)
+def fail_in_a_loop(x, out):
+    for i in numba.prange(1):
+        out[i] = 1
+        if x[i] > 0:
+            raise ValueError("after Ctrl-C")
+
+@numba.njit
+def print_it(x, out):
+    print("printed", x[0])
+    out[0] = 1
+
+def python():
+    return 1.0
+
+@numba.njit
+def ask(x, out):
+    with numba.objmode(found="float64"):
+        found = python()
+    out[0] = found
+
+first, seen = numba_kernel(interrupt, outs=lambda x: x), []
+for kernel in (double, fail, fail_in_a_loop, print_it, ask):
+    second = numba_kernel(kernel, outs=lambda x: x)
+
+    @jax.jit
+    def run(x):
+        before = first(x)
+        with debug_mode(kernel is double):
+            return second(before)
+
+    try:
+        run(jnp.zeros(1)).block_until_ready()  # signal 0 does nothing
+        run(jnp.full(1, float(signal.SIGINT))).block_until_ready()
+        for _ in range(1000): pass
+    except KeyboardInterrupt:
+        seen.append(kernel)
+    else:
+        print("lost:", kernel)
+assert len(seen) == 5
+"""
+
+
+def test_ctrl_c_reaches_the_program_from_kernels_that_run_python():
+    done = subprocess.run([sys.executable, "-c", KERNELS], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

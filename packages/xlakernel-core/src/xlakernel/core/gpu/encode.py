@@ -117,7 +117,7 @@ class HandlerEntry(ctypes.Structure):
     """All that a handler knows.
 
     *current_device* is null where any device will do, *fixed_stream* whether to use *stream* instead of XLA's. *report*
-    makes an ``XLA_FFI_Error``.
+    is an `Upcall` that makes an ``XLA_FFI_Error``.
     """
 
     _fields_ = [

@@ -28,11 +28,11 @@ from numba.core.registry import cpu_target
 from ..errors import DeviceError, DtypeError
 from ..ffi import abi
 from ..ffi.registry import Handler
-from ..native import gate
 from ..native.call_frame import ArrayView, answer_handshake, api_of, arrays_of, counts_of, dtype_of, stream_of
 from ..native.frame import POINTER, load
-from ..native.machine_code import NAME, MachineCode, load_module, pointer_to
+from ..native.machine_code import NAME, MachineCode, load_module
 from ..native.status import CallError, describe, new_error
+from ..native.upcall import Upcall, emit_upcall
 from .driver import check
 from .launchable import Launchable
 
@@ -40,8 +40,6 @@ from .launchable import Launchable
 Run = Callable[[Mapping[ArrayView, int]], None]
 #: ``observe(stream, inputs, outputs, run)``: run a call on other memory, and see what it does.
 Observe = Callable[[int, Sequence[ArrayView], Sequence[ArrayView], Run], None]
-
-_HANDLER = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
 
 
 def build_python_handler(
@@ -68,23 +66,19 @@ def build_python_handler(
                 f"{', '.join(abi.DATA_TYPES)}. Cast before and after the call, or view it as one of them."
             )
     call = _PythonCall(launchable, observer, stream)
-    address = ctypes.cast(call.callback, ctypes.c_void_p).value
-    assert address is not None
-    code = _behind_the_gate(address)
+    code = _behind_the_gate(call.upcall.address)
     return Handler(code.address_of(NAME), (code, call))
 
 
 @global_compiler_lock
-def _behind_the_gate(callback: int) -> MachineCode:
+def _behind_the_gate(upcall: int) -> MachineCode:
     """Return machine code that calls a Python handler, unless the process is ending (`native.gate`)."""
     module = cpu_target.target_context.create_module(NAME)
     kind = ir.FunctionType(POINTER, [POINTER])
     function = ir.Function(module, kind, NAME)
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     (frame,) = function.args
-    with gate.entered(builder, load(builder, frame, abi.CALL_FRAME, "api")):
-        error = builder.call(pointer_to(builder, callback, kind.as_pointer()), [frame])
-    builder.ret(error)
+    builder.ret(emit_upcall(builder, upcall, [frame], load(builder, frame, abi.CALL_FRAME, "api")))
     return load_module(cpu_target.target_context.codegen(), module, keep=True)
 
 
@@ -93,12 +87,14 @@ class _PythonCall:
         self.launchable = launchable
         self.observer = observer
         self.stream = stream
-        self.callback = _HANDLER(self._answer)
+        self.upcall = Upcall(self._answer, ctypes.c_void_p)
 
     def _answer(self, frame: int) -> int | None:
         """Return an XLA_FFI_Error, or None where all is well. What is raised here would be printed and lost."""
         try:
             return None if answer_handshake(frame) else self._call(frame)
+        except KeyboardInterrupt:
+            raise
         except BaseException as error:  # noqa: BLE001
             label, place = self.launchable.label, self.launchable.place
             return new_error(api_of(frame), *describe(error, label, place, _location(error, place)))

@@ -19,16 +19,14 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 
 from ..ffi import abi
-from ..native import gate
 from ..native.frame import I32, I64, POINTER, Buffer, Frame, answer_handshake, field, get_stream, i64, load
+from ..native.upcall import emit_upcall
 from . import encode
 from .cuda_abi import layout
 from .steps import PERFORM, PERFORMERS, entry_at
 
-#: ``report(frame, what, plan, step, code)``: the ``XLA_FFI_Error`` that says *what* happened.
-REPORT = ir.FunctionType(POINTER, [POINTER, I64, I64, I64, I64])
-#: What: no current device, with the driver's code; no plan for device *code*; a call other than the recorded one; the
-#: driver refused a step, with its code.
+#: What a handler reports, by an `Upcall` of ``(frame, what, plan, step, code)``: no current device, with the driver's
+#: code; no plan for device *code*; a call other than the recorded one; the driver refused a step, with its code.
 NO_DEVICE, NO_PLAN, OTHER_CALL, REFUSED = range(4)
 
 _HANDLER = ir.FunctionType(POINTER, [POINTER])
@@ -162,10 +160,8 @@ def _emit_choice(builder: ir.IRBuilder, frame: Frame, handler: Any) -> Any:
 
 def _report(builder: ir.IRBuilder, frame: Frame, handler: Any, what: int, plan: Any, step: Any, code: Any) -> None:
     number = i64(0) if plan is None else load(builder, plan, _PLAN, "number", I64)
-    report = load(builder, handler, _TABLE, "report", REPORT.as_pointer())
-    with gate.entered(builder, frame.api, fixed=True):
-        error = builder.call(report, [frame.pointer, i64(what), number, step, code])
-    builder.ret(error)
+    report = load(builder, handler, _TABLE, "report")
+    builder.ret(emit_upcall(builder, report, [frame.pointer, i64(what), number, step, code], frame.api, fixed=True))
 
 
 def _refuse(builder: ir.IRBuilder, frame: Frame, handler: Any, plan: Any, wrong: Any) -> None:

@@ -11,13 +11,11 @@ from collections.abc import Mapping, Sequence
 from ..ffi import abi
 from ..native.call_frame import api_of
 from ..native.status import new_error
+from ..native.upcall import Upcall
 from .cuda_abi import ERROR_NAME, EXHAUSTED, STICKY
 from .plan import Address, Fill, Launch, Plan, Pointer, Step
 from .replay import NO_DEVICE, NO_PLAN, OTHER_CALL
 
-_REPORT = ctypes.CFUNCTYPE(
-    ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64
-)
 _DTYPES = {number: name for name, number in abi.DATA_TYPES.items()}
 
 
@@ -31,7 +29,7 @@ class Reporter:
       functions: name of one of the driver's functions → its address.
 
     Attributes:
-      address: of the function that machine code calls, `replay.REPORT`; it lives as long as this object.
+      address: of the `Upcall` that machine code calls; it lives as long as this object.
     """
 
     def __init__(
@@ -41,12 +39,14 @@ class Reporter:
         self._plans = plans
         self._steps = steps
         self._functions = functions
-        self._callback = _REPORT(self._report)
-        self.address = ctypes.cast(self._callback, ctypes.c_void_p).value
+        self._upcall = Upcall(self._report, ctypes.c_void_p, *[ctypes.c_int64] * 4)
+        self.address = self._upcall.address
 
     def _report(self, frame: int, what: int, plan: int, step: int, code: int) -> int | None:
         try:
             text, kind = self._describe(frame, what, plan, step, code)
+        except KeyboardInterrupt:
+            raise
         except BaseException as error:  # noqa: BLE001  # called from machine code: it would be printed and lost
             text, kind = f"the call failed (code {code}), and so did describing it: {error!r}", "INTERNAL"
         message = f"xlakernel: {self._label}: {text}".replace("\0", "\\0")  # XLA reads it up to the first NUL

@@ -16,7 +16,7 @@ from . import gate, loops
 from .arguments import Argument, Slices, load_element
 from .frame import Frame, load, store
 from .machine_code import pointer_to
-from .status import emit_error
+from .status import emit_error, emit_exception_is_set
 
 
 class Callee(abc.ABC):
@@ -109,7 +109,10 @@ class NumbaFunction(Callee):
             error = load(builder, region, loops.REGION, "error")
             with builder.if_then(cgutils.is_not_null(builder, error), likely=False):
                 builder.ret(error)
-        with builder.if_then(status.is_error, likely=False):
+        failed = status.is_error
+        if _takes_gil(self.compiled):
+            failed = builder.or_(failed, emit_exception_is_set(self.context, builder))
+        with builder.if_then(failed, likely=False):
             builder.ret(emit_error(self.context, builder, status, frame.api, self.kernel, self.place))
 
     @contextmanager

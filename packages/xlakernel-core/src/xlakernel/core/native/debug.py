@@ -21,14 +21,13 @@ import numpy as np
 from llvmlite import ir
 
 from ..ffi import abi
-from . import gate
 from .arguments import Argument
 from .call_frame import ArrayView, FrameCopy, api_of, arrays_of
 from .copies import POISONS, Copies, part_of, poison
-from .frame import I64, POINTER, load
-from .machine_code import pointer_to
+from .frame import POINTER, load
 from .memory import HostMemory, Memory
 from .status import CallError, describe, new_error
+from .upcall import Upcall, emit_upcall
 
 #: What to say of a write out of bounds by one of many threads.
 UNCHECKED_THREADS = (
@@ -143,14 +142,12 @@ class HandlerObserver(Observer):
         self.arguments = arguments
         self.out_of_bounds = out_of_bounds
         # Machine code calls it: the handler keeps this object as long as it lives.
-        self._callback = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)(self._call)
+        self._upcall = Upcall(self._call, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
 
     def emit_call(self, builder: ir.IRBuilder, run: Any, frame: Any, total: Any) -> Any:
         """Emit the call that observes ``run(frame, total)``; return the XLA_FFI_Error."""
-        signature = ir.FunctionType(POINTER, [POINTER, I64, POINTER]).as_pointer()
-        address: Any = ctypes.cast(self._callback, ctypes.c_void_p).value
-        with gate.entered(builder, load(builder, frame, abi.CALL_FRAME, "api")):
-            return builder.call(pointer_to(builder, address, signature), [frame, total, builder.bitcast(run, POINTER)])
+        api = load(builder, frame, abi.CALL_FRAME, "api")
+        return emit_upcall(builder, self._upcall.address, [frame, total, builder.bitcast(run, POINTER)], api)
 
     def _call(self, frame: int, total: int, run: int) -> int | None:
         # A function of this kind runs without the GIL.
@@ -164,6 +161,8 @@ class HandlerObserver(Observer):
                 return function(frame_copy.address, total)  # type: ignore[no-any-return]
 
             return self.observe(inputs, outputs, run_on, HostMemory())
+        except KeyboardInterrupt:
+            raise
         except BaseException as error:  # noqa: BLE001  # called from machine code: it would be printed and lost
             return new_error(api_of(frame), *describe(error, self.kernel, self.place, None))
 

@@ -27,7 +27,7 @@ from .lock import held
 from .machine_code import NAME, load_module, pointer_to
 
 #: Part of every target's name: raise it when the emitted code does something else.
-HANDLER_VERSION = 4
+HANDLER_VERSION = 5
 
 
 @global_compiler_lock

@@ -29,6 +29,8 @@ from . import gate, parallel
 from .frame import I32, I64, POINTER, i64, load, store
 from .machine_code import NAME, MachineCode, load_module, pointer_to
 from .parallel import clock, count_threads, external, lap, maximum, minimum, new_function
+from .status import new_kernel_error
+from .upcall import Upcall, emit_upcall_inside
 
 # What a thread runs of a call of XLA's, or of a loop in it. "api" and "ctx" are where a call frame has them, so that it
 # can stand for one. *size*: the threads of the pool, 0 if not asked yet. *limit*: those of the loop that the thread
@@ -68,6 +70,8 @@ _BODY = ir.FunctionType(_VOID, [POINTER] * 4)
 _SYMBOLS = {"numba_parallel_for": PARALLEL_FOR, "get_num_threads": _COUNT, "get_thread_id": _COUNT}
 #: The gate (`gate`) as functions, for code that knows symbols alone.
 ENTER, LEAVE = "xlakernel_enter_interpreter", "xlakernel_leave_interpreter"
+#: ``record(exception)``, called inside the gate: give the thread's call an exception in Numba's form.
+RECORD = "xlakernel_record_prange_error"
 
 
 def _new_key() -> int:
@@ -90,13 +94,6 @@ def exchange() -> int:
     return code.address_of(f"{NAME}_exchange")
 
 
-def current_region() -> int | None:
-    """Return the address of this thread's region; None: it is in no call."""
-    get = ctypes.pythonapi.PyThread_tss_get
-    get.restype, get.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
-    return get(_key())  # type: ignore[no-any-return]
-
-
 @functools.cache  # which keeps the machine code alive
 @global_compiler_lock
 def install() -> MachineCode:
@@ -109,8 +106,9 @@ def install() -> MachineCode:
     counted = _emit_num_threads(module, original["get_num_threads"])
     _emit_parallel_for(module, _emit_rows(module, change), counted, original["numba_parallel_for"])
     _emit_gate(module)
+    _emit_record(module)
     code = load_module(cpu_target.target_context.codegen(), module, keep=True)
-    for symbol in (*_SYMBOLS, ENTER, LEAVE):
+    for symbol in (*_SYMBOLS, ENTER, LEAVE, RECORD):
         llvm.add_symbol(symbol, code.address_of(f"{NAME}_{symbol}"))
     return code
 
@@ -347,3 +345,26 @@ def _emit_gate(module: ir.Module) -> None:
     _, builder = new_function(module, LEAVE, ir.FunctionType(_VOID, []), linkage="external")
     gate.leave(builder)
     builder.ret_void()
+
+
+def _emit_record(module: ir.Module) -> None:
+    function, builder = new_function(module, RECORD, ir.FunctionType(_VOID, [POINTER]), linkage="external")
+    region = _current(builder)
+    # A loop inside of this one may have failed before.
+    with builder.if_then(cgutils.is_null(builder, load(builder, region, REGION, "error"))):
+        api = load(builder, region, REGION, "api")
+        error = emit_upcall_inside(builder, _new_error.address, [region, function.args[0]], api)
+        store(builder, region, REGION, "error", error)
+    builder.ret_void()
+
+
+def _describe(region: int, unpacked: int | None) -> int | None:
+    """Return a new XLA_FFI_Error for the exception at address *unpacked*."""
+    api, kernel, place = (
+        ctypes.c_void_p.from_address(region + REGION[name]).value or 0 for name in ("api", "kernel", "place")
+    )
+    found = ctypes.cast(unpacked, ctypes.py_object).value if unpacked else RuntimeError("unknown error")
+    return new_kernel_error(api, found, ctypes.string_at(kernel), ctypes.string_at(place))
+
+
+_new_error = Upcall(_describe, ctypes.c_void_p, ctypes.c_void_p)

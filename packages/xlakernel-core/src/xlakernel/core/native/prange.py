@@ -2,48 +2,27 @@
 
 Numba calls each loop through a wrapper that takes the GIL, to release it again, and its body through another one that
 drops exceptions (numba/numba issue 2811). Both are replaced while a kernel of ours is compiled: the first one goes
-straight to the loop's threads (`loops`), and the second one reports to `_record`, which gives the exception to the call
-that the thread works for. It is for the dispatchers that only our handlers call (`own_copies`).
+straight to the loop's threads (`loops`), and the second one hands the exception to `loops.RECORD`, which gives it to
+the call that the thread works for. It is for the dispatchers that only our handlers call (`own_copies`).
 
 LLVM finds the functions behind this by symbols, and the code that is kept on disk refers to them: `loops.install` must
-have run, and this module have been imported, before such code is read.
+have run before such code is read.
 """
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import llvmlite.binding as llvm
 from llvmlite import ir
 from numba.core import cgutils, event
 from numba.core.compiler_lock import global_compiler_lock
 from numba.np.ufunc import parallel, wrappers
 
-from . import loops, status
+from . import loops
 from .frame import I32, I64, POINTER, i64
 from .own_copies import is_own
-
-_SYMBOL = "xlakernel_record_prange_error"
-
-
-@ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-def _record(unpacked: int | None) -> None:
-    """Give the exception at address *unpacked*, in Numba's form, to the call that this thread works for."""
-    region = loops.current_region()
-    assert region is not None
-    error = ctypes.c_void_p.from_address(region + loops.REGION["error"])
-    if not error.value:  # a loop inside of this one may have failed before
-        api, kernel, place = (
-            ctypes.c_void_p.from_address(region + loops.REGION[name]).value or 0 for name in ("api", "kernel", "place")
-        )
-        found = ctypes.cast(unpacked, ctypes.py_object).value if unpacked else RuntimeError("unknown error")
-        error.value = status.new_kernel_error(api, found, ctypes.string_at(kernel), ctypes.string_at(place))
-
-
-llvm.add_symbol(_SYMBOL, ctypes.cast(_record, ctypes.c_void_p).value)
 
 
 @contextmanager
@@ -113,7 +92,7 @@ def _gen_recording_body(wrapper: Any, builder: ir.IRBuilder, python: Any, functi
                 builder.store(convention.unpack_exception(builder, python, status), found)
             python.err_clear()
             exception = builder.load(found)
-            _call(builder, _SYMBOL, ir.VoidType(), exception)
+            _call(builder, loops.RECORD, ir.VoidType(), exception)
             python.decref(exception)  # Py_DecRef, which takes NULL
             python.gil_release(gil)
             _call(builder, loops.LEAVE, ir.VoidType())

@@ -14,7 +14,7 @@ from numba.core import cgutils
 from ..ffi import abi
 from . import gate
 from .frame import POINTER, create_error
-from .machine_code import pointer_to
+from .upcall import Upcall, emit_upcall_inside
 
 _CODES = (
     (NotImplementedError, "UNIMPLEMENTED"),
@@ -79,16 +79,30 @@ class _ErrorCreateArgs(ctypes.Structure):
     ]
 
 
-@ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p)
 def _report(api: int, unpacked: int, kernel: bytes, place: bytes) -> int | None:
-    """Return a new XLA_FFI_Error for the exception at address *unpacked*; None if that fails."""
-    return new_kernel_error(api, ctypes.cast(unpacked, ctypes.py_object).value, kernel, place)
+    """Return a new XLA_FFI_Error for the exception at address *unpacked*.
+
+    Raises:
+      KeyboardInterrupt: if that is the exception: Ctrl-C where the kernel ran Python.
+    """
+    exception = ctypes.cast(unpacked, ctypes.py_object).value
+    cause = exception
+    while isinstance(cause, SystemError) and cause.__cause__:  # Python's, for a C function that ignored an exception
+        cause = cause.__cause__
+    if isinstance(cause, KeyboardInterrupt):
+        raise cause
+    return new_kernel_error(api, exception, kernel, place)
+
+
+_new_error = Upcall(_report, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p)
 
 
 def new_kernel_error(api: int, unpacked: Any, kernel: bytes, place: bytes) -> int | None:
     """Return a new XLA_FFI_Error for an exception of *kernel* in the form that Numba's calling convention gives it."""
     try:
         message, code = _describe_unpacked(unpacked, kernel.decode(), place.decode())
+    except KeyboardInterrupt:
+        raise
     except BaseException as error:  # noqa: BLE001  # called from machine code: an exception here would be printed and lost
         message, code = f"kernel {kernel.decode()} failed, and so did reading its exception: {error!r}", 13
     return new_error(api, message, code)
@@ -109,31 +123,41 @@ def emit_error(context: Any, builder: ir.IRBuilder, status: Any, api: Any, kerne
         return _emit_error_inside(context, builder, status, api, kernel, place)
 
 
+def emit_exception_is_set(context: Any, builder: ir.IRBuilder) -> Any:
+    """Return whether a kernel that ran Python left an exception there, which ``print`` does not report."""
+    python = context.get_python_api(builder)
+    gil = python.gil_ensure()
+    found = cgutils.is_not_null(builder, python.err_occurred())
+    python.gil_release(gil)
+    return found
+
+
 def _emit_error_inside(context: Any, builder: ir.IRBuilder, status: Any, api: Any, kernel: str, place: str) -> Any:
     python = context.get_python_api(builder)
     gil = python.gil_ensure()
     null = ir.Constant(python.pyobj, None)
     exception = cgutils.alloca_once_value(builder, null)
-    with builder.if_else(status.is_user_exc) as (raised_in_kernel, raised_in_python):
-        with raised_in_kernel:
-            python.err_clear()
-            builder.store(context.call_conv.unpack_exception(builder, python, status), exception)
-        with raised_in_python:  # in an objmode block, for one
-            kind, value, traceback = (cgutils.alloca_once_value(builder, null) for _ in range(3))
-            python.err_fetch(kind, value, traceback)
-            normalize = ir.FunctionType(ir.VoidType(), [python.pyobj.as_pointer()] * 3)
-            builder.call(
-                cgutils.get_or_insert_function(builder.module, normalize, "PyErr_NormalizeException"),
-                [kind, value, traceback],
-            )
-            builder.store(builder.load(value), exception)
-            python.decref(builder.load(kind))
-            python.decref(builder.load(traceback))
+    raised = builder.and_(status.is_user_exc, cgutils.is_null(builder, python.err_occurred()))
+    with builder.if_then(raised):
+        builder.store(context.call_conv.unpack_exception(builder, python, status), exception)
+    # Raised in Python: in an objmode block, by Ctrl-C in ``print``, or while the kernel's own was unpacked.
+    with builder.if_then(cgutils.is_null(builder, builder.load(exception))):
+        kind, value, traceback = (cgutils.alloca_once_value(builder, null) for _ in range(3))
+        python.err_fetch(kind, value, traceback)
+        normalize = ir.FunctionType(ir.VoidType(), [python.pyobj.as_pointer()] * 3)
+        builder.call(
+            cgutils.get_or_insert_function(builder.module, normalize, "PyErr_NormalizeException"),
+            [kind, value, traceback],
+        )
+        builder.store(builder.load(value), exception)
+        python.decref(builder.load(kind))
+        python.decref(builder.load(traceback))
     error = cgutils.alloca_once_value(builder, ir.Constant(POINTER, None))
     found = builder.load(exception)
     with builder.if_then(cgutils.is_not_null(builder, found)):
-        as_pointer = builder.bitcast(found, POINTER)
-        builder.store(_call_reporter(context, builder, _report, [api, as_pointer], (kernel, place)), error)
+        texts = [context.insert_const_string(builder.module, text) for text in (kernel, place)]
+        args = [api, builder.bitcast(found, POINTER), *texts]
+        builder.store(emit_upcall_inside(builder, _new_error.address, args, api), error)
         python.decref(found)
     with builder.if_then(cgutils.is_null(builder, builder.load(error)), likely=False):
         python.err_clear()
@@ -141,11 +165,3 @@ def _emit_error_inside(context: Any, builder: ir.IRBuilder, status: Any, api: An
         builder.store(create_error(builder, api, text, ir.Constant(ir.IntType(32), 13)), error)
     python.gil_release(gil)
     return builder.load(error)
-
-
-def _call_reporter(context: Any, builder: ir.IRBuilder, reporter: Any, args: list[Any], texts: tuple[str, ...]) -> Any:
-    """Call a function of this file, which takes the GIL by itself; *texts* are its last arguments."""
-    args = [*args, *(context.insert_const_string(builder.module, text) for text in texts)]
-    signature = ir.FunctionType(POINTER, [POINTER] * len(args)).as_pointer()
-    address: Any = ctypes.cast(reporter, ctypes.c_void_p).value
-    return builder.call(pointer_to(builder, address, signature), args)
