@@ -250,6 +250,15 @@ def test_an_operator_without_the_effect_of_its_kernel_is_refused():
             call(X, outs=outs)
 
 
+def test_an_operator_is_refused_also_where_its_kernel_was_traced_before():
+    traced = jax.jit(run)
+    traced(X)
+    unsuitable = XLACustomKernel("test_side_effects_traced_before")
+    unsuitable.def_numba_kernel(lambda outs: traced)
+    with pytest.raises(GeneratorError, match=r"traced_before: its kernel .*observed"):
+        unsuitable(X, outs=jax.ShapeDtypeStruct(X.shape, X.dtype))
+
+
 @pytest.mark.parametrize("method", ["sequential", "sequential_unrolled", "native"])
 def test_slices_run_in_order(method):
     in_order = numba_kernel(observed, outs=same, has_side_effect=True, vmap_method=method)

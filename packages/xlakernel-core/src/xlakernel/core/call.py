@@ -8,11 +8,9 @@ another rank than it was compiled for. Here ``vmap`` adds leading dimensions tha
 from __future__ import annotations
 
 import abc
-import contextlib
-import contextvars
 import dataclasses
 import functools
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -24,7 +22,7 @@ from jax.sharding import AxisType, get_abstract_mesh
 
 from ._compat import NativeCallEffect, is_partitioned, jit_alone, require_devices, result_aval, vary_alike
 from .config import is_exporting
-from .errors import DifferentiationError, GeneratorError, PlatformError, SideEffectError, VmapMethodError
+from .errors import DifferentiationError, PlatformError, SideEffectError, VmapMethodError
 from .gathered import watch
 from .sharding import ShardingRule, may_split, partitioned
 from .specs import Struct, has_several_devices, is_smooth
@@ -149,34 +147,8 @@ partitioned_call_p = Primitive("xlakernel_partitioned")
 require_devices(partitioned_call_p)
 
 
-# The operator without side effects whose kernel is being traced.
-_pure_operator: contextvars.ContextVar[str | None] = contextvars.ContextVar("_pure_operator", default=None)
-
-
-@contextlib.contextmanager
-def calling_from(operator: str, *, has_side_effect: bool) -> Iterator[None]:
-    """Trace the kernel of an operator, which may have a side effect only if the operator is declared to have one."""
-    token = _pure_operator.set(None if has_side_effect else operator)
-    try:
-        yield
-    finally:
-        _pure_operator.reset(token)
-
-
-def check_caller(name: str) -> None:
-    """Raise if a call with a side effect is traced as the kernel of an operator that is declared to have none."""
-    operator = _pure_operator.get()
-    if operator is not None:
-        raise GeneratorError(
-            f"{operator}: its kernel {name} has has_side_effect=True and the operator has not, so that JAX would drop, "
-            f"merge or repeat its calls. Make it with XLACustomKernel({operator!r}, has_side_effect=True)."
-        )
-
-
 def native_call(call: NativeCall, inputs: Sequence[Any]) -> list[jax.Array]:
     """Bind the primitive; see `NativeCall`."""
-    if call.has_side_effect:
-        check_caller(str(call))
     primitive = partitioned_call_p if _may_be_split(call) else native_call_p
     results: list[jax.Array] = primitive.bind(*vary_alike(inputs), call=call)
     return results

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
-from jax.extend.core import Primitive
+from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import mlir
 from jax.sharding import AxisType
 
 from . import auto
 from ._compat import NativeCallEffect, jit_alone, require_devices, result_aval, vary_alike
-from .call import calling_from, check_caller
 from .config import AUTO, debug_mode, is_debugging
 from .errors import BackendNotFoundError, GeneratorError, ResultError, StaticArgumentError, XLAKernelError
 from .sharding import ShardingRule, may_split, partitioned
@@ -144,8 +143,6 @@ class OperatorPrimitive(Primitive):
             if static is not None:
                 keywords["static"] = static  # a keyword of the user's, of that name
             static = Static.of(self.name, keywords)
-        if self._effects:
-            check_caller(self.name)
         structs = tuple(Struct(out.shape, out.dtype) for out in outs)
         results = super().bind(*vary_alike(ins), outs=structs, dispatch=dispatch, static=static)  # type: ignore[no-untyped-call]
         return list(results)
@@ -188,9 +185,12 @@ def _lowering_rule(op: XLACustomKernel, platform: str) -> Callable[..., Any]:
 
         def run(outs: Sequence[Struct], levels: Sequence[Mapped], *ins: Any) -> list[Any]:
             debug = is_debugging() if dispatch.debug is None else dispatch.debug
-            with debug_mode(debug), calling_from(op.name, has_side_effect=op.has_side_effect):
+            with debug_mode(debug):
                 kernel: Callable[..., Any] = _Checked(op, platform, backend, list(outs)).generate(dict(static.items))
-                return list(map_levels(kernel, levels)(*ins))
+                traced = jax.make_jaxpr(map_levels(kernel, levels))(*ins)
+            if not op.has_side_effect:
+                _refuse_side_effects(op.name, traced.effects)
+            return list(jaxpr_as_fun(traced)(*ins))
 
         split = op.sharding_rule(dict(static.items))
         # Inside `jax.shard_map` each device makes a call of its own.
@@ -203,6 +203,15 @@ def _lowering_rule(op: XLACustomKernel, platform: str) -> Callable[..., Any]:
         return mlir.lower_fun(whole, multiple_results=True)(context, *operands)
 
     return rule
+
+
+def _refuse_side_effects(operator: str, effects: Iterable[Any]) -> None:
+    owner = next((effect.owner for effect in effects if isinstance(effect, NativeCallEffect)), None)
+    if owner is not None:
+        raise GeneratorError(
+            f"{operator}: its kernel {owner} has has_side_effect=True and the operator has not, so that JAX would "
+            f"drop, merge or repeat its calls. Make it with XLACustomKernel({operator!r}, has_side_effect=True)."
+        )
 
 
 def _partitioned(
