@@ -119,9 +119,10 @@ def _define_product(
             one = jnp.ones(1, out.dtype)
             (of_ones,) = op.primitive.bind(one, *structure, x, outs=outs, dispatch=dispatch, **static)
             reached = of_ones
-            if operand is WEIGHTED:  # active events may add up to 0
-                (reached,) = binary.primitive.bind(one, *structure, x, outs=outs, dispatch=dispatch, **static)
-            found[0] = _of_equal_weight(cotangent, of_ones, None if operand is DENSE else reached, data)
+            if operand is not BINARY:  # what is active may add up to 0
+                active = x if operand is WEIGHTED else jnp.ones(x.shape, bool)
+                (reached,) = binary.primitive.bind(one, *structure, active, outs=outs, dispatch=dispatch, **static)
+            found[0] = _of_equal_weight(cotangent, of_ones, reached, data)
         else:
             values = operand.values(x, out.dtype)
             entries = sample(structure, cotangent, values, events=operand is not DENSE, dispatch=dispatch, **static)
@@ -135,9 +136,10 @@ def _define_product(
 def _of_equal_weight(cotangent: Any, of_ones: Any, reached: Any, data: Any) -> Any:
     """Return the cotangent of the one weight, which a product with a matrix of ones is multiplied by.
 
-    Results that no active event has *reached*, which is 0 there, are left out; None: there are no events.
+    Results that no active element has *reached*, which is 0 there, are left out: those of rows without entries, or
+    without active events.
     """
-    terms = cotangent * of_ones if reached is None else _active_product(cotangent, of_ones, reached != 0)
+    terms = _active_product(cotangent, of_ones, reached != 0)
     return jnp.sum(terms, dtype=of_ones.dtype).reshape(1).astype(data.aval.dtype)
 
 
