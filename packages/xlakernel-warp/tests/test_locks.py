@@ -231,6 +231,22 @@ if not found[0]:
     os.kill(child, 9)
 assert found == (child, 0), found
 """,
+    "is interrupted": """
+import os, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+
+def function(x: Floats, out: Floats):
+    os.kill(os.getpid(), signal.SIGINT)
+    launches(double, x, out)
+
+try:
+    jax_callable(function)(x)[0].block_until_ready()
+    threading.Event().wait(10)
+except KeyboardInterrupt:
+    pass
+else:
+    raise AssertionError("Ctrl-C was lost")
+""",
     "meets new overloads of a kernel": """
 both = threading.Barrier(4)
 
