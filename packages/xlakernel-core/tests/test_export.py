@@ -25,6 +25,10 @@ X = jax.ShapeDtypeStruct((3,), jnp.float32)
 PAIR = (("float32", 1),)
 
 
+def copy(x, out):
+    out[0] = x[0]
+
+
 def negate(x, out):
     for i in range(out.size):
         out[i] = -x[i]
@@ -224,6 +228,25 @@ def test_the_backend_is_asked_for_what_is_not_registered(blob, backend, new_name
     program = deserialize(with_targets(blob, *targets))
     assert backend.rebuilt == [(missing, {"of": missing})]
     assert program.targets == (here, missing)
+
+
+def test_a_loaded_program_takes_no_name_from_the_kernels_here(blob, backend, new_name, compile_handler):
+    """Its names say what it claims, which nothing checks."""
+    name = new_name()
+    recipe = Recipe(backend.__name__, {"of": "negate"})
+    backend.prepare = lambda name, data: (
+        lambda: ensure_registered(name, "cpu", lambda: compile_handler(negate, PAIR, PAIR))
+    )
+    deserialize(with_targets(blob, Target(name, "cpu", recipe)))
+    own = ensure_registered(name, "cpu", lambda: compile_handler(copy, PAIR, PAIR))
+    assert own == ensure_registered(name, "cpu", lambda: compile_handler(copy, PAIR, PAIR)) != name
+    x = jnp.ones(1)
+    results = [jax.ffi.ffi_call(target, jax.ShapeDtypeStruct((1,), jnp.float32))(x)[0] for target in (name, own)]
+    assert results == [-1, 1]
+    deserialize(with_targets(blob, Target(name, "cpu", recipe)))  # the same again
+    other = Target(name, "cpu", Recipe(backend.__name__, {"of": "copy"}))
+    with pytest.raises(ExportError, match="another kernel in a program that was loaded before"):
+        deserialize(with_targets(blob, other))
 
 
 def test_kernels_for_devices_that_are_not_here_are_left_out(blob, backend, monkeypatch):

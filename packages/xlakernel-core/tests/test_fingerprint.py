@@ -1,13 +1,18 @@
 """Fingerprints in one process: when they change, objects that nobody understands, and what a kernel refers to."""
 
+import builtins
 import math
 import os
 import sys
 import threading
+import time
+import types
+from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
+import llvmlite.binding
 import numba
 import numpy as np
 import pytest
@@ -236,3 +241,61 @@ def test_a_module_of_the_users_by_the_name_of_one_of_pythons_is(monkeypatch, tmp
     sched.LATE = 3
     assert fingerprint(late) != before
     monkeypatch.delitem(sys.modules, "sched")
+
+
+# Values, and functions of users, that modules may have whose functions are known by their version.
+def of_the_standard_library():
+    return time.timezone
+
+
+def of_numpy():
+    return np.of_the_user
+
+
+def of_builtins():
+    return OF_THE_USER  # noqa: F821  # set below
+
+
+@pytest.mark.parametrize(
+    ("function", "module", "name"),
+    [
+        (of_the_standard_library, time, "timezone"),
+        (of_numpy, np, "of_the_user"),
+        (of_builtins, builtins, "OF_THE_USER"),
+    ],
+)
+@pytest.mark.parametrize("make", [lambda value: value, closing_over, lambda value: numba.njit(closing_over(value))])
+def test_what_a_versioned_module_has_besides_its_functions_counts(monkeypatch, function, module, name, make):
+    found = set()
+    for value in (2.0, 3.0):
+        monkeypatch.setattr(module, name, make(value), raising=False)
+        found.add(fingerprint(function))
+    assert len(found) == 2
+
+
+@pytest.mark.parametrize("name", ["cupy", "torch", "warp"])
+def test_a_users_package_by_the_name_of_a_library_is_walked_through(monkeypatch, name):
+    module = types.ModuleType(name)
+    monkeypatch.setitem(sys.modules, name, module)
+    found = set()
+    for value in (2.0, 3.0):
+        module.helper = closing_over(value)
+        module.helper.__module__ = name
+        found.add(fingerprint(lambda: module.helper()))
+    assert len(found) == 2
+
+
+def test_a_type_of_named_tuples_has_its_fields():
+    kinds = [numba.types.NamedUniTuple(numba.float32, 2, namedtuple("Pair", names)) for names in ("a b", "b a")]
+    assert len({fingerprint(closing_over(kind)) for kind in kinds}) == 2
+
+
+def test_an_external_function_that_gets_another_address_is_another_one():
+    external = numba.types.ExternalFunction("test_fingerprint_external", numba.float64(numba.float64))
+    double, triple = (numba.cfunc("float64(float64)")(f) for f in (lambda x: 2 * x, lambda x: 3 * x))
+    found = []
+    for callback in (double, triple):
+        llvmlite.binding.add_symbol("test_fingerprint_external", callback.address)
+        found.append(examine(closing_over(external)))
+    assert found[0][0] != found[1][0]
+    assert not found[0][1] and found[1][1] == [external]  # no other process knows of the second address

@@ -1,6 +1,8 @@
 """What XLA is told when a kernel raises."""
 
+import ctypes
 import re
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
@@ -12,6 +14,7 @@ from numpy.testing import assert_array_equal
 
 from xlakernel.core.ffi.abi import ERROR_CODES
 from xlakernel.core.native.status import describe
+from xlakernel.core.native.upcall import Upcall
 
 F32 = ("float32", 1)
 # JAX raises a ValueError where the program ran in the calling thread, and its own error where it did not.
@@ -183,3 +186,30 @@ def test_many_threads_may_fail_at_once(register):
     with ThreadPoolExecutor(8) as pool:
         results = list(pool.map(attempt, range(200)))
     assert results == ["INVALID_ARGUMENT: ValueError", 0.0] * 100
+
+
+def test_an_exception_whose_text_cannot_be_read_has_its_type():
+    class Refused(Exception):
+        def __str__(self):
+            return self.kode
+
+    text, _ = describe(Refused(), "kernel", "file.py:1", None)
+    assert text.startswith("Refused: its text cannot be read, as AttributeError is raised (raised by kernel 'kernel'")
+
+
+@pytest.mark.parametrize(("raised", "stored"), [(None, 1), (KeyboardInterrupt, 0), (RuntimeError, 2)])
+def test_a_result_is_there_only_if_the_function_came_to_its_end(monkeypatch, raised, stored):
+    def function(argument):
+        assert argument == 7
+        if raised is not None:
+            raise raised
+
+    ignored = []
+    monkeypatch.setattr(sys, "unraisablehook", ignored.append)
+    outcome = ctypes.c_int64(-1)
+    upcall = Upcall(function, ctypes.c_int64)
+    call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(upcall.address)
+    outcome.value = 0  # as machine code leaves it
+    call(ctypes.addressof(outcome), 7)
+    assert outcome.value == stored
+    assert len(ignored) == (raised is RuntimeError)

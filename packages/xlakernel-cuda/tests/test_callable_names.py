@@ -225,7 +225,11 @@ def test_a_cache_is_its_function(name, monkeypatch):
 
 
 @pytest.mark.parametrize("library", ["cupy", "cupyx", "warp", "torch", "cuda.bindings.driver", "cuda.core"])
-def test_modules_of_libraries_are_not_walked_into(library):
+def test_modules_of_libraries_are_not_walked_into(library, monkeypatch):
+    for name in ("cupy", "torch", "warp"):  # as if they were installed: a user's own package has no version
+        package = types.ModuleType(name)
+        package.__version__ = "1"
+        monkeypatch.setitem(sys.modules, name, package)
     module = types.ModuleType(library)
     module.ptr = module.sin = object()  # which the function below has among its names
     assert not unknown_objects(using(module))

@@ -278,11 +278,40 @@ assert bool((out == x + 1).all())
 """
 
 
-def test_plain_calls_on_workqueue_beside_programs():
+# A loop that Numba compiles for an overload, in the slices of a batch.
+WORKQUEUE_OVERLOAD = """
+import jax, jax.numpy as jnp, numba
+from numba.extending import overload
+from xlakernel.numba import numba_kernel
+
+def add_one(x, out): pass
+
+@overload(add_one, jit_options={"parallel": True})
+def declare(x, out):
+    def implementation(x, out):
+        for i in numba.prange(x.size):
+            total = 0.0
+            for _ in range(200):
+                total += x[i]
+            out[i] = total
+    return implementation
+
+@numba.njit
+def kernel(x, out):
+    add_one(x, out)
+
+run = jax.jit(jax.vmap(numba_kernel(kernel, outs=lambda x: x)))
+for _ in range(20):
+    assert bool((run(jnp.ones((8, 20_000))) == 200).all())
+"""
+
+
+@pytest.mark.parametrize("program", [WORKQUEUE, WORKQUEUE_OVERLOAD], ids=["beside programs", "of an overload"])
+def test_loops_on_workqueue(program):
     """That layer ends the process when two threads enter it at once."""
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "NUMBA_THREADING_LAYER": "workqueue"}
     done = subprocess.run(
-        [sys.executable, "-c", WORKQUEUE],
+        [sys.executable, "-c", program],
         env=environment,
         capture_output=True,
         text=True,

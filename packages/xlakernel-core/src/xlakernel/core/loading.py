@@ -14,7 +14,7 @@ import jax
 from .artifact import Target
 from .errors import ArgumentError, ExportError, MissingDependencyError
 from .ffi.reference import decode_pickle, digest_of, is_allowed, is_module_name
-from .ffi.registry import is_registered
+from .ffi.registry import is_registered, loaded_recipe, register_loaded
 from .missing import missing_package
 
 _RECIPE_MODULE = re.compile(r"xlakernel\.(?!core\.|command\.)\w+\._(\w+_)?export")
@@ -126,14 +126,23 @@ def make(targets: Iterable[Target]) -> None:
     """Make those targets that are not registered, after all of them were compared with what was exported.
 
     Raises:
-      ExportError: if one is another one here, or its recipe is malformed.
+      ExportError: if one is another one here, or was another one in a program before; or its recipe is malformed.
       MissingDependencyError: if the package of its backend is not installed.
     """
-    missing = [target for target in targets if not is_registered(target.name, target.platform)]
+    missing = []
+    for target in targets:
+        if loaded_recipe(target.name, target.platform) not in (None, target.recipe):
+            raise ExportError(
+                f"deserialize: {target.name!r} is the name of another kernel in a program that was loaded before, so "
+                "that one of them was changed after its export. Load this one in a process of its own, if you trust it."
+            )
+        if not is_registered(target.name, target.platform):
+            missing.append(target)
     ordered = sorted(missing, key=lambda target: bool(Needs.of(target).pickles))
     builders = [(target, _well_formed(target, functools.partial(_prepare, target))) for target in ordered]
     for target, build in builders:
-        _well_formed(target, build)
+        register = functools.partial(register_loaded, target.name, target.platform, target.recipe, build)
+        _well_formed(target, register)
 
 
 def _well_formed(target: Target, step: Callable[[], Any]) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numba
@@ -149,8 +149,11 @@ class NumbaKernel(Kernel):
     def _build(self, arguments: Sequence[Argument], content: str | None, mode: Mapping[str, bool]) -> Handler:
         signature = tuple(argument.type for argument in arguments)
         # Parallel loops, also those of helpers, are compiled for XLA's threads: in copies that only handlers call.
-        functions = list(references(self.dispatcher, COMPILER.declarations()))
-        parallel = SUPPORTED and _is_parallel(functions)
+        declarations = COMPILER.declarations()
+        functions = list(references(self.dispatcher, declarations))
+        options = [getattr(function, "targetoptions", {}) for function in functions]
+        options += [getattr(declared, "_jit_options", None) or {} for declared in declarations.met]
+        parallel = SUPPORTED and any(given.get("parallel") for given in options)
         own = self._own_dispatcher(debug=mode["debug"])
         with contextlib.ExitStack() as stack:
             if parallel:
@@ -245,7 +248,3 @@ _HINTS = ((r"Untyped global name '(\w+)'.*<class 'function'>", r"Decorate \1 wit
 def _call(arguments: Sequence[Argument], mode: Mapping[str, bool]) -> dict[str, Any]:
     """Return what a handler was built for, made of what JSON has; `_export.prepare` reads it."""
     return {"arguments": [[a.source, a.index, a.dtype, a.ndim] for a in arguments], "mode": dict(mode)}
-
-
-def _is_parallel(functions: Iterable[Any]) -> bool:
-    return any(getattr(function, "targetoptions", {}).get("parallel") for function in functions)

@@ -10,13 +10,12 @@ so that a name made from it would claim code that was never compiled. Line numbe
 
 from __future__ import annotations
 
+import builtins
 import enum
 import functools
 import hashlib
 import itertools
-import os
 import sys
-import sysconfig
 import types
 import uuid
 import weakref
@@ -27,21 +26,14 @@ import numpy as np
 
 from .literals import base_items, literal_writer
 from .names import attributes_in, names_in
-
-# Packages whose content is known by their version: what comes out of them is hashed by name, not walked through. The
-# wrappers put the versions of the compilers into their options.
-_VERSIONED = frozenset(
-    {"builtins", "cmath", "cupy", "cupyx", "jax", "jaxlib", "llvmlite", "math", "ml_dtypes", "numba", "numba_cuda"}
-    | {"numpy", "operator", "scipy", "torch", "warp"}
-)
-# Anybody may have a package of the name "cuda".
-_VERSIONED_PARTS = ("cuda.bindings.", "cuda.core.")
-# So are the modules that came with Python: those without a file, and those of this folder, not a user's of that name.
-_STANDARD_LIBRARY = sysconfig.get_path("stdlib") + os.sep
+from .versioned import is_versioned, may_change, python_function, qualified_name, wraps_function
 
 # An object that the walk does not understand is told from every other one, in this process and any other, by a number
 # that is drawn for it. It is kept alive, so that its identity stays its own.
 _unknown: dict[int, tuple[str, Any]] = {}
+
+# The addresses that symbols were first met with.
+_addresses: dict[str, int | None] = {}
 
 # The digest of a helper before it was compiled for the first time.
 _first_seen: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
@@ -209,25 +201,39 @@ class _Walk:
             yield repr(value).encode()
         elif isinstance(value, types.CodeType):
             yield _code_digest(value)
-        elif isinstance(value, types.FunctionType) or _wraps_function(value):
+        elif isinstance(value, types.FunctionType) or wraps_function(value):
             described = self.describe(value)
             yield from self._function(value) if described is None else self.value(described)
         elif isinstance(value, type):
             yield from self._type(value)
         elif isinstance(value, types.ModuleType):
-            yield _name(value).encode()
+            yield qualified_name(value).encode()
             self._modules.setdefault(id(value), value)
-        elif _is_versioned(value):
-            yield _name(value).encode()
+        elif is_versioned(value):
+            yield qualified_name(value).encode()
             yield from self._implementations(value)
         elif any(base.__module__.startswith("numba.core.types") for base in kind.__mro__):  # a Numba type
             yield repr(value).encode()
+            yield from self._external(value)
             if not kind.__module__.startswith("numba."):
                 yield from self.value(value.key)
+            elif isinstance(fields := getattr(value, "instance_class", None), type):  # of a named tuple
+                yield from self.value(fields)
         elif (description := self.describe(value)) is not None:
             yield from self.value(description)
         else:
             yield self._number(value)
+
+    def _external(self, value: Any) -> Iterator[bytes]:
+        """The address of a function that Numba knows by a symbol or a pointer."""
+        kind = type(value).__qualname__
+        if kind == "ExternalFunctionPointer":
+            yield self._number(value)
+        elif kind == "ExternalFunction":
+            address = sys.modules["llvmlite.binding"].address_of_symbol(value.symbol)
+            if _addresses.setdefault(value.symbol, address) != address:  # of which other processes know nothing
+                self.unknown.append(value)
+                yield str(address).encode()
 
     def _function(self, value: Any) -> Iterator[bytes]:
         if id(value) in self._functions:  # recursion, or a second use
@@ -238,9 +244,9 @@ class _Walk:
             yield from self._compiled_before(value)
         if not isinstance(value, types.FunctionType):
             yield from self._options(value)
-        function = _python_function(value)
-        if _is_versioned(function):
-            yield _name(function).encode()
+        function = python_function(value)
+        if is_versioned(function):
+            yield qualified_name(function).encode()
             yield from self._implementations(function)
         else:
             yield self.definition(function) if self.definition else _code_digest(function.__code__)
@@ -263,7 +269,7 @@ class _Walk:
         now = _digest(_Walk(self.implementations, present=True, describe=self.describe).content(helper))
         if helper not in _first_seen and not helper.overloads:
             _first_seen[helper] = now
-        if _first_seen.get(helper) != now and _refers_to_values(_python_function(helper)):
+        if _first_seen.get(helper) != now and _refers_to_values(python_function(helper)):
             yield self._number(helper)
 
     def _options(self, wrapper: Any) -> Iterator[bytes]:
@@ -294,6 +300,9 @@ class _Walk:
             if name in function.__globals__:
                 yield name.encode()
                 yield from self.value(function.__globals__[name])
+            elif name in vars(builtins) and may_change(vars(builtins)[name]):
+                yield name.encode()
+                yield from self.value(vars(builtins)[name])
 
     def _attributes(self) -> Iterator[bytes]:
         # `constants.TAU` in a kernel is frozen like a global. Which names are attributes of which module the bytecode
@@ -319,17 +328,17 @@ class _Walk:
 
     def _attribute(self, module: types.ModuleType, name: str) -> Iterator[bytes]:
         value = vars(module)[name]
-        if not _is_versioned(module):
+        if isinstance(value, types.ModuleType) and is_versioned(module):
+            self._modules.setdefault(id(value), value)
+        elif not is_versioned(module) or may_change(value):
             yield name.encode()
             yield from self.value(value)
-        elif isinstance(value, types.ModuleType):
-            self._modules.setdefault(id(value), value)
         else:
             yield from self._implementations(value)
 
     def _type(self, value: type) -> Iterator[bytes]:
-        yield _name(value).encode()
-        if _is_versioned(value):
+        yield qualified_name(value).encode()
+        if is_versioned(value):
             return
         if issubclass(value, enum.Enum):
             yield from self.value({member.name: member.value for member in value})
@@ -356,21 +365,7 @@ def _layout(value: Any) -> str:
 def _refers_to_values(function: types.FunctionType) -> bool:
     """Return True if *function* uses anything that may change: a closure's cell, or a name that its module binds."""
     names, space = names_in(function.__code__), function.__globals__
-    return bool(function.__closure__) or any(name in space and not _is_versioned(space[name]) for name in names)
-
-
-def _wraps_function(value: Any) -> bool:
-    """Return True for Numba's wrappers of functions: a dispatcher, a ufunc, an intrinsic, a stencil, a C callback."""
-    return _origin(type(value)) == "numba" and isinstance(_python_function(value), types.FunctionType)
-
-
-def _python_function(value: Any) -> Any:
-    if isinstance(value, types.FunctionType):  # itself, also where functools.wraps says that it stands for another
-        return value
-    if stencil := getattr(value, "kernel_ir", None):
-        return stencil.func_id.func
-    value = getattr(value, "_dispatcher", value)  # a ufunc's
-    return getattr(value, "py_func", None) or getattr(value, "__wrapped__", value)
+    return bool(function.__closure__) or any(name in space and not is_versioned(space[name]) for name in names)
 
 
 # The code of an unchanged kernel is asked for whenever a program with it is lowered.
@@ -381,46 +376,3 @@ def _code_digest(code: types.CodeType) -> bytes:
     arguments = repr((code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)).encode()
     consts = _Walk(lambda _: ()).value(code.co_consts)
     return _digest([code.co_code, code.co_exceptiontable, names, arguments, *consts]).encode()
-
-
-def _origin(value: Any) -> str:
-    """Return the top-level package that *value* comes from."""
-    return _module(value).partition(".")[0]
-
-
-def _module(value: Any) -> str:
-    if isinstance(value, types.ModuleType):
-        return value.__name__
-    if getattr(np.random, str(getattr(value, "__name__", "")), None) is value:
-        return "numpy.random"  # a method of NumPy's global generator, which does not know where it is kept
-    module = getattr(value, "__module__", None)
-    return module if isinstance(module, str) else type(value).__module__
-
-
-def _name(value: Any) -> str:
-    module = _module(value)
-    names = ("__name__",) if module == "numpy.random" else ("__qualname__", "__name__")
-    return f"{module}:{next((getattr(value, name) for name in names if hasattr(value, name)), '')}"
-
-
-def _is_versioned(value: Any) -> bool:
-    """Whether *value* is a module of a versioned package, or what such a module has under the value's name."""
-    origin = _origin(value)
-    if not (
-        origin in _VERSIONED or f"{_module(value)}.".startswith(_VERSIONED_PARTS) or _is_of_the_standard_library(origin)
-    ):
-        return False
-    module, _, path = _name(value).partition(":")
-    if isinstance(value, types.ModuleType):
-        return True
-    found: Any = sys.modules.get(module)
-    for part in path.split("."):
-        found = getattr(found, part, None)
-    return found is value
-
-
-def _is_of_the_standard_library(package: str) -> bool:
-    if package not in sys.stdlib_module_names or package not in sys.modules:
-        return False
-    file = getattr(sys.modules[package], "__file__", None) or _STANDARD_LIBRARY
-    return file.startswith(_STANDARD_LIBRARY)

@@ -7,6 +7,7 @@ it. So nothing is ever replaced or released here, and a name must say everything
 
 from __future__ import annotations
 
+import contextvars
 import dataclasses
 import threading
 from collections.abc import Callable, Mapping
@@ -42,8 +43,19 @@ class Recipe:
 
 _handlers: dict[tuple[str, str], Handler] = {}
 _recipes: dict[tuple[str, str], Callable[[], Recipe]] = {}
+# The targets that loaded programs brought, whose names say what the programs claim.
+_loaded: dict[tuple[str, str], Recipe] = {}
+# The one that this thread registers now.
+_loading: contextvars.ContextVar[tuple[str, str] | None] = contextvars.ContextVar("_loading", default=None)
 # Building a handler may build another one: a kernel's compilation can run Python.
 _lock = threading.RLock()
+
+
+def free_name(name: str, platform: str) -> str:
+    """Return *name*, or where a loaded program has a target of this name, another one."""
+    while (platform, name) in _loaded and _loading.get() != (platform, name):
+        name += "+"
+    return name
 
 
 def ensure_registered(
@@ -52,7 +64,8 @@ def ensure_registered(
     """Register the handler that *build* makes under *name*, unless the name is known.
 
     Args:
-      name: the target's name, which must identify the machine code.
+      name: the target's name, which must identify the machine code. Where a loaded program has a target of this name,
+        another one is taken.
       platform: XLA's name of the platform, ``"cpu"`` or ``"CUDA"``.
       build: makes the handler; called at most once per name, by one thread.
       recipe: says how to make the target in another process, or raises `ExportError`; called when a program that uses
@@ -64,6 +77,7 @@ def ensure_registered(
     Raises:
       KernelTypeError: if the name cannot be printed.
     """
+    name = free_name(name, platform)
     if (platform, name) not in _handlers:
         with _lock:
             if (platform, name) not in _handlers:
@@ -79,6 +93,33 @@ def ensure_registered(
                     _recipes[platform, name] = recipe
                 _handlers[platform, name] = handler
     return name
+
+
+def register_loaded(name: str, platform: str, recipe: Recipe, register: Callable[[], None]) -> None:
+    """Register a target of a loaded program, for which no kernel of this process is ever taken.
+
+    Args:
+      name: the target's name.
+      platform: see `ensure_registered`.
+      recipe: what the program says of it.
+      register: registers it.
+    """
+    key = platform, name
+    token = _loading.set(key)
+    known = key in _handlers
+    try:
+        if not known:
+            _loaded[key] = recipe
+        register()
+    finally:
+        _loading.reset(token)
+        if key not in _handlers:
+            _loaded.pop(key, None)
+
+
+def loaded_recipe(name: str, platform: str) -> Recipe | None:
+    """Return what a loaded program said of a target; None: it brought none of this name."""
+    return _loaded.get((platform, name))
 
 
 def registered_targets() -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..call import Target
 from ..errors import RecordingError, RecordingWarning
-from ..ffi.registry import Handler, ensure_registered
+from ..ffi.registry import Handler, ensure_registered, free_name
 from ..warning import warn
 from .closure import device_arrays, referred
 from .debug import build_debug_handler
@@ -46,7 +46,7 @@ def register(launchable: Launchable, *, once: bool = False, debug: bool = False)
       DeviceError: if there is no GPU.
       LaunchError: if the driver refuses a launch.
     """
-    name = launchable.name + (_DEBUG[once] if debug else "")
+    name = free_name(launchable.name + (_DEBUG[once] if debug else ""), "CUDA")
     with _lock:
         if name not in _targets:
             if debug:

@@ -25,6 +25,7 @@ from numba.core import cgutils
 
 from ..code_files import read_code, write_code
 from .frame import I64, POINTER, i64
+from .interrupts import uninterrupted
 
 #: How the names of a module's functions begin that are called from outside of it.
 NAME = "xlakernel_code"
@@ -83,12 +84,14 @@ def load_module(codegen: Any, module: ir.Module, *, keep: bool) -> MachineCode:
     fingerprint = hashlib.sha256("\n".join((*compiler_facts(codegen), text)).encode()).hexdigest()
     object_code = read_code(fingerprint) if keep else None
     if object_code is None:
-        library = _compile(codegen, text, name, keep=keep)
+        with uninterrupted():  # llvmlite frees a module twice if it is interrupted while it hands it on
+            library = _compile(codegen, text, name, keep=keep)
         if keep:
             write_code(fingerprint, object_code_of(library))
     else:
         symbols = [function.name for function in module.functions if _is_defined(function)]
-        library = load_object_code(codegen, name, object_code, [s.replace(NAME, name, 1) for s in symbols])
+        with uninterrupted():
+            library = load_object_code(codegen, name, object_code, [s.replace(NAME, name, 1) for s in symbols])
     code = MachineCode(library, name)
     bind = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(code.address_of(f"{NAME}{_BIND}"))
     bind((ctypes.c_int64 * len(addresses))(*addresses))

@@ -54,8 +54,15 @@ def describe(
         who += f" of {place}"
     if location:
         who += f", {location[1]}:{location[2]} in {location[0]}"
-    text = f"{type(exception).__name__}: {exception}" if str(exception) else type(exception).__name__
+    text = ": ".join(filter(None, [type(exception).__name__, _text_of(exception)]))
     return _without_nul(f"{text} (raised by {who})"), abi.ERROR_CODES[code]
+
+
+def _text_of(exception: BaseException) -> str:
+    try:
+        return str(exception)
+    except Exception as error:  # noqa: BLE001  # of a user's class
+        return f"its text cannot be read, as {type(error).__name__} is raised"
 
 
 def _without_nul(message: str) -> str:

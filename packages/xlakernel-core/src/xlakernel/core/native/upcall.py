@@ -3,6 +3,7 @@
 Python handles a signal in the main thread wherever it begins to run bytecode: Ctrl-C raises there even before the first
 statement of such a function, where nothing can catch it. So the function's result is not what it returns but what it
 stores at its end. Where nothing is stored the call fails, and the signal is sent again, for the program that made it.
+Nor does an exception that the function does not expect leave a result behind.
 """
 
 from __future__ import annotations
@@ -19,17 +20,18 @@ from . import gate
 from .frame import I32, I64, POINTER, create_error, i64
 from .machine_code import pointer_to
 
-# Stored where there is no error.
-_DONE = 1
+# Stored where there is no error, and where there is one that could not be made.
+_DONE, _FAILED = 1, 2
 
-_MESSAGE = b"xlakernel: the call was interrupted\0"
+_INTERRUPTED = "xlakernel: the call was interrupted"
+_UNKNOWN = "xlakernel: the call failed, and so did the description of its error, which Python wrote to stderr"
 
 
 class Upcall:
     """A Python function for machine code to call.
 
     Args:
-      function: returns the address of an ``XLA_FFI_Error``, or None. It raises nothing but KeyboardInterrupt.
+      function: returns the address of an ``XLA_FFI_Error``, or None.
       parameters: the ctypes types of its arguments, integers and pointers of 64 bits.
 
     Attributes:
@@ -38,11 +40,14 @@ class Upcall:
 
     def __init__(self, function: Callable[..., int | None], *parameters: Any) -> None:
         def call(result: int, *args: Any) -> None:
+            outcome = ctypes.c_int64.from_address(result)
             try:
-                error = function(*args)
+                outcome.value = function(*args) or _DONE
             except KeyboardInterrupt:
-                return
-            ctypes.c_int64.from_address(result).value = error or _DONE
+                pass
+            except BaseException:
+                outcome.value = _FAILED
+                raise
 
         self._call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, *parameters)(call)
         self.address: int = ctypes.cast(self._call, ctypes.c_void_p).value or 0
@@ -74,20 +79,16 @@ def emit_upcall_inside(builder: ir.IRBuilder, function: Any, args: list[Any], ap
     error = cgutils.alloca_once_value(builder, builder.inttoptr(found, POINTER))
     with builder.if_then(builder.icmp_signed("==", found, i64(_DONE))):
         builder.store(ir.Constant(POINTER, None), error)
+    with builder.if_then(builder.icmp_signed("==", found, i64(_FAILED)), likely=False):
+        builder.store(_error(builder, api, _UNKNOWN, "INTERNAL"), error)
     with builder.if_then(builder.icmp_signed("==", found, i64(0)), likely=False):
-        send_interrupt(builder)
-        builder.store(interrupted(builder, api), error)
+        # Ctrl-C comes again in the main thread, once that runs Python; this needs no interpreter.
+        send = cgutils.get_or_insert_function(builder.module, ir.FunctionType(ir.VoidType(), []), "PyErr_SetInterrupt")
+        builder.call(send, [])
+        builder.store(_error(builder, api, _INTERRUPTED, "CANCELLED"), error)
     return builder.load(error)
 
 
-def send_interrupt(builder: ir.IRBuilder) -> None:
-    """Emit what lets Ctrl-C come again, in the main thread, once it runs Python; it needs no interpreter."""
-    kind = ir.FunctionType(ir.VoidType(), [])
-    builder.call(cgutils.get_or_insert_function(builder.module, kind, "PyErr_SetInterrupt"), [])
-
-
-def interrupted(builder: ir.IRBuilder, api: Any) -> Any:
-    """Return the XLA_FFI_Error of a call that Ctrl-C ended."""
-    text = cgutils.global_constant(builder, "xlakernel_interrupted", cgutils.make_bytearray(_MESSAGE))
-    code = ir.Constant(I32, abi.ERROR_CODES["CANCELLED"])
-    return create_error(builder, api, builder.bitcast(text, POINTER), code)
+def _error(builder: ir.IRBuilder, api: Any, message: str, code: str) -> Any:
+    text = cgutils.global_constant(builder, "xlakernel_upcall", cgutils.make_bytearray(f"{message}\0".encode()))
+    return create_error(builder, api, builder.bitcast(text, POINTER), ir.Constant(I32, abi.ERROR_CODES[code]))
