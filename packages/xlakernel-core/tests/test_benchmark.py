@@ -140,14 +140,6 @@ def test_cases_of_the_operator(op):
     assert op.benchmark(**QUICK).cases == ["cpu 4", "cpu 8"]
 
 
-def test_progress(op):
-    seen = []
-    op.benchmark([case(4), case(8)], progress=lambda *step: seen.append(step), backends=["quick"], **QUICK)
-    assert [done for done, _, _ in seen] == [0, 1, 2, 3, 4]
-    assert {total for _, total, _ in seen} == {4}
-    assert seen[0][2] == "n=4: quick is compiled" and seen[-1][2] == "done"
-
-
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

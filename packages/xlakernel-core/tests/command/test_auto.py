@@ -1,4 +1,4 @@
-"""``xlakernel auto``: what is remembered, as a table and as JSON, and how it is forgotten."""
+"""``xlakernel auto``: what is remembered, and how it is forgotten."""
 
 import builtins
 import json
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from xlakernel.command import command_line, installed
-from xlakernel.core import AutoChoice, XLACustomKernel, auto_choices, auto_records
+from xlakernel.command import command_line
+from xlakernel.core import AutoChoice, auto_choices, auto_records
 
 
 @pytest.fixture
@@ -28,62 +28,26 @@ def remembered(auto_folder):
     return auto_folder
 
 
-def test_a_table(remembered, capsys):
+def test_what_is_remembered(remembered, capsys):
     assert command_line.main(["auto", "csrmv"]) == 0
-    assert capsys.readouterr().out.splitlines() == [
-        "csrmv, cpu (a CPU, 2 cores)",
-        "  float32[8] -> float32[8]",
-        "    numba* 12 µs  jax 250 µs  2026-01-31",
-        "    not warp: it is not installed",
-        "",
-        "* is used for calls of these dtypes and sizes, sizes up to the next power of two",
-    ]
+    assert capsys.readouterr().out == f"{auto_choices('csrmv')[0]}\n"
+    assert command_line.main(["auto"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
 
 
-def test_json(remembered, capsys):
-    assert command_line.main(["auto", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [(choice["operator"], choice["backend"]) for choice in found["choices"]] == [
-        ("csrmv", "numba"),
-        ("fft", "numba"),
-    ]
-
-
-@pytest.fixture
-def alone(monkeypatch):
-    """Import no package but core, where an operator is looked for."""
-    monkeypatch.setattr(installed, "own_packages", lambda: ["xlakernel.core"])
-
-
-@pytest.mark.parametrize("options", [[], ["--json"], ["--reset"]])
-def test_a_name_that_is_unknown_is_answered_with_those_like_it(remembered, alone, capsys, options):
+@pytest.mark.parametrize("options", [[], ["--reset"]])
+def test_a_name_that_is_unknown(remembered, capsys, options):
     assert command_line.main(["auto", "ftf", *options]) == 2
     said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err == (
-        "xlakernel: no choice of 'ftf' is remembered, and there is no operator 'ftf'. Did you mean fft?\n"
-    )
+    assert said.out == "" and "'ftf'" in said.err
     assert len(auto_choices()) == 2
-
-
-def test_nothing_is_remembered(auto_folder, alone, capsys, monkeypatch):
-    def register(modules):
-        XLACustomKernel("fft", replace=True)
-        return {}
-
-    monkeypatch.setattr(installed, "load", register)  # a package that has it
-    assert command_line.main(["auto", "fft"]) == 0
-    assert capsys.readouterr().out.startswith("No choice of fft is remembered. A call with backend=")
-    assert command_line.main(["auto", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"choices": []}
 
 
 def test_reset(remembered, capsys):
     assert command_line.main(["auto", "--reset", "fft"]) == 0
     assert capsys.readouterr().out == "Forgot 1 choice.\n"
     assert [choice.operator for choice in auto_choices()] == ["csrmv"]
-    assert command_line.main(["auto", "--reset", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"forgotten": 1}
+    assert command_line.main(["auto", "--reset"]) == 0
     assert auto_choices() == [] and list(remembered.iterdir()) == []
 
 
@@ -110,8 +74,7 @@ def test_where_core_cannot_be_imported(capsys, monkeypatch):
 ESCAPES = "\x1b[2J\x1b]0;title\x07\x9b1m\x7f\r"
 
 
-@pytest.mark.parametrize("colored", [True, False])
-def test_what_a_file_holds_does_not_control_the_terminal(remembered, alone, capsys, monkeypatch, colored):
+def test_what_a_file_holds_does_not_control_the_terminal(remembered, capsys):
     """Users may share the folder: texts of others are printed with their control characters spelled out."""
     for path in remembered.iterdir():
         content = json.loads(path.read_text("utf-8"))
@@ -122,20 +85,12 @@ def test_what_a_file_holds_does_not_control_the_terminal(remembered, alone, caps
         content["seconds"] = {content["backend"]: 1.0}
         path.write_text(json.dumps(content), "utf-8")
     auto_records._known.clear()
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr("sys.stdout.isatty", lambda: colored)
     assert command_line.main(["auto"]) == 0
     said = capsys.readouterr().out
     assert r"csrmv\x1b[2J" in said
     assert r"\x1b[2J\x1b]0;title\x07\x9b1m\x7f\r" in said
-    assert "\nsecond line" in said
-    assert command_line.main(["auto", "csrmv[2J"]) == 2
+    assert command_line.main(["auto", "csrmv\x1b[2"]) == 2
     err = capsys.readouterr().err
-    assert r"Did you mean csrmv\x1b[2J" in err
-    for color in ("0", "1", "2"):
-        assert (f"\x1b[{color}m" in said) == colored
-        said = said.replace(f"\x1b[{color}m", "")
     assert all(character.isprintable() or character == "\n" for character in said + err)
 
 

@@ -6,15 +6,15 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from .auto import auto
 from .backends import backends
-from .bench import INTERRUPTED, Request, bench
+from .bench import bench
 from .doctor import doctor
 from .facts import own_versions
 from .text import complain
 
+_INTERRUPTED = 130  # as shells have it for what Ctrl-C ended
 _EXIT_STATUS = "exit status: 0 if all is well, 1 if there is a problem, 2 if the command was not understood"
 
 
@@ -51,22 +51,18 @@ def parser() -> argparse.ArgumentParser:
     two.set_defaults(
         run=lambda asked: backends(asked.operators, modules=asked.modules, as_json=asked.json, timeout=asked.timeout)
     )
-    _add_bench(
-        commands.add_parser(
-            "bench",
-            help="compare the backends of operators: first their results, then their times",
-            description="Compare the backends of operators on this machine, with the cases that the operators have for "
-            "it: first the results of each backend, then the times of those that are right. What is timed are calls of "
-            "a jitted function; tables show the median of the rounds in µs, with the smallest and the largest.",
-            epilog="exit status: 0; 1 if a backend failed or its results differ, a package cannot be imported, or "
-            "something written; 2 if what was asked for is not there, such as a module of yours, or nothing could be "
-            f"measured; {INTERRUPTED} after Ctrl-C, which leaves what was measured by then. "
-            "Examples: `xlakernel bench csrmv`, `xlakernel bench 'csr*' --case "
-            "'n=1000,*' --backend numba --backend jax`, `xlakernel bench sparse --json sparse.json`.",
-        )
-    )
-
     three = commands.add_parser(
+        "bench",
+        help="compare the backends of operators: first their results, then their times",
+        description="Compare the backends of operators on this machine, with the cases that the operators have for it: "
+        "XLACustomKernel.benchmark, which has more arguments.",
+        epilog="exit status: 0; 1 if results differ or a backend failed; 2 if what was asked for is not there",
+    )
+    _add_operators(three, "+")
+    _add_import(three)
+    three.set_defaults(run=lambda asked: bench(asked.operators, modules=asked.modules))
+
+    four = commands.add_parser(
         "auto",
         help='what backend="auto" chose on this machine; --reset lets it choose anew',
         description='List the backends that were measured to be the fastest, and are used where backend="auto" is '
@@ -74,42 +70,10 @@ def parser() -> argparse.ArgumentParser:
         epilog="exit status: 0; 1 if xlakernel.core cannot be imported, or a choice cannot be forgotten; 2 if there is "
         "neither a choice nor an operator of this name",
     )
-    three.add_argument("operator", nargs="?", metavar="OPERATOR", help="those of this operator only")
-    three.add_argument("--reset", action="store_true", help="forget them, so that the next calls measure anew")
-    three.add_argument("--json", action="store_true", help="print JSON, for scripts")
-    three.set_defaults(run=lambda asked: auto(asked.operator, reset=asked.reset, as_json=asked.json))
+    four.add_argument("operator", nargs="?", metavar="OPERATOR", help="those of this operator only")
+    four.add_argument("--reset", action="store_true", help="forget them, so that the next calls measure anew")
+    four.set_defaults(run=lambda asked: auto(asked.operator, reset=asked.reset))
     return top
-
-
-def _add_bench(command: argparse.ArgumentParser) -> None:
-    add = command.add_argument
-    _add_operators(command, "+")
-    add("--platform", choices=["cpu", "gpu", "tpu"], help="where to measure (default: JAX's default device)")
-    add(
-        "--backend",
-        dest="backends",
-        metavar="BACKEND",
-        action="append",
-        default=[],
-        help="compare this one; may be repeated (default: all that can be used here)",
-    )
-    add(
-        "--case",
-        dest="cases",
-        metavar="PATTERN",
-        action="append",
-        default=[],
-        help="measure the cases of such names, as in 'n=1000,*'; may be repeated (default: all)",
-    )
-    add("--rounds", metavar="N", type=_count, default=20, help="measurements of each (default: 20)")
-    add("--seconds", metavar="S", type=_seconds, default=0.02, help="how long one is at least (default: 0.02)")
-    add("--json", metavar="FILE", help="write the results as JSON; - prints them, and the tables to stderr")
-    add("--plot", metavar="FILE", type=Path, help="draw a chart, such as a PNG; of several operators, FILE-OPERATOR")
-    _add_import(command)
-    _add_timeout(command)
-    command.set_defaults(
-        run=lambda asked: bench(Request(**{key: value for key, value in vars(asked).items() if key != "run"}))
-    )
 
 
 def _add_operators(command: argparse.ArgumentParser, number: str, start: str = "") -> None:
@@ -135,10 +99,6 @@ def _add_import(command: argparse.ArgumentParser) -> None:
 
 def _add_common(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="print JSON, for scripts")
-    _add_timeout(command)
-
-
-def _add_timeout(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--timeout",
         metavar="SECONDS",
@@ -155,16 +115,6 @@ def _seconds(text: str) -> float:
         value = 0.0  # refused below, as argparse would name this function
     if not value > 0:
         raise argparse.ArgumentTypeError(f"expected a positive number of seconds; got {text}")
-    return value
-
-
-def _count(text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0  # likewise
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected a number of 1 or more; got {text}")
     return value
 
 
@@ -187,5 +137,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         complain("interrupted")
-        return INTERRUPTED
+        return _INTERRUPTED
     return status

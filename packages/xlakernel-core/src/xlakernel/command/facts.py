@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.metadata
 import importlib.util
@@ -41,7 +42,6 @@ class Facts:
       python: version and machine.
       prefix: where Python's environment is.
       versions: those of the installed distributions that matter.
-      requirements: what these ask for, as their metadata has it.
       variables: the environment variables that are set.
       answers: what each probe answered, by its name (`probes.PROBES`); those that have nobody to ask are left out.
     """
@@ -49,7 +49,6 @@ class Facts:
     python: str = ""
     prefix: str = ""
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    requirements: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
     answers: Mapping[str, Answer] = dataclasses.field(default_factory=dict)
 
@@ -95,14 +94,9 @@ class Facts:
 def collect(timeout: float) -> Facts:
     """Find out all there is to know; each library may take *timeout* seconds to answer."""
     versions = own_versions()
-    requirements = {}
-    for name in (*versions, *DISTRIBUTIONS):
-        try:
-            found = importlib.metadata.distribution(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        versions.setdefault(name, found.version)
-        requirements[name] = tuple(found.requires or ())
+    for name in DISTRIBUTIONS:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions.setdefault(name, importlib.metadata.version(name))
     present = {module: is_present(module) for module in set(_MODULES.values())}
     probes = ["driver", *(probe for probe, module in _MODULES.items() if present[module])]
     if present["numba"] and "numba-cuda" in versions:
@@ -111,7 +105,6 @@ def collect(timeout: float) -> Facts:
         python=f"{platform.python_version()}, {platform.system()} {platform.machine()}",
         prefix=sys.prefix,
         versions=versions,
-        requirements=requirements,
         variables={name: os.environ[name] for name in VARIABLES if name in os.environ},
         answers=ask(probes, timeout),
     )

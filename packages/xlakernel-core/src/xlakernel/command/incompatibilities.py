@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from .facts import Facts
 from .findings import Finding
-from .versions import allows, bounds, release
+from .versions import release
 
 #: The oldest release of each library that the packages work with, and the backends that it stops.
 OLDEST: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -17,15 +17,6 @@ OLDEST: dict[str, tuple[str, tuple[str, ...]]] = {
     "warp-lang": ("1.14", ("warp",)),
     "cuda-bindings": ("12.9", ("gpu",)),
 }
-
-#: Who asks for what in its metadata, where pip leaves it unmet when something else is installed later.
-REQUIRED: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
-    ("jax", "jaxlib", ("cpu", "gpu", "tpu"), "https://docs.jax.dev/en/latest/installation.html"),
-    ("numba", "numpy", ("numba", "numba_cuda"), "https://github.com/numba/numba/issues/10033"),
-    ("numba", "llvmlite", ("numba", "numba_cuda"), "https://numba.readthedocs.io/en/stable/user/installing.html"),
-    ("numba-cuda", "numba", ("numba_cuda",), "https://nvidia.github.io/numba-cuda/user/installation.html"),
-    ("numba-cuda", "cuda-bindings", ("numba_cuda",), "https://nvidia.github.io/numba-cuda/user/installation.html"),
-)
 
 # The newest numba-cuda that was seen to break with NumPy 2.5; it is in maintenance, and no newer one is announced.
 _BREAKS_ON_NUMPY, _KNOWN_TO_BREAK = "2.5", "0.30.4"
@@ -40,18 +31,6 @@ def too_old(facts: Facts) -> list[Finding]:
         if facts.has(name) and facts.release(name) < release(oldest):
             text = f"{name} {facts.versions[name]} is older than {oldest}, the oldest that xlakernel works with."
             found.append(Finding(f"{name}-too-old", "problem", text, f'pip install -U "{name}>={oldest}"', stops=stops))
-    return found
-
-
-def unmet(facts: Facts) -> list[Finding]:
-    """Libraries that ask for another version of one that they depend on."""
-    found = []
-    for user, used, stops, link in REQUIRED:
-        asked = bounds(facts.requirements.get(user, ()), used)
-        if asked is None or not facts.has(user, used) or allows(asked, facts.versions[used]):
-            continue
-        text = f"{user} {facts.versions[user]} asks for {used} {asked}; {facts.versions[used]} is installed."
-        found.append(Finding(f"{user}-{used}", "problem", text, f'pip install "{used}{asked}"', link, stops))
     return found
 
 
@@ -175,7 +154,7 @@ def missing(facts: Facts) -> list[Finding]:
 Rule = Callable[[Facts], "Finding | list[Finding] | None"]
 
 RULES: tuple[Rule, ...] = (
-    *(too_old, unmet, missing, numpy_for_numba_cuda, plugin_of_jax),
+    *(too_old, missing, numpy_for_numba_cuda, plugin_of_jax),
     *(old_driver, cuda_of_the_driver, gpu_that_jax_does_not_use, no_jit, simulated_cuda),
 )
 

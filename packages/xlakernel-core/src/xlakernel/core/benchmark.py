@@ -23,9 +23,6 @@ from .versions import versions
 if TYPE_CHECKING:
     from .kernel import XLACustomKernel
 
-#: ``progress(done, total, what)``, called before each step and once at the end.
-Progress = Callable[[int, int, str], None]
-
 
 def default_platform() -> str:
     """Return the platform of JAX's default device."""
@@ -42,7 +39,6 @@ def measure(
     rounds: int,
     seconds: float,
     rtol: float | None,
-    progress: Progress | None,
 ) -> BenchmarkResult:
     """Time *call* with each backend of *op*; `XLACustomKernel.benchmark` has the arguments."""
     if platform is None:
@@ -75,15 +71,12 @@ def measure(
         raise ArgumentError(f"{op.name}: benchmark: JAX has no device of platform {platform!r} here.") from error
     # What the others are compared with comes first: plain JAX, if there is any.
     order = sorted(chosen, key=lambda backend: backend != "jax")
-    steps = len(chosen) + 1
-    report = progress or (lambda done, total, what: None)
     measurements: list[Measurement] = []
-    for number, case in enumerate(cases):
+    for case in cases:
         programs: dict[str, Program] = {}
         found: dict[str, Measurement] = {}
         expected = None
-        for step, backend in enumerate(order):
-            report(number * steps + step, len(cases) * steps, f"{case.name}: {backend} is compiled")
+        for backend in order:
             program = Program(call, case, device, partial(use_backend, **{platform: backend}))
             start = time.perf_counter()
             try:
@@ -96,11 +89,9 @@ def measure(
             else:
                 programs[backend] = program
                 found[backend] = Measurement(case.name, backend, first_call=took)
-        report((number + 1) * steps - 1, len(cases) * steps, f"{case.name}: the backends are timed")
         for backend, timed in _time(programs, rounds, seconds).items():
             found[backend] = dataclasses.replace(found[backend], seconds=tuple(timed))
         measurements += [found[backend] for backend in chosen]
-    report(len(cases) * steps, len(cases) * steps, "done")
     return BenchmarkResult(
         operator=op.name,
         platform=platform,

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 
 from . import auto, benchmark
 from .backends import OperatorBackends, backends_asked_for
-from .benchmark import Progress
 from .benchmark_program import BenchmarkCase
 from .benchmark_result import BenchmarkResult
 from .config import AUTO, check_backend, is_auto_possible, is_debugging
@@ -236,7 +235,6 @@ class XLACustomKernel(OperatorBackends, TransformRules):
         rounds: int = 20,
         seconds: float = 0.02,
         rtol: float | None = None,
-        progress: Progress | None = None,
     ) -> BenchmarkResult:
         """Compare the backends: compile each case for each of them, compare the results, and time them.
 
@@ -252,7 +250,6 @@ class XLACustomKernel(OperatorBackends, TransformRules):
           seconds: how long a measurement is at least, over as many calls as fit.
           rtol: by how much results may differ from those of plain JAX, or of the first backend, in terms of the largest
             value among them. The square root of the dtype's precision unless given; integers must be equal.
-          progress: ``progress(done, total, what)`` is called before each step and at the end.
 
         Returns:
           The measurements: ``print`` shows a table, and `BenchmarkResult.save` and `BenchmarkResult.plot` write them.
@@ -283,5 +280,4 @@ class XLACustomKernel(OperatorBackends, TransformRules):
             rounds=rounds,
             seconds=seconds,
             rtol=rtol,
-            progress=progress,
         )
