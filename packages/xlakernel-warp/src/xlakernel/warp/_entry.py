@@ -58,7 +58,7 @@ class WarpEntry(Callee):
         cgutils.raw_memcpy(builder, copy, data, i64(self.layout.nbytes), 1)
         return listed, copy
 
-    def call(self, builder: ir.IRBuilder, frame: Frame, prepared: Any, first: Any, last: Any) -> None:
+    def call(self, builder: ir.IRBuilder, frame: Frame, prepared: Any) -> None:
         """Fill what begins with a value, set the pointers, and call the entry."""
         arrays, structs = prepared
         for number, pattern in self.fills:
