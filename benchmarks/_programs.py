@@ -86,7 +86,7 @@ def xla_pair() -> Binary:
 
 
 def prepare(
-    title: str, makers: Makers, program: Callable[[Binary], Binary], *, size: int = SIZE, rtol: float = 1e-6
+    title: str, makers: Makers, program: Callable[[Binary], Binary], *, size: int = SIZE
 ) -> dict[str, functools.partial[Any]]:
     """Return the programs of the cases that work and give what XLA's gives; say of the others why not."""
     x, y = jnp.arange(size, dtype=jnp.float32), jnp.full(size, 2, jnp.float32)
@@ -95,7 +95,7 @@ def prepare(
     for name, make in makers.items():
         try:
             case = functools.partial(jax.jit(program(make())), x, y)
-            np.testing.assert_allclose(case(), expected, rtol=rtol)
+            np.testing.assert_allclose(case(), expected, rtol=1e-6)
         except Exception as error:  # noqa: BLE001  # whatever ails one, the others are measured
             said = f"{type(error).__name__}: {error}".strip().splitlines()[0]
             print(f"{title}: {name} is not measured: {said}")

@@ -33,16 +33,14 @@ from _programs import (
     unrolled,
     xla_pair,
 )
-from _warp_kernels import HEAVY, add_into_kernel, add_kernel, both_kernels, decrement_kernel, heavy_kernel
+from _warp_kernels import add_into_kernel, add_kernel, both_kernels, decrement_kernel
 
 from xlakernel.numba import numba_kernel
 from xlakernel.warp import jax_callable, jax_kernel, warp_kernel
 
-HEAVY_SIZE = 2**20
 # Two interfaces to one way of running: Warp's own, and that of the other packages here.
 KERNEL, BY_OUTS, NUMBA = f"{OURS}, jax_kernel", f"{OURS}, warp_kernel", f"{OURS}, numba_kernel"
 CALLABLE, ONE_BY_ONE, WARP_CALLABLE = f"{OURS}, jax_callable", f"{OURS}, kernel by kernel", "warp.jax_callable"
-SERIAL, PARALLEL = f"{OURS}, parallel=False", f"{OURS}, parallel=True"
 
 
 def our_add() -> Binary:
@@ -57,14 +55,6 @@ def pair_of(wrap: Callable[..., Any]) -> Binary:
     """Return a step of two kernels, each wrapped by our `jax_kernel` or by Warp's."""
     add, decrement = wrap(add_kernel), wrap(decrement_kernel)
     return lambda x, y: decrement(*add(x, y))[0]
-
-
-def our_heavy(parallel: bool) -> Binary:
-    return one(warp_kernel(heavy_kernel, outs=lambda x, y: x, parallel=parallel))
-
-
-def xla_heavy() -> Binary:
-    return lambda x, y: jax.lax.fori_loop(0, HEAVY, lambda _, value: jnp.sqrt(y + jnp.sin(value)), x)
 
 
 # Peers are looked up when they are made: Warp's run on the CPU from Warp 1.16 on.
@@ -85,12 +75,6 @@ PAIRS: Makers = {
     ONE_BY_ONE: lambda: pair_of(jax_kernel),
     XLA: xla_pair,
     WARP_CALLABLE: lambda: one(warp.jax_callable(both_kernels)),
-}
-HEAVIES: Makers = {
-    PARALLEL: lambda: our_heavy(True),
-    SERIAL: lambda: our_heavy(False),
-    XLA: xla_heavy,
-    WARP: lambda: one(warp.jax_kernel(heavy_kernel)),
 }
 
 
@@ -114,17 +98,9 @@ def measure_small_kernel(size: int, rounds: int) -> Iterator[Part]:
     yield Part(title, timed(with_eager(cases), 1, 5000, rounds, slow=[WARP]), [])
 
 
-def measure_parallel(rounds: int) -> Iterator[Part]:
-    """Time a kernel that computes much for each element, on one core and on all."""
-    title = f"{HEAVY} sines and roots for each of {HEAVY_SIZE} floats"
-    cases = prepare(title, HEAVIES, single, size=HEAVY_SIZE, rtol=1e-5)
-    seconds = timed(cases, 1, 1, rounds)
-    yield Part(title, seconds, marks_over(title, seconds, SERIAL, {PARALLEL: 1 / 1.6}))
-
-
 def on_cpu(size: int) -> Measurements:
     """Return what is measured on the CPU, with vectors of *size* floats."""
-    return {"one kernel": functools.partial(measure_small_kernel, size), "parallel": measure_parallel}
+    return {"one kernel": functools.partial(measure_small_kernel, size)}
 
 
 # On a GPU

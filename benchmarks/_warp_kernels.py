@@ -5,8 +5,6 @@ import warp as wp
 wp.config.log_level = wp.LOG_WARNING
 wp.set_module_options({"enable_backward": False})  # adjoints are not measured, and take longer to compile than the rest
 
-HEAVY = 20  #: how often `heavy_kernel` computes each element anew
-
 Floats = wp.array(dtype=wp.float32)
 
 
@@ -26,15 +24,6 @@ def add_into_kernel(x: Floats, y: Floats):
 def decrement_kernel(x: Floats, out: Floats):
     i = wp.tid()
     out[i] = x[i] - 1.0
-
-
-@wp.kernel
-def heavy_kernel(x: Floats, y: Floats, out: Floats):
-    i = wp.tid()
-    value = x[i]
-    for _ in range(HEAVY):
-        value = wp.sqrt(y[i] + wp.sin(value))
-    out[i] = value
 
 
 def both_kernels(x: Floats, y: Floats, out: Floats):

@@ -1,4 +1,4 @@
-"""Handlers that call something other than a function of Numba's: attributes that are arrays, and tasks."""
+"""Handlers that call something other than a function of Numba's, with attributes that are arrays."""
 
 import itertools
 
@@ -12,27 +12,24 @@ from numpy.testing import assert_array_equal
 
 from xlakernel.core.ffi.registry import ensure_registered
 from xlakernel.core.native import Argument, Callee, build_handler
-from xlakernel.core.native.frame import I64, i64
+from xlakernel.core.native.frame import I64
 
-TASKS = 300_000
 RAISED = (jax.errors.JaxRuntimeError, ValueError)  # JAX raises the latter where the program ran in the calling thread
 numbers = itertools.count()
 
 
 class Count(Callee):
-    """Adds 1 to one element of the output for each task; how many there are is the attribute's first number."""
-
-    def tasks(self, builder, frame):
-        _, data = frame.array_attribute(0)
-        return builder.load(builder.bitcast(data, I64.as_pointer()))
+    """Adds 1 to the first elements of the output; how many of them is the attribute's first number."""
 
     def prepare(self, builder, frame, arrays, attributes):
-        return list(arrays.values())
+        _, data = frame.array_attribute(0)
+        return list(arrays.values()), builder.load(builder.bitcast(data, I64.as_pointer()))
 
-    def call(self, builder, frame, prepared, first, last):
-        out = builder.bitcast(prepared[1].data(builder), ir.IntType(32).as_pointer())
-        with cgutils.for_range_slice(builder, first, last, i64(1), intp=I64) as (task, _):
-            builder.atomic_rmw("add", builder.gep(out, [task]), ir.Constant(ir.IntType(32), 1), "monotonic")
+    def call(self, builder, frame, prepared):
+        (_, array), count = prepared
+        out = builder.bitcast(array.data(builder), ir.IntType(32).as_pointer())
+        with cgutils.for_range(builder, count, intp=I64) as loop:
+            builder.atomic_rmw("add", builder.gep(out, [loop.index]), ir.Constant(ir.IntType(32), 1), "monotonic")
 
 
 ARGUMENTS = [
@@ -48,23 +45,22 @@ def target():
     return ensure_registered(name, "cpu", lambda: build_handler(Count(), ARGUMENTS, kernel="count", place="here:1"))
 
 
-def call(target, shape, tasks, dtype=np.uint8):
-    attribute = np.frombuffer(np.int64(tasks).tobytes(), dtype)
+def call(target, shape, count, dtype=np.uint8):
+    attribute = np.frombuffer(np.int64(count).tobytes(), dtype)
     run = jax.ffi.ffi_call(target, jax.ShapeDtypeStruct(shape, jnp.int32), input_output_aliases={0: 0})
     return jax.jit(lambda x: run(x, launch=attribute))(jnp.zeros(shape, jnp.int32))
 
 
-@pytest.mark.parametrize("tasks", [1, 7, TASKS])
-def test_each_task_runs_once(target, tasks):
-    assert_array_equal(call(target, (tasks,), tasks), np.ones(tasks))
+@pytest.mark.parametrize(("slices", "size"), [(1, 7), (2, 300_000), (5, 1000), (1000, 3), (3, 1), (0, 5)])
+def test_each_slice_runs_once(target, slices, size):
+    assert_array_equal(call(target, (slices, size), size), np.ones((slices, size)))
 
 
-@pytest.mark.parametrize(("slices", "tasks"), [(1, TASKS), (2, TASKS), (5, 1000), (1000, 3), (3, 1), (0, 5)])
-def test_each_task_of_each_slice_runs_once(target, slices, tasks):
-    assert_array_equal(call(target, (slices, tasks), tasks), np.ones((slices, tasks)))
+def test_a_call_without_a_batch(target):
+    assert_array_equal(call(target, (7,), 7), np.ones(7))
 
 
-def test_fewer_tasks_than_elements(target):
+def test_the_attributes_of_a_call_are_read(target):
     assert_array_equal(call(target, (4, 3), 2), [[1, 1, 0]] * 4)
 
 

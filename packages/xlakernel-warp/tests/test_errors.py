@@ -158,8 +158,6 @@ OPTIONS = [
         AliasError,
         "output 0 begins with input 0.*Give None for it",
     ),
-    ({"parallel": 1}, LaunchError, "parallel is 1; allowed: True or False"),
-    ({"parallel": True, "output_init": 0}, LaunchError, "output_init would have to be there before.*write every elem"),
     ({"vmap_method": "parallel"}, VmapMethodError, "unknown vmap_method 'parallel'; allowed: .*native"),
     ({"input_output_aliases": 0}, AliasError, r"input_output_aliases is 0; expected \{input: output, ...\}"),
     ({"input_output_aliases": {0: "out"}}, AliasError, r"expected \{input: output, ...\}"),

@@ -40,7 +40,6 @@ VALUES = {
     "nothing": [6, 7, 9],
     "mapped": [2, 6, 14],
     "one_by_one": [2, 6, 14],
-    "in_parallel": [2, 3, 5],
     "mapped_gradient": [2, 4, 8],
     "through_python": [-1, -2, -4],
 }

@@ -39,7 +39,6 @@ PROGRAMS = {name: wrap(getattr(kernels, name)) for name in WRAPPED} | {
     "nothing": lambda x: x + wrap(kernels.plain)(x[:0]).sum() + beginning[5.0](x[:0]),
     "mapped": lambda x: jax.vmap(one_thread)(jnp.stack([x, 2 * x]))[1],
     "one_by_one": lambda x: jax.vmap(in_order)(jnp.stack([x, 2 * x]))[1],
-    "in_parallel": wrap(kernels.plain, parallel=True),
     "gradient": jax.grad(lambda x: jnp.sin(derived(x)[0]).sum()),
     "mapped_gradient": lambda x: jax.vmap(jax.grad(lambda x: derived(x)[0].sum()))(jnp.stack([x, x]))[1],
 }

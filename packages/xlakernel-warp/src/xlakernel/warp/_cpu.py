@@ -27,7 +27,6 @@ from ._launch import WarpLaunch
 from ._names import target_name
 from ._platform import OnPlatform, Static
 from ._python import python_target
-from ._range import check_launch, range_entry
 from ._recipe import Origin
 from ._recorded import Recorded, record
 
@@ -79,14 +78,10 @@ class KernelOnCpu(OnPlatform):
         """
         launch, ordered, debug = origin.launch, origin.ordered, origin.debug
         alone = recorded is not None and _inside.must_run_alone(recorded.launch)
-        if recorded is not None and self.described.parallel:
-            check_launch(recorded.launch)  # the handler may be there, from another launch of the kernel
         if target is None:
             code = None if recorded is None else _inside.content(launch.kernel, 1)
-            what = (
-                *(code, recorded and recorded.layout, launch.fills, alone, launch.adjoint),
-                *(self.described.parallel, ordered, debug, HANDLER_VERSION),
-            )
+            layout = recorded and recorded.layout
+            what = code, layout, launch.fills, alone, launch.adjoint, ordered, debug, HANDLER_VERSION
             types_ = ", ".join(f"{a.source[0]}{a.index} {a.dtype}[{a.ndim}d]" for a in launch.arrays)
             target = target_name(self.described, types_, what)
         # Building takes Numba's lock, which comes before the registry's, as where Numba's kernels are registered.
@@ -102,22 +97,17 @@ class KernelOnCpu(OnPlatform):
         self, launch: WarpLaunch, recorded: Recorded | None, *, alone: bool, ordered: bool, debug: bool
     ) -> Handler:
         arguments = [Argument(a.source, a.index, a.dtype, a.ndim) for a in launch.arrays]
-        callee, lock = WarpEntry(None, None, launch.fills), None
+        callee = WarpEntry(None, None, launch.fills)
         if recorded is not None:
-            # Warp unloads a module when other kernels are defined in it, unless somebody holds it.
-            owner = recorded.launch
             arguments.append(Argument("attribute", 0, "uint8", 1, size=len(recorded.data)))
-            entry, threads = recorded.entry, None
-            if self.described.parallel:
-                entry, threads = range_entry(owner), _inside.threads_at(owner)
-            callee = WarpEntry(entry, recorded.layout, launch.fills, threads=threads, keep_alive=owner)
-            lock = _alone.lock() if alone and not self.described.parallel else None  # a range has no tiles
+            # Warp unloads a module when other kernels are defined in it, unless its launch is kept alive.
+            callee = WarpEntry(recorded.entry, recorded.layout, launch.fills, keep_alive=recorded.launch)
         handler: Handler = build_handler(
             callee,
             arguments,
             kernel=self.name,
             place=self.described.place,
-            lock=lock,
+            lock=_alone.lock() if alone else None,
             ordered=ordered,
             debug=debug,
             keep=bool(warp.config.cache_kernels),

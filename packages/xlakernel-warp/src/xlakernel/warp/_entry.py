@@ -28,7 +28,6 @@ class WarpEntry(Callee):
       entry: address of the code; None: there is nothing to call.
       layout: of the structs.
       fills: (number of an array, bytes of an element) for those that begin with a value.
-      threads: where in the structs the number of the launch's threads is, for an entry that takes a range of them.
       keep_alive: what owns the code.
     """
 
@@ -40,21 +39,12 @@ class WarpEntry(Callee):
         layout: Layout | None,
         fills: Sequence[tuple[int, bytes]],
         *,
-        threads: int | None = None,
         keep_alive: Any = None,
     ) -> None:
         self.entry = entry
         self.layout = layout
         self.fills = fills
-        self.threads = threads
         self.keep_alive = keep_alive
-
-    def tasks(self, builder: ir.IRBuilder, frame: Frame) -> Any:
-        """Return the number of the launch's threads, if the entry takes a range of them."""
-        if self.threads is None:
-            return None
-        _, data = frame.array_attribute(0)
-        return builder.load(builder.bitcast(builder.gep(data, [i64(self.threads)]), I64.as_pointer()))
 
     def prepare(
         self, builder: ir.IRBuilder, frame: Frame, arrays: Mapping[Argument, Slices], attributes: Sequence[Argument]
@@ -68,7 +58,7 @@ class WarpEntry(Callee):
         cgutils.raw_memcpy(builder, copy, data, i64(self.layout.nbytes), 1)
         return listed, copy
 
-    def call(self, builder: ir.IRBuilder, frame: Frame, prepared: Any, first: Any, last: Any) -> None:
+    def call(self, builder: ir.IRBuilder, frame: Frame, prepared: Any) -> None:
         """Fill what begins with a value, set the pointers, and call the entry."""
         arrays, structs = prepared
         for number, pattern in self.fills:
@@ -79,8 +69,6 @@ class WarpEntry(Callee):
             place = builder.bitcast(builder.gep(structs, [i64(where)]), POINTER.as_pointer())
             builder.store(arrays[number].data(builder), place)
         arguments = [builder.gep(structs, [i64(start)]) for start in self.layout.structs]
-        if self.threads is not None:
-            arguments += [first, last]
         kind = ir.FunctionType(_VOID, [argument.type for argument in arguments])
         builder.call(pointer_to(builder, self.entry, kind.as_pointer()), arguments)
 

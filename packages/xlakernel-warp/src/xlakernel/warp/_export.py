@@ -66,7 +66,6 @@ def _origin(kernel: Any, call: Mapping[str, Any]) -> Origin:
         output_init=tuple(None if value is None else read_frozen(*value) for value in call["output_init"]) or None,
         in_out=tuple(call["in_out"]),
         aliased=frozenset(call["aliased"]),
-        parallel=call["parallel"],
         cpu_blocks=call["cpu_blocks"],
         **({"count": call["adjoint_of"]} if adjoint else {}),
     )

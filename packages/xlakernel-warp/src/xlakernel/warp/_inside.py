@@ -215,14 +215,6 @@ def _struct_of(values: list[Any]) -> bytes:
     return bytes(struct)
 
 
-def threads_at(launch: Any) -> int:
-    """Return where in its bounds a recorded launch has the number of its threads, 8 bytes."""
-    field = getattr(type(getattr(launch, "bounds", None)), "size", None)
-    if getattr(field, "size", None) != 8:
-        raise Unrecognised("the bounds of a launch have no size")
-    return int(field.offset)  # type: ignore[union-attr]
-
-
 def block_dim(launch: Any) -> int:
     """Return the threads of a block of a launch recorded on the CPU: 1, unless Warp's blocks are enabled there."""
     try:

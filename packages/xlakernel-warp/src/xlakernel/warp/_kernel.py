@@ -41,7 +41,6 @@ class WarpKernel(OnBothPlatforms):
       output_init: what its outputs begin with.
       in_out: the parameters that are an input and an output.
       aliased: the outputs that share an input's memory.
-      parallel: whether one launch is split over the threads of the CPU.
       cpu_blocks: whether a block has several threads on the CPU too.
     """
 
@@ -52,7 +51,6 @@ class WarpKernel(OnBothPlatforms):
     output_init: OutputInit = None
     in_out: tuple[str, ...] = ()
     aliased: frozenset[int] = frozenset()
-    parallel: bool = False
     cpu_blocks: bool = False
 
     platforms = ("cpu", "cuda")
@@ -73,7 +71,7 @@ class WarpKernel(OnBothPlatforms):
     def identity(self) -> tuple[Any, ...]:
         """What tells it apart from others of the same class."""
         dims = id(self.dims) if callable(self.dims) else self.dims
-        blocks = self.block_dim, self.parallel, self.cpu_blocks
+        blocks = self.block_dim, self.cpu_blocks
         return id(self.kernel), dims, self.output_init, self.in_out, self.aliased, blocks
 
     def __eq__(self, other: object) -> bool:

@@ -126,7 +126,6 @@ class Origin:
             "output_init": [None if given is None else (given[0].name, given[1].hex()) for given in init],
             "in_out": list(described.in_out),
             "aliased": sorted(described.aliased),
-            "parallel": described.parallel,
             "cpu_blocks": described.cpu_blocks,
             "inputs": write_structs(self.inputs),
             "outs": write_structs(self.outs),

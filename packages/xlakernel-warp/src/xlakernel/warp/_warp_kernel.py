@@ -33,7 +33,6 @@ def warp_kernel(
     launch_dims: _Extents | None = None,
     block_dim: int | None = None,
     output_init: Any = None,
-    parallel: bool = False,
     vmap_method: str | None = "native",
     input_output_aliases: Mapping[int, int] | None = None,
     has_side_effect: bool = False,
@@ -74,9 +73,6 @@ def warp_kernel(
         means something only with ``warp.config.enable_cpu_blocks``, and then goes through Python.
       output_init: what outputs begin with: a number for all of them, or a tuple, or the structure of *outs*, with a
         number or None for each.
-      parallel: whether to split one launch over XLA's threads on the CPU. The kernel is then compiled once more, in a
-        second or so. Kernels with atomics or tiles are refused: on the CPU Warp's atomics are plain additions. It makes
-        no difference on a GPU.
       vmap_method: what ``jax.vmap`` does. ``"native"`` (as ``"expand_dims"``): one call, with a launch for each slice,
         on the CPU in several threads where that pays; ``"broadcast_all"``: the same with every input copied to the
         batch's size; ``"sequential"`` and ``"sequential_unrolled"``: one call after the other; None: an error.
@@ -117,8 +113,8 @@ def warp_kernel(
 
     The function it returns raises `ArityError`, `InputError`, `DtypeError`, `StaticArgumentError` and `LaunchError`
     when it is traced. When it is lowered it raises `CompileError` if Warp refuses the kernel, `LaunchError` if Warp
-    refuses the launch, or if a kernel cannot be split, `StaticArgumentError` for a static scalar that the parameter's
-    type does not have, and `DeviceError` if there is no GPU, or no Warp for it.
+    refuses the launch, `StaticArgumentError` for a static scalar that the parameter's type does not have, and
+    `DeviceError` if there is no GPU, or no Warp for it.
 
     Example:
       >>> import jax, jax.numpy as jnp, warp as wp
@@ -145,7 +141,6 @@ def warp_kernel(
         check_block_dim(name, block_dim),
         init,
         aliased=frozenset(o for o in aliases.values() if isinstance(o, int)),
-        parallel=check_parallel(name, parallel, init),
         cpu_blocks=_inside.cpu_blocks(),
     )
 
@@ -215,16 +210,3 @@ def check_block_dim(kernel: str, block_dim: Any) -> int | None:
     if not 1 <= threads <= 1024:
         raise LaunchError(f"{kernel}: block_dim is {threads}; allowed: None, or 1 to 1024 threads.")
     return threads
-
-
-def check_parallel(kernel: str, parallel: Any, init: begin.OutputInit) -> bool:
-    """Return whether to split launches."""
-    if not isinstance(parallel, bool):
-        raise LaunchError(f"{kernel}: parallel is {parallel!r}; allowed: True or False.")
-    if parallel and init is not None:
-        raise LaunchError(
-            f"{kernel}: parallel=True splits a launch over threads, and output_init would have to be there before any "
-            "of them begins. Let the kernel write every element, or alias an input that has the values "
-            "(input_output_aliases)."
-        )
-    return parallel

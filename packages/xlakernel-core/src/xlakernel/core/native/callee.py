@@ -39,20 +39,14 @@ class Callee(abc.ABC):
         """Emit what all slices of a batch share; what it returns is handed to `call`."""
 
     @abc.abstractmethod
-    def call(self, builder: ir.IRBuilder, frame: Frame, prepared: Any, first: Any, last: Any) -> None:
+    def call(self, builder: ir.IRBuilder, frame: Frame, prepared: Any) -> None:
         """Emit the call for the slice that the arrays are at.
 
         Args:
           builder: where to emit; it returns an ``XLA_FFI_Error`` where the kernel fails.
           frame: the call's.
           prepared: what `prepare` returned.
-          first: with `tasks`, the first of them to run; 0 without.
-          last: the one behind the last.
         """
-
-    def tasks(self, builder: ir.IRBuilder, frame: Frame) -> Any:
-        """Return how many tasks a slice has that may run on their own, in any order; None: it is one."""
-        return None
 
 
 class NumbaFunction(Callee):
@@ -93,7 +87,7 @@ class NumbaFunction(Callee):
         scalars = {argument: self._attribute_value(builder, frame, argument) for argument in attributes}
         return arrays, scalars
 
-    def call(self, builder: ir.IRBuilder, frame: Frame, prepared: Any, first: Any, last: Any) -> None:
+    def call(self, builder: ir.IRBuilder, frame: Frame, prepared: Any) -> None:
         """Call it by its address, in Numba's own convention."""
         arrays, scalars = prepared
         values = {**scalars, **{argument: array.value(self.context, builder) for argument, array in arrays.items()}}

@@ -9,7 +9,7 @@ involved, unless the kernel raises (`status`).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -118,8 +118,6 @@ class _HandlerBuilder:
         batch_rank = builder.sub(buffers[0].rank, i64(self.buffers[0].ndim)) if buffers else i64(0)
         self._emit_type_checks(builder, frame, buffers, batch_rank)
         total = self._emit_batch_size(builder, frame, buffers, batch_rank)
-        if (tasks := self.callee.tasks(builder, frame)) is not None:
-            total = builder.mul(total, tasks)
         if self.observer is not None:
             builder.ret(self.observer.emit_call(builder, self._emit_run_all(run), pointer, total))
         else:
@@ -208,7 +206,7 @@ class _HandlerBuilder:
             extent = builder.select(builder.icmp_signed("==", own, i64(1)), extent, own)
         return extent
 
-    # run(frame, first, last): the kernel on slices first … last - 1 of the flattened batch, or on its tasks.
+    # run(frame, first, last): the kernel on slices first … last - 1 of the flattened batch.
 
     def _emit_run(self) -> ir.Function:
         function, builder = self._function(f"{NAME}_run", [POINTER, I64, I64])
@@ -224,10 +222,9 @@ class _HandlerBuilder:
             for argument, buffer in zip(self.buffers, buffers, strict=True)
         ]
         prepared = self.callee.prepare(builder, frame, dict(zip(self.buffers, arrays, strict=True)), self.attributes)
-        tasks = self.callee.tasks(builder, frame)
-        with _ranges(builder, first, last, tasks) as (index, begin, end):
+        with cgutils.for_range_slice(builder, first, last, i64(1), intp=I64) as (index, _):
             self._emit_offsets(builder, buffers, arrays, batch_rank, index)
-            self.callee.call(builder, frame, prepared, begin, end)
+            self.callee.call(builder, frame, prepared)
         builder.ret(ir.Constant(POINTER, None))
         return function
 
@@ -248,25 +245,6 @@ class _HandlerBuilder:
             builder.store(quotient, remaining)
             for array in arrays:
                 array.advance(builder, axis, coordinate)
-
-
-@contextlib.contextmanager
-def _ranges(builder: ir.IRBuilder, first: Any, last: Any, tasks: Any) -> Iterator[tuple[Any, Any, Any]]:
-    """Loop over the slices that *first* … *last* - 1 lie in; give a slice's number, and its first and last task.
-
-    Without tasks the numbers are those of slices; with them there are as many for each slice.
-    """
-    if tasks is None:
-        with cgutils.for_range_slice(builder, first, last, i64(1), intp=I64) as (index, _):
-            yield index, i64(0), i64(1)
-        return
-    behind = builder.udiv(builder.add(last, builder.sub(tasks, i64(1))), tasks)
-    with cgutils.for_range_slice(builder, builder.udiv(first, tasks), behind, i64(1), intp=I64) as (index, _):
-        before = builder.mul(index, tasks)
-        begin, end = builder.sub(first, before), builder.sub(last, before)
-        begin = builder.select(builder.icmp_signed("<", begin, i64(0)), i64(0), begin)
-        end = builder.select(builder.icmp_signed(">", end, tasks), tasks, end)
-        yield index, begin, end
 
 
 def _any(builder: ir.IRBuilder, conditions: Sequence[Any]) -> Any:
