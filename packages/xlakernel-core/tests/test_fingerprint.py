@@ -1,6 +1,7 @@
 """Fingerprints in one process: when they change, objects that nobody understands, and what a kernel refers to."""
 
 import builtins
+import enum
 import math
 import os
 import sys
@@ -299,3 +300,32 @@ def test_an_external_function_that_gets_another_address_is_another_one():
         found.append(examine(closing_over(external)))
     assert found[0][0] != found[1][0]
     assert not found[0][1] and found[1][1] == [external]  # no other process knows of the second address
+
+
+def test_an_enumeration_has_its_aliases():
+    kinds = [enum.IntEnum("Method", {"EULER": 1, "HEUN": 2, "DEFAULT": value}, module=__name__) for value in (1, 2)]
+    assert len({fingerprint(closing_over(kind)) for kind in kinds}) == 2
+
+
+def test_a_module_may_compute_its_attributes():
+    class Computed(types.ModuleType):
+        @property
+        def GAIN(self):
+            return self.value
+
+    def computed(value):
+        module = Computed("settings")
+        module.value = value
+        return module
+
+    def asked(value):
+        module = types.ModuleType("settings")
+        module.__getattr__ = {"GAIN": value}.__getitem__
+        return module
+
+    for make in (computed, asked):
+        found = set()
+        for value in (2.0, 3.0):
+            module = make(value)
+            found.add(fingerprint(lambda module=module: module.GAIN))
+        assert len(found) == 2

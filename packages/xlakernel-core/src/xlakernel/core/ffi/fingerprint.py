@@ -26,7 +26,7 @@ import numpy as np
 
 from .literals import base_items, literal_writer
 from .names import attributes_in, names_in
-from .versioned import is_versioned, may_change, python_function, qualified_name, wraps_function
+from .versioned import attributes_of, is_versioned, may_change, python_function, qualified_name, wraps_function
 
 # An object that the walk does not understand is told from every other one, in this process and any other, by a number
 # that is drawn for it. It is kept alive, so that its identity stays its own.
@@ -300,7 +300,7 @@ class _Walk:
             if name in function.__globals__:
                 yield name.encode()
                 yield from self.value(function.__globals__[name])
-            elif name in vars(builtins) and may_change(vars(builtins)[name]):
+            elif name in vars(builtins) and not is_versioned(vars(builtins)[name]):
                 yield name.encode()
                 yield from self.value(vars(builtins)[name])
 
@@ -318,16 +318,16 @@ class _Walk:
             found = False
             for module in list(self._modules.values()):
                 done = followed.setdefault(id(module), set())
-                if new := (self.names & vars(module).keys()) - done:
-                    found = True
-                    done |= new
-                    for name in sorted(new):
-                        yield from self._attribute(module, name)
+                asked = self.names - done
+                done |= asked
+                values = attributes_of(module, asked)
+                found = found or bool(values)
+                for name in sorted(values):
+                    yield from self._attribute(module, name, values[name])
             if not found and not self.names - declared:
                 return
 
-    def _attribute(self, module: types.ModuleType, name: str) -> Iterator[bytes]:
-        value = vars(module)[name]
+    def _attribute(self, module: types.ModuleType, name: str, value: Any) -> Iterator[bytes]:
         if isinstance(value, types.ModuleType) and is_versioned(module):
             self._modules.setdefault(id(value), value)
         elif not is_versioned(module) or may_change(value):
@@ -341,7 +341,7 @@ class _Walk:
         if is_versioned(value):
             return
         if issubclass(value, enum.Enum):
-            yield from self.value({member.name: member.value for member in value})
+            yield from self.value({name: member.value for name, member in value.__members__.items()})  # aliases too
         elif issubclass(value, tuple):
             yield repr(getattr(value, "_fields", None)).encode()
         elif (description := self.describe(value)) is not None:

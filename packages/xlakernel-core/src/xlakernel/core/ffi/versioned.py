@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import enum
 import os
 import sys
 import sysconfig
 import types
+import warnings
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -25,6 +29,8 @@ _VERSIONED_IF = {"cupy": "cupy", "cupyx": "cupy", "torch": "torch", "warp": "war
 _VERSIONED_PARTS = ("cuda.bindings.", "cuda.core.")
 # So are the modules that came with Python: those without a file, and those of this folder, not a user's of that name.
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib") + os.sep
+# Which holds those that are installed, too, where there is no virtual environment.
+_INSTALLED = tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib"))
 
 
 def wraps_function(value: Any) -> bool:
@@ -59,7 +65,11 @@ def _module(value: Any) -> str:
 def qualified_name(value: Any) -> str:
     """Return ``module:name`` of a function, class or module."""
     module = _module(value)
-    names = ("__name__",) if module == "numpy.random" else ("__qualname__", "__name__")
+    names = (
+        ("__name__",)
+        if module == "numpy.random" or isinstance(value, types.ModuleType)
+        else ("__qualname__", "__name__")
+    )
     return f"{module}:{next((getattr(value, name) for name in names if hasattr(value, name)), '')}"
 
 
@@ -84,14 +94,27 @@ def _is_versioned_package(name: str) -> bool:
     if name not in sys.stdlib_module_names or name not in sys.modules:
         return False
     file = getattr(sys.modules[name], "__file__", None) or _STANDARD_LIBRARY
-    return file.startswith(_STANDARD_LIBRARY)
+    return file.startswith(_STANDARD_LIBRARY) and not file.startswith(_INSTALLED)
+
+
+def attributes_of(module: types.ModuleType, names: Iterable[str]) -> dict[str, Any]:
+    """Return those of the *names* that are attributes of a module, which may compute them (``__getattr__``)."""
+    space = vars(module)
+    found = {name: space[name] for name in names if name in space}
+    if (type(module) is not types.ModuleType or "__getattr__" in space) and not is_versioned(module):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of attributes that the kernel need not use
+            for name in names:
+                with contextlib.suppress(Exception):
+                    found.setdefault(name, getattr(module, name))
+    return found
 
 
 def may_change(value: Any) -> bool:
     """Return True for what a versioned module may have that its version does not say: a number, a user's function."""
     if isinstance(value, tuple):
-        return all(map(may_change, value))
-    if isinstance(value, types.FunctionType) or wraps_function(value):
+        return any(map(may_change, value))
+    if isinstance(value, (types.FunctionType, type, enum.Enum)) or wraps_function(value):
         return not _is_versioned_package(origin(python_function(value)))
     kind: Any = type(value)
     return isinstance(value, (np.ndarray, np.generic)) or literal_writer(kind) is not None
