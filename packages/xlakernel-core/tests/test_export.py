@@ -233,7 +233,7 @@ def test_the_backend_is_asked_for_what_is_not_registered(blob, backend, new_name
 def test_a_loaded_program_takes_no_name_from_the_kernels_here(blob, backend, new_name, compile_handler):
     """Its names say what it claims, which nothing checks."""
     name = new_name()
-    recipe = Recipe(backend.__name__, {"of": "negate"})
+    recipe = Recipe(backend.__name__, {"checks": "of negate"})
     backend.prepare = lambda name, data: (
         lambda: ensure_registered(name, "cpu", lambda: compile_handler(negate, PAIR, PAIR))
     )
@@ -243,8 +243,9 @@ def test_a_loaded_program_takes_no_name_from_the_kernels_here(blob, backend, new
     x = jnp.ones(1)
     results = [jax.ffi.ffi_call(target, jax.ShapeDtypeStruct((1,), jnp.float32))(x)[0] for target in (name, own)]
     assert results == [-1, 1]
-    deserialize(with_targets(blob, Target(name, "cpu", recipe)))  # the same again
-    other = Target(name, "cpu", Recipe(backend.__name__, {"of": "copy"}))
+    again = Recipe(backend.__name__, {**recipe.data, "kernel": {"pickle": "of another process"}, "dims": [5]})
+    deserialize(with_targets(blob, Target(name, "cpu", again)))
+    other = Target(name, "cpu", Recipe(backend.__name__, {"checks": "of copy"}))
     with pytest.raises(ExportError, match="another kernel in a program that was loaded before"):
         deserialize(with_targets(blob, other))
 

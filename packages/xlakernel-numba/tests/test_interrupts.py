@@ -128,12 +128,16 @@ def fail(x, out):
     if x[0] > 0:
         raise ValueError("after Ctrl-C")
 
+@numba.njit
+def check(value):
+    if value > 0:
+        raise ValueError("after Ctrl-C")
+
 @numba.njit(parallel=True)
 def fail_in_a_loop(x, out):
     for i in numba.prange(1):
         out[i] = 1
-        if x[i] > 0:
-            raise ValueError("after Ctrl-C")
+        check(x[i])
 
 @numba.njit
 def print_it(x, out):
@@ -172,5 +176,7 @@ assert len(seen) == 5
 
 
 def test_ctrl_c_reaches_the_program_from_kernels_that_run_python():
-    done = subprocess.run([sys.executable, "-c", KERNELS], capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", KERNELS], capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr

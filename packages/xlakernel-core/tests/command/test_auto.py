@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from xlakernel.command import command_line
-from xlakernel.core import AutoChoice, auto_choices, auto_records
+from xlakernel.command import command_line, installed
+from xlakernel.core import AutoChoice, XLACustomKernel, auto_choices, auto_records
 
 
 @pytest.fixture
@@ -41,6 +41,16 @@ def test_a_name_that_is_unknown(remembered, capsys, options):
     said = capsys.readouterr()
     assert said.out == "" and "'ftf'" in said.err
     assert len(auto_choices()) == 2
+
+
+def test_an_operator_of_an_installed_package(auto_folder, capsys, monkeypatch):
+    def register(modules):
+        XLACustomKernel("of_a_package", replace=True)
+        return {}
+
+    monkeypatch.setattr(installed, "load", register)
+    assert command_line.main(["auto", "of_a_package"]) == 0
+    assert capsys.readouterr().out.startswith("No choice is remembered.")
 
 
 def test_reset(remembered, capsys):

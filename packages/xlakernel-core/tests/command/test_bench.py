@@ -105,6 +105,16 @@ def test_a_module_that_cannot_be_imported_is_an_error_before_anything_is_measure
     assert "xlakernel: module_of_a_user cannot be imported: " in said.err
 
 
+def test_an_operator_that_breaks_does_not_stop_the_others(make_op, capsys):
+    def broken(*, platform):
+        raise ValueError("no such luck")
+
+    first, second = make_op(broken), make_op()
+    assert bench(first.name, second.name) == 1
+    said = capsys.readouterr()
+    assert f"{first.name}: ValueError: no such luck" in said.err and second.name in said.out
+
+
 def test_ctrl_c(make_op, capsys):
     def interrupted(*, platform):
         raise KeyboardInterrupt

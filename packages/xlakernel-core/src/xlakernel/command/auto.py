@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
+
+from .installed import find
 from .text import Printer, complain, counted
 
 
@@ -23,12 +27,18 @@ def auto(name: str | None, *, reset: bool) -> int:
         complain(f"xlakernel.core cannot be imported: {error}. Run `xlakernel doctor`.")
         return 1
     printer = Printer()
+    if name is not None:  # an operator of an installed package is there when that is imported
+        with contextlib.redirect_stdout(sys.stderr):
+            find(())
     try:
         if reset:
             printer.line(f"Forgot {counted(reset_auto_choices(name), 'choice')}.")
         else:
-            for choice in auto_choices(name):
+            choices = auto_choices(name)
+            for choice in choices:
                 printer.line(str(choice))
+            if not choices:
+                printer.line('No choice is remembered. A call with backend="auto" measures the backends and makes one.')
     except ArgumentError as error:
         complain(str(error))
         return 2

@@ -34,8 +34,13 @@ def bench(operators: Sequence[str], *, modules: Sequence[str]) -> int:
         if op.benchmark_data is None:
             complain(f"{op.name} has no cases of its own (def_benchmark_data)")
             continue
-        with contextlib.redirect_stdout(sys.stderr):  # where libraries say what they load
-            result = op.benchmark()
+        try:
+            with contextlib.redirect_stdout(sys.stderr):  # where libraries say what they load
+                result = op.benchmark()
+        except Exception as error:  # noqa: BLE001  # one that is broken must not hide the others
+            complain(f"{op.name}: {type(error).__name__}: {error}")
+            problems += 1
+            continue
         printer.line(f"{result}\n")
         printer.out.flush()
         measured += 1

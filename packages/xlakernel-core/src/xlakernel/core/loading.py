@@ -14,7 +14,7 @@ import jax
 from .artifact import Target
 from .errors import ArgumentError, ExportError, MissingDependencyError
 from .ffi.reference import decode_pickle, digest_of, is_allowed, is_module_name
-from .ffi.registry import is_registered, loaded_recipe, register_loaded
+from .ffi.registry import check_loaded, is_registered, register_loaded
 from .missing import missing_package
 
 _RECIPE_MODULE = re.compile(r"xlakernel\.(?!core\.|command\.)\w+\._(\w+_)?export")
@@ -129,15 +129,10 @@ def make(targets: Iterable[Target]) -> None:
       ExportError: if one is another one here, or was another one in a program before; or its recipe is malformed.
       MissingDependencyError: if the package of its backend is not installed.
     """
-    missing = []
+    targets = list(targets)
     for target in targets:
-        if loaded_recipe(target.name, target.platform) not in (None, target.recipe):
-            raise ExportError(
-                f"deserialize: {target.name!r} is the name of another kernel in a program that was loaded before, so "
-                "that one of them was changed after its export. Load this one in a process of its own, if you trust it."
-            )
-        if not is_registered(target.name, target.platform):
-            missing.append(target)
+        check_loaded(target.name, target.platform, target.recipe)
+    missing = [target for target in targets if not is_registered(target.name, target.platform)]
     ordered = sorted(missing, key=lambda target: bool(Needs.of(target).pickles))
     builders = [(target, _well_formed(target, functools.partial(_prepare, target))) for target in ordered]
     for target, build in builders:

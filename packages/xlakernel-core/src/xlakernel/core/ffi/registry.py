@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from ..errors import KernelTypeError
+from ..errors import ExportError, KernelTypeError
 from .abi import check_api_version
 
 
@@ -80,6 +80,7 @@ def ensure_registered(
     name = free_name(name, platform)
     if (platform, name) not in _handlers:
         with _lock:
+            name = free_name(name, platform)
             if (platform, name) not in _handlers:
                 check_api_version()
                 if not name.isprintable():  # LLVM and XLA end it at the first zero, and the process with it
@@ -105,21 +106,34 @@ def register_loaded(name: str, platform: str, recipe: Recipe, register: Callable
       register: registers it.
     """
     key = platform, name
+    with _lock:
+        if key in _handlers:
+            return
+        _loaded.setdefault(key, recipe)
+    check_loaded(name, platform, recipe)
     token = _loading.set(key)
-    known = key in _handlers
     try:
-        if not known:
-            _loaded[key] = recipe
         register()
     finally:
         _loading.reset(token)
-        if key not in _handlers:
-            _loaded.pop(key, None)
+        with _lock:
+            if key not in _handlers:
+                _loaded.pop(key, None)
 
 
-def loaded_recipe(name: str, platform: str) -> Recipe | None:
-    """Return what a loaded program said of a target; None: it brought none of this name."""
-    return _loaded.get((platform, name))
+def check_loaded(name: str, platform: str, recipe: Recipe) -> None:
+    """Raise `ExportError` if a program that was loaded has another kernel under a target's name."""
+    before = _loaded.get((platform, name))
+    if before is not None and _identity(before) != _identity(recipe):
+        raise ExportError(
+            f"deserialize: {name!r} is the name of another kernel in a program that was loaded before, so that one of "
+            "them was changed after its export. Load this one in a process of its own, if you trust it."
+        )
+
+
+def _identity(recipe: Recipe) -> tuple[str, list[Any]]:
+    """Return what determines a target's code: a pickle may differ, and the shapes of the call that was recorded."""
+    return recipe.module, [recipe.data.get(key) for key in ("checks", "arguments", "mode", "debug", "ordered")]
 
 
 def registered_targets() -> list[str]:

@@ -17,6 +17,7 @@ from .arguments import Argument, Slices, load_element
 from .frame import Frame, load, store
 from .machine_code import pointer_to
 from .status import emit_error, emit_exception_is_set
+from .upcall import emit_signals
 
 
 class Callee(abc.ABC):
@@ -91,7 +92,13 @@ class NumbaFunction(Callee):
         """Call it by its address, in Numba's own convention."""
         arrays, scalars = prepared
         values = {**scalars, **{argument: array.value(self.context, builder) for argument, array in arrays.items()}}
-        with self._gate(builder, frame), self._region(builder, frame) as region:
+        takes_gil = _takes_gil(self.compiled)
+        if takes_gil:  # Numba's ``print`` crashes where a signal's handler raises
+            with gate.entered(builder, frame.api):
+                error = emit_signals(builder, frame.api)
+            with builder.if_then(cgutils.is_not_null(builder, error), likely=False):
+                builder.ret(error)
+        with self._gate(builder, frame, takes_gil), self._region(builder, frame) as region:
             status, _ = self.context.call_conv.call_function(
                 builder,
                 self._function(builder),
@@ -99,20 +106,20 @@ class NumbaFunction(Callee):
                 self.compiled.fndesc.argtypes,
                 [values[argument] for argument in self.arguments],
             )
+            failed = status.is_error
+            if takes_gil:
+                failed = builder.or_(failed, emit_exception_is_set(self.context, builder))
         if region is not None:
             error = load(builder, region, loops.REGION, "error")
             with builder.if_then(cgutils.is_not_null(builder, error), likely=False):
                 builder.ret(error)
-        failed = status.is_error
-        if _takes_gil(self.compiled):
-            failed = builder.or_(failed, emit_exception_is_set(self.context, builder))
         with builder.if_then(failed, likely=False):
             builder.ret(emit_error(self.context, builder, status, frame.api, self.kernel, self.place))
 
     @contextmanager
-    def _gate(self, builder: ir.IRBuilder, frame: Frame) -> Iterator[None]:
+    def _gate(self, builder: ir.IRBuilder, frame: Frame, takes_gil: bool) -> Iterator[None]:
         """Emit a call that may take the GIL in the middle, as for ``print``, inside the gate."""
-        if not _takes_gil(self.compiled):
+        if not takes_gil:
             yield
             return
         with gate.entered(builder, frame.api):

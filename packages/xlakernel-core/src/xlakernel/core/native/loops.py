@@ -29,7 +29,7 @@ from . import gate, parallel
 from .frame import I32, I64, POINTER, i64, load, store
 from .machine_code import NAME, MachineCode, load_module, pointer_to
 from .parallel import clock, count_threads, external, lap, maximum, minimum, new_function
-from .status import new_kernel_error
+from .status import new_kernel_error, report
 from .upcall import Upcall, emit_upcall_inside
 
 # What a thread runs of a call of XLA's, or of a loop in it. "api" and "ctx" are where a call frame has them, so that it
@@ -363,8 +363,10 @@ def _describe(region: int, unpacked: int | None) -> int | None:
     api, kernel, place = (
         ctypes.c_void_p.from_address(region + REGION[name]).value or 0 for name in ("api", "kernel", "place")
     )
-    found = ctypes.cast(unpacked, ctypes.py_object).value if unpacked else RuntimeError("unknown error")
-    return new_kernel_error(api, found, ctypes.string_at(kernel), ctypes.string_at(place))
+    texts = ctypes.string_at(kernel), ctypes.string_at(place)
+    if not unpacked:
+        return new_kernel_error(api, RuntimeError("unknown error"), *texts)
+    return report(api, unpacked, *texts)
 
 
 _new_error = Upcall(_describe, ctypes.c_void_p, ctypes.c_void_p)

@@ -23,6 +23,7 @@ from numba.np.ufunc import parallel, wrappers
 from . import loops
 from .frame import I32, I64, POINTER, i64
 from .own_copies import is_own
+from .status import emit_exception
 
 
 @contextmanager
@@ -87,11 +88,7 @@ def _gen_recording_body(wrapper: Any, builder: ir.IRBuilder, python: Any, functi
         entered = _call(builder, loops.ENTER, I32)
         with builder.if_then(builder.icmp_signed("!=", entered, ir.Constant(I32, 0))):
             gil = python.gil_ensure()
-            found = cgutils.alloca_once_value(builder, ir.Constant(python.pyobj, None))
-            with builder.if_then(status.is_user_exc):
-                builder.store(convention.unpack_exception(builder, python, status), found)
-            python.err_clear()
-            exception = builder.load(found)
+            exception = emit_exception(wrapper.context, builder, python, status)
             _call(builder, loops.RECORD, ir.VoidType(), exception)
             python.decref(exception)  # Py_DecRef, which takes NULL
             python.gil_release(gil)

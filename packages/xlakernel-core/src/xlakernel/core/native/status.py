@@ -86,7 +86,7 @@ class _ErrorCreateArgs(ctypes.Structure):
     ]
 
 
-def _report(api: int, unpacked: int, kernel: bytes, place: bytes) -> int | None:
+def report(api: int, unpacked: int, kernel: bytes, place: bytes) -> int | None:
     """Return a new XLA_FFI_Error for the exception at address *unpacked*.
 
     Raises:
@@ -101,7 +101,7 @@ def _report(api: int, unpacked: int, kernel: bytes, place: bytes) -> int | None:
     return new_kernel_error(api, exception, kernel, place)
 
 
-_new_error = Upcall(_report, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p)
+_new_error = Upcall(report, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p)
 
 
 def new_kernel_error(api: int, unpacked: Any, kernel: bytes, place: bytes) -> int | None:
@@ -131,17 +131,23 @@ def emit_error(context: Any, builder: ir.IRBuilder, status: Any, api: Any, kerne
 
 
 def emit_exception_is_set(context: Any, builder: ir.IRBuilder) -> Any:
-    """Return whether a kernel that ran Python left an exception there, which ``print`` does not report."""
+    """Emit the test, inside the gate, for an exception that a kernel left in Python, which ``print`` does not report.
+
+    A thread that had no Python state before the kernel has none afterwards, and is not asked.
+    """
     python = context.get_python_api(builder)
-    gil = python.gil_ensure()
-    found = cgutils.is_not_null(builder, python.err_occurred())
-    python.gil_release(gil)
-    return found
+    found = cgutils.alloca_once_value(builder, ir.Constant(ir.IntType(1), 0))
+    state = ir.FunctionType(POINTER, [])
+    state = builder.call(cgutils.get_or_insert_function(builder.module, state, "PyGILState_GetThisThreadState"), [])
+    with builder.if_then(cgutils.is_not_null(builder, state)):
+        gil = python.gil_ensure()
+        builder.store(cgutils.is_not_null(builder, python.err_occurred()), found)
+        python.gil_release(gil)
+    return builder.load(found)
 
 
-def _emit_error_inside(context: Any, builder: ir.IRBuilder, status: Any, api: Any, kernel: str, place: str) -> Any:
-    python = context.get_python_api(builder)
-    gil = python.gil_ensure()
+def emit_exception(context: Any, builder: ir.IRBuilder, python: Any, status: Any) -> Any:
+    """Emit the taking of a failed kernel's exception, with the GIL; return it, or null. The caller owns it."""
     null = ir.Constant(python.pyobj, None)
     exception = cgutils.alloca_once_value(builder, null)
     raised = builder.and_(status.is_user_exc, cgutils.is_null(builder, python.err_occurred()))
@@ -159,8 +165,14 @@ def _emit_error_inside(context: Any, builder: ir.IRBuilder, status: Any, api: An
         builder.store(builder.load(value), exception)
         python.decref(builder.load(kind))
         python.decref(builder.load(traceback))
+    return builder.load(exception)
+
+
+def _emit_error_inside(context: Any, builder: ir.IRBuilder, status: Any, api: Any, kernel: str, place: str) -> Any:
+    python = context.get_python_api(builder)
+    gil = python.gil_ensure()
     error = cgutils.alloca_once_value(builder, ir.Constant(POINTER, None))
-    found = builder.load(exception)
+    found = emit_exception(context, builder, python, status)
     with builder.if_then(cgutils.is_not_null(builder, found)):
         texts = [context.insert_const_string(builder.module, text) for text in (kernel, place)]
         args = [api, builder.bitcast(found, POINTER), *texts]

@@ -9,6 +9,7 @@ Nor does an exception that the function does not expect leave a result behind.
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -20,10 +21,13 @@ from . import gate
 from .frame import I32, I64, POINTER, create_error, i64
 from .machine_code import pointer_to
 
+_VOID = ir.VoidType()
+
 # Stored where there is no error, and where there is one that could not be made.
 _DONE, _FAILED = 1, 2
 
 _INTERRUPTED = "xlakernel: the call was interrupted"
+_HANDLER = "xlakernel: a signal's handler raised an exception before the call, which Python wrote to stderr"
 _UNKNOWN = "xlakernel: the call failed, and so did the description of its error, which Python wrote to stderr"
 
 
@@ -43,11 +47,10 @@ class Upcall:
             outcome = ctypes.c_int64.from_address(result)
             try:
                 outcome.value = function(*args) or _DONE
-            except KeyboardInterrupt:
-                pass
-            except BaseException:
-                outcome.value = _FAILED
-                raise
+            except BaseException as error:
+                if not (isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()):
+                    outcome.value = _FAILED
+                    raise
 
         self._call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, *parameters)(call)
         self.address: int = ctypes.cast(self._call, ctypes.c_void_p).value or 0
@@ -64,13 +67,50 @@ def emit_upcall(builder: ir.IRBuilder, function: Any, args: list[Any], api: Any,
       fixed: see `gate.enter`.
     """
     with gate.entered(builder, api, fixed=fixed):
-        return emit_upcall_inside(builder, function, args, api)
+        return emit_upcall_inside(builder, function, args, api, fixed=fixed)
 
 
-def emit_upcall_inside(builder: ir.IRBuilder, function: Any, args: list[Any], api: Any) -> Any:
+def emit_upcall_inside(builder: ir.IRBuilder, function: Any, args: list[Any], api: Any, *, fixed: bool = False) -> Any:
     """Do what `emit_upcall` does, where the gate has been entered."""
     with builder.goto_entry_block():
         result = builder.alloca(I64)
+    error = cgutils.alloca_once_value(builder, emit_signals(builder, api, fixed=fixed))
+    with builder.if_then(cgutils.is_null(builder, builder.load(error)), likely=True):
+        builder.store(_emit_call(builder, function, args, api, result), error)
+    return builder.load(error)
+
+
+def emit_signals(builder: ir.IRBuilder, api: Any, *, fixed: bool = False) -> Any:
+    """Emit the handling of pending signals, inside the gate; return the XLA_FFI_Error of what raised, or null.
+
+    Only the main thread handles signals; a thread without a Python state, one of XLA's, does not take the GIL for it.
+    """
+    error = cgutils.alloca_once_value(builder, ir.Constant(POINTER, None))
+    state = _python(builder, "PyGILState_GetThisThreadState", POINTER)
+    with builder.if_then(cgutils.is_not_null(builder, state)):
+        gil = _python(builder, "PyGILState_Ensure", I32)
+        raised = builder.icmp_signed("!=", _python(builder, "PyErr_CheckSignals", I32), ir.Constant(I32, 0))
+        with builder.if_then(raised, likely=False):
+            address = id(KeyboardInterrupt)
+            kind = builder.inttoptr(i64(address), POINTER) if fixed else pointer_to(builder, address)
+            matches = _python(builder, "PyErr_ExceptionMatches", I32, kind)
+            with builder.if_else(builder.icmp_signed("!=", matches, ir.Constant(I32, 0))) as (interrupt, other):
+                with interrupt:
+                    _python(builder, "PyErr_Clear", _VOID)
+                    builder.store(_emit_interrupt(builder, api), error)
+                with other:
+                    _python(builder, "PyErr_WriteUnraisable", _VOID, ir.Constant(POINTER, None))
+                    builder.store(_error(builder, api, _HANDLER, "CANCELLED"), error)
+        _python(builder, "PyGILState_Release", _VOID, gil)
+    return builder.load(error)
+
+
+def _python(builder: ir.IRBuilder, name: str, returns: Any, *args: Any) -> Any:
+    kind = ir.FunctionType(returns, [argument.type for argument in args])
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), args)
+
+
+def _emit_call(builder: ir.IRBuilder, function: Any, args: list[Any], api: Any, result: Any) -> Any:
     builder.store(i64(0), result)
     pointer = pointer_to(builder, function) if isinstance(function, int) else function
     kind = ir.FunctionType(ir.VoidType(), [POINTER, *(argument.type for argument in args)]).as_pointer()
@@ -82,11 +122,14 @@ def emit_upcall_inside(builder: ir.IRBuilder, function: Any, args: list[Any], ap
     with builder.if_then(builder.icmp_signed("==", found, i64(_FAILED)), likely=False):
         builder.store(_error(builder, api, _UNKNOWN, "INTERNAL"), error)
     with builder.if_then(builder.icmp_signed("==", found, i64(0)), likely=False):
-        # Ctrl-C comes again in the main thread, once that runs Python; this needs no interpreter.
-        send = cgutils.get_or_insert_function(builder.module, ir.FunctionType(ir.VoidType(), []), "PyErr_SetInterrupt")
-        builder.call(send, [])
-        builder.store(_error(builder, api, _INTERRUPTED, "CANCELLED"), error)
+        builder.store(_emit_interrupt(builder, api), error)
     return builder.load(error)
+
+
+def _emit_interrupt(builder: ir.IRBuilder, api: Any) -> Any:
+    """Emit what sends Ctrl-C again, to the main thread, once that runs Python; return the call's XLA_FFI_Error."""
+    _python(builder, "PyErr_SetInterrupt", _VOID)
+    return _error(builder, api, _INTERRUPTED, "CANCELLED")
 
 
 def _error(builder: ir.IRBuilder, api: Any, message: str, code: str) -> Any:
