@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from xlakernel.core import use_backend
-from xlakernel.sparse import BinaryArray, BitPackedArray, CompactArray, WeightedArray, compact_csrmv
+from xlakernel.sparse import CSR, BinaryArray, BitPackedArray, CompactArray, WeightedArray, compact_csrmv
 
 KINDS = {"binary": BinaryArray, "weighted": WeightedArray, "packed": BitPackedArray, "compact": CompactArray}
 # Of a dense array each element counts.
@@ -177,3 +177,15 @@ def test_derivatives_in_the_events_are_those_of_dense_arrays(make, x64, op_by_op
 
         for found, expected in zip(*map(mixed, example.product(kind, side)), strict=True):
             assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_a_row_without_entries_has_no_second_derivative(op_by_op):
+    """Its logarithm has an infinite one, which is no part of the one weight's."""
+    A = CSR((jnp.ones(1), jnp.array([0, 1]), jnp.array([0, 1, 1, 2])), shape=(3, 2))
+
+    def gradient(x):
+        return jax.grad(lambda w: jnp.log(A.with_data(w) @ x).sum())(jnp.ones(1))
+
+    found, tangent = jax.jvp(gradient, (jnp.array([2.0, 3.0]),), (jnp.ones(2),))
+    assert_allclose(found, [2.0])
+    assert_allclose(tangent, [0.0])

@@ -122,6 +122,8 @@ def _define_product(
             if operand is not BINARY:  # what is active may add up to 0
                 active = x if operand is WEIGHTED else jnp.ones(x.shape, bool)
                 (reached,) = binary.primitive.bind(one, *structure, active, outs=outs, dispatch=dispatch, **static)
+            if operand is DENSE:  # which has a derivative in each row that has entries, and in no other
+                cotangent = jnp.where(reached != 0, cotangent, 0)
             found[0] = _of_equal_weight(cotangent, of_ones, reached, data)
         else:
             values = operand.values(x, out.dtype)
