@@ -1,4 +1,4 @@
-"""Packages whose functions a fingerprint knows by their version, and what they may have besides these."""
+"""Packages whose functions a version determines, and the other values that they may hold."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _VERSIONED = frozenset(
     {"builtins", "cmath", "jax", "jaxlib", "llvmlite", "math", "ml_dtypes", "numba", "numba_cuda", "numpy", "operator"}
     | {"scipy"}
 )
-# A user's own package may have the name of one of these, but has no version then.
+# Likewise if they have a version: a user's own package of the same name is taken to have none.
 _VERSIONED_IF = {"cupy": "cupy", "cupyx": "cupy", "torch": "torch", "warp": "warp"}
-# Anybody may have a package of the name "cuda".
+# A package "cuda" may be a user's own.
 _VERSIONED_PARTS = ("cuda.bindings.", "cuda.core.")
 # So are the modules that came with Python: those without a file, and those of this folder, not a user's of that name.
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib") + os.sep

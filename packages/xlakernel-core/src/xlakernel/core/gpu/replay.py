@@ -25,7 +25,7 @@ from . import encode
 from .cuda_abi import layout
 from .steps import PERFORM, PERFORMERS, entry_at
 
-#: What a handler reports, by an `Upcall` of ``(frame, what, plan, step, code)``: no current device, with the driver's
+#: Reasons for a report, by an `Upcall` of ``(frame, what, plan, step, code)``: no current device, with the driver's
 #: code; no plan for device *code*; a call other than the recorded one; the driver refused a step, with its code.
 NO_DEVICE, NO_PLAN, OTHER_CALL, REFUSED = range(4)
 

@@ -1,9 +1,9 @@
-"""Python functions that machine code calls, and what becomes of a signal that comes meanwhile.
+"""Python functions that machine code calls, and the signals that arrive during such a call.
 
 Python handles a signal in the main thread wherever it begins to run bytecode: Ctrl-C raises there even before the first
 statement of such a function, where nothing can catch it. So the function's result is not what it returns but what it
 stores at its end. Where nothing is stored the call fails, and the signal is sent again, for the program that made it.
-Nor does an exception that the function does not expect leave a result behind.
+An unexpected exception leaves no result either.
 """
 
 from __future__ import annotations
