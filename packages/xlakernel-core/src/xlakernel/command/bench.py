@@ -21,7 +21,8 @@ def bench(operators: Sequence[str], *, modules: Sequence[str]) -> int:
       The exit status: 0; 1 if results differ or a backend failed, other than for want of its library; 2 if there is no
       such operator or module, or no case.
     """
-    known, failed = find(modules)
+    with contextlib.redirect_stdout(sys.stderr):  # where libraries say what they load
+        known, failed = find(modules)
     if any(module in failed for module in modules):
         return 2
     try:
@@ -35,7 +36,7 @@ def bench(operators: Sequence[str], *, modules: Sequence[str]) -> int:
             complain(f"{op.name} has no cases of its own (def_benchmark_data)")
             continue
         try:
-            with contextlib.redirect_stdout(sys.stderr):  # where libraries say what they load
+            with contextlib.redirect_stdout(sys.stderr):
                 result = op.benchmark()
         except Exception as error:  # noqa: BLE001  # one that is broken must not hide the others
             complain(f"{op.name}: {type(error).__name__}: {error}")
