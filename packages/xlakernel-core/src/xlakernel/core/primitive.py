@@ -187,9 +187,11 @@ def _lowering_rule(op: XLACustomKernel, platform: str) -> Callable[..., Any]:
             debug = is_debugging() if dispatch.debug is None else dispatch.debug
             with debug_mode(debug):
                 kernel: Callable[..., Any] = _Checked(op, platform, backend, list(outs)).generate(dict(static.items))
-                traced = jax.make_jaxpr(map_levels(kernel, levels))(*ins)
-            if not op.has_side_effect:
-                _refuse_side_effects(op.name, traced.effects)
+                mapped = map_levels(kernel, levels)
+                if op.has_side_effect:
+                    return list(mapped(*ins))
+                traced = jax.make_jaxpr(mapped)(*ins)
+            _refuse_side_effects(op.name, traced.effects)
             return list(jaxpr_as_fun(traced)(*ins))
 
         split = op.sharding_rule(dict(static.items))
