@@ -12,10 +12,10 @@ class ShapeError(XLAKernelError):
 '''
 
 INIT = """
-from .__about__ import __version__ as __version__
-from ._product import TABLE as TABLE
-from ._product import Matrix as Matrix
-from ._product import product as product
+from .__about__ import __version__
+from ._product import TABLE, Matrix, product
+
+__all__ = ["TABLE", "Matrix", "__version__", "product"]
 """
 
 PRODUCT = '''
@@ -112,22 +112,21 @@ PUBLIC = {"core": ("xlakernel.core.errors",), "sparse": ("xlakernel.sparse",)}
 #: What is replaced in the files, and what is to be found then.
 FAULTS = (
     ("``TABLE`` has", "It has", "xlakernel.sparse.TABLE: it is not in docs/reference"),
-    (".. autofunction:: product\n", "", "sparse.product: it is not in docs/reference"),
-    (".. autofunction:: product\n", ".. autofunction:: products\n", "sparse.product: it is not in docs/reference"),
-    ("   :inherited-members:\n", "", "sparse._Base.scaled: it is not in docs/reference"),
-    (".. autoclass:: Matrix\n   :members:\n", ".. autoclass:: Matrix\n", "sparse.Matrix.rows: it is not in docs"),
-    ("      rows: how many.\n", "", "sparse.Matrix: the parameter rows is not under Args"),
-    ("          by: a number.\n", "", "sparse._Base.scaled: the parameter by is not under Args"),
-    ("how many seconds it", "how long it", "sparse._Base.scaled: timeout is a quantity, and its unit is not said"),
-    ("      x: the vector", "      y: the vector", "sparse.product: the parameter x is not under Args"),
-    ("      x: the vector", "      y: the vector", "sparse.product: y is under Args, and is no parameter"),
+    (".. autofunction:: product\n", "", "_product.product: it is not in docs/reference"),
+    (".. autofunction:: product\n", ".. autofunction:: products\n", "_product.product: it is not in docs/reference"),
+    ("   :inherited-members:\n", "", "_product._Base.scaled: it is not in docs/reference"),
+    (".. autoclass:: Matrix\n   :members:\n", ".. autoclass:: Matrix\n", "_product.Matrix.rows: it is not in docs"),
+    ("      rows: how many.\n", "", "_product.Matrix: the parameter rows is not under Args"),
+    ("          by: a number.\n", "", "_product._Base.scaled: the parameter by is not under Args"),
+    ("how many seconds it", "how long it", "_product._Base.scaled: timeout is a quantity, and its unit is not said"),
+    ("      x: the vector", "      y: the vector", "_product.product: the parameter x is not under Args"),
     ("def product(data, x, *, shape)", "def product(data, x, *, shape, fast)", "the parameter fast is not under Args"),
-    ("weights, ``(n,)``, float32", "weights, float32", "sparse.product: the array data has no shape"),
-    ("weights, ``(n,)``, float32", "weights, ``(n,)``", "sparse.product: the array data has no dtype"),
-    ("        dtype of *data*.\n", "", "sparse.product: the array x has no dtype"),
-    ("      ShapeError: if", "      ValueError: if", "sparse.product: it raises ShapeError, which is not under Raises"),
-    ('    """Multiply.', '    text = """Multiply.', "sparse.product: it has no docstring"),
-    ("scaled(by", "times(by", "sparse._Base.scaled: no test of xlakernel-sparse has its name"),
+    ("weights, ``(n,)``, float32", "weights, float32", "_product.product: the array data has no shape"),
+    ("weights, ``(n,)``, float32", "weights, ``(n,)``", "_product.product: the array data has no dtype"),
+    ("        dtype of *data*.\n", "", "_product.product: the array x has no dtype"),
+    ("      ShapeError: if", "      ValueError: if", "product: it raises ShapeError, which is not under Raises"),
+    ('    """Multiply.', '    text = """Multiply.', "_product.product: it has no docstring"),
+    ("scaled(by", "times(by", "_product._Base.scaled: no test of xlakernel-sparse has its name"),
     ("XLAKernelError, ShapeError\n", "XLAKernelError\n", "errors.ShapeError: no test of xlakernel-core has its name"),
 )
 
