@@ -130,10 +130,11 @@ def test_a_launch_on_a_gpu_is_the_same_after_a_round_trip(module, launchables, c
 def test_an_adjoint_is_the_same_after_a_round_trip(module, launchables):
     from xlakernel.warp._adjoint import AdjointKernel
     from xlakernel.warp._parameters import parameters_of
+    from xlakernel.warp._run import RunnableKernel
 
     kernel = module().of_vectors
     adjoint = AdjointKernel(kernel, parameters_of(kernel, "test"), aliased=frozenset({1, 2}), count=1)
-    check_round_trip(adjoint, [Y, Y, Y], [Y, Y, Y], {}, launchables)
+    check_round_trip(RunnableKernel(adjoint), [Y, Y, Y], [Y, Y, Y], {}, launchables)
 
 
 def test_a_function_is_the_same_after_a_round_trip(module, launchables):

@@ -19,6 +19,7 @@ from . import _inside
 from ._adjoint import AdjointKernel, check_has_adjoint, is_floating
 from ._kernel import WarpKernel
 from ._parameters import name_of, parameters_of
+from ._run import RunnableKernel
 from ._split import (
     Dims,
     FrozenDims,
@@ -153,7 +154,7 @@ class JaxKernel:
         self.__name__ = split.name
         self._function = functools.lru_cache(maxsize=256)(self._make_function)
         self._usual = self._function(launch_dims, output_dims, vmap_method)
-        self.xlakernel = self.described(launch_dims)
+        self.xlakernel = RunnableKernel(self.described(launch_dims))
 
     def __call__(
         self,
@@ -202,7 +203,7 @@ class JaxKernel:
             return self.split.outs(inputs, found)
 
         return kernel_function(
-            described,
+            RunnableKernel(described),
             self.split.filled,
             outs,
             vmap_method=vmap_method,
@@ -257,7 +258,7 @@ class DifferentiableJaxKernel(JaxKernel):
             shared = {len(given) - i: len(outs) - i for i in range(1, 1 + written)}
             filled = [*scalars, *(f"array {i}" for i in range(len(given) + len(outs)))]
             run = kernel_function(
-                dataclasses.replace(adjoint, aliased=frozenset(shared.values())),
+                RunnableKernel(dataclasses.replace(adjoint, aliased=frozenset(shared.values()))),
                 dict.fromkeys(filled, inspect.Parameter.empty),
                 outs,
                 vmap_method=self.vmap_method,

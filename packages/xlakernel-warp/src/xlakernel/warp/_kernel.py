@@ -1,4 +1,4 @@
-"""A Warp kernel and how it is launched, as core sees it."""
+"""A Warp kernel and how it is launched."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import warp
 
-from xlakernel.core.call import Kernel
 from xlakernel.core.errors import ExportError, LaunchError
 from xlakernel.core.extents import resolve
 from xlakernel.core.gpu.plan import arrays_of
@@ -19,7 +18,7 @@ from xlakernel.core.specs import Struct
 
 from ._launch import Slot, WarpLaunch
 from ._parameters import Parameter, concrete, name_of
-from ._platform import OnBothPlatforms, Static
+from ._platform import Static
 
 #: Threads along each dimension; a function of the inputs' structs that returns them; None: as the first array has.
 Dims = tuple[int, ...] | Callable[..., Any] | None
@@ -30,7 +29,7 @@ _MOST_ALONG, _MOST = 2**32 - 1, 2**63 - 1  # threads along a dimension and in al
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class WarpKernel(OnBothPlatforms):
+class WarpKernel:
     """A Warp kernel and how it is launched; equal to another one of the same kernel and launch.
 
     Attributes:
@@ -53,11 +52,10 @@ class WarpKernel(OnBothPlatforms):
     aliased: frozenset[int] = frozenset()
     cpu_blocks: bool = False
 
-    platforms = ("cpu", "cuda")
     derivative_advice = " Warp has an adjoint of the kernel: jax_kernel(kernel, enable_backward=True) takes it."
 
     @property
-    def name(self) -> str:  # type: ignore[override]  # read-only here
+    def name(self) -> str:
         """The kernel's name."""
         return name_of(self.kernel)
 
@@ -82,13 +80,6 @@ class WarpKernel(OnBothPlatforms):
 
     def __repr__(self) -> str:
         return f"Warp kernel {self.name}"
-
-    def on(self, platform: str) -> Kernel:
-        """Return what runs it there."""
-        from ._cpu import KernelOnCpu  # which import this module
-        from ._gpu import KernelOnGpu
-
-        return KernelOnCpu(self) if platform == "cpu" else KernelOnGpu(self)
 
     def call_key(
         self, launch: WarpLaunch, inputs: Sequence[Struct], outs: Sequence[Struct], static: Static

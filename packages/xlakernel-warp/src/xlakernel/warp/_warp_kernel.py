@@ -21,6 +21,7 @@ from xlakernel.core.wrapper import kernel_function
 from . import _inside
 from ._kernel import MAX_DIMS, WarpKernel
 from ._parameters import name_of, parameters_of
+from ._run import RunnableKernel
 
 _Extents = int | Sequence[int] | Callable[..., Any]
 
@@ -149,7 +150,7 @@ def warp_kernel(
         described.check(inputs, structs)
 
     return kernel_function(
-        described,
+        RunnableKernel(described),
         {parameter.name: inspect.Parameter.empty for parameter in parameters},
         _checked_outs(name, outs),
         vmap_method=vmap_method,
