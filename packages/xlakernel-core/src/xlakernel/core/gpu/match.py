@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from ..errors import RecordingError
+from .addresses import Ranges
 from .closure import DeviceArray, device_arrays
+from .graph import Caught
 from .launchable import Launchable
 from .plan import Address, Copy, Fill, Launch, Plan, Pointer, Step
-
-if TYPE_CHECKING:
-    from .record import Recording
 
 _FIELDS = {
     Launch: ("kernel", "handle", "grid", "block", "shared_mem", "offsets", "attributes"),
@@ -20,6 +19,22 @@ _FIELDS = {
     Copy: ("width", "height", "depth", "source_pitch", "source_height", "destination_pitch", "destination_height"),
 }
 _TITLES = {Launch: "kernel", Fill: "fill", Copy: "copy"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Recording:
+    """One recording: what was caught, and what is known of the addresses in it.
+
+    Attributes:
+      caught: the steps.
+      ranges: where the arrays were, and temporary memory of allocators of ours.
+      allocations: address → begin, size and number of the allocation in GPU memory that it lies in, of those addresses
+        that lie in one.
+    """
+
+    caught: Caught
+    ranges: Ranges
+    allocations: dict[int, tuple[int, int, int]]
 
 
 class Unsettled(RecordingError):

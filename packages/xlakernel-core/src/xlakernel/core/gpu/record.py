@@ -8,7 +8,6 @@ the same wherever the arrays lie, and can be replayed.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -18,9 +17,9 @@ from cuda.bindings import driver as cuda
 from ..errors import DeviceError, LaunchError, RecordingError, XLAKernelError
 from .addresses import Ranges
 from .driver import allocation_of, check, context_of, describe, error_code
-from .graph import Caught, read_graph
+from .graph import read_graph
 from .launchable import Launchable
-from .match import Unsettled, match
+from .match import Recording, Unsettled, match
 from .plan import Array, Plan, Step
 
 #: How often a function is recorded, until two recordings agree.
@@ -47,22 +46,6 @@ _REASONS = {
     _Code.CUDA_ERROR_STREAM_CAPTURE_ISOLATION: "it waits for an event that was recorded before it was called",
     _Code.CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD: "it launches work from another thread",
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class Recording:
-    """One recording: what was caught, and what is known of the addresses in it.
-
-    Attributes:
-      caught: the steps.
-      ranges: where the arrays were, and temporary memory of allocators of ours.
-      allocations: address → begin, size and number of the allocation in GPU memory that it lies in, of those addresses
-        that lie in one.
-    """
-
-    caught: Caught
-    ranges: Ranges
-    allocations: dict[int, tuple[int, int, int]]
 
 
 def record(launchable: Launchable, device: int) -> tuple[Plan, Any]:
