@@ -143,8 +143,8 @@ class _Missing:
 
 def _digest(pieces: Any) -> str | None:
     """Return the digest of what a wrapper is made of; None: it has something that cannot be compared."""
-    digest, unknown = examine(pieces, _describe, present=True)
-    return None if unknown else digest
+    found = examine(pieces, describe=_describe)
+    return None if found.unknown else found.digest
 
 
 def _describe(value: Any) -> Any:

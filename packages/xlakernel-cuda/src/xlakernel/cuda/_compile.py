@@ -242,7 +242,7 @@ class NumbaCudaKernel(Kernel):
         key = (content, self.place, debug)
         if key not in _own:
             # What no other process can name would be written by each one, and never read.
-            cached = self.dispatcher.stats.cache_path is not None and not COMPILER.unknown(self.dispatcher)
+            cached = self.dispatcher.stats.cache_path is not None and not COMPILER.examine(self.dispatcher).unknown
             _own[key] = fresh(self.dispatcher, content if cached and not debug else None, checked=debug)
         return _own[key]
 

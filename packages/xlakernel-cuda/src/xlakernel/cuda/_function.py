@@ -16,8 +16,7 @@ import numpy as np
 from xlakernel.core.call import Kernel, Target
 from xlakernel.core.errors import DtypeError, ExportError, ResultError
 from xlakernel.core.ffi.callables import Callables
-from xlakernel.core.ffi.fingerprint import examine, fingerprint
-from xlakernel.core.ffi.kinds import describe
+from xlakernel.core.ffi.fingerprint import fingerprint
 from xlakernel.core.ffi.registry import Recipe
 from xlakernel.core.specs import Struct
 
@@ -124,14 +123,14 @@ class CudaFunction(Kernel):
 
         from ._callable_export import write_recipe
 
-        content, unknown = examine(self._closed_over, describe)
+        found = self.callables.examine()
         launch = _Launch(self.function, self.signature, self.adapter, tuple(arrays), _plain(static))
 
         def recipe() -> Recipe:
-            return write_recipe(self, arrays, static, debug=debug, content=content)
+            return write_recipe(self, arrays, static, debug=debug, content=found.digest)
 
         launchable = Launchable(
-            name=target or self._target_name(arrays, static, content, bool(unknown)),
+            name=target or self._target_name(arrays, static, found.digest, bool(found.unknown)),
             label=self.name,
             place=self.place,
             arrays=tuple(arrays),

@@ -14,8 +14,7 @@ import warp
 from xlakernel.core.call import Kernel, Target
 from xlakernel.core.errors import CompileError, DeviceError, PlatformError, ResultError
 from xlakernel.core.ffi.callables import Callables
-from xlakernel.core.ffi.fingerprint import examine, fingerprint
-from xlakernel.core.ffi.kinds import describe
+from xlakernel.core.ffi.fingerprint import fingerprint
 from xlakernel.core.gpu.closure import state
 from xlakernel.core.gpu.launchable import Launchable
 from xlakernel.core.gpu.plan import Array, arrays_of
@@ -95,10 +94,10 @@ class WarpFunction(OnBothPlatforms):
         named = {parameter.name: parameter for parameter in self.split.parameters}
         scalars = {name: named[name].value_of(value, self.name).item() for name, value in static.items()}
         launch = FunctionLaunch(self.function, self.split, arrays, len(inputs), scalars)
-        content, unknown = examine(self.callables.parts, describe)
+        found = self.callables.examine()
         how = {"on_a_gpu": on_a_gpu, "ordered": ordered, "debug": debug}
         return Launchable(
-            name=self._target_name(arrays, static, content, has_unknown=bool(unknown), is_recorded=on_a_gpu),
+            name=self._target_name(arrays, static, found.digest, has_unknown=bool(found.unknown), is_recorded=on_a_gpu),
             label=self.name,
             place=self.place,
             arrays=arrays,
@@ -108,7 +107,7 @@ class WarpFunction(OnBothPlatforms):
             recording=device_set_up,
             closed_over=(self.function,),
             aliased=frozenset(range(len(self.split.in_out))),
-            recipe=functools.partial(write_recipe, self, inputs, outs, static, content, **how),
+            recipe=functools.partial(write_recipe, self, inputs, outs, static, found.digest, **how),
         )
 
     def _target_name(

@@ -13,7 +13,7 @@ import linecache
 import types
 from collections.abc import Iterator
 
-from .fingerprint import same_code
+from .fingerprint import code_digest
 
 
 class SourceError(LookupError):
@@ -31,7 +31,8 @@ def definition(function: types.FunctionType) -> bytes:
     text = "".join(linecache.getlines(code.co_filename, function.__globals__))
     tree, codes = _parse(text, code.co_filename)
     where = f"{code.co_filename}:{code.co_firstlineno}"
-    if not any(same_code(code, found) for found in codes.get((code.co_name, code.co_firstlineno), ())):
+    here = codes.get((code.co_name, code.co_firstlineno), ())
+    if code_digest(code) not in map(code_digest, here):
         raise SourceError(f"{where}: the file does not hold the source that {code.co_name} was compiled from")
     nodes = [node for node in ast.walk(tree) if _begins_at(node, code)]
     if len(nodes) != 1:
