@@ -15,9 +15,11 @@ from xlakernel.core.call import Kernel, Target
 from xlakernel.core.errors import CompileError, DeviceError, PlatformError, ResultError
 from xlakernel.core.ffi.callables import Callables
 from xlakernel.core.ffi.fingerprint import fingerprint
+from xlakernel.core.ffi.registry import Recipe
 from xlakernel.core.gpu.closure import state
 from xlakernel.core.gpu.launchable import Launchable
 from xlakernel.core.gpu.plan import Array, arrays_of
+from xlakernel.core.recipe_values import FORMAT, write_static, write_structs
 from xlakernel.core.specs import Struct
 
 from ._alone import launching
@@ -26,6 +28,7 @@ from ._parameters import Parameter
 from ._platform import OnBothPlatforms, OnPlatform, Static
 from ._python import python_target
 from ._split import SplitParameters
+from ._written import listed
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -88,8 +91,6 @@ class WarpFunction(OnBothPlatforms):
         debug: bool,
     ) -> Launchable:
         """Return what a call does, and how to make its target in another process."""
-        from ._function_export import write_recipe  # which imports this module
-
         arrays = arrays_of(inputs, outs)
         named = {parameter.name: parameter for parameter in self.split.parameters}
         scalars = {name: named[name].value_of(value, self.name).item() for name, value in static.items()}
@@ -107,8 +108,38 @@ class WarpFunction(OnBothPlatforms):
             recording=device_set_up,
             closed_over=(self.function,),
             aliased=frozenset(range(len(self.split.in_out))),
-            recipe=functools.partial(write_recipe, self, inputs, outs, static, found.digest, **how),
+            recipe=functools.partial(self._recipe, inputs, outs, static, found.digest, how),
         )
+
+    def _recipe(
+        self, inputs: Sequence[Struct], outs: Sequence[Struct], static: Static, content: str, how: dict[str, bool]
+    ) -> Recipe:
+        """Say how the target is made in another process; `_function_export.prepare` reads it.
+
+        Args:
+          inputs: the structs of its inputs.
+          outs: the structs of its outputs.
+          static: its static scalars.
+          content: the fingerprint that the function had when its target was made.
+          how: what else `launchable` was given.
+
+        Raises:
+          ExportError: if it cannot be made there, or only something else.
+        """
+        data = {
+            "format": FORMAT,
+            **self.callables.write(content),
+            "warp": warp.__version__,
+            "parameters": listed(self.parameters),
+            "num_outputs": len(self.split.outputs) + len(self.split.in_out),
+            "in_out": list(self.split.in_out),
+            "graph_mode": self.graph_mode.name,
+            "inputs": write_structs(inputs),
+            "outs": write_structs(outs),
+            "static": write_static(static),
+            "how": how,
+        }
+        return Recipe("xlakernel.warp._function_export", data)
 
     def _target_name(
         self, arrays: Sequence[Array], static: Static, content: str, *, has_unknown: bool, is_recorded: bool

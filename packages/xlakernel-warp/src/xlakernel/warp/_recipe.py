@@ -17,6 +17,7 @@ from xlakernel.core.ffi.reference import Reference
 from xlakernel.core.ffi.registry import Recipe
 from xlakernel.core.ffi.warp_kinds import code_of
 from xlakernel.core.output_init import for_each
+from xlakernel.core.recipe_values import FORMAT, check_format, write_init, write_static, write_structs
 from xlakernel.core.specs import Struct
 
 from . import _inside
@@ -25,15 +26,7 @@ from ._kernel import WarpKernel
 from ._launch import WarpLaunch
 from ._names import reference_of
 from ._platform import Static
-from ._written import (
-    FORMAT,
-    check_format,
-    check_listed,
-    read_annotations,
-    write_annotations,
-    write_static,
-    write_structs,
-)
+from ._written import check_listed, read_annotations, write_annotations
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,13 +106,12 @@ class Origin:
     def _launch(self) -> dict[str, Any]:
         """Return what the call is, made of what JSON has; `_export.prepare` reads it."""
         described = self.described
-        init = for_each(described.name, described.output_init, len(self.outs))
         return {
             "platform": self.platform,
             "adjoint_of": described.count if isinstance(described, AdjointKernel) else None,
             "dims": list(self.launch.dims),
             "block_dim": described.block_dim,
-            "output_init": [None if given is None else (given[0].name, given[1].hex()) for given in init],
+            "output_init": write_init(for_each(described.name, described.output_init, len(self.outs))),
             "in_out": list(described.in_out),
             "aliased": sorted(described.aliased),
             "cpu_blocks": described.cpu_blocks,
@@ -137,7 +129,7 @@ def read_kernel(target: str, data: Mapping[str, Any]) -> Any:
     Raises:
       ExportError: if there is none.
     """
-    check_format(target, data.get("format"))
+    check_format("xlakernel-warp", target, data)
     name, reference = data["name"], Reference(**data["kernel"], inside="kernel")
     kernel = reference.find(f"the kernel {name}", lambda found: isinstance(found, warp.Kernel))
     if data["overload"] and kernel.is_generic and len(data["overload"]) == len(_inside.parameters(kernel)):

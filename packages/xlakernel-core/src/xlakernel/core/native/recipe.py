@@ -16,10 +16,9 @@ from ..ffi.comparison import PYTHON, Compared, refers_to
 from ..ffi.fingerprint import examine
 from ..ffi.reference import Reference, import_module, read_pickle
 from ..ffi.registry import Recipe
+from ..recipe_values import FORMAT, check_format
 from .compiler import Compiler
 from .declared import definition_of
-
-_FORMAT = 2
 
 
 def is_importable(dispatcher: Any) -> bool:
@@ -50,7 +49,7 @@ def write_recipe(compiler: Compiler, dispatcher: Any, *, content: str, call: Map
         imports = _imports(compiler, dispatcher, name)
     reference = _reference(dispatcher)
     kernel = reference.data if reference.leads_to(dispatcher) else _pickle(compiler, dispatcher, name)
-    data = {"format": _FORMAT, "name": name, "kernel": kernel, "imports": imports, "checks": checks, **call}
+    data = {"format": FORMAT, "name": name, "kernel": kernel, "imports": imports, "checks": checks, **call}
     return Recipe(compiler.module, data)
 
 
@@ -86,11 +85,7 @@ def read_kernel(compiler: Compiler, target: str, data: Mapping[str, Any]) -> Any
     Raises:
       ExportError: if it is not there, or is another one now.
     """
-    if data.get("format") != _FORMAT:
-        raise ExportError(
-            f"deserialize: {target!r} was exported by another {compiler.package}, whose recipes are of format "
-            f"{data.get('format')!r}; this one reads format {_FORMAT}. Install that version, or export again."
-        )
+    check_format(compiler.package, target, data)
     name, kernel, checks = data["name"], data["kernel"], data["checks"]
     for module in data["imports"]:
         import_module(f"the kernel {name}", module)
