@@ -230,7 +230,7 @@ def test_a_recipe_of_another_format_is_refused(written):
 
 def test_what_is_no_kernel(written, module):
     module("scaled = 3")
-    with pytest.raises(ExportError, match="has a int under that name"):
+    with pytest.raises(ExportError, match="has a int under the name scaled"):
         _export.prepare("again", written)()
 
 

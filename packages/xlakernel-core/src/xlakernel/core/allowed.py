@@ -101,8 +101,19 @@ def is_module_name(name: Any) -> bool:
     )
 
 
-def read_pickle(what: str, text: Any) -> tuple[bytes, dict[str, str]]:
-    """Return the pickle that a program has as *text*, and what `check_allowed` takes before it is opened.
+def read_pickle(what: str, text: Any) -> bytes:
+    """Return the pickle that a program has as *text*, to be opened.
+
+    Raises:
+      ExportError: if *text* is not one, or is not allowed.
+    """
+    pickled, step = decode_pickle(what, text)
+    check_allowed(step)
+    return pickled
+
+
+def decode_pickle(what: str, text: Any) -> tuple[bytes, dict[str, str]]:
+    """Return the pickle that a program has as *text*, and the step for `check_allowed` that opens it.
 
     Raises:
       ExportError: if *text* is not one.

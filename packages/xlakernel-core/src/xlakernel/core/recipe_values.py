@@ -24,9 +24,9 @@ def check_format(package: str, target: str, data: Mapping[str, Any]) -> None:
         )
 
 
-def write_structs(structs: Sequence[Struct]) -> list[tuple[list[int], str]]:
+def write_structs(structs: Sequence[Struct]) -> list[list[Any]]:
     """Return shapes and dtypes: `read_structs` reads them."""
-    return [(list(map(int, struct.shape)), struct.dtype.name) for struct in structs]
+    return [[list(map(int, struct.shape)), struct.dtype.name] for struct in structs]
 
 
 def read_structs(written: Sequence[Any]) -> list[Struct]:
@@ -34,9 +34,9 @@ def read_structs(written: Sequence[Any]) -> list[Struct]:
     return [Struct(tuple(shape), jnp.dtype(dtype)) for shape, dtype in written]
 
 
-def write_static(static: Mapping[str, np.generic]) -> dict[str, tuple[str, str]]:
+def write_static(static: Mapping[str, np.generic]) -> dict[str, list[str]]:
     """Return static scalars by name: `read_static` reads them."""
-    return {name: (value.dtype.name, value.tobytes().hex()) for name, value in static.items()}
+    return {name: [value.dtype.name, value.tobytes().hex()] for name, value in static.items()}
 
 
 def read_static(written: Mapping[str, Any]) -> dict[str, np.generic]:
@@ -45,9 +45,9 @@ def read_static(written: Mapping[str, Any]) -> dict[str, np.generic]:
     return {name: np.frombuffer(value, dtype)[0] for name, (dtype, value) in found.items()}
 
 
-def write_init(init: Sequence[Frozen | None]) -> list[tuple[str, str] | None]:
+def write_init(init: Sequence[Frozen | None]) -> list[list[str] | None]:
     """Return what outputs begin with: `read_init` reads it."""
-    return [None if given is None else (given[0].name, given[1].hex()) for given in init]
+    return [None if given is None else [given[0].name, given[1].hex()] for given in init]
 
 
 def read_init(written: Sequence[Any]) -> tuple[Frozen | None, ...] | None:

@@ -120,7 +120,6 @@ def _find(name: str, written: Any) -> Any:
         f"the function {name}",
         # Not what the module itself imports from elsewhere, which the program does not name.
         lambda found: callable(found) and getattr(found, "__module__", None) == reference.module,
-        reference.qualname,
     )
 
 

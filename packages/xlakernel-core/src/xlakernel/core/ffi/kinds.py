@@ -9,6 +9,7 @@ from . import warp_kinds
 
 # Package and name of a type → the attributes, all public, that say what its objects are.
 _ATTRIBUTES: Mapping[tuple[str, str], tuple[str, ...]] = {
+    ("builtins", "method"): ("__func__", "__self__"),
     ("cupy", "RawKernel"): ("code", "file_path", "name", "options", "backend", "enable_cooperative_groups"),
     ("cupy", "RawModule"): (
         *("code", "file_path", "options", "backend", "name_expressions", "enable_cooperative_groups"),

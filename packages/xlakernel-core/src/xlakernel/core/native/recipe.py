@@ -11,10 +11,11 @@ from typing import Any
 
 from numba.core import serialize
 
+from ..allowed import import_module, read_pickle
 from ..errors import ExportError
 from ..ffi.comparison import PYTHON, Compared, refers_to
 from ..ffi.fingerprint import examine
-from ..ffi.reference import Reference, import_module, read_pickle
+from ..ffi.reference import Reference
 from ..ffi.registry import Recipe
 from ..recipe_values import FORMAT, check_format
 from .compiler import Compiler
