@@ -160,7 +160,7 @@ class CudaFunction(Kernel):
     def _target_name(
         self, arrays: Sequence[Array], static: Mapping[str, np.generic], content: str, has_unknown: bool
     ) -> str:
-        from xlakernel.core.gpu.closure import state
+        from xlakernel.core.gpu.closure import Closure
 
         options = {
             "record": self.record,
@@ -169,7 +169,7 @@ class CudaFunction(Kernel):
             "place": self.place,  # equal code at two places is told apart in messages
             "versions": [(name, _libraries.LIBRARIES[name].version) for name in self.adapter.libraries],
             # An object is told by its identity, and what it holds may be another array by now, or another number.
-            "state": state(self._closed_over) if has_unknown else None,
+            "state": Closure(self._closed_over).state if has_unknown else None,
         }
         shapes = ", ".join(f"{a.source[0]}{a.index} {a.dtype}[{','.join(map(str, a.shape))}]" for a in arrays)
         module = getattr(self.function, "__module__", None) or type(self.function).__module__

@@ -16,7 +16,7 @@ from xlakernel.core.errors import CompileError, DeviceError, PlatformError, Resu
 from xlakernel.core.ffi.callables import Callables
 from xlakernel.core.ffi.fingerprint import fingerprint
 from xlakernel.core.ffi.registry import Recipe
-from xlakernel.core.gpu.closure import state
+from xlakernel.core.gpu.closure import Closure
 from xlakernel.core.gpu.launchable import Launchable
 from xlakernel.core.gpu.plan import Array, arrays_of
 from xlakernel.core.recipe_values import FORMAT, write_static, write_structs
@@ -150,7 +150,7 @@ class WarpFunction(OnBothPlatforms):
             "static": [(name, value.dtype.name, value.tobytes()) for name, value in sorted(static.items())],
             "in_out": self.split.in_out,
             # An object is told by its identity, and what it holds may be another array by now, or another number.
-            "state": state((self.function,)) if has_unknown else None,
+            "state": Closure((self.function,)).state if has_unknown else None,
             # Python reads a variable of an enclosing function at each call, and only this function may have changed it.
             "closure": None if is_recorded or not getattr(self.function, "__closure__", None) else id(self.function),
         }

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import RecordingError
-from .closure import DeviceArray, device_arrays
+from .closure import Closure, DeviceArray
 from .launchable import Launchable
 from .plan import Address, Copy, Fill, Launch, Plan, Pointer, Step
 
@@ -164,7 +164,7 @@ class _Matching:
     def _owner(self, address: int, place: _Place) -> DeviceArray | None:
         """Return the device array that the function refers to and that *address* points into."""
         if self._known is None:
-            self._known = device_arrays(self.launchable.closed_over)
+            self._known = Closure(self.launchable.closed_over).arrays
         begin = address - place.offset  # of the allocation: an array without elements may be anywhere
         return next(
             (
