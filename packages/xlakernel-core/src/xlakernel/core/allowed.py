@@ -1,4 +1,4 @@
-"""What a program that is being loaded may import and unpickle."""
+"""Modules and pickles that a program may use while it is loaded: ``deserialize(allow=...)``."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class Exported:
             raise ArgumentError(f"serialize: vjp_order is {vjp_order!r}; expected an integer of at least 0.")
         vjp_order = int(vjp_order)
         _check_flatbuffers("serialize")
-        # JAX lowers the derivatives while it serialises, and must be told of their handlers before.
+        # JAX lowers the derivatives while it serialises, and their handlers must be known before.
         every, last = [self], self
         for _ in range(vjp_order):
             last = last.vjp()
@@ -109,8 +109,8 @@ def export(
     is imported there by module and name, and refused if it, or anything it refers to, is not what was exported. Any
     other kernel (one defined in ``__main__``, in a notebook, or inside a function, as an operator's generator does) is
     part of the artifact, pickled, and can be loaded with the same minor version of Python; but not one of Warp, which
-    compiles kernels from their source files. Load artifacts only from those whom you trust: loading one imports modules
-    and unpickles.
+    compiles kernels from their source files. Load only artifacts that you trust: loading one imports modules and
+    unpickles.
 
     Args:
       jitted: what ``jax.jit`` returned.
@@ -166,9 +166,9 @@ def deserialize(blob: bytes | bytearray | memoryview, *, allow: Collection[str] 
     imported by hand. First all kernels that can be imported are compared with what was exported, then those that are
     unpickled; only when all agree is anything compiled or recorded.
 
-    Loading imports modules and unpickles kernels that no module holds, and a program calls what it likes once it runs:
-    load only what comes from those whom you trust. *allow* names what may be imported and unpickled; anything else is
-    refused before, whether or not this process has the kernels already.
+    Loading imports modules and unpickles kernels that no module holds, and a program may call anything once it runs:
+    load only programs that you trust. *allow* names what may be imported and unpickled; anything else is refused
+    before, whether or not this process has the kernels already.
 
     Args:
       blob: the bytes.
@@ -196,13 +196,13 @@ def deserialize(blob: bytes | bytearray | memoryview, *, allow: Collection[str] 
 
 
 def _read(program: bytes, written_with: str) -> Any:
-    """Let JAX read a program that this version of it wrote; it says little of versions where it fails."""
+    """Return the program that JAX reads, or raise an error that names both versions of JAX."""
     from jax import export as jax_export  # as above
 
     newer = _version(written_with) > _version(jax.__version__)
     try:
         exported = jax_export.deserialize(bytearray(program))
-        if newer:  # its operations are read when it is called, with an error that nobody understands
+        if newer:  # its operations are read when it is called, and fail there with an obscure error
             exported.mlir_module()
     except Exception as error:  # of several kinds, and not of the same ones in each version
         if written_with == jax.__version__:

@@ -125,7 +125,7 @@ class CudaFunction(Kernel):
     def _recipe(
         self, arrays: Sequence[Array], static: Mapping[str, np.generic], *, debug: bool, content: str
     ) -> Recipe:
-        """Say how the target is made in another process; `_callable_export.prepare` reads it.
+        """Return the recipe that makes the target in another process; `_callable_export.prepare` reads it.
 
         Args:
           arrays: what the function was recorded for.

@@ -59,7 +59,7 @@ def signature_of(asked_by: str, func: Any) -> Signature:
 
 
 def _wrong_function(func: Any) -> str | None:
-    """Say what to do with what is not a function that launches work."""
+    """Return advice for what is not a function that launches work; None: it may be one."""
     package = type(func).__module__.partition(".")[0]
     if hasattr(func, "xlakernel"):
         return "this one is wrapped already. Wrap the function itself, under a name of its own."

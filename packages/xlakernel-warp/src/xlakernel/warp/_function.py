@@ -114,7 +114,7 @@ class WarpFunction(OnBothPlatforms):
     def _recipe(
         self, inputs: Sequence[Struct], outs: Sequence[Struct], static: Static, content: str, how: dict[str, bool]
     ) -> Recipe:
-        """Say how the target is made in another process; `_function_export.prepare` reads it.
+        """Return the recipe that makes the target in another process; `_function_export.prepare` reads it.
 
         Args:
           inputs: the structs of its inputs.

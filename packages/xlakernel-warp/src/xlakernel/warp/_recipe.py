@@ -1,4 +1,4 @@
-"""How a Warp kernel is found again in another process, and whether it is still the same there."""
+"""Recipes of Warp kernels: written at export, read and compared in another process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from ._written import check_listed, read_annotations, write_annotations
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """What a target was made of.
+    """The kernel and the call that a target was made of.
 
     Attributes:
       described: the kernel and how it is launched.
@@ -73,7 +73,7 @@ class Origin:
         return cls(described, launch, inputs, outs, static, platform, ordered, debug, content)
 
     def recipe(self, **native: Any) -> Recipe:
-        """Say how the target is made in another process.
+        """Return the recipe that makes the target in another process.
 
         Args:
           native: what `_export.prepare` needs besides.

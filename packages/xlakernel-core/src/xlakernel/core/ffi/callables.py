@@ -23,7 +23,7 @@ _older: weakref.WeakKeyDictionary[Any, _CompiledBefore] = weakref.WeakKeyDiction
 
 
 class _CompiledBefore:
-    """What stands for a kernel or helper whose machine code may be older than what it refers to now."""
+    """A kernel or helper whose machine code may have older values of what it refers to; in its place in a walk."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -36,7 +36,7 @@ class Reference:
         return self._in(sys.modules.get(self.module))
 
     def leads_to(self, *things: Any) -> bool:
-        """Whether another process finds one of *things* under the name, which ``__main__`` never is."""
+        """Return True if another process finds one of *things* under the name; it never does in ``__main__``."""
         found = self.here()
         return self.module != "__main__" and found is not None and any(found is thing for thing in things)
 

@@ -1,4 +1,4 @@
-"""What a function is defined as, in a form that different versions of Python agree on.
+"""Definitions of functions, in a form that different versions of Python agree on.
 
 Bytecode changes from one Python to the next; the text of a function changes with its comments. In between is the
 syntax tree, written out without positions. It is read from the file, which may have been edited since the function was
@@ -17,7 +17,7 @@ from .fingerprint import code_digest
 
 
 class SourceError(LookupError):
-    """The source that a function was compiled from is not to be had."""
+    """The source that a function was compiled from is missing."""
 
 
 def definition(function: types.FunctionType) -> bytes:

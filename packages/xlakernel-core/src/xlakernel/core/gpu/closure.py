@@ -1,4 +1,4 @@
-"""What a function uses besides its arguments, device arrays above all."""
+"""Device arrays and other objects that a function uses besides its arguments."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class DeviceArray:
 
 
 class Closure:
-    """What functions refer to, as it is now.
+    """The objects that functions refer to now.
 
     Looked into are functions, with their closures, defaults and the globals that they name, methods and partials,
     containers, and the attributes of objects and, as far as a function names them, of modules.

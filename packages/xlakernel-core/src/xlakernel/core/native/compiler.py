@@ -1,4 +1,4 @@
-"""What a backend says of its compiler, for copies, fingerprints and recipes of its kernels."""
+"""Descriptions of Numba's compilers, from which copies, fingerprints and recipes of kernels are made."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Helper(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Compiler:
-    """What makes the kernels of a backend: how they are taken apart, put together and compared.
+    """The compiler of a backend: how its kernels are taken apart, put together and compared.
 
     Attributes:
       package: the backend's distribution, for messages.

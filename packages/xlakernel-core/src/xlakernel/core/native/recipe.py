@@ -1,4 +1,4 @@
-"""How a kernel is found again in another process, and whether it is still the same there."""
+"""Recipes of kernels that Numba compiles: written at export, read and compared in another process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .declared import definition_of
 
 
 def is_importable(dispatcher: Any) -> bool:
-    """Whether the kernel, or its Python function, is what its module has under its name."""
+    """Return True if the kernel, or its Python function, is what its module has under its name."""
     return _reference(dispatcher).leads_to(dispatcher, dispatcher.py_func)
 
 
@@ -32,7 +32,7 @@ def _reference(dispatcher: Any) -> Reference:
 
 
 def write_recipe(compiler: Compiler, dispatcher: Any, *, content: str, call: Mapping[str, Any]) -> Recipe:
-    """Say how the target of a kernel is made in another process.
+    """Return the recipe that makes the target of a kernel in another process.
 
     Args:
       compiler: the kernel's.
