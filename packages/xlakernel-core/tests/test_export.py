@@ -16,7 +16,7 @@ from jax import export as jax_export
 
 from xlakernel.core import XLACustomKernel, artifact, deserialize, export
 from xlakernel.core.allowed import import_module, read_pickle
-from xlakernel.core.artifact import Target, pack, unpack
+from xlakernel.core.artifact import StoredTarget, pack, unpack
 from xlakernel.core.config import is_exporting
 from xlakernel.core.errors import ArgumentError, ExportError, KernelTypeError, MissingDependencyError
 from xlakernel.core.ffi.registry import Recipe, ensure_registered, recipes_of
@@ -203,7 +203,7 @@ def test_bytes_of_every_kind_are_taken(blob, kind):
 
 
 def test_an_artifact_holds_what_it_was_given():
-    targets = [Target("größe", "CUDA", Recipe("xlakernel.x", {"a": [1, None, "π"]}))]
+    targets = [StoredTarget("größe", "CUDA", Recipe("xlakernel.x", {"a": [1, None, "π"]}))]
     assert unpack(pack(targets, b"program"))[:2] == (targets, b"program")
 
 
@@ -224,7 +224,7 @@ def with_targets(blob, *targets):
 def test_the_backend_is_asked_for_what_is_not_registered(blob, backend, new_name, compile_handler):
     here, missing = new_name(), new_name()
     ensure_registered(here, "cpu", lambda: compile_handler(negate, PAIR, PAIR))
-    targets = [Target(name, "cpu", Recipe(backend.__name__, {"of": name})) for name in (here, missing)]
+    targets = [StoredTarget(name, "cpu", Recipe(backend.__name__, {"of": name})) for name in (here, missing)]
     program = deserialize(with_targets(blob, *targets))
     assert backend.rebuilt == [(missing, {"of": missing})]
     assert program.targets == (here, missing)
@@ -237,15 +237,15 @@ def test_a_loaded_program_takes_no_name_from_the_kernels_here(blob, backend, new
     backend.prepare = lambda name, data: (
         lambda: ensure_registered(name, "cpu", lambda: compile_handler(negate, PAIR, PAIR))
     )
-    deserialize(with_targets(blob, Target(name, "cpu", recipe)))
+    deserialize(with_targets(blob, StoredTarget(name, "cpu", recipe)))
     own = ensure_registered(name, "cpu", lambda: compile_handler(copy, PAIR, PAIR))
     assert own == ensure_registered(name, "cpu", lambda: compile_handler(copy, PAIR, PAIR)) != name
     x = jnp.ones(1)
     results = [jax.ffi.ffi_call(target, jax.ShapeDtypeStruct((1,), jnp.float32))(x)[0] for target in (name, own)]
     assert results == [-1, 1]
     again = Recipe(backend.__name__, {**recipe.data, "kernel": {"pickle": "AAAA"}, "dims": [5]})
-    deserialize(with_targets(blob, Target(name, "cpu", again)))
-    other = Target(name, "cpu", Recipe(backend.__name__, {"checks": "of copy"}))
+    deserialize(with_targets(blob, StoredTarget(name, "cpu", again)))
+    other = StoredTarget(name, "cpu", Recipe(backend.__name__, {"checks": "of copy"}))
     with pytest.raises(ExportError, match="another kernel in a program that was loaded before"):
         deserialize(with_targets(blob, other))
 
@@ -255,14 +255,14 @@ def test_kernels_for_devices_that_are_not_here_are_left_out(blob, backend, monke
         raise RuntimeError(f"no {platform}")
 
     monkeypatch.setattr(jax, "devices", devices)
-    kernel = Target("elsewhere", "CUDA", Recipe(backend.__name__, {}))
+    kernel = StoredTarget("elsewhere", "CUDA", Recipe(backend.__name__, {}))
     program = deserialize(with_targets(blob, kernel))
     assert backend.rebuilt == []
     assert unpack(program.serialize())[0] == [kernel]
 
 
 def test_a_backend_that_is_not_installed_is_named(blob, new_name):
-    kernel = Target(new_name(), "cpu", Recipe("xlakernel.absent._export", {}))
+    kernel = StoredTarget(new_name(), "cpu", Recipe("xlakernel.absent._export", {}))
     with pytest.raises(MissingDependencyError, match=r"needs xlakernel-absent, .* `pip install xlakernel-absent`"):
         deserialize(with_targets(blob, kernel))
 
@@ -277,7 +277,7 @@ def test_a_backend_that_is_not_installed_is_named(blob, new_name):
 )
 def test_a_recipe_imports_only_backends(blob, new_name, module):
     with pytest.raises(ExportError, match="not one of xlakernel's"):
-        deserialize(with_targets(blob, Target(new_name(), "cpu", Recipe(module, {}))))
+        deserialize(with_targets(blob, StoredTarget(new_name(), "cpu", Recipe(module, {}))))
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ def test_a_recipe_imports_only_backends(blob, new_name, module):
 @pytest.mark.parametrize("allow", [None, (), ["os"]], ids=repr)
 def test_a_recipe_whose_references_are_malformed_is_refused(blob, backend, new_name, data, allow):
     with pytest.raises(ExportError, match=r"which does not lead to one|not a list of names|cannot be decoded"):
-        deserialize(with_targets(blob, Target(new_name(), "cpu", Recipe(backend.__name__, data))), allow=allow)
+        deserialize(with_targets(blob, StoredTarget(new_name(), "cpu", Recipe(backend.__name__, data))), allow=allow)
     assert backend.rebuilt == []
 
 
@@ -308,7 +308,7 @@ def test_what_is_allowed_is_compared_where_it_is_used(blob, backend, new_name):
 
     backend.prepare = prepare
     for other in ({"module": "this"}, {"pickle": "AAAA"}):
-        target = Target(new_name(), "cpu", Recipe(backend.__name__, {"other": other}))
+        target = StoredTarget(new_name(), "cpu", Recipe(backend.__name__, {"other": other}))
         with pytest.raises(
             ExportError, match=r"is to (import this|unpickle the kernel .*), which allow= does not name"
         ):
@@ -319,7 +319,7 @@ def test_what_is_allowed_is_compared_where_it_is_used(blob, backend, new_name):
 def test_what_is_registered_needs_to_be_allowed_too(blob, backend, new_name, compile_handler):
     name = new_name()
     ensure_registered(name, "cpu", lambda: compile_handler(negate, PAIR, PAIR))
-    blob = with_targets(blob, Target(name, "cpu", Recipe(backend.__name__, {"imports": ["kernels.of_mine"]})))
+    blob = with_targets(blob, StoredTarget(name, "cpu", Recipe(backend.__name__, {"imports": ["kernels.of_mine"]})))
     with pytest.raises(ExportError, match=r"import kernels\.of_mine, which allow= does not name"):
         deserialize(blob, allow=())
     for allow in (None, ["kernels"], iter(["kernels"]), {"kernels.of_mine": "a mapping"}):
@@ -377,7 +377,7 @@ def test_the_recipe_of_a_target_is_asked_for_when_it_is_exported(call_target, ba
     assert asked == []
     exported = export(jax.jit(program))(X)
     assert asked == [True]
-    assert unpack(exported.serialize())[0] == [Target(name, "cpu", Recipe(backend.__name__, {"a": 1}))]
+    assert unpack(exported.serialize())[0] == [StoredTarget(name, "cpu", Recipe(backend.__name__, {"a": 1}))]
     assert deserialize(exported.serialize()).call(jnp.ones(3)).tolist() == [-1, -1, -1]
 
 
@@ -467,7 +467,7 @@ def test_what_a_backend_raises_of_a_recipe_is_an_export_error(blob, backend, new
 
     backend.prepare = prepare
     with pytest.raises(ExportError, match="cannot be made from its recipe: KeyError: 'missing'"):
-        deserialize(with_targets(blob, Target(new_name(), "cpu", Recipe(backend.__name__, {}))))
+        deserialize(with_targets(blob, StoredTarget(new_name(), "cpu", Recipe(backend.__name__, {}))))
 
 
 def test_all_targets_are_compared_before_any_is_made(blob, backend, new_name):
@@ -477,7 +477,9 @@ def test_all_targets_are_compared_before_any_is_made(blob, backend, new_name):
         return lambda: backend.rebuilt.append(name)
 
     backend.prepare = prepare
-    targets = [Target(new_name(), "cpu", Recipe(backend.__name__, {"changed": changed})) for changed in (False, True)]
+    targets = [
+        StoredTarget(new_name(), "cpu", Recipe(backend.__name__, {"changed": changed})) for changed in (False, True)
+    ]
     with pytest.raises(ExportError, match="changed"):
         deserialize(with_targets(blob, *targets))
     assert backend.rebuilt == []

@@ -14,7 +14,7 @@ import numpy as np
 
 from ._compat import vary_alike
 from .allowed import allowing, check_allowed, read_allow
-from .artifact import Target, pack, unpack
+from .artifact import StoredTarget, pack, unpack
 from .config import exporting
 from .errors import ArgumentError, ExportError, KernelTypeError, MissingDependencyError
 from .ffi.registry import recipes_of, registered_targets
@@ -32,7 +32,7 @@ class Exported:
         ``jax.jit(jax.vmap(f))``, with a symbolic batch size if need be.
     """
 
-    def __init__(self, exported: Any, targets: Sequence[Target], checks: Sequence[Any]) -> None:
+    def __init__(self, exported: Any, targets: Sequence[StoredTarget], checks: Sequence[Any]) -> None:
         self.exported = exported
 
         run = exported.call if exported.has_vjp() else _without_vjp(exported)
@@ -266,7 +266,7 @@ def _checks(names: Iterable[str]) -> list[Any]:
     return [DisabledSafetyCheck.custom_call(name) for name in dict.fromkeys(names)]
 
 
-def _close(exported: Any, checks: Sequence[Any], known: Sequence[Target] = ()) -> Exported:
+def _close(exported: Any, checks: Sequence[Any], known: Sequence[StoredTarget] = ()) -> Exported:
     """Return *exported* with the handlers that it calls, maybe *known* ones, and disabled checks for no others."""
     # A module in MLIR's bytecode keeps its strings as they are, one after the other, each with a zero behind it, the
     # dialects' names first. Its text would have to be printed with every constant in it, and escapes non-ASCII names.
@@ -282,14 +282,14 @@ def _close(exported: Any, checks: Sequence[Any], known: Sequence[Target] = ()) -
     return Exported(closed, list(targets.values()), checks)
 
 
-def _target_of(name: str, platform: str) -> Target:
+def _target_of(name: str, platform: str) -> StoredTarget:
     recipe = recipes_of(name)[platform]
     if recipe is None:
         raise ExportError(
             f"export: {name!r} cannot be made again in another process: it was registered without a recipe. Export the "
             "program with another backend (use_backend), or make the backend give one to ensure_registered."
         )
-    return Target(name, platform, recipe())
+    return StoredTarget(name, platform, recipe())
 
 
 def _check_flatbuffers(asked_by: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from .allowed import decode_pickle, is_module_name
-from .artifact import Target
+from .artifact import StoredTarget
 from .errors import ExportError, MissingDependencyError
 from .ffi.registry import check_loaded, is_registered, register_loaded
 from .missing import missing_package
@@ -23,7 +23,7 @@ _REFERENCES = frozenset({"kernel", "function", "arrays", "stream"})
 _JAX_PLATFORMS = {"CUDA": "cuda", "ROCM": "rocm"}
 
 
-def steps(target: Target) -> dict[str, str]:
+def steps(target: StoredTarget) -> dict[str, str]:
     """Return what is imported, besides the modules of xlakernel, and unpickled to make a target: see `check_allowed`.
 
     Raises:
@@ -53,18 +53,18 @@ def steps(target: Target) -> dict[str, str]:
     return found
 
 
-def _malformed(target: Target, what: str) -> ExportError:
+def _malformed(target: StoredTarget, what: str) -> ExportError:
     return ExportError(
         f"deserialize: {target.name!r} {what}. The program was not written by xlakernel.core.export; do not load it."
     )
 
 
-def of_platforms_here(targets: Iterable[Target]) -> list[Target]:
+def of_platforms_here(targets: Iterable[StoredTarget]) -> list[StoredTarget]:
     """Return those whose platform is here."""
     return [target for target in targets if _is_here(target.platform)]
 
 
-def make(targets: Sequence[Target]) -> None:
+def make(targets: Sequence[StoredTarget]) -> None:
     """Make those targets that are not registered, after all of them were compared with what was exported.
 
     Raises:
@@ -82,7 +82,7 @@ def make(targets: Sequence[Target]) -> None:
         _well_formed(target, register)
 
 
-def _well_formed(target: Target, step: Callable[[], Any]) -> Any:
+def _well_formed(target: StoredTarget, step: Callable[[], Any]) -> Any:
     """Run a step of making *target*, whose recipe may hold anything."""
     try:
         return step()
@@ -104,7 +104,7 @@ def _is_here(platform: str) -> bool:
         return False
 
 
-def _prepare(target: Target) -> Callable[[], None]:
+def _prepare(target: StoredTarget) -> Callable[[], None]:
     """Compare what *target* is made of with what was exported, and return what makes it."""
     try:
         backend = importlib.import_module(target.recipe.module)

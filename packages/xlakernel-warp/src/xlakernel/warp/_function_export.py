@@ -32,7 +32,7 @@ def prepare(target: str, data: Mapping[str, Any]) -> Callable[[], None]:
     check_listed(f"the function {name}", "parameters", data["parameters"], listed(parameters))
     split = split_parameters(name.rpartition(".")[2], parameters, data["num_outputs"], data["in_out"])
     kernel = WarpFunction(callables.function, split, warp.JaxCallableGraphMode[data["graph_mode"]])
-    versions = f"; or Warp has: it was exported with {data['warp']}, and this is {warp.__version__}"
+    versions = f"; or Warp itself, which was {data['warp']} and is {warp.__version__}"
     callables.check_same(data, kernel.place, versions * (data["warp"] != warp.__version__))
     given = (read_structs(data["inputs"]), read_structs(data["outs"]), read_static(data["static"]))
 
