@@ -4,7 +4,7 @@ import numba
 import pytest
 
 from xlakernel.core.errors import ExportError
-from xlakernel.core.ffi.callables import Callables
+from xlakernel.core.programs.callables import Callables
 
 FACTOR = 2
 

@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 from jax import export as jax_export
 
-from xlakernel.core import XLACustomKernel, artifact, deserialize, export
-from xlakernel.core.allowed import import_module, read_pickle
-from xlakernel.core.artifact import StoredTarget, pack, unpack
+from xlakernel.core import XLACustomKernel, deserialize, export
 from xlakernel.core.config import is_exporting
 from xlakernel.core.errors import ArgumentError, ExportError, KernelTypeError, MissingDependencyError
 from xlakernel.core.ffi.registry import Recipe, ensure_registered, recipes_of
+from xlakernel.core.programs import artifact
+from xlakernel.core.programs.allowed import import_module, read_pickle
+from xlakernel.core.programs.artifact import StoredTarget, pack, unpack
 
 X = jax.ShapeDtypeStruct((3,), jnp.float32)
 PAIR = (("float32", 1),)

@@ -18,7 +18,7 @@ import numba
 import numpy as np
 import pytest
 
-from xlakernel.core.ffi.fingerprint import examine, fingerprint
+from xlakernel.core.identity.fingerprint import examine, fingerprint
 
 TABLE = np.zeros(3)
 FACTOR = 1.0

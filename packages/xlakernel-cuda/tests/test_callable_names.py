@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from xlakernel.core.ffi.fingerprint import examine, fingerprint
-from xlakernel.core.ffi.kinds import describe
+from xlakernel.core.identity.fingerprint import examine, fingerprint
+from xlakernel.core.identity.kinds import describe
 from xlakernel.cuda import cuda_callable
 
 cuda = pytest.importorskip("numba.cuda", reason="numba-cuda is not installed")
@@ -254,8 +254,8 @@ def test_another_process_gives_the_same_name(tmp_path):
         textwrap.dedent(
             """
             from numba import cuda
-            from xlakernel.core.ffi.fingerprint import fingerprint
-            from xlakernel.core.ffi.kinds import describe
+            from xlakernel.core.identity.fingerprint import fingerprint
+            from xlakernel.core.identity.kinds import describe
 
             @cuda.jit
             def kernel(x, out):

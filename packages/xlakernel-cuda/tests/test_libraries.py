@@ -9,8 +9,8 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from xlakernel.core.errors import RecordingError
-from xlakernel.core.ffi.fingerprint import examine
-from xlakernel.core.ffi.kinds import describe
+from xlakernel.core.identity.fingerprint import examine
+from xlakernel.core.identity.kinds import describe
 from xlakernel.cuda import cuda_callable
 
 pytestmark = [

@@ -121,7 +121,7 @@ from pathlib import Path
 import jax, jax.numpy as jnp, numba
 from jax import export as jax_export
 from xlakernel.core import export
-from xlakernel.core.artifact import StoredTarget, pack, unpack
+from xlakernel.core.programs.artifact import StoredTarget, pack, unpack
 from xlakernel.numba import numba_kernel
 import kernels
 from kernels import wrap

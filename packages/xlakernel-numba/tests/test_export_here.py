@@ -21,9 +21,9 @@ import numpy as np
 import pytest
 
 from xlakernel.core import XLACustomKernel, deserialize, export
-from xlakernel.core.artifact import pack, unpack
 from xlakernel.core.errors import ArgumentError, ExportError
 from xlakernel.core.ffi.registry import registered_targets
+from xlakernel.core.programs.artifact import pack, unpack
 from xlakernel.numba import numba_kernel
 
 pytestmark = pytest.mark.slow
@@ -87,7 +87,7 @@ def test_only_the_handlers_that_a_program_calls_are_exported():
 
 def test_a_name_that_another_one_begins_or_ends_with_is_not_exported(monkeypatch):
     (name,) = exported().targets
-    monkeypatch.setattr("xlakernel.core.exported.registered_targets", lambda: [name[:-1], name[1:], name])
+    monkeypatch.setattr("xlakernel.core.programs.export.registered_targets", lambda: [name[:-1], name[1:], name])
     assert exported().targets == (name,)
 
 

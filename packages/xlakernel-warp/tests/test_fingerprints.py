@@ -8,8 +8,8 @@ import time
 import pytest
 import warp as wp
 
-from xlakernel.core.ffi.fingerprint import examine, fingerprint
-from xlakernel.core.ffi.kinds import describe
+from xlakernel.core.identity.fingerprint import examine, fingerprint
+from xlakernel.core.identity.kinds import describe
 
 SOURCE = """
     from typing import Any

@@ -16,8 +16,8 @@ import jax
 import numpy as np
 
 from .errors import PickledKernelError
-from .ffi.fingerprint import examine
-from .ffi.kinds import describe
+from .identity.fingerprint import examine
+from .identity.kinds import describe
 
 # Where wrappers are made; the module that asks for one is the first outside.
 _MAKERS = ("xlakernel.core", "xlakernel.numba", "xlakernel.cuda", "xlakernel.warp")

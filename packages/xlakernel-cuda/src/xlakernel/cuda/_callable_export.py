@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from xlakernel.core.ffi.callables import Callables
-from xlakernel.core.recipe_values import check_format, read_static
+from xlakernel.core.programs.callables import Callables
+from xlakernel.core.programs.values import check_format, read_static
 
 from ._function import CudaFunction
 from ._libraries import Adapter

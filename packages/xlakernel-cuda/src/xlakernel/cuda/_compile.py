@@ -14,13 +14,13 @@ from numba import cuda
 
 from xlakernel.core.call import Kernel, Target
 from xlakernel.core.errors import ExportError
-from xlakernel.core.ffi.fingerprint import fingerprint
 from xlakernel.core.gpu.launchable import Launchable
 from xlakernel.core.gpu.plan import arrays_of
 from xlakernel.core.gpu.target import register
+from xlakernel.core.identity.fingerprint import fingerprint
 from xlakernel.core.native import is_importable, write_recipe
 from xlakernel.core.output_init import OutputInit, for_each, or_zeros, patterns
-from xlakernel.core.recipe_values import write_init, write_static, write_structs
+from xlakernel.core.programs.values import write_init, write_static, write_structs
 from xlakernel.core.specs import Struct
 
 from ._arrays import array_type

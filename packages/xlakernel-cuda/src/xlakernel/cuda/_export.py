@@ -7,7 +7,7 @@ from typing import Any
 
 from xlakernel.core.gpu.target import register_again
 from xlakernel.core.native import read_kernel
-from xlakernel.core.recipe_values import read_init, read_static, read_structs
+from xlakernel.core.programs.values import read_init, read_static, read_structs
 
 from ._compile import NumbaCudaKernel
 from ._environment import numba_cuda

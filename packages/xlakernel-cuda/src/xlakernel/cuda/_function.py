@@ -15,10 +15,10 @@ import numpy as np
 
 from xlakernel.core.call import Kernel, Target
 from xlakernel.core.errors import DtypeError, ExportError, ResultError
-from xlakernel.core.ffi.callables import Callables
-from xlakernel.core.ffi.fingerprint import fingerprint
 from xlakernel.core.ffi.registry import Recipe
-from xlakernel.core.recipe_values import FORMAT, write_static
+from xlakernel.core.identity.fingerprint import fingerprint
+from xlakernel.core.programs.callables import Callables
+from xlakernel.core.programs.values import FORMAT, write_static
 from xlakernel.core.specs import Struct
 
 from . import _libraries

@@ -15,8 +15,8 @@ from numba.core.compiler_lock import global_compiler_lock
 
 from xlakernel.core.call import Kernel, Target
 from xlakernel.core.errors import CompileError
-from xlakernel.core.ffi.fingerprint import examine, fingerprint
 from xlakernel.core.ffi.registry import Handler, ensure_registered
+from xlakernel.core.identity.fingerprint import examine, fingerprint
 from xlakernel.core.native import (
     Argument,
     NumbaFunction,

@@ -8,7 +8,7 @@ from typing import Any
 import warp
 
 from xlakernel.core.errors import ExportError
-from xlakernel.core.recipe_values import read_init, read_static, read_structs
+from xlakernel.core.programs.values import read_init, read_static, read_structs
 
 from . import _inside
 from ._adjoint import AdjointKernel

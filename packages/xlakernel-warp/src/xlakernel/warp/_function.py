@@ -13,13 +13,13 @@ import warp
 
 from xlakernel.core.call import Kernel, Target
 from xlakernel.core.errors import CompileError, DeviceError, PlatformError, ResultError
-from xlakernel.core.ffi.callables import Callables
-from xlakernel.core.ffi.fingerprint import fingerprint
 from xlakernel.core.ffi.registry import Recipe
 from xlakernel.core.gpu.closure import Closure
 from xlakernel.core.gpu.launchable import Launchable
 from xlakernel.core.gpu.plan import Array, arrays_of
-from xlakernel.core.recipe_values import FORMAT, write_static, write_structs
+from xlakernel.core.identity.fingerprint import fingerprint
+from xlakernel.core.programs.callables import Callables
+from xlakernel.core.programs.values import FORMAT, write_static, write_structs
 from xlakernel.core.specs import Struct
 
 from ._alone import launching

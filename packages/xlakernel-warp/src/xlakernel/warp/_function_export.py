@@ -7,8 +7,8 @@ from typing import Any
 
 import warp
 
-from xlakernel.core.ffi.callables import Callables
-from xlakernel.core.recipe_values import check_format, read_static, read_structs
+from xlakernel.core.programs.callables import Callables
+from xlakernel.core.programs.values import check_format, read_static, read_structs
 
 from ._alone import guard
 from ._function import WarpFunction

@@ -10,14 +10,14 @@ from typing import Any
 import warp
 
 from xlakernel.core.errors import ExportError
-from xlakernel.core.ffi.comparison import PYTHON, Compared
-from xlakernel.core.ffi.fingerprint import Definition, Examination, examine
-from xlakernel.core.ffi.kinds import describe
-from xlakernel.core.ffi.reference import Reference
 from xlakernel.core.ffi.registry import Recipe
-from xlakernel.core.ffi.warp_kinds import code_of
+from xlakernel.core.identity.fingerprint import Definition, Examination, examine
+from xlakernel.core.identity.kinds import describe
+from xlakernel.core.identity.warp_kinds import code_of
 from xlakernel.core.output_init import for_each
-from xlakernel.core.recipe_values import FORMAT, check_format, write_init, write_static, write_structs
+from xlakernel.core.programs.comparison import PYTHON, Compared
+from xlakernel.core.programs.reference import Reference
+from xlakernel.core.programs.values import FORMAT, check_format, write_init, write_static, write_structs
 from xlakernel.core.specs import Struct
 
 from . import _inside

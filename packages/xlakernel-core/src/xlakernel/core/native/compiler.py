@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
-from ..ffi.fingerprint import Definition, Examination, examine
+from ..identity.fingerprint import Definition, Examination, examine
 from .declared import Declarations
 
 Finish = Callable[[Any], None]

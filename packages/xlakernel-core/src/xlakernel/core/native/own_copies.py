@@ -19,8 +19,8 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from ..ffi.fingerprint import examine, fingerprint
-from ..ffi.names import names_in
+from ..identity.fingerprint import examine, fingerprint
+from ..identity.names import names_in
 from .compiler import Compiler, Finish, Helper
 from .declared import definition_of
 

@@ -11,13 +11,13 @@ from typing import Any
 
 from numba.core import serialize
 
-from ..allowed import import_module, read_pickle
 from ..errors import ExportError
-from ..ffi.comparison import PYTHON, Compared, refers_to
-from ..ffi.fingerprint import examine
-from ..ffi.reference import Reference
 from ..ffi.registry import Recipe
-from ..recipe_values import FORMAT, check_format
+from ..identity.fingerprint import examine
+from ..programs.allowed import import_module, read_pickle
+from ..programs.comparison import PYTHON, Compared, refers_to
+from ..programs.reference import Reference
+from ..programs.values import FORMAT, check_format
 from .compiler import Compiler
 from .declared import definition_of
 

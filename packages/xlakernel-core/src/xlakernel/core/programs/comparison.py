@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..errors import ExportError
-from .fingerprint import Definition, Examination
-from .source import SourceError, definition
+from ..identity.fingerprint import Definition, Examination
+from ..identity.source import SourceError, definition
 
 #: The version of Python that bytecode depends on.
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"

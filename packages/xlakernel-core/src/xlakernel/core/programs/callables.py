@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import ExportError
+from ..identity.fingerprint import Definition, Examination, examine, fingerprint
+from ..identity.kinds import describe
+from ..identity.names import names_in
+from ..identity.versioned import is_versioned, python_function, wraps_function
 from .comparison import Compared, refers_to
-from .fingerprint import Definition, Examination, examine, fingerprint
-from .kinds import describe
-from .names import names_in
 from .reference import Reference
-from .versioned import is_versioned, python_function, wraps_function
 
 _INSIDE = "function"  # of what a wrapper has as `xlakernel`
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from .errors import ArgumentError, ExportError
+from ..errors import ArgumentError, ExportError
 
 # Names of modules, each with all below it, and digests of pickles; None: everything.
 _allowed: contextvars.ContextVar[frozenset[str] | None] = contextvars.ContextVar("allowed", default=None)

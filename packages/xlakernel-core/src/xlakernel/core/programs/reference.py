@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from ..allowed import import_module
 from ..errors import ExportError
+from .allowed import import_module
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,11 +10,11 @@ from typing import Any
 
 import jax
 
+from ..errors import ExportError, MissingDependencyError
+from ..ffi.registry import check_loaded, is_registered, register_loaded
+from ..missing import missing_package
 from .allowed import decode_pickle, is_module_name
 from .artifact import StoredTarget
-from .errors import ExportError, MissingDependencyError
-from .ffi.registry import check_loaded, is_registered, register_loaded
-from .missing import missing_package
 
 _RECIPE_MODULE = re.compile(r"xlakernel\.(?!core\.|command\.)\w+\._(\w+_)?export")
 _REFERENCES = frozenset({"kernel", "function", "arrays", "stream"})

@@ -8,9 +8,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from .errors import ExportError
-from .output_init import Frozen
-from .specs import Struct
+from ..errors import ExportError
+from ..output_init import Frozen
+from ..specs import Struct
 
 FORMAT = 3  # of the recipes of all backends
 

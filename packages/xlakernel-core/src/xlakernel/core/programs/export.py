@@ -12,12 +12,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from ._compat import vary_alike
+from .._compat import vary_alike
+from ..config import exporting
+from ..errors import ArgumentError, ExportError, KernelTypeError, MissingDependencyError
+from ..ffi.registry import recipes_of, registered_targets
 from .allowed import allowing, check_allowed, read_allow
 from .artifact import StoredTarget, pack, unpack
-from .config import exporting
-from .errors import ArgumentError, ExportError, KernelTypeError, MissingDependencyError
-from .ffi.registry import recipes_of, registered_targets
 from .loading import make, of_platforms_here, steps
 
 

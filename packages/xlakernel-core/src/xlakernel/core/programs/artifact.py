@@ -17,9 +17,9 @@ from typing import Any
 
 import jax
 
-from .__about__ import __version__
-from .errors import ExportError
-from .ffi.registry import Recipe
+from ..__about__ import __version__
+from ..errors import ExportError
+from ..ffi.registry import Recipe
 
 _MAGIC = b"xlaknl\r\n"  # changes if the file is copied as text
 _FORMAT = 1
