@@ -2,7 +2,7 @@
 
 Numba and its like freeze what a function refers to when they compile it: globals, closure cells, attributes of modules
 and helper functions are constants of the machine code. Two functions with the same fingerprint compile to the same
-code; a name made from it can therefore be registered once (`registry`) and looked up in a cache on disk.
+code; a name made from it can therefore be registered once (`ffi.registry`) and looked up in a cache on disk.
 
 The bytecode is hashed, not the source: the text that `inspect` finds may have been edited since the function was made,
 so that a name made from it would claim code that was never compiled. Line numbers are left out.
