@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from xlakernel.core.identity.fingerprint import examine, fingerprint
-from xlakernel.core.identity.kinds import describe
 from xlakernel.cuda import cuda_callable
 
 cuda = pytest.importorskip("numba.cuda", reason="numba-cuda is not installed")
@@ -183,7 +182,7 @@ def warp_kernel(func, **changes):
 
 
 def content(thing):
-    return fingerprint(closing_over(thing), describe=describe)
+    return fingerprint(closing_over(thing))
 
 
 @pytest.mark.parametrize(
@@ -199,7 +198,7 @@ def content(thing):
     ids=["code", "options", "function", "types", "partial", "numba"],
 )
 def test_kernels_of_libraries_are_told_apart_by_what_they_are(one, same, other):
-    assert not examine(closing_over(one), describe=describe).unknown
+    assert not examine(closing_over(one)).unknown
     assert content(one) == content(same) != content(other)
 
 
@@ -214,11 +213,11 @@ def test_kernels_of_libraries_are_told_apart_by_what_they_are(one, same, other):
     ids=["a file's", "another version's", "someone else's", "no kernel"],
 )
 def test_what_may_be_anything_is_itself_only(thing):
-    assert examine(closing_over(thing), describe=describe).unknown == [thing]
+    assert examine(closing_over(thing)).unknown == [thing]
 
 
 def test_a_cache_is_its_function(name, monkeypatch):
-    assert not examine(closing_over(cached), describe=describe).unknown
+    assert not examine(closing_over(cached)).unknown
     before = content(cached)
     monkeypatch.setitem(globals(), "FACTOR", 5)
     assert content(cached) != before
@@ -255,7 +254,6 @@ def test_another_process_gives_the_same_name(tmp_path):
             """
             from numba import cuda
             from xlakernel.core.identity.fingerprint import fingerprint
-            from xlakernel.core.identity.kinds import describe
 
             @cuda.jit
             def kernel(x, out):
@@ -266,7 +264,7 @@ def test_another_process_gives_the_same_name(tmp_path):
                 kernel[1, 1, stream](x, t)
 
             def content():
-                return fingerprint((launch, "numba", None), describe=describe)
+                return fingerprint((launch, "numba", None))
             """
         )
     )

@@ -12,7 +12,6 @@ import warp
 from xlakernel.core.errors import ExportError
 from xlakernel.core.ffi.registry import Recipe
 from xlakernel.core.identity.fingerprint import Definition, Examination, examine
-from xlakernel.core.identity.kinds import describe
 from xlakernel.core.identity.warp_kinds import code_of
 from xlakernel.core.output_init import for_each
 from xlakernel.core.programs.comparison import PYTHON, Compared
@@ -181,7 +180,7 @@ def _listed(kernel: Any) -> list[list[str]]:
 
 
 def _examine(kernel: Any, definition: Definition | None = None) -> Examination:
-    return examine(code_of(kernel), definition=definition, describe=describe)
+    return examine(code_of(kernel), definition=definition)
 
 
 def _compared(what: str, kernel: Any, version: str = "") -> Compared:

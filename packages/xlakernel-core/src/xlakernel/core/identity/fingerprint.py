@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from .kinds import describe as describe_kind
 from .literals import base_items, literal_writer
 from .names import attributes_in, names_in
 from .versioned import attributes_of, is_versioned, may_change, python_function, qualified_name, wraps_function
@@ -62,7 +63,7 @@ def examine(
     options: Mapping[str, Any] | None = None,
     implementations: Implementations = lambda _: (),
     definition: Definition | None = None,
-    describe: Describe = lambda _: None,
+    describe: Describe = describe_kind,
 ) -> Examination:
     """Walk over *function* and all that it refers to.
 
@@ -102,7 +103,7 @@ class _Walk:
         self,
         implementations: Implementations = lambda _: (),
         definition: Definition | None = None,
-        describe: Describe = lambda _: None,
+        describe: Describe = describe_kind,
     ) -> None:
         self.implementations = implementations
         self.definition = definition
@@ -115,7 +116,7 @@ class _Walk:
         self._expanded: dict[int, Any] = {}
 
     def content(self, value: Any) -> Iterator[bytes]:
-        """What is compiled for *value*; `value` leaves out what its functions find together, by names."""
+        """Yield the parts of *value*, and of what all of its functions find together, by names."""
         yield from self.value(value)
         yield from self._implementations(None)
         yield from self._attributes()
@@ -176,7 +177,7 @@ class _Walk:
             yield self._number(value)
 
     def _external(self, value: Any) -> Iterator[bytes]:
-        """The address of a function that Numba knows by a symbol or a pointer."""
+        """Yield the address of a function that Numba knows by a symbol or a pointer."""
         kind = type(value).__qualname__
         if kind == "ExternalFunctionPointer":
             yield self._number(value)
@@ -204,14 +205,14 @@ class _Walk:
             yield from self._implementations(value)
 
     def _implementations(self, value: Any) -> Iterator[bytes]:
-        """What the compiler takes in place of *value*, once."""
+        """Yield the parts of what the compiler takes in place of *value*, once."""
         if id(value) not in self._expanded:
             self._expanded[id(value)] = value
             if found := list(self.implementations(value)):
                 yield from self.value(found)
 
     def _options(self, wrapper: Any) -> Iterator[bytes]:
-        """What a wrapper of Numba's was told besides the function: its options, and signatures if these are final."""
+        """Yield what Numba's wrapper has besides its function: options, and signatures if these are final."""
         yield from self.value(dict(sorted(getattr(wrapper, "targetoptions", {}).items())))
         yield from self.value(sorted((getattr(wrapper, "locals", None) or {}).items()))
         yield from self.value(getattr(getattr(wrapper, "_compiler", None), "pipeline_class", None))
@@ -226,7 +227,7 @@ class _Walk:
         yield from self.value((getattr(builder, "targetoptions", None), getattr(builder, "writable_args", None)))
 
     def _free(self, function: types.FunctionType) -> Iterator[bytes]:
-        """What the function takes from outside: its closure and its globals."""
+        """Yield the parts of what the function takes from outside: its closure and its globals."""
         self.names |= attributes_in(function.__code__)
         for cell in function.__closure__ or ():
             try:

@@ -133,7 +133,7 @@ def _compiled_before(kernel: Any) -> Any:
 
     None: these are the values that it refers to now.
     """
-    now = fingerprint(kernel, describe=describe)
+    now = fingerprint(kernel)
     if kernel not in _first_seen and not kernel.overloads:
         _first_seen[kernel] = now
     if _first_seen.get(kernel) == now or not _refers_to_values(python_function(kernel)):
