@@ -114,7 +114,7 @@ class CudaFunction(Kernel):
             record=self.record,
             recording=_libraries.recording,
             unused=_libraries.unused,
-            closed_over=self._closed_over,
+            closed_over=self.callables.parts,
             aliased=self.aliased,
             recipe=functools.partial(self._recipe, arrays, static, debug=debug, content=found.digest),
         )
@@ -152,11 +152,6 @@ class CudaFunction(Kernel):
         """The function, and what makes its arguments."""
         return Callables(self.function, {"arrays": self.adapter.arrays, "stream": self.adapter.stream})
 
-    @property
-    def _closed_over(self) -> tuple[Any, ...]:
-        """All that may refer to something."""
-        return self.callables.parts
-
     def _target_name(
         self, arrays: Sequence[Array], static: Mapping[str, np.generic], content: str, has_unknown: bool
     ) -> str:
@@ -169,7 +164,7 @@ class CudaFunction(Kernel):
             "place": self.place,  # equal code at two places is told apart in messages
             "versions": [(name, _libraries.LIBRARIES[name].version) for name in self.adapter.libraries],
             # An object is told by its identity, and what it holds may be another array by now, or another number.
-            "state": Closure(self._closed_over).state if has_unknown else None,
+            "state": Closure(self.callables.parts).state if has_unknown else None,
         }
         shapes = ", ".join(f"{a.source[0]}{a.index} {a.dtype}[{','.join(map(str, a.shape))}]" for a in arrays)
         module = getattr(self.function, "__module__", None) or type(self.function).__module__
