@@ -250,7 +250,7 @@ from numba.extending import intrinsic, register_jitable
 # Answers each line, {name: paths of modules}, with one: {name: fingerprints of their kernels}.
 _FINGERPRINT_SERVER = """
 import importlib.util, json, sys
-from xlakernel.core.ffi.fingerprint import fingerprint
+from xlakernel.core.identity.fingerprint import fingerprint
 
 def hash_kernel(path):
     spec = importlib.util.spec_from_file_location("user_module", path)

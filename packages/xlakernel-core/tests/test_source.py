@@ -5,8 +5,8 @@ import importlib.util
 import numpy as np
 import pytest
 
-from xlakernel.core.ffi.fingerprint import fingerprint
-from xlakernel.core.ffi.source import SourceError, definition
+from xlakernel.core.identity.fingerprint import fingerprint
+from xlakernel.core.identity.source import SourceError, definition
 
 TEXT = """
 import functools

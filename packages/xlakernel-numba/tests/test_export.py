@@ -121,7 +121,7 @@ from pathlib import Path
 import jax, jax.numpy as jnp, numba
 from jax import export as jax_export
 from xlakernel.core import export
-from xlakernel.core.artifact import Target, pack, unpack
+from xlakernel.core.programs.artifact import StoredTarget, pack, unpack
 from xlakernel.numba import numba_kernel
 import kernels
 from kernels import wrap
@@ -343,7 +343,7 @@ def test_a_changed_kernel_is_refused(with_other_kernels, name, python):
 
 
 def test_a_kernel_that_is_gone_is_refused(with_other_kernels):
-    assert "has nothing under that name" in with_other_kernels["own"]["größe_π"]
+    assert "has nothing under the name größe_π" in with_other_kernels["own"]["größe_π"]
 
 
 @pytest.mark.parametrize("python", PYTHONS)

@@ -167,12 +167,12 @@ def change_kernels(text):
 
 CHANGES = {
     "decorated": "its code has changed",
-    "calls_helper": "or that of a function, or a constant",
+    "calls_helper": "or that of a function or kernel",
     "reads_module": "or a constant that it refers to",
     "reads_vector": "or a constant that it refers to",
     "with_struct": "its code has changed, or that of a function",
     "generic": "its code has changed, or that of a function",
-    "several": "or that of a kernel, or a constant",
+    "several": "or that of a function or kernel",
     "decorated_callable": "its parameters were (x: array(ndim=1, dtype=float32), times: float32, out: array(ndim=1, "
     "dtype=float32)), and are (x: array(ndim=1, dtype=float32), times: float64, out: array(ndim=1, dtype=float32))",
     "static": "its parameters were (x: array(ndim=1, dtype=float32), factor: float32, out: array(ndim=1, "
@@ -207,7 +207,7 @@ def test_an_object_that_says_something_else_is_noticed(changed, way):
 
 
 def test_a_kernel_that_is_gone_is_refused(changed):
-    assert "has nothing under that name" in changed["own"]["differentiable"]
+    assert "has nothing under the name" in changed["own"]["differentiable"]
 
 
 @pytest.mark.parametrize("way", WAYS)

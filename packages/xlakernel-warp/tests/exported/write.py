@@ -12,7 +12,7 @@ from jax import export as jax_export
 from kernels import wrap
 
 from xlakernel.core import debug_mode, export
-from xlakernel.core.artifact import pack, unpack
+from xlakernel.core.programs.artifact import pack, unpack
 from xlakernel.warp import _inside, jax_callable, jax_kernel, warp_kernel
 
 X, ONE = (jax.ShapeDtypeStruct((size,), jnp.float32) for size in (3, 1))

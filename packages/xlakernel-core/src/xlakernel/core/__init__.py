@@ -13,11 +13,11 @@ from .benchmark_result import Measurement as Measurement
 from .config import debug_mode as debug_mode
 from .config import use_backend as use_backend
 from .errors import XLAKernelError as XLAKernelError
-from .exported import Exported as Exported
-from .exported import deserialize as deserialize
-from .exported import export as export
 from .kernel import XLACustomKernel as XLACustomKernel
 from .operator_names import operators as operators
+from .programs.export import Exported as Exported
+from .programs.export import deserialize as deserialize
+from .programs.export import export as export
 
 __all__ = [
     "AutoChoice",

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from ..exported import deserialize, export
+from ..programs.export import deserialize, export
 
 
 def save(function: Callable[..., Any], inputs: Sequence[Any]) -> bytes:

@@ -17,9 +17,9 @@ from typing import Any
 
 import jax
 
-from .__about__ import __version__
-from .errors import ExportError
-from .ffi.registry import Recipe
+from ..__about__ import __version__
+from ..errors import ExportError
+from ..ffi.registry import Recipe
 
 _MAGIC = b"xlaknl\r\n"  # changes if the file is copied as text
 _FORMAT = 1
@@ -27,7 +27,7 @@ _HEAD = struct.Struct("<8sHIQ32s")
 
 
 @dataclasses.dataclass(frozen=True)
-class Target:
+class StoredTarget:
     """A handler that a program calls: its name, XLA's name of its platform, and how to make it."""
 
     name: str
@@ -35,7 +35,7 @@ class Target:
     recipe: Recipe
 
 
-def pack(targets: Sequence[Target], program: bytes) -> bytes:
+def pack(targets: Sequence[StoredTarget], program: bytes) -> bytes:
     """Return the artifact of a program that JAX serialised."""
     made_with = {"python": platform.python_version(), "jax": jax.__version__, "xlakernel-core": __version__}
     listed = [
@@ -46,7 +46,7 @@ def pack(targets: Sequence[Target], program: bytes) -> bytes:
     return _HEAD.pack(_MAGIC, _FORMAT, len(header), len(program), digest) + header + program
 
 
-def unpack(blob: Any) -> tuple[list[Target], bytes, dict[str, str]]:
+def unpack(blob: Any) -> tuple[list[StoredTarget], bytes, dict[str, str]]:
     """Return what was given to `pack`, and the version of each package that wrote it.
 
     Raises:
@@ -81,7 +81,7 @@ def unpack(blob: Any) -> tuple[list[Target], bytes, dict[str, str]]:
     return targets, body[header_size:], made_with
 
 
-def _read_header(content: bytes) -> tuple[list[Target], dict[str, str]]:
+def _read_header(content: bytes) -> tuple[list[StoredTarget], dict[str, str]]:
     try:
         header = json.loads(content)
         targets = [_target(entry) for entry in header["targets"]]
@@ -92,12 +92,12 @@ def _read_header(content: bytes) -> tuple[list[Target], dict[str, str]]:
     return targets, made_with
 
 
-def _target(entry: Mapping[str, Any]) -> Target:
+def _target(entry: Mapping[str, Any]) -> StoredTarget:
     texts = [entry["name"], entry["platform"], entry["module"]]
     if not (all(isinstance(text, str) for text in texts) and isinstance(entry["data"], dict)):
         raise TypeError(f"{entry!r:.200} is not a target")
     name, platform_, module = texts
-    return Target(name, platform_, Recipe(module, entry["data"]))
+    return StoredTarget(name, platform_, Recipe(module, entry["data"]))
 
 
 def _malformed(what: str) -> ExportError:

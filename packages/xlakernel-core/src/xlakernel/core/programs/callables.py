@@ -1,0 +1,160 @@
+"""Functions that launch work, in exported programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import ExportError
+from ..identity.fingerprint import Definition, Examination, examine, fingerprint
+from ..identity.kinds import describe
+from ..identity.names import names_in
+from ..identity.versioned import is_versioned, python_function, wraps_function
+from .comparison import Compared, refers_to
+from .reference import Reference
+
+_INSIDE = "function"  # of what a wrapper has as `xlakernel`
+
+# The digest of a kernel or helper before it was compiled for the first time.
+_first_seen: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+_older: weakref.WeakKeyDictionary[Any, _CompiledBefore] = weakref.WeakKeyDictionary()
+
+
+class _CompiledBefore:
+    """A kernel or helper whose machine code may have older values of what it refers to; in its place in a walk."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+@dataclasses.dataclass(frozen=True)
+class Callables:
+    """A function, and whatever else is called for it.
+
+    Attributes:
+      function: the function.
+      others: functions by what they are for; what is a string or None is itself, and not looked for.
+    """
+
+    function: Any
+    others: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The function's module and name."""
+        module, qualname = (getattr(self.function, name, None) for name in ("__module__", "__qualname__"))
+        return f"{module}.{qualname or repr(self.function)}"
+
+    @property
+    def parts(self) -> tuple[Any, ...]:
+        """All of them."""
+        return self.function, *self.others.values()
+
+    def examine(self, definition: Definition | None = None) -> Examination:
+        """Examine all of them as they are now, with what they refer to."""
+        return examine(self.parts, definition=definition, describe=_describe)
+
+    def write(self, content: str) -> dict[str, Any]:
+        """Return where they are found in another process, and what they were: `find` and `check_same` read it.
+
+        Args:
+          content: the digest of `examine` when the function's work was recorded.
+
+        Raises:
+          ExportError: if they are not found there, or cannot be compared, or are something else by now.
+        """
+        what = f"the function {self.name}"
+        references = {"function": _reference(what, self.function)}
+        references |= {key: _reference(f"{key}={part!r} of {what}", part) for key, part in self.others.items()}
+        compared = self._compared(what)
+        compared.check_exportable(content)
+        return {"name": self.name, **references, "checks": compared.fingerprints()}
+
+    @staticmethod
+    def find(written: Mapping[str, Any], *others: str) -> Callables:
+        """Return what was written, or what has the same names here.
+
+        Args:
+          written: what `write` returned.
+          others: what else was written besides the function.
+
+        Raises:
+          ExportError: if there is nothing, or nothing that can be called.
+        """
+        function, *rest = (_find(written["name"], written[what]) for what in ("function", *others))
+        return Callables(function, dict(zip(others, rest, strict=True)))
+
+    def check_same(self, written: Mapping[str, Any], place: str, changed: str = "") -> None:
+        """Raise `ExportError` unless they are what was written.
+
+        Args:
+          written: what `write` returned.
+          place: where the function is, for messages.
+          changed: what else may have changed, for messages.
+        """
+        self._compared(f"the function {written['name']} ({place})").check_same(written["checks"], changed)
+
+    def _compared(self, what: str) -> Compared:
+        return Compared(what, self.examine, _reason)
+
+
+def _reference(what: str, part: Any) -> Any:
+    if part is None or isinstance(part, str):
+        return part
+    reference = Reference(getattr(part, "__module__", None) or "", getattr(part, "__qualname__", ""), _INSIDE)
+    if not reference.leads_to(part):
+        raise ExportError(
+            f"export: {what} cannot be imported by its name, and what launches work cannot be stored in the program. "
+            "Define it at the top level of a module that can be imported where the program is loaded."
+        )
+    return reference.data
+
+
+def _find(name: str, written: Any) -> Any:
+    if not isinstance(written, Mapping):
+        return written
+    reference = Reference(written["module"], written["qualname"], _INSIDE)
+    return reference.find(
+        f"the function {name}",
+        # Not what the module itself imports from elsewhere, which the program does not name.
+        lambda found: callable(found) and getattr(found, "__module__", None) == reference.module,
+    )
+
+
+def _describe(value: Any) -> Any:
+    is_dispatcher = wraps_function(value) and hasattr(value, "overloads")
+    return _compiled_before(value) if is_dispatcher else describe(value)
+
+
+def _compiled_before(kernel: Any) -> Any:
+    """Return what stands for a kernel or helper that is launched with the values of the time when it was compiled.
+
+    None: these are the values that it refers to now.
+    """
+    now = fingerprint(kernel)
+    if kernel not in _first_seen and not kernel.overloads:
+        _first_seen[kernel] = now
+    if _first_seen.get(kernel) == now or not _refers_to_values(python_function(kernel)):
+        return None
+    return _older.setdefault(kernel, _CompiledBefore(kernel.__name__))
+
+
+def _refers_to_values(function: Any) -> bool:
+    """Return True if *function* uses anything that may change: a closure's cell, or a name that its module binds."""
+    names, space = names_in(function.__code__), function.__globals__
+    return bool(function.__closure__) or any(name in space and not is_versioned(space[name]) for name in names)
+
+
+def _reason(value: Any) -> str:
+    if isinstance(value, _CompiledBefore):
+        return (
+            f"launches {value.name}, which was compiled before, and whose globals may have changed since. Call the "
+            "function before its kernels are compiled otherwise."
+        )
+    return refers_to(
+        value,
+        "Pass an array as an input; make anything else inside the function, or in a helper decorated with "
+        "functools.cache.",
+    )

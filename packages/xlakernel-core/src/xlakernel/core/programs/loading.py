@@ -1,0 +1,117 @@
+"""The targets of an exported program that is loaded: what they need, whether that is allowed, and their making."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+
+from ..errors import ExportError, MissingDependencyError
+from ..ffi.registry import check_loaded, is_registered, register_loaded
+from ..missing import missing_package
+from .allowed import decode_pickle, is_module_name
+from .artifact import StoredTarget
+
+_RECIPE_MODULE = re.compile(r"xlakernel\.(?!core\.|command\.)\w+\._(\w+_)?export")
+_REFERENCES = frozenset({"kernel", "function", "arrays", "stream"})
+
+# XLA's name of a platform → JAX's; the others are equal.
+_JAX_PLATFORMS = {"CUDA": "cuda", "ROCM": "rocm"}
+
+
+def steps(target: StoredTarget) -> dict[str, str]:
+    """Return what is imported, besides the modules of xlakernel, and unpickled to make a target: see `check_allowed`.
+
+    Raises:
+      ExportError: if a field of its recipe that leads to code is malformed.
+    """
+    if not _RECIPE_MODULE.fullmatch(target.recipe.module):
+        raise _malformed(
+            target,
+            f"is to be made by the module {target.recipe.module!r}, which is not one of xlakernel's modules that make "
+            "kernels",
+        )
+    data = target.recipe.data
+    imports = data.get("imports", [])
+    if not (isinstance(imports, list) and all(map(is_module_name, imports))):
+        raise _malformed(target, f"has the imports {imports!r:.200}, which is not a list of names of modules")
+    found = {module: f"import {module}" for module in imports}
+    for key in _REFERENCES & data.keys():
+        match data[key]:
+            case {"pickle": text, **rest} if key == "kernel" and not rest:
+                found |= decode_pickle(f"the kernel {data.get('name')}", text)[1]
+            case {"module": str(module), "qualname": str(_), **rest} if not rest:
+                found[module] = f"import {module}"
+            case None | str() if key != "kernel":
+                pass
+            case field:
+                raise _malformed(target, f"has the {key} {field!r:.200}, which does not lead to one")
+    return found
+
+
+def _malformed(target: StoredTarget, what: str) -> ExportError:
+    return ExportError(
+        f"deserialize: {target.name!r} {what}. The program was not written by xlakernel.core.export; do not load it."
+    )
+
+
+def of_platforms_here(targets: Iterable[StoredTarget]) -> list[StoredTarget]:
+    """Return those whose platform is here."""
+    return [target for target in targets if _is_here(target.platform)]
+
+
+def make(targets: Sequence[StoredTarget]) -> None:
+    """Make those targets that are not registered, after all of them were compared with what was exported.
+
+    Raises:
+      ExportError: if one is another one here, or was another one in a program before; or its recipe is malformed.
+      MissingDependencyError: if the package of its backend is not installed.
+    """
+    for target in targets:
+        check_loaded(target.name, target.platform, target.recipe)
+    missing = [target for target in targets if not is_registered(target.name, target.platform)]
+    # Pickles are opened last: they may do anything.
+    ordered = sorted(missing, key=lambda target: any(key.startswith("sha256:") for key in steps(target)))
+    builders = [(target, _well_formed(target, functools.partial(_prepare, target))) for target in ordered]
+    for target, build in builders:
+        register = functools.partial(register_loaded, target.name, target.platform, target.recipe, build)
+        _well_formed(target, register)
+
+
+def _well_formed(target: StoredTarget, step: Callable[[], Any]) -> Any:
+    """Run a step of making *target*, whose recipe may hold anything."""
+    try:
+        return step()
+    except (ExportError, MissingDependencyError):
+        raise
+    except Exception as error:
+        raise ExportError(
+            f"deserialize: {target.name!r} cannot be made from its recipe: {type(error).__name__}: {error}. Load the "
+            "program where it was exported, to see whether it is damaged, and export it again."
+        ) from error
+
+
+def _is_here(platform: str) -> bool:
+    if platform == "cpu":
+        return True
+    try:
+        return bool(jax.devices(_JAX_PLATFORMS.get(platform, platform)))
+    except RuntimeError:  # JAX knows no such devices
+        return False
+
+
+def _prepare(target: StoredTarget) -> Callable[[], None]:
+    """Compare what *target* is made of with what was exported, and return what makes it."""
+    try:
+        backend = importlib.import_module(target.recipe.module)
+    except ModuleNotFoundError as error:
+        package = target.recipe.module.split(".")[1]
+        if error.name != f"xlakernel.{package}":
+            raise
+        raise missing_package(f"deserialize: {target.name!r}", package) from error
+    build: Callable[[], None] = backend.prepare(target.name, target.recipe.data)
+    return build
