@@ -1,6 +1,7 @@
 """A kernel's code holds the present values of all that its helpers refer to, whatever compiled these before."""
 
 import gc
+import os
 import pathlib
 import subprocess
 import sys
@@ -15,7 +16,9 @@ import numpy as np
 import pytest
 from numba.extending import intrinsic, overload, overload_attribute, overload_method, register_jitable
 
+from xlakernel.core.errors import CompileError
 from xlakernel.core.ffi.registry import registered_targets
+from xlakernel.core.native import OwnCopies
 from xlakernel.numba import numba_kernel
 
 ONE = jnp.zeros(1)
@@ -272,6 +275,78 @@ def test_a_module_whose_attribute_no_name_beside_it_shows(name):
     before = len(registered_targets())
     assert run(cell["kernel"]) == 1
     assert len(registered_targets()) == before
+
+
+def test_a_module_that_a_declaration_imports(monkeypatch):
+    module = module_of(GAIN=1)
+    monkeypatch.setitem(sys.modules, "settings_of_a_test", module)
+    imports = ["from settings_of_a_test import GAIN", "import settings_of_a_test as s; GAIN = s.GAIN"]
+    for number, line in enumerate(imports):
+        declare = f"@overload(helper)\ndef declare(v):\n    {line}\n    return lambda v: v + GAIN\n"
+        kernel = define("def helper(v): pass\n" + declare + KERNEL)["kernel"]
+        module.GAIN = 10 * number + 1
+        assert run(kernel) == 10 * number + 1
+        module.GAIN = 10 * number + 2
+        assert run(kernel) == 10 * number + 2
+
+
+def test_settings_that_a_declaration_reads(monkeypatch):
+    declare = """
+def helper(v): pass
+@overload(helper)
+def declare(v):
+    gain = float(os.environ["GAIN_OF_A_TEST"]) + jax.config.jax_debug_nans
+    return lambda v: v + gain
+"""
+    kernel = define(declare + KERNEL, os=os, jax=jax)["kernel"]
+    for gain in (1, 2):
+        monkeypatch.setenv("GAIN_OF_A_TEST", str(gain))
+        assert run(kernel) == gain
+        with jax.debug_nans(True):
+            assert run(kernel) == gain + 1
+
+
+@pytest.mark.parametrize("name", HELPERS)
+def test_a_global_that_another_thread_changes_meanwhile(name, monkeypatch):
+    cell = define(HELPERS[name] + "\n" + KERNEL, G=1)
+    copy = OwnCopies._copy
+
+    def changing(copies, *args, **options):
+        cell["G"] = 2
+        return copy(copies, *args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OwnCopies, "_copy", changing)
+        assert run(cell["kernel"]) == 2
+    cell["G"] = 1
+    assert run(cell["kernel"]) == 1
+    cell["G"] = 2
+    assert run(cell["kernel"]) == 2
+
+
+def test_a_global_that_never_rests_is_an_error(monkeypatch):
+    cell = define(HELPERS["njit"] + "\n" + KERNEL, G=0.5)  # which no other test has compiled
+    copy = OwnCopies._copy
+
+    def changing(copies, *args, **options):
+        cell["G"] += 1
+        return copy(copies, *args, **options)
+
+    monkeypatch.setattr(OwnCopies, "_copy", changing)
+    with pytest.raises(CompileError, match="a global or a helper, changes in another thread"):
+        run(cell["kernel"])
+
+
+def test_a_list_that_contains_itself():
+    table = [1.0]
+    table.append(table)
+    declare = (
+        "def helper(v): pass\n@overload(helper)\ndef declare(v):\n    gain = T[0]\n    return lambda v: v + gain\n"
+    )
+    kernel = define(declare + KERNEL, T=table)["kernel"]
+    assert run(kernel) == 1
+    table[0] = 2.0
+    assert run(kernel) == 2
 
 
 def test_options_of_a_declaration_count():

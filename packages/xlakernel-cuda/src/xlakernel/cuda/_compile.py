@@ -18,7 +18,7 @@ from xlakernel.core.gpu.launchable import Launchable
 from xlakernel.core.gpu.plan import arrays_of
 from xlakernel.core.gpu.target import register
 from xlakernel.core.identity.fingerprint import fingerprint
-from xlakernel.core.native import is_importable, write_recipe
+from xlakernel.core.native import changed, is_importable, until_unchanged, write_recipe
 from xlakernel.core.output_init import OutputInit, for_each, or_zeros, patterns
 from xlakernel.core.programs.values import write_init, write_static, write_structs
 from xlakernel.core.specs import Struct
@@ -139,8 +139,11 @@ class NumbaCudaKernel(Kernel):
         frozen = tuple((name, value.dtype, value.tobytes()) for name, value in sorted(static.items()))
         key = (self._code(), launch, len(inputs), structs, frozen, ordered, debug, levels)
         if key not in known:
-            described = self.launchable(inputs, outs, static, debug=debug, levels=levels)
-            known[key] = register(described, once=ordered, debug=debug)
+            described = until_unchanged(lambda: self.launchable(inputs, outs, static, debug=debug, levels=levels))
+            target = register(described, once=ordered, debug=debug)
+            if self._code() != key[0]:  # another thread changed it, and nothing says which of both this is
+                return target
+            known[key] = target
         return known[key]
 
     def _code(self) -> str:
@@ -243,7 +246,10 @@ class NumbaCudaKernel(Kernel):
         if key not in _own:
             # What no other process can name would be written by each one, and never read.
             cached = self.dispatcher.stats.cache_path is not None and not COMPILER.examine(self.dispatcher).unknown
-            _own[key] = fresh(self.dispatcher, content if cached and not debug else None, checked=debug)
+            own = fresh(self.dispatcher, content if cached and not debug else None, checked=debug)
+            if _content(self._code()) != content:
+                raise changed(self.name)
+            _own[key] = own
         return _own[key]
 
     def _target_name(self, launch: KernelLaunch, content: str, *, debug: bool, levels: int) -> str:

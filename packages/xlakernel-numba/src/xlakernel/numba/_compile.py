@@ -19,14 +19,17 @@ from xlakernel.core.ffi.registry import Handler, ensure_registered
 from xlakernel.core.identity.fingerprint import examine, fingerprint
 from xlakernel.core.native import (
     Argument,
+    ChangedError,
     NumbaFunction,
     OwnCopies,
     array_type,
     build_handler,
+    changed,
     compile_error,
     is_importable,
     numba_dtype,
     on_xla_threads,
+    until_unchanged,
     write_recipe,
 )
 from xlakernel.core.native.parallel import SUPPORTED
@@ -114,6 +117,9 @@ class NumbaKernel(Kernel):
 
     def _register(self, arguments: Sequence[Argument], mode: Mapping[str, bool], target: str | None = None) -> str:
         """Register the kernel under *target*, or under the name that says all that it depends on."""
+        return until_unchanged(lambda: self._register_now(arguments, mode, target))
+
+    def _register_now(self, arguments: Sequence[Argument], mode: Mapping[str, bool], target: str | None) -> str:
         function = self.dispatcher.py_func
         types_ = ", ".join(f"{a.source[0]}{a.index} {a.dtype}[{a.ndim}d]" for a in arguments)
         # Building takes this lock, and a thread that holds it may want to register a kernel: so it comes before the
@@ -127,7 +133,7 @@ class NumbaKernel(Kernel):
             return ensure_registered(
                 target or name + self._place_mark(),
                 "cpu",
-                lambda: self._build(arguments, on_disk, mode),
+                lambda: self._build(arguments, found.digest, on_disk, mode),
                 lambda: write_recipe(COMPILER, self.dispatcher, content=found.digest, call=_call(arguments, mode)),
             )
 
@@ -146,7 +152,9 @@ class NumbaKernel(Kernel):
         code = self.dispatcher.py_func.__code__
         return f"{code.co_filename}:{code.co_firstlineno}"
 
-    def _build(self, arguments: Sequence[Argument], content: str | None, mode: Mapping[str, bool]) -> Handler:
+    def _build(
+        self, arguments: Sequence[Argument], code: str, content: str | None, mode: Mapping[str, bool]
+    ) -> Handler:
         signature = tuple(argument.type for argument in arguments)
         # Parallel loops, also those of helpers, are compiled for XLA's threads: in copies that only handlers call.
         declarations = COMPILER.declarations()
@@ -154,7 +162,7 @@ class NumbaKernel(Kernel):
         options = [getattr(function, "targetoptions", {}) for function in functions]
         options += [getattr(declared, "_jit_options", None) or {} for declared in declarations.met]
         parallel = SUPPORTED and any(given.get("parallel") for given in options)
-        own = self._own_dispatcher(debug=mode["debug"])
+        own = self._own_dispatcher(code, debug=mode["debug"])
         with contextlib.ExitStack() as stack:
             if parallel:
                 stack.enter_context(on_xla_threads())
@@ -189,7 +197,7 @@ class NumbaKernel(Kernel):
     def _compile(self, own: Any, signature: tuple[types.Type, ...]) -> Any:
         try:
             own.compile(signature)
-        except (OSError, MemoryError):  # of the machine, not of the kernel
+        except (OSError, MemoryError, ChangedError):  # not of the kernel
             raise
         except Exception as error:  # noqa: BLE001  # Numba lets AttributeError and others of its own escape
             # Numba's frames are its own inside, and what it says is in the message.
@@ -207,13 +215,15 @@ class NumbaKernel(Kernel):
             )
         return compiled
 
-    def _own_dispatcher(self, *, debug: bool) -> Any:
+    def _own_dispatcher(self, code: str, *, debug: bool) -> Any:
         """Return a dispatcher of our own for the same function, which calls copies of its helpers.
 
         The user's may be limited to the signatures it was declared with, and may hold code compiled before a global
         changed; and what is compiled for a handler should not appear in the user's cache file.
         """
         copies = OwnCopies(COMPILER, self.dispatcher, {"boundscheck": True} if debug else None)
+        if copies.content != code:
+            raise changed(self.name)
         kind, _, *parts = COMPILER.parts(self.dispatcher)
         own = COMPILER.make(kind, copies.function, *parts)
         own.targetoptions.update({"boundscheck": True} if debug else _NO_WRAPPERS)

@@ -26,8 +26,17 @@ import numpy as np
 
 from .kinds import describe as describe_kind
 from .literals import base_items, literal_writer
-from .names import attributes_in, names_in
-from .versioned import attributes_of, is_versioned, may_change, python_function, qualified_name, wraps_function
+from .names import attributes_in, imports_in, names_in
+from .versioned import (
+    attributes_of,
+    imported,
+    is_versioned,
+    may_change,
+    python_function,
+    qualified_name,
+    settings,
+    wraps_function,
+)
 
 # An object that the walk does not understand is told from every other one, in this process and any other, by a number
 # that is drawn for it. It is kept alive, so that its identity stays its own.
@@ -114,6 +123,7 @@ class _Walk:
         self.functions: dict[int, tuple[int, Any]] = {}
         self._modules: dict[int, types.ModuleType] = {}
         self._expanded: dict[int, Any] = {}
+        self._inside: dict[int, int] = {}
 
     def content(self, value: Any) -> Iterator[bytes]:
         """Yield the parts of *value*, and of what all of its functions find together, by names."""
@@ -136,19 +146,17 @@ class _Walk:
             yield literal(value)
         elif isinstance(value, slice):
             yield from self.value((value.start, value.stop, value.step))
-        elif isinstance(value, (tuple, list)):
-            items = base_items(value, tuple, list)
-            yield f"{len(items)} {getattr(value, '_fields', '')}".encode()
-            for item in items:
-                yield from self.value(item)
+        elif id(value) in self._inside:  # a list or dictionary that contains itself
+            yield f"inside {self._inside[id(value)]}".encode()
+        elif isinstance(value, (list, dict)):
+            self._inside[id(value)] = len(self._inside)
+            yield from self._items(value)
+            del self._inside[id(value)]
+        elif isinstance(value, tuple):
+            yield from self._items(value)
         elif isinstance(value, (set, frozenset)):
             items = base_items(value, set, frozenset)
             yield repr(sorted(b"".join(self.value(item)) for item in items)).encode()
-        elif isinstance(value, dict):
-            yield str(len(value)).encode()
-            for key, item in dict.items(value):
-                yield from self.value(key)
-                yield from self.value(item)
         elif isinstance(value, np.dtype):
             yield repr(value).encode()
         elif isinstance(value, types.CodeType):
@@ -175,6 +183,18 @@ class _Walk:
             yield from self.value(description)
         else:
             yield self._number(value)
+
+    def _items(self, value: Any) -> Iterator[bytes]:
+        if isinstance(value, dict):
+            yield str(len(value)).encode()
+            for key, item in dict.items(value):
+                yield from self.value(key)
+                yield from self.value(item)
+        else:
+            items = base_items(value, tuple, list)
+            yield f"{len(items)} {getattr(value, '_fields', '')}".encode()
+            for item in items:
+                yield from self.value(item)
 
     def _external(self, value: Any) -> Iterator[bytes]:
         """Yield the address of a function that Numba knows by a symbol or a pointer."""
@@ -235,6 +255,10 @@ class _Walk:
             except ValueError:  # not bound yet
                 content = None
             yield from self.value(content)
+        # The function may run before Numba knows what to compile: that of an `overload`.
+        for name in imports_in(function.__code__):
+            yield name.encode()
+            yield from self.value(imported(name, function.__globals__.get("__package__")))
         for name in names_in(function.__code__):
             if name in function.__globals__:
                 yield name.encode()
@@ -264,7 +288,8 @@ class _Walk:
                 for name in sorted(values):
                     yield from self._attribute(module, name, values[name])
             if not found and not self.names - declared:
-                return
+                break
+        yield from self.value(settings(self.names))
 
     def _attribute(self, module: types.ModuleType, name: str, value: Any) -> Iterator[bytes]:
         if isinstance(value, types.ModuleType) and is_versioned(module):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import functools
 import itertools
 import types
@@ -20,6 +21,19 @@ def names_in(code: types.CodeType) -> tuple[str, ...]:
 def attributes_in(code: types.CodeType) -> frozenset[str]:
     """Return what may be an attribute's name there: `names_in` and, for ``getattr``, strings."""
     return frozenset({*names_in(code), *_strings(code.co_consts)})
+
+
+@functools.lru_cache(maxsize=4096)
+def imports_in(code: types.CodeType) -> tuple[str, ...]:
+    """Return the modules that *code* and the functions inside it import; relative ones begin with dots."""
+    inner = [imports_in(const) for const in code.co_consts if isinstance(const, types.CodeType)]
+    instructions = list(dis.get_instructions(code)) if code.co_names else []
+    own = [
+        "." * int(level.argval) + str(found.argval)
+        for level, found in zip(instructions, instructions[2:], strict=False)
+        if found.opname == "IMPORT_NAME"
+    ]
+    return tuple(sorted({*own, *itertools.chain.from_iterable(inner)}))
 
 
 def _strings(consts: Iterable[Any]) -> Iterator[str]:

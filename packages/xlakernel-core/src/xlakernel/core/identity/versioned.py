@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import importlib.util
 import os
 import sys
 import sysconfig
@@ -108,6 +109,26 @@ def attributes_of(module: types.ModuleType, names: Iterable[str]) -> dict[str, A
                 with contextlib.suppress(Exception):
                     found.setdefault(name, getattr(module, name))
     return found
+
+
+def imported(name: str, package: str | None) -> types.ModuleType | None:
+    """Return the module that a function imports, and import it unless it is of a versioned package; None: it fails."""
+    with contextlib.suppress(Exception):  # the function may be prepared for it, or never get there
+        name = importlib.util.resolve_name(name, package)
+        top = name.partition(".")[0]
+        if top not in _VERSIONED | _VERSIONED_IF.keys() | sys.stdlib_module_names:
+            importlib.import_module(name)
+    return sys.modules.get(name)
+
+
+def settings(names: Iterable[str]) -> dict[str, Any]:
+    """Return JAX's settings, and environment variables, that have one of the *names*."""
+    names = sorted(names)
+    config = getattr(sys.modules.get("jax"), "config", None)
+    found = {name: getattr(config, name) for name in names if name.startswith("jax_") and hasattr(config, name)}
+    if {"environ", "getenv"}.isdisjoint(names):
+        return found
+    return found | {name: os.environ[name] for name in names if name in os.environ}
 
 
 def may_change(value: Any) -> bool:

@@ -23,7 +23,10 @@ from .dtypes import numba_dtype as numba_dtype
 from .handler import HANDLER_VERSION as HANDLER_VERSION
 from .handler import build_handler as build_handler
 from .lock import new_lock as new_lock
+from .own_copies import ChangedError as ChangedError
 from .own_copies import OwnCopies as OwnCopies
+from .own_copies import changed as changed
+from .own_copies import until_unchanged as until_unchanged
 from .prange import on_xla_threads as on_xla_threads
 from .recipe import is_importable as is_importable
 from .recipe import read_kernel as read_kernel

@@ -17,12 +17,16 @@ import dataclasses
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
+from ..errors import CompileError
 from ..identity.fingerprint import examine, fingerprint
 from ..identity.names import names_in
 from .compiler import Compiler, Finish, Helper
 from .declared import definition_of
+
+_Built = TypeVar("_Built")
+_ATTEMPTS = 10
 
 # Modules that Numba itself knows.
 _COMPILED_SPECIALLY = ("numba", "numba_cuda", "numpy", "math", "cmath", "operator", "random", "scipy")
@@ -52,6 +56,26 @@ def is_own(dispatcher: Any) -> bool:
     return dispatcher in _own
 
 
+class ChangedError(CompileError):
+    """Another thread changed what a kernel refers to, after its fingerprint was taken."""
+
+
+def changed(name: str) -> ChangedError:
+    """Return the error of a kernel or a helper of this name."""
+    return ChangedError(
+        f"{name}: something that it refers to, a global or a helper, changes in another thread while it is compiled. "
+        "Change it before, or pass it as an argument."
+    )
+
+
+def until_unchanged(build: Callable[[], _Built]) -> _Built:
+    """Return what *build* returns; it is called again where another thread changes what it copies."""
+    for _ in range(_ATTEMPTS - 1):
+        with contextlib.suppress(ChangedError):
+            return build()
+    return build()
+
+
 class OwnCopies:
     """The copies of a kernel's Python function and of its helpers. The compiler's lock is to be held.
 
@@ -62,11 +86,14 @@ class OwnCopies:
         kernels.
 
     Attributes:
-      function: a copy of the kernel's Python function; `fill` completes it.
+      content: the kernel's fingerprint.
+      function: a copy of its Python function; `fill` completes it.
     """
 
     def __init__(self, compiler: Compiler, dispatcher: Any, options: Mapping[str, Any] | None = None) -> None:
         self._compiler = compiler
+        self.content = compiler.fingerprint(dispatcher)
+        self._dispatcher = weakref.ref(dispatcher)
         self._options = dict(options or {})
         self._declarations = compiler.declarations()
         self._declarations.load()
@@ -79,23 +106,39 @@ class OwnCopies:
         self._original = dispatcher
 
     def fill(self, own: Any) -> None:
-        """Complete the namespace of `function`, where *own* stands for the user's dispatcher."""
+        """Complete the namespace of `function`, where *own* stands for the user's dispatcher.
+
+        Raises:
+          ChangedError: if the copies may have other values than the fingerprint.
+        """
         _own.add(own)
         self._kept[id(self._original)] = _Kept(own, None, [])
         self._fill_kernel()
+        self._check_unchanged()
         del self._original, self._fill_kernel  # these copies live as long as *own*
 
     @contextlib.contextmanager
     def compiling(self) -> Iterator[None]:
-        """Let Numba compile the kernel in this context, with implementations of present content."""
+        """Let Numba compile the kernel in this context, with implementations of present content.
+
+        Raises:
+          ChangedError: if the copies may have other values than the fingerprint.
+        """
         states = [(template, self._state_of(template)) for template in self._declarations.met]
         before = [(template, {name: vars(template)[name] for name in state}) for template, state in states]
+        self._check_unchanged()
         try:
             _set_all(states)
             _finish(self._top)
             yield
         finally:
             _set_all(before)
+
+    def _check_unchanged(self) -> None:
+        """Raise `ChangedError` if the copies may have other values than the fingerprint."""
+        dispatcher = self._dispatcher()
+        if dispatcher is not None and self._compiler.fingerprint(dispatcher) != self.content:
+            raise changed(dispatcher.py_func.__name__)
 
     def _state_of(self, template: Any) -> dict[str, Any]:
         """Return the attributes that *template* has while a kernel of ours is compiled."""
@@ -110,6 +153,8 @@ class OwnCopies:
             if self._options:
                 self._top += below
                 return state
+            if self._content(function) != key[1]:
+                raise changed(name)
             _declared[key] = state, below
         state, below = _declared[key]
         self._top += below
@@ -153,6 +198,8 @@ class OwnCopies:
             self._level = outer
         if hasattr(kept.made, "overloads"):
             _own.add(kept.made)
+        if any(key[0] != self._content(original) for key in keys):
+            raise changed(function.__name__)
         _helpers.update(dict.fromkeys(keys, kept))
         return kept
 
