@@ -6,7 +6,9 @@ import jax
 import numpy as np
 import pytest
 
-from xlakernel.core import auto, auto_race, tune
+from xlakernel.core import tune
+from xlakernel.core.measure import auto
+from xlakernel.core.measure import race as racing
 
 X = np.ones(5, np.float32)
 
@@ -21,12 +23,12 @@ def op(alike):
 def test_two_threads_measure_once(op, run, ran, measured, monkeypatch):
     inside, go_on = threading.Event(), threading.Event()
 
-    def race(programs):
+    def time(programs, pace):
         inside.set()
         assert go_on.wait(30)
-        return dict(zip("abc", (3.0, 1.0, 2.0), strict=True))
+        return dict(zip("abc", ([3.0], [1.0], [2.0]), strict=True)), {}
 
-    monkeypatch.setattr(auto_race, "_race", race)
+    monkeypatch.setattr(racing, "_time", time)
     thread = threading.Thread(target=lambda: op(X, outs=X, backend="auto"))
     thread.start()
     assert inside.wait(30)
