@@ -40,14 +40,21 @@ def test_two_threads_measure_once(op, run, ran, measured, monkeypatch):
 
 
 def test_what_another_thread_just_measured_is_not_measured_again(op, run, speeds, measured, monkeypatch):
-    def alone(known=auto._alone):
-        monkeypatch.setattr(auto, "_alone", known)
-        thread = threading.Thread(target=lambda: op(X, outs=X, backend="auto"))
-        thread.start()
-        thread.join()
-        return known()
+    class Lock:
+        """Let another thread measure before this one does."""
 
-    monkeypatch.setattr(auto, "_alone", alone)
+        def acquire(self, blocking):
+            monkeypatch.setattr(auto, "_measuring", known)
+            thread = threading.Thread(target=lambda: op(X, outs=X, backend="auto"))
+            thread.start()
+            thread.join()
+            return known.acquire(blocking)
+
+        def release(self):
+            known.release()
+
+    known = auto._measuring
+    monkeypatch.setattr(auto, "_measuring", Lock())
     assert run(backend="auto")[-1] == "b"
     assert len(measured) == 1
 

@@ -48,7 +48,6 @@ def test_backends_are_timed_and_compared(op):
         assert result.fastest(name) != "slow"
         assert result[name, "slow"].median >= 0.002
         assert min(result[name, "quick"].seconds) > 0
-        assert result[name, "quick"].first_call > result[name, "quick"].median
     assert all(len(found.seconds) == 3 and found.problem is None for found in result.measurements)
     assert result.versions["jax"] == jax.__version__
 
@@ -193,9 +192,9 @@ def result():
         date="2026-01-31",
         versions={"jax": "0.10"},
         measurements=(
-            Measurement("n=1", "a", (1e-6, 3e-6, 2e-6), 0.1),
-            Measurement("n=1", "b", (5e-6, 4e-6, 6e-6), 0.2),
-            Measurement("n=2", "a", (8e-6, 8e-6, 8e-6), 0.1),
+            Measurement("n=1", "a", (1e-6, 3e-6, 2e-6)),
+            Measurement("n=1", "b", (5e-6, 4e-6, 6e-6)),
+            Measurement("n=2", "a", (8e-6, 8e-6, 8e-6)),
             Measurement("n=2", "b", problem="Difference: it is wrong"),
         ),
     )

@@ -17,8 +17,7 @@ from __future__ import annotations
 import datetime
 import functools
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -41,14 +40,9 @@ _measuring = threading.Lock()  # measurements at the same time would slow down e
 
 
 class _Thread(threading.local):
-    """State of a thread.
+    """State of a thread."""
 
-    Attributes:
-      tuned: the choices that `tune` made so far; None outside of it.
-      measures: whether it holds `_measuring`: a kernel that calls back into Python may come here again.
-    """
-
-    tuned: dict[Question, AutoChoice] | None = None
+    tuned: dict[Question, AutoChoice] | None = None  # the choices that `tune` made so far; None outside of it
     measures = False
 
 
@@ -87,11 +81,16 @@ def backend_of_call(
     call = describe_call(inputs, tuple((out.shape, out.dtype) for out in outs), static)
     question = Question(op.name, platform, describe_device(device), call, backends)
     if _is_to_be_measured(op, question, ins):
-        with _alone() as alone:
-            if not alone:
-                return _default(op, platform)
+        # This may be a callback of the kernel that is measured, in the same thread or in one that must not wait.
+        if state.measures or not _measuring.acquire(blocking=state.tuned is not None):
+            return _default(op, platform)
+        state.measures = True
+        try:
             if _is_to_be_measured(op, question, ins):  # another thread may just have done it
                 _measure(op, question, ins, outs, static, device)
+        finally:
+            state.measures = False
+            _measuring.release()
     choice = recall(question)
     return backend if choice is None else choice.backend  # the lowering warns if nothing is known
 
@@ -136,23 +135,6 @@ def _is_to_be_measured(op: Operator, question: Question, ins: Sequence[Any]) -> 
     if state.tuned is not None:
         return question not in state.tuned
     return not op.has_side_effect and recall(question) is None
-
-
-@contextmanager
-def _alone() -> Iterator[bool]:
-    """Let one thread measure at a time; False in another one.
-
-    The other one does not wait, unless it is in `tune`: it may be a callback of the kernel that is measured.
-    """
-    if state.measures or not _measuring.acquire(blocking=state.tuned is not None):
-        yield False
-        return
-    state.measures = True
-    try:
-        yield True
-    finally:
-        state.measures = False
-        _measuring.release()
 
 
 def _measure(

@@ -67,14 +67,14 @@ def race(
     # that the user wants to be an error is no fault of a backend.
     with jax.disable_jit(False), jax.transfer_guard("allow"), jax.debug_nans(False), jax.debug_infs(False):
         programs = {backend: _Program(call, args, kwargs, device) for backend, call in calls.items()}
-        first_calls, problems = _check(programs, rtol)
-        seconds, failures = _time({backend: programs[backend] for backend in first_calls}, pace)
+        problems = _check(programs, rtol)
+        seconds, failures = _time({name: programs[name] for name in programs if name not in problems}, pace)
     problems |= failures
     return {
-        backend: Measurement(case, backend, problem=problems[backend])
-        if backend in problems
-        else Measurement(case, backend, tuple(seconds[backend]), first_calls[backend])
-        for backend in calls
+        name: Measurement(case, name, problem=problems[name])
+        if name in problems
+        else Measurement(case, name, tuple(seconds[name]))
+        for name in calls
     }
 
 
@@ -113,25 +113,21 @@ class _Program:
         return (time.perf_counter() - start) / calls
 
 
-def _check(programs: Mapping[str, _Program], rtol: float | None) -> tuple[dict[str, float], dict[str, str]]:
-    """Return the seconds of the first call of each sound backend, and the problems of the others.
+def _check(programs: Mapping[str, _Program], rtol: float | None) -> dict[str, str]:
+    """Return the problems of the backends that raise an error, or whose results differ.
 
     The results are freed on return: their memory is for the programs that are timed.
     """
-    first_calls: dict[str, float] = {}
     problems: dict[str, str] = {}
     expected: tuple[str, Any] | None = None
     for backend, program in programs.items():
-        start = time.perf_counter()
         try:
             results = program.run(1)
-            took = time.perf_counter() - start
             expected = expected or (backend, results)
             compare(results, *expected, rtol)
-            first_calls[backend] = took
         except Exception as error:  # noqa: BLE001  # any error disqualifies the backend
             problems[backend] = _explain(error)
-    return first_calls, problems
+    return problems
 
 
 def _time(programs: Mapping[str, _Program], pace: Pace) -> tuple[dict[str, list[float]], dict[str, str]]:

@@ -23,14 +23,12 @@ class Measurement:
       case: the case's name.
       backend: the backend's.
       seconds: of a call, one value for each round; empty if there is a problem.
-      first_call: seconds of the first call, with tracing and compiling.
       problem: why there are no times: the error that was raised, or how the results differ.
     """
 
     case: str
     backend: str
     seconds: tuple[float, ...] = ()
-    first_call: float | None = None
     problem: str | None = None
 
     @property
