@@ -102,7 +102,7 @@ def auto_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("XLAKERNEL_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(remembered, "_known", {})
     monkeypatch.setattr(remembered, "_warned", set())
-    monkeypatch.setattr(auto, "_PACE", race.Pace(rounds=1, seconds=1e-5, handicap=10.0))
+    monkeypatch.setattr(auto, "_PACE", race.Pace(rounds=1, seconds=1e-5))
     return cache_folder("auto")
 
 
