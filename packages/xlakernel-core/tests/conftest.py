@@ -16,9 +16,12 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 from numba.core import types
 
-from xlakernel.core import XLACustomKernel, auto, auto_race, auto_records
+from xlakernel.core import XLACustomKernel
+from xlakernel.core.cache_folder import cache_folder
 from xlakernel.core.errors import KernelCheckError
 from xlakernel.core.ffi.registry import ensure_registered
+from xlakernel.core.measure import auto, race
+from xlakernel.core.measure import choices as remembered
 from xlakernel.core.native import Argument, NumbaFunction, array_type, build_handler, numba_dtype
 from xlakernel.core.testing import check_kernel
 from xlakernel.core.testing._table import CHECKS
@@ -97,12 +100,10 @@ def choices(new_operator, made):
 def auto_folder(monkeypatch, tmp_path):
     """Let ``backend="auto"`` begin with nothing, keep its files here, and take little time; return the folder."""
     monkeypatch.setenv("XLAKERNEL_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(auto_records, "_known", {})
-    monkeypatch.setattr(auto_records, "_unmeasured", set())
-    monkeypatch.setattr(auto_records, "_said", set())
-    monkeypatch.setattr(auto_race, "_ROUND", 1e-5)
-    monkeypatch.setattr(auto_race, "_ROUNDS", 1)
-    return tmp_path / "cache" / "auto"
+    monkeypatch.setattr(remembered, "_known", {})
+    monkeypatch.setattr(remembered, "_warned", set())
+    monkeypatch.setattr(auto, "_PACE", race.Pace(rounds=1, seconds=1e-5))
+    return cache_folder("auto")
 
 
 @pytest.fixture
@@ -122,7 +123,7 @@ def measured(auto_folder, monkeypatch):
 def speeds(auto_folder, monkeypatch):
     """The seconds that a call with each backend takes, as ``backend="auto"`` finds them; b is the fastest."""
     seconds = {"a": 3.0, "b": 1.0, "c": 2.0}
-    monkeypatch.setattr(auto_race, "_race", lambda programs: {backend: seconds[backend] for backend in programs})
+    monkeypatch.setattr(race, "_time", lambda programs, pace: ({name: [seconds[name]] for name in programs}, {}))
     return seconds
 
 

@@ -9,6 +9,8 @@ import pytest
 
 from xlakernel.core.cache_folder import cache_folder, read_file, replace_file
 
+AUTO, CODE = (f"{name}-{os.geteuid()}" for name in ("auto", "code"))
+
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="nothing is kept where there are no modes")
 
 
@@ -20,7 +22,7 @@ def _no_settings(monkeypatch):
 
 def test_it_is_among_the_users_caches(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
-    assert cache_folder("auto") == tmp_path / "caches" / "xlakernel" / "auto"
+    assert cache_folder("auto") == tmp_path / "caches" / "xlakernel" / AUTO
 
 
 @pytest.mark.parametrize("nothing", [None, "", "relative"])
@@ -28,15 +30,15 @@ def test_without_such_a_folder_it_is_in_the_home_folder(monkeypatch, tmp_path, n
     monkeypatch.setenv("HOME", str(tmp_path))
     if nothing is not None:
         monkeypatch.setenv("XDG_CACHE_HOME", nothing)
-    assert cache_folder("code") == tmp_path / ".cache" / "xlakernel" / "code"
+    assert cache_folder("code") == tmp_path / ".cache" / "xlakernel" / CODE
 
 
 def test_it_can_be_named(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XLAKERNEL_CACHE_DIR", str(tmp_path / "own"))
-    assert cache_folder("auto") == tmp_path / "own" / "auto"
+    assert cache_folder("auto") == tmp_path / "own" / AUTO
     monkeypatch.setenv("XLAKERNEL_CACHE_DIR", "~/own")
-    assert cache_folder("auto") == tmp_path / "own" / "auto"
+    assert cache_folder("auto") == tmp_path / "own" / AUTO
 
 
 def test_a_user_without_a_home_has_none(monkeypatch):
@@ -66,24 +68,23 @@ def mode_of(path):
     return path.stat().st_mode & 0o7777
 
 
-@pytest.mark.parametrize("private", [False, True])
-def test_a_file_is_replaced_with_its_folder_made(tmp_path, private):
+def test_a_file_is_replaced_with_its_folder_made(tmp_path):
     path = tmp_path / "a" / "b" / "c" / "d"
     for content in (b"old", b"new"):
-        replace_file(path, content, private=private)
-        assert read_file(path, private=private) == content
+        replace_file(path, content)
+        assert read_file(path) == content
     assert list(path.parent.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o002, 0o022, 0o077])
 @pytest.mark.parametrize("shared", [0o755, 0o777, 0o1777])
-def test_a_private_file_is_the_users_alone(tmp_path, umask, mask, shared):
+def test_a_file_is_the_users_alone(tmp_path, umask, mask, shared):
     umask(mask)
-    replace_file(tmp_path / "home" / "cache" / "code" / "file", b"", private=True)
+    replace_file(tmp_path / "home" / "cache" / "code" / "file", b"")
     assert [mode_of(tmp_path / "home" / path) for path in ("", "cache", "cache/code")] == [0o700] * 3
     assert mode_of(tmp_path / "home/cache/code/file") == 0o600
     tmp_path.chmod(shared)
-    replace_file(tmp_path / "code" / "file", b"", private=True)
+    replace_file(tmp_path / "code" / "file", b"")
     assert (mode_of(tmp_path / "code"), mode_of(tmp_path / "code" / "file")) == (0o700, 0o600)
 
 
@@ -96,9 +97,9 @@ def test_what_cannot_be_replaced_stays_and_nothing_is_left_behind(tmp_path):
 
 @pytest.fixture
 def path(tmp_path):
-    """A private file."""
+    """A file."""
     path = tmp_path / "code" / "file"
-    replace_file(path, b"content", private=True)
+    replace_file(path, b"content")
     return path
 
 
@@ -147,14 +148,14 @@ def to_fifo_for_folder(folder):
 def test_what_others_may_have_planted_is_refused(path, plant, error):
     plant(path)
     with pytest.raises(OSError, match=error):
-        read_file(path, private=True)
+        read_file(path)
 
 
 @pytest.mark.parametrize("plant", [foreign, to_link, to_fifo, lambda path: path.chmod(0o666)])
 def test_a_planted_file_is_replaced_and_what_it_leads_to_is_not(path, plant):
     plant(path)
-    replace_file(path, b"new", private=True)
-    assert read_file(path, private=True) == b"new"
+    replace_file(path, b"new")
+    assert read_file(path) == b"new"
     assert mode_of(path) == 0o600
     elsewhere = path.with_name("elsewhere")
     assert not elsewhere.exists() or elsewhere.read_bytes() == b"content"
@@ -164,7 +165,7 @@ def test_a_planted_file_is_replaced_and_what_it_leads_to_is_not(path, plant):
 def test_nothing_is_written_into_a_folder_that_others_may_have_planted(path, plant):
     plant(path.parent)
     with pytest.raises(OSError, match=r"belongs to|directory|symbolic|can be written"):
-        replace_file(path, b"new", private=True)
+        replace_file(path, b"new")
     assert path.read_bytes() == b"content"
 
 
@@ -176,5 +177,5 @@ def test_temporary_files_of_killed_writers_go_and_nothing_else_does(tmp_path):
         file.touch()
     for file in (dead, other):
         os.utime(file, (time.time() - 4000,) * 2)
-    replace_file(folder / "file", b"", private=True)
+    replace_file(folder / "file", b"")
     assert sorted(folder.iterdir()) == sorted([alive, other, folder / "file"])

@@ -1,6 +1,6 @@
-"""The command ``xlakernel``: what is installed here, what does not go together, what operators offer and cost.
+"""The command ``xlakernel``: the state of an installation, and the backends of its operators.
 
-It lies beside `xlakernel.core`, not in it, so that it starts without JAX: it also runs where JAX cannot be imported.
+It lies beside `xlakernel.core`, not in it, so that it starts without JAX, also where JAX cannot be imported.
 """
 
 from .command_line import main as main

@@ -1,71 +1,63 @@
-"""``xlakernel doctor``: what is installed, what it runs on, and what does not go together."""
+"""``xlakernel doctor``: installed versions, devices, and known incompatibilities."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
+import textwrap
 from collections import Counter
-from typing import Any
+from collections.abc import Mapping
 
-from .ask import NO_ANSWER
 from .facts import Facts, collect
 from .findings import Finding
-from .incompatibilities import known_incompatibilities
-from .states import STATES
-from .text import Printer, counted
+from .incompatibilities import RULES
+from .libraries import states
+from .text import counted, say
+
+_WIDEST = 100  # characters of a line
 
 
 def examine(facts: Facts) -> list[Finding]:
-    """Return what is to be said: how each library is here, then what is known not to go together."""
-    states = [_patient(finding) for state in STATES if (finding := state(facts)) is not None]
-    return [*states, *known_incompatibilities(facts)]
-
-
-def _patient(finding: Finding) -> Finding:
-    """Return what to do about a library that was slow, as on a busy machine: ask again, before it is installed anew."""
-    if NO_ANSWER not in finding.text:
-        return finding
-    return dataclasses.replace(finding, mend="xlakernel doctor --timeout 120")
+    """Return the state of each library, then the known incompatibilities."""
+    return [*states(facts), *(finding for rule in RULES for finding in rule(facts))]
 
 
 def doctor(*, as_json: bool, timeout: float) -> int:
-    """Examine this environment, and print what was found.
+    """Examine this environment, and print the findings.
 
     Returns:
       The exit status: 0, or 1 if there is a problem.
     """
     facts = collect(timeout)
     findings = examine(facts)
-    status = int(any(finding.state == "problem" for finding in findings))
-    printer = Printer()
-    if as_json:
-        printer.line(json.dumps(_as_data(facts, findings, status == 0), indent=2))
-    else:
-        _show(printer, facts, findings)
-    return status
-
-
-def _as_data(facts: Facts, findings: list[Finding], well: bool) -> dict[str, Any]:
-    return {
-        "ok": well,
-        "python": facts.python,
-        "versions": dict(facts.versions),
-        "variables": dict(facts.variables),
-        "findings": [dataclasses.asdict(finding) for finding in findings],
-        "answers": dict(facts.answers),
-    }
-
-
-def _show(printer: Printer, facts: Facts, findings: list[Finding]) -> None:
-    printer.title("Versions")
-    printer.pairs({"python": facts.python, **facts.versions})
-    if facts.variables:
-        printer.line()
-        printer.title("Environment variables")
-        printer.pairs(dict(facts.variables))
-    printer.line()
-    printer.title("Findings")
-    printer.findings(findings)
-    printer.line()
     count = Counter(finding.state for finding in findings)
-    printer.line(f"{counted(count['problem'], 'problem')}, {counted(count['note'], 'note')}, {count['ok']} ok.")
+    if as_json:
+        found = {"findings": [dataclasses.asdict(finding) for finding in findings]}
+        say(json.dumps({"ok": not count["problem"], **dataclasses.asdict(facts), **found}, indent=2))
+        return int(bool(count["problem"]))
+    _show_table("Versions", {"python": facts.python, **facts.versions})
+    if facts.variables:
+        _show_table("Environment variables", facts.variables)
+    say("Findings")
+    _show_findings(findings)
+    say(f"\n{counted(count['problem'], 'problem')}, {counted(count['note'], 'note')}, {count['ok']} ok.")
+    return int(bool(count["problem"]))
+
+
+def _show_table(title: str, rows: Mapping[str, str]) -> None:
+    longest = max(map(len, rows))
+    say("\n".join([title, *(f"  {name:{longest}}  {value}" for name, value in rows.items()), ""]))
+
+
+def _show_findings(findings: list[Finding]) -> None:
+    """Print the findings, each with its fix on a line of its own, to be copied."""
+    width = min(shutil.get_terminal_size((_WIDEST, 24)).columns, _WIDEST)
+    states, names = (max(len(getattr(finding, key)) for finding in findings) for key in ("state", "name"))
+    for finding in findings:
+        head = f"  {finding.state:{states}}  {finding.name:{names}}  "
+        indent = " " * len(head)
+        lines = textwrap.wrap(finding.text, max(width - len(head), 40), break_long_words=False, break_on_hyphens=False)
+        lines += [f"fix: {finding.fix}"] * bool(finding.fix)
+        lines += [f"see {finding.link}"] * (finding.link is not None and finding.state == "problem")
+        say(head + f"\n{indent}".join(lines))

@@ -1,4 +1,4 @@
-"""What there is to judge: versions, settings, and what the libraries say of themselves."""
+"""Facts about the environment: versions, settings, and the answers of the libraries."""
 
 from __future__ import annotations
 
@@ -12,53 +12,47 @@ import platform
 import re
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 
-from .ask import ask
-from .probes import Answer
-from .versions import release
+from .probes import Answer, ask
 
 #: The distributions whose versions matter, in the order in which they are listed, after our own.
 DISTRIBUTIONS = (
     *("jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin"),
-    *("numpy", "scipy", "numba", "llvmlite", "tbb"),
+    *("numpy", "scipy", "numba", "llvmlite"),
     *("numba-cuda", "cuda-bindings", "cuda-core", "cuda-toolkit", "warp-lang"),
 )
 #: The environment variables that change what is found, in the order in which they are listed.
 VARIABLES = (
     *("JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES", "XLAKERNEL_DEBUG", "XLAKERNEL_CACHE_DIR"),
-    *("NUMBA_THREADING_LAYER", "NUMBA_THREADING_LAYER_PRIORITY", "NUMBA_NUM_THREADS"),
     *("NUMBA_DISABLE_JIT", "NUMBA_ENABLE_CUDASIM"),
 )
-# Which probe needs which module, or distribution.
-_MODULES = {"jax": "jax", "core": "jax", "numba": "numba", "warp": "warp"}
+# The module that a probe needs.
+_MODULES = {"jax": "jax", "core": "jax", "numba": "numba", "numba_cuda": "numba_cuda", "warp": "warp"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """What was found, before anything is concluded from it.
+    """The environment, before anything is concluded from it.
 
     Attributes:
       python: version and machine.
-      prefix: where Python's environment is.
-      versions: those of the installed distributions that matter.
+      versions: of the installed distributions that matter.
       variables: the environment variables that are set.
-      answers: what each probe answered, by its name (`probes.PROBES`); those that have nobody to ask are left out.
+      answers: of the probes, by name (`probes.PROBES`); without those whose library is not installed.
     """
 
     python: str = ""
-    prefix: str = ""
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
     answers: Mapping[str, Answer] = dataclasses.field(default_factory=dict)
 
     def has(self, *distributions: str) -> bool:
-        """Whether all of these are installed."""
+        """Return whether all of these are installed."""
         return all(name in self.versions for name in distributions)
 
-    def release(self, distribution: str) -> tuple[int, ...]:
-        """Return the numbers of an installed distribution's version."""
-        return release(self.versions[distribution])
+    def is_older(self, distribution: str, version: str) -> bool:
+        """Return whether a distribution is installed, and older than *version*."""
+        return self.has(distribution) and release(self.versions[distribution]) < release(version)
 
     def answered(self, probe: str) -> Answer | None:
         """Return a probe's answer if it has one and did not fail."""
@@ -67,17 +61,14 @@ class Facts:
 
     @property
     def driver(self) -> tuple[int, int] | None:
-        """The newest CUDA that the NVIDIA driver is for, as ``(major, minor)``; None without a driver."""
-        answer = self.answered("driver")
-        if answer is None or not answer["found"] or not answer["version"]:
-            return None
-        return answer["version"] // 1000, answer["version"] % 1000 // 10
+        """The newest CUDA that the NVIDIA driver runs, as ``(major, minor)``; None without a driver."""
+        version = (self.answered("driver") or {}).get("version")
+        return (version // 1000, version % 1000 // 10) if version else None
 
     @property
     def gpus(self) -> list[str]:
         """The names of the GPUs that the NVIDIA driver finds."""
-        answer = self.answered("driver")
-        return list(answer["devices"]) if answer and answer["found"] else []
+        return list((self.answered("driver") or {}).get("devices", ()))
 
     @property
     def platforms(self) -> set[str]:
@@ -92,18 +83,14 @@ class Facts:
 
 
 def collect(timeout: float) -> Facts:
-    """Find out all there is to know; each library may take *timeout* seconds to answer."""
+    """Return the facts; each library may take *timeout* seconds to answer."""
     versions = own_versions()
     for name in DISTRIBUTIONS:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions.setdefault(name, importlib.metadata.version(name))
-    present = {module: is_present(module) for module in set(_MODULES.values())}
-    probes = ["driver", *(probe for probe, module in _MODULES.items() if present[module])]
-    if present["numba"] and "numba-cuda" in versions:
-        probes.append("numba_cuda")
+    probes = ["driver", *(probe for probe, module in _MODULES.items() if _is_present(module))]
     return Facts(
         python=f"{platform.python_version()}, {platform.system()} {platform.machine()}",
-        prefix=sys.prefix,
         versions=versions,
         variables={name: os.environ[name] for name in VARIABLES if name in os.environ},
         answers=ask(probes, timeout),
@@ -111,26 +98,36 @@ def collect(timeout: float) -> Facts:
 
 
 def own_packages() -> list[str]:
-    """Return the names of the packages of the namespace that are installed, such as ``xlakernel.numba``."""
-    namespace = sys.modules["xlakernel"]
-    return sorted(found.name for found in pkgutil.iter_modules(namespace.__path__, "xlakernel.") if found.ispkg)
+    """Return the packages of the namespace that are installed, such as ``xlakernel.numba``, without the command."""
+    found = pkgutil.iter_modules(sys.modules["xlakernel"].__path__, "xlakernel.")
+    return sorted(module.name for module in found if module.ispkg and module.name != "xlakernel.command")
 
 
 def own_versions() -> dict[str, str]:
-    """Return the versions of our own distributions, as their sources say: they may be used without being installed."""
+    """Return the versions of our own distributions; ``"unknown"`` for a checkout that is on the path."""
     found = {}
-    for package in own_packages():
-        spec = importlib.util.find_spec(package)
-        about = Path(str(spec.origin)).with_name("__about__.py") if spec else Path()
-        if about.is_file():
-            version = re.search(r'^__version__ = "(.+)"', about.read_text("utf-8"), re.MULTILINE)
-            found[package.replace(".", "-")] = version[1] if version else "unknown"
+    for name in (package.replace(".", "-") for package in own_packages()):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "unknown"
     return found
 
 
-def is_present(module: str) -> bool:
-    """Whether a module could be imported, as far as that is known without doing so."""
+def _is_present(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except (ImportError, ValueError):  # where something stands in for the module
+    except (ImportError, ValueError):  # from an import hook that hides the module
         return False
+
+
+def release(version: str) -> tuple[int, ...]:
+    """Return the numbers of a version, six of them. The library `packaging` may not be installed.
+
+    Example:
+      >>> release("2.5.0rc1") == release("2.5") < release("2.10")
+      True
+    """
+    found = re.match(r"\s*v?(\d+(?:\.\d+)*)", version)
+    numbers = [int(part) for part in found[1].split(".")] if found else []
+    return (*numbers, *[0] * (6 - len(numbers)))

@@ -1,4 +1,4 @@
-"""What the doctor says of one thing, as data."""
+"""Findings of the doctor, as data."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ State = Literal["ok", "note", "problem"]
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """What was found, and what to do about it.
+    """The state of a library, or a conflict between some.
 
     Attributes:
-      name: what it is about; stable, for scripts.
-      state: ``"ok"``; ``"note"``, which is good to know and keeps nothing from working that is installed; or
-        ``"problem"``.
-      text: what was found and what it means.
-      mend: the command that mends it.
-      link: where it is written down.
+      name: its subject; stable, for scripts.
+      state: ``"ok"``; ``"note"``, which keeps nothing from working that is installed; or ``"problem"``.
+      text: what was found, and what follows from it.
+      fix: the command that fixes it.
+      link: its documentation.
       stops: the backends and the platforms that cannot be used as long as it holds.
     """
 
     name: str
     state: State
     text: str
-    mend: str | None = None
+    fix: str | None = None
     link: str | None = None
     stops: tuple[str, ...] = ()

@@ -1,94 +1,104 @@
-"""What is asked of a library in a process of its own, which may crash or hang: ``python -P probes.py NAME...``.
+"""Questions to the libraries, each asked in a process of its own: ``python -P probes.py NAME``.
 
-It is run by its path, imports nothing of ours but what it asks about, and answers with one line of JSON for each name.
-Whatever the libraries print goes to stderr.
+A library may crash or hang. The process imports nothing of ours but what it asks about, and answers with a line of
+JSON; output of the libraries goes to stderr.
 """
 
 from __future__ import annotations
 
 import ctypes
-import importlib
-import importlib.util
 import json
 import os
+import signal
+import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 Answer = dict[str, Any]
 
+#: Part of the error about a process that was ended for want of time.
+NO_ANSWER = "gave no answer within"
 
-def ask_jax() -> Answer:
+
+def ask(names: Collection[str], timeout: float) -> dict[str, Answer]:
+    """Return the answers of the probes, all asked at the same time; that of one that fails has the key ``error``.
+
+    Args:
+      names: of the probes, keys of `PROBES`.
+      timeout: seconds that each process may take.
+    """
+    with ThreadPoolExecutor(max_workers=len(PROBES)) as pool:
+        return dict(zip(names, pool.map(lambda name: _ask(name, timeout), names), strict=True))
+
+
+def _ask(name: str, timeout: float) -> Answer:
+    # -P: the files beside this one are no modules of the libraries.
+    command = [sys.executable, "-P", __file__, name]
+    # JAX would take most of the GPU's memory from what runs there.
+    environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, encoding="utf-8", errors="replace", timeout=timeout
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": f"its process {NO_ANSWER} {timeout:g} s (--timeout lets it take longer)"}
+    message = done.stderr.strip().rpartition("\n")[2]
+    if done.returncode:
+        status = f"exit status {done.returncode}" if done.returncode > 0 else signal.strsignal(-done.returncode)
+        return {"error": f"its process ended with {status}" + f"; its last line: {message}" * bool(message)}
+    answer: Answer = json.loads(done.stdout)
+    return answer | ({"message": message} if message else {})
+
+
+def _jax() -> Answer:
     """Start JAX, and return its devices."""
     import jax
 
-    devices = [
-        {"platform": device.platform, "kind": device.device_kind, "id": device.id} for device in jax.local_devices()
-    ]
-    return {"version": jax.__version__, "devices": devices}
+    return {"devices": [{"platform": device.platform, "kind": device.device_kind} for device in jax.local_devices()]}
 
 
-def ask_core() -> Answer:
-    """Import `xlakernel.core`, and compare what it knows of the XLA FFI with what jaxlib speaks."""
+def _core() -> Answer:
+    """Import `xlakernel.core` with its settings, and compare its version of the XLA FFI with jaxlib's."""
     from xlakernel.core.config import is_debugging
     from xlakernel.core.ffi import abi
 
     abi.check_api_version()
-    return {"ffi_major": abi.API_MAJOR, "debug": is_debugging()}
+    is_debugging()
+    return {"ffi_major": abi.API_MAJOR}
 
 
-def ask_numba() -> Answer:
-    """Start Numba's threads as its first parallel function would, and return the layer that they run on."""
-    import numba
+def _numba() -> Answer:
+    """Import Numba."""
+    import numba  # noqa: F401  # the import is the question
 
-    layers = {}
-    for layer, module in (("tbb", "tbbpool"), ("omp", "omppool"), ("workqueue", "workqueue")):
-        try:
-            importlib.import_module(f"numba.np.ufunc.{module}")
-            layers[layer] = ""
-        except ImportError as error:
-            layers[layer] = _one_line(error)
-    answer: Answer = {"version": numba.__version__, "layers": layers, "threads": None, "layer": None}
-    try:
-        answer |= {"threads": numba.get_num_threads(), "layer": numba.threading_layer()}
-    except Exception as error:  # noqa: BLE001  # whatever it is, it is what a parallel kernel would meet
-        answer["layer_error"] = _one_line(error)
-    return answer
+    return {}
 
 
-def ask_numba_cuda() -> Answer:
+def _numba_cuda() -> Answer:
     """Import Numba CUDA, and load the library that it compiles with."""
-    import numba.cuda  # noqa: F401  # whether that works is what is asked
+    import numba.cuda  # noqa: F401  # as above
 
-    answer: Answer = {"compiler_error": ""}
     try:
         from numba.cuda.cudadrv.nvvm import NVVM
     except ImportError:  # a release that keeps it elsewhere
-        return answer
-    try:
-        NVVM()
-    except Exception as error:  # noqa: BLE001  # what is missing is told in various classes
-        answer["compiler_error"] = _one_line(error)
-    return answer
+        return {}
+    NVVM()
+    return {}
 
 
-def ask_warp() -> Answer:
-    """Start Warp, and return its devices and where it keeps its functions for JAX."""
+def _warp() -> Answer:
+    """Start Warp, and return its devices."""
     import warp
 
     warp.config.quiet = True
     warp.init()
-    return {
-        "version": warp.config.version,
-        "devices": [{"name": device.name, "alias": device.alias} for device in warp.get_devices()],
-        "jax_kernel": hasattr(warp, "jax_kernel"),
-        "jax_experimental": importlib.util.find_spec("warp.jax_experimental") is not None,
-    }
+    return {"devices": [device.alias for device in warp.get_devices()]}
 
 
-def ask_driver() -> Answer:
-    """Ask the CUDA driver for its version and the names of its GPUs."""
+def _driver() -> Answer:
+    """Return the CUDA version of the NVIDIA driver, and the names of its GPUs."""
     try:
         cuda = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
     except OSError:
@@ -106,12 +116,12 @@ def ask_driver() -> Answer:
 
 
 PROBES: dict[str, Callable[[], Answer]] = {
-    "jax": ask_jax,
-    "core": ask_core,
-    "numba": ask_numba,
-    "numba_cuda": ask_numba_cuda,
-    "warp": ask_warp,
-    "driver": ask_driver,
+    "jax": _jax,
+    "core": _core,
+    "numba": _numba,
+    "numba_cuda": _numba_cuda,
+    "warp": _warp,
+    "driver": _driver,
 }
 
 
@@ -120,23 +130,13 @@ def _one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[:300]}{'…' * (len(text) > 300)}"
 
 
-def answer_all(names: list[str]) -> None:
-    """Write the answers, each as soon as it is there: the next probe may end the process."""
-    with os.fdopen(os.dup(1), "w", encoding="utf-8") as out:
-        os.dup2(2, 1)
-        for name in names:
-            try:
-                answer = PROBES[name]()
-            except Exception as error:  # noqa: BLE001  # the parent says what it means
-                answer = {"error": _one_line(error)}
-            out.write(json.dumps({name: answer}) + "\n")
-            out.flush()
-
-
 if __name__ == "__main__":
-    answer_all(sys.argv[1:])
-    # Libraries have threads and handlers that run at exit, which nobody needs here and which take time.
+    out = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        found = PROBES[sys.argv[1]]()
+    except Exception as error:  # noqa: BLE001  # an error is an answer
+        found = {"error": _one_line(error)}
+    os.write(out, json.dumps(found).encode())
     sys.stderr.flush()
-    os._exit(0)
-else:
-    PATH = Path(__file__)
+    os._exit(0)  # without the threads and exit handlers of libraries, which take time

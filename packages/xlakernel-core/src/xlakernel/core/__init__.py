@@ -2,18 +2,18 @@
 
 from . import errors as errors
 from .__about__ import __version__ as __version__
-from .auto import tune as tune
-from .auto_records import AutoChoice as AutoChoice
-from .auto_records import auto_choices as auto_choices
-from .auto_records import reset_auto_choices as reset_auto_choices
 from .backends import KernelEntry as KernelEntry
-from .benchmark_program import BenchmarkCase as BenchmarkCase
-from .benchmark_result import BenchmarkResult as BenchmarkResult
-from .benchmark_result import Measurement as Measurement
 from .config import debug_mode as debug_mode
 from .config import use_backend as use_backend
 from .errors import XLAKernelError as XLAKernelError
 from .kernel import XLACustomKernel as XLACustomKernel
+from .measure.benchmark import BenchmarkCase as BenchmarkCase
+from .measure.choices import AutoChoice as AutoChoice
+from .measure.choices import auto_choices as auto_choices
+from .measure.choices import reset_auto_choices as reset_auto_choices
+from .measure.result import BenchmarkResult as BenchmarkResult
+from .measure.result import Measurement as Measurement
+from .measure.tune import tune as tune
 from .operator_names import operators as operators
 from .programs.export import Exported as Exported
 from .programs.export import deserialize as deserialize

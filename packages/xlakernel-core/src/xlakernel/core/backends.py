@@ -261,17 +261,8 @@ class OperatorBackends:
         return found[backend]
 
 
-# What `auto` and the call of an operator ask.
-
-
 def backends_asked_for(op: OperatorBackends, backend: str | None) -> dict[str, str]:
     """Return the backend for each platform that one is asked for, here, by a call with this ``backend=``."""
     requested = dict.fromkeys(PLATFORMS, backend) if backend is not None else requested_backends()
     chosen = {platform: requested.get(platform) or op._chosen_default(platform) for platform in PLATFORMS}
     return {platform: name for platform, name in chosen.items() if name is not None}
-
-
-def default_beside_auto(op: OperatorBackends, platform: str) -> str | None:
-    """Return what runs on *platform* where ``"auto"`` knows nothing; None if there is no kernel."""
-    default = op._chosen_default(platform)
-    return op.first_backend(platform) if default in (AUTO, None) else default

@@ -9,7 +9,6 @@ two processes could disagree about.
 from __future__ import annotations
 
 import hashlib
-import os
 from pathlib import Path
 
 from .cache_folder import FOLDER_VARIABLE, cache_folder, read_file, replace_file
@@ -22,8 +21,8 @@ _warned: set[Path | None] = set()  # the folders
 
 
 def code_folder() -> Path | None:
-    """Return the folder, one for each user where users share a cache folder; None: there is none."""
-    return cache_folder(f"code-{os.geteuid()}" if hasattr(os, "geteuid") else "code")
+    """Return the folder; None: there is none."""
+    return cache_folder("code")
 
 
 def read_code(fingerprint: str) -> bytes | None:
@@ -36,7 +35,7 @@ def read_code(fingerprint: str) -> bytes | None:
     if folder is None:
         return None
     try:
-        found = read_file(_path(folder, fingerprint), private=True)
+        found = read_file(_path(folder, fingerprint))
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -52,7 +51,7 @@ def write_code(fingerprint: str, content: bytes) -> None:
     try:
         if folder is None:
             raise OSError("there is no home folder")
-        replace_file(_path(folder, fingerprint), _head(fingerprint, content) + content, private=True)
+        replace_file(_path(folder, fingerprint), _head(fingerprint, content) + content)
     except OSError as error:
         _warn_once("kept in", folder, error)
 

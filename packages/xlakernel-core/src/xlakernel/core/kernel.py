@@ -9,12 +9,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from . import auto, benchmark
 from .backends import OperatorBackends, backends_asked_for
-from .benchmark_program import BenchmarkCase
-from .benchmark_result import BenchmarkResult
 from .config import AUTO, check_backend, is_auto_possible, is_debugging
 from .errors import XLAKernelError
+from .measure import auto
+from .measure.benchmark import BenchmarkCase, benchmark
+from .measure.result import BenchmarkResult
 from .operator_names import register
 from .primitive import Dispatch, OperatorPrimitive, Static
 from .specs import (
@@ -75,9 +75,6 @@ class XLACustomKernel(OperatorBackends, TransformRules):
       >>> double(jnp.arange(3), outs=jax.ShapeDtypeStruct((3,), jnp.int32))
       Array([0, 2, 4], dtype=int32)
     """
-
-    # How many choices were made in this process, of all operators: a rule may pass "auto" on to another one.
-    _auto_choices = 0
 
     def __init__(
         self, name: str, doc: str | None = None, *, replace: bool = False, has_side_effect: bool = False
@@ -271,7 +268,7 @@ class XLACustomKernel(OperatorBackends, TransformRules):
           >>> result.backends
           ['multiplied', 'added']
         """
-        return benchmark.measure(
+        return benchmark(
             self,
             self._call or self,
             cases,

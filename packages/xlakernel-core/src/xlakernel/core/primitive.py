@@ -13,10 +13,10 @@ from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import mlir
 from jax.sharding import AxisType
 
-from . import auto
 from ._compat import NativeCallEffect, jit_alone, require_devices, result_aval, vary_alike
 from .config import AUTO, debug_mode, is_debugging
 from .errors import BackendNotFoundError, GeneratorError, ResultError, StaticArgumentError, XLAKernelError
+from .measure import auto
 from .sharding import ShardingRule, may_split, partitioned
 from .specs import Mapped, Struct, counted
 from .transforms.multilinear import map_levels

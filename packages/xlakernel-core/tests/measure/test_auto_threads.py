@@ -6,7 +6,9 @@ import jax
 import numpy as np
 import pytest
 
-from xlakernel.core import auto, auto_race, tune
+from xlakernel.core import tune
+from xlakernel.core.measure import auto
+from xlakernel.core.measure import race as racing
 
 X = np.ones(5, np.float32)
 
@@ -21,12 +23,12 @@ def op(alike):
 def test_two_threads_measure_once(op, run, ran, measured, monkeypatch):
     inside, go_on = threading.Event(), threading.Event()
 
-    def race(programs):
+    def time(programs, pace):
         inside.set()
         assert go_on.wait(30)
-        return dict(zip("abc", (3.0, 1.0, 2.0), strict=True))
+        return dict(zip("abc", ([3.0], [1.0], [2.0]), strict=True)), {}
 
-    monkeypatch.setattr(auto_race, "_race", race)
+    monkeypatch.setattr(racing, "_time", time)
     thread = threading.Thread(target=lambda: op(X, outs=X, backend="auto"))
     thread.start()
     assert inside.wait(30)
@@ -38,14 +40,21 @@ def test_two_threads_measure_once(op, run, ran, measured, monkeypatch):
 
 
 def test_what_another_thread_just_measured_is_not_measured_again(op, run, speeds, measured, monkeypatch):
-    def alone(known=auto._alone):
-        monkeypatch.setattr(auto, "_alone", known)
-        thread = threading.Thread(target=lambda: op(X, outs=X, backend="auto"))
-        thread.start()
-        thread.join()
-        return known()
+    class Lock:
+        """Let another thread measure before this one does."""
 
-    monkeypatch.setattr(auto, "_alone", alone)
+        def acquire(self, blocking):
+            monkeypatch.setattr(auto, "_measuring", known)
+            thread = threading.Thread(target=lambda: op(X, outs=X, backend="auto"))
+            thread.start()
+            thread.join()
+            return known.acquire(blocking)
+
+        def release(self):
+            known.release()
+
+    known = auto._measuring
+    monkeypatch.setattr(auto, "_measuring", Lock())
     assert run(backend="auto")[-1] == "b"
     assert len(measured) == 1
 

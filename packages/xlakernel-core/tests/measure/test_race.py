@@ -1,8 +1,10 @@
-"""How long ``backend="auto"`` takes to time the backends that it chooses from."""
+"""Number and duration of the measurements of a race."""
 
 import pytest
 
-from xlakernel.core import auto_race
+from xlakernel.core.measure import race as racing
+from xlakernel.core.measure.auto import _PACE
+from xlakernel.core.measure.race import Pace
 
 
 class FakeProgram:
@@ -19,14 +21,14 @@ class FakeProgram:
 
 @pytest.fixture
 def race(monkeypatch):
-    """Return a function that races programs of given speeds by a clock of theirs: the result, calls, and the time."""
+    """Return a function that times programs of given speeds by a clock of theirs: the calls, and the time it took."""
 
-    def race(**seconds):
+    def race(pace=_PACE, **seconds):
         clock = [0.0]
-        monkeypatch.setattr(auto_race.time, "perf_counter", lambda: clock[0])
+        monkeypatch.setattr(racing.time, "perf_counter", lambda: clock[0])
         programs = {backend: FakeProgram(clock, took) for backend, took in seconds.items()}
-        found = auto_race._race(programs)
-        assert found == seconds
+        found, problems = racing._time(programs, pace)
+        assert ({backend: min(took) for backend, took in found.items()}, problems) == (seconds, {})
         return {backend: program.calls for backend, program in programs.items()}, clock[0]
 
     return race
@@ -54,5 +56,11 @@ def test_a_hopeless_backend_is_timed_once(race):
     assert calls == {"a": [1] + [10] * 7, "b": [1]}
 
 
-def test_nobody_to_race(race):
+def test_a_benchmark_runs_all_its_rounds(race):
+    calls, took = race(Pace(rounds=4, seconds=0.1), a=1e-3, b=1.0)
+    assert calls == {"a": [1] + [100] * 4, "b": [1, 1, 1, 1, 1]}
+    assert took > 4
+
+
+def test_no_backend(race):
     assert race() == ({}, 0.0)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from xlakernel.core import BenchmarkCase, BenchmarkResult, Measurement, XLACustomKernel, benchmark_program
+from xlakernel.core import BenchmarkCase, BenchmarkResult, Measurement, XLACustomKernel
 from xlakernel.core.errors import (
     ArgumentError,
     BackendNotFoundError,
@@ -48,25 +48,8 @@ def test_backends_are_timed_and_compared(op):
         assert result.fastest(name) != "slow"
         assert result[name, "slow"].median >= 0.002
         assert min(result[name, "quick"].seconds) > 0
-        assert result[name, "quick"].first_call > result[name, "quick"].median
     assert all(len(found.seconds) == 3 and found.problem is None for found in result.measurements)
     assert result.versions["jax"] == jax.__version__
-
-
-def test_a_measurement_is_as_long_as_asked(op, monkeypatch):
-    now, often = 0.0, []
-
-    def run(self, calls, known=benchmark_program.Program.run):
-        nonlocal now
-        now += calls * 0.001
-        often.append(calls)
-        return known(self, calls)
-
-    monkeypatch.setattr(benchmark_program.Program, "run", run)
-    monkeypatch.setattr(benchmark_program.time, "perf_counter", lambda: now)
-    result = op.benchmark([case()], platform="cpu", backends=["quick"], rounds=4, seconds=0.1)
-    assert often[-4:] == [100] * 4  # of a millisecond each
-    np.testing.assert_allclose(result["n=8", "quick"].seconds, 0.001)
 
 
 def test_a_wrong_backend_is_not_timed(op):
@@ -76,7 +59,7 @@ def test_a_wrong_backend_is_not_timed(op):
     assert found.seconds == () and np.isnan(found.median)
     assert "differs from that with 'jax' by up to 0.1, where its largest value is 14" in found.problem
     assert result.fastest("n=8") != "wrong"
-    assert f"n=8, wrong: {found.problem}" in str(result)
+    assert f"wrong: {found.problem} (n=8)" in str(result)
     assert op.benchmark([case()], rtol=0.1, **QUICK)["n=8", "wrong"].seconds
 
 
@@ -100,13 +83,26 @@ def test_what_is_not_finite_must_be_the_same(op):
 
 
 def test_a_backend_that_fails_does_not_stop_the_others(op):
+    """Nor does one that fails in a later call."""
+    calls = []
+
+    def wear_out(x):
+        calls.append(x)
+        if len(calls) > 2:
+            raise ValueError("worn out")
+        return 2 * np.asarray(x)
+
     def refuse(outs):
         raise MissingDependencyError("not installed")
 
     op.def_kernel("absent", "cpu", refuse)
     op.def_kernel("raising", "cpu", lambda outs: lambda x: jax.pure_callback(fail, outs[0], x))
+    op.def_kernel("worn", "cpu", lambda outs: lambda x: jax.pure_callback(wear_out, outs[0], x))
+    op.def_kernel("wrong type", "cpu", lambda outs: lambda x: x[0] + None)
     result = op.benchmark([case()], **QUICK)
     assert "not installed" in result["n=8", "absent"].problem
+    assert "worn out" in result["n=8", "worn"].problem and len(calls) == 3
+    assert "TypeError" in result["n=8", "wrong type"].problem
     assert "no such luck" in result["n=8", "raising"].problem
     assert result.fastest("n=8") in ("quick", "jax")
 
@@ -196,9 +192,9 @@ def result():
         date="2026-01-31",
         versions={"jax": "0.10"},
         measurements=(
-            Measurement("n=1", "a", (1e-6, 3e-6, 2e-6), 0.1),
-            Measurement("n=1", "b", (5e-6, 4e-6, 6e-6), 0.2),
-            Measurement("n=2", "a", (8e-6, 8e-6, 8e-6), 0.1),
+            Measurement("n=1", "a", (1e-6, 3e-6, 2e-6)),
+            Measurement("n=1", "b", (5e-6, 4e-6, 6e-6)),
+            Measurement("n=2", "a", (8e-6, 8e-6, 8e-6)),
             Measurement("n=2", "b", problem="Difference: it is wrong"),
         ),
     )
@@ -209,29 +205,21 @@ def test_it_is_printed_as_a_table(result):
         "op, cpu (cpu), µs a call  a            b",
         "n=1                       2 (1 … 3) *  5 (4 … 6)",
         "n=2                       8 (8 … 8) *  not timed",
-        "n=2, b: Difference: it is wrong",
+        "b: Difference: it is wrong (n=2)",
     ]
 
 
-def test_a_problem_of_several_cases_is_said_once(result):
+def test_a_problem_of_several_cases_has_one_line(result):
     missing = [Measurement(f"n={n}", "c", problem="it is missing") for n in (1, 2, 3)]
     wrong = [Measurement(f"n={n}", "d", problem="it is wrong") for n in (2, 3)]
     found = dataclasses.replace(result, measurements=(*missing, Measurement("n=1", "d", (1e-6,)), *wrong))
-    assert str(found).splitlines()[4:] == ["c, all 3 cases: it is missing", "d, 2 of 3 cases: it is wrong"]
+    assert str(found).splitlines()[4:] == ["c: it is missing (n=1, n=2, n=3)", "d: it is wrong (n=2, n=3)"]
 
 
-def test_it_is_read_as_it_was_written(result, tmp_path):
-    path = result.save(tmp_path / "result.json")
-    assert BenchmarkResult.load(path) == result
-    assert json.loads(path.read_text())["measurements"][0]["seconds"] == [1e-6, 3e-6, 2e-6]
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"measurements": [{"case": 1}]}', '{"measurements": 3}'])
-def test_other_files_are_refused(tmp_path, text):
-    path = tmp_path / "other.json"
-    path.write_text(text)
-    with pytest.raises(ArgumentError, match="not what save writes"):
-        BenchmarkResult.load(path)
+def test_it_is_saved_with_every_round(result, tmp_path):
+    content = json.loads(result.save(tmp_path / "result.json").read_text())
+    assert content["measurements"][0]["seconds"] == [1e-6, 3e-6, 2e-6]
+    assert (content["device"], content["versions"]) == ("cpu", {"jax": "0.10"})
 
 
 def test_it_is_drawn(result, tmp_path):
@@ -261,5 +249,5 @@ def test_what_is_not_in_it(result, key):
 
 
 def test_a_case_that_is_not_in_it(result):
-    with pytest.raises(KeyError, match=r"op: no case 'n=3' was measured; the cases are \['n=1', 'n=2'\]"):
+    with pytest.raises(KeyError, match=r"no measurement of \('n=3', 'a'\).* of the cases \['n=1', 'n=2'\]"):
         result.fastest("n=3")

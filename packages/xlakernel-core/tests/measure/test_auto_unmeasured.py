@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from xlakernel.core import XLACustomKernel, auto, auto_choices, auto_race, debug_mode, tune
+from xlakernel.core import XLACustomKernel, auto_choices, debug_mode, tune
 from xlakernel.core.errors import AutoBackendWarning, InputError
+from xlakernel.core.measure import auto
+from xlakernel.core.measure import race as racing
 
 X = np.ones(5, np.float32)
 
@@ -143,11 +145,11 @@ def test_a_call_runs_where_its_arrays_are(op, run, speeds, measured):
 def test_settings_of_the_user_do_not_reach_the_measurement(op, monkeypatch):
     found = []
 
-    def race(programs):
+    def time(programs, pace):
         found.append((jax.config.jax_transfer_guard_device_to_host, jax.config.jax_disable_jit))
-        return dict.fromkeys(programs, 1.0)
+        return {backend: [1.0] for backend in programs}, {}
 
-    monkeypatch.setattr(auto_race, "_race", race)
+    monkeypatch.setattr(racing, "_time", time)
     x = jnp.ones(5)
     with jax.transfer_guard("disallow"):
         tune(op, x, outs=x)

@@ -10,8 +10,9 @@ import pytest
 from jax import export
 from jax.sharding import PartitionSpec
 
-from xlakernel.core import auto, auto_choices, auto_records, reset_auto_choices, tune, use_backend
+from xlakernel.core import AutoChoice, auto_choices, reset_auto_choices, tune, use_backend
 from xlakernel.core.errors import ArgumentError, AutoBackendWarning, KernelTypeError, XLAKernelError
+from xlakernel.core.measure import auto, choices
 
 X = np.ones(5, np.float32)
 
@@ -164,16 +165,16 @@ def exported(new_operator, made):
 
 def test_a_program_for_several_platforms_has_a_choice_for_each(exported, made, monkeypatch):
     call, name = exported
-    (known,) = auto_records._known.values()
+    (known,) = choices._known.values()
 
     class Gpu:
         platform, device_kind = "gpu", "NVIDIA of a test"
 
     devices = {"cpu": jax.local_devices(backend="cpu"), "gpu": [Gpu()]}
     monkeypatch.setattr(auto, "_local_devices", devices.__getitem__)
-    question = auto_records.Question(name, "gpu", Gpu.device_kind, known.call, ("a", "b", "c"))
-    choice = auto_records.AutoChoice(**{**vars(known), "platform": "gpu", "device": Gpu.device_kind, "backend": "c"})
-    auto_records.remember(question, choice)
+    question = choices.Question(name, "gpu", Gpu.device_kind, known.call, ("a", "b", "c"))
+    choice = AutoChoice(**{**vars(known), "platform": "gpu", "device": Gpu.device_kind, "backend": "c"})
+    choices.remember(question, choice)
     export.export(jax.jit(call), platforms=["cpu", "cuda"])(X)
     assert sorted(made) == [("cpu", "b"), ("gpu", "c")]
 

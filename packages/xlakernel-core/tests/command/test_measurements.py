@@ -1,18 +1,22 @@
-"""``xlakernel bench``: what is measured of which operators, and what the exit status says."""
+"""``xlakernel bench`` and ``xlakernel auto``: operators, output and exit statuses."""
+
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from xlakernel.command import command_line
-from xlakernel.command import installed as installed_operators
-from xlakernel.core import BenchmarkCase, XLACustomKernel
+from xlakernel.command import operators as found_operators
+from xlakernel.core import AutoChoice, BenchmarkCase, XLACustomKernel, auto_choices
 from xlakernel.core.errors import MissingDependencyError
+from xlakernel.core.measure import choices
+from xlakernel.core.measure.descriptions import installed_versions
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Import no package but core, and measure for no time."""
-    monkeypatch.setattr(installed_operators, "own_packages", lambda: ["xlakernel.core"])
+    monkeypatch.setattr(found_operators, "own_packages", lambda: ["xlakernel.core"])
     measure = XLACustomKernel.benchmark
     monkeypatch.setattr(XLACustomKernel, "benchmark", lambda op: measure(op, rounds=2, seconds=1e-5))
 
@@ -55,7 +59,7 @@ def test_an_operator_is_measured_with_its_own_cases(make_op, capsys):
 
 def test_wrong_results_are_in_the_exit_status(make_op, capsys):
     assert bench(make_op(wrong=lambda x: 2 * x + 1).name) == 1
-    assert "n=8, wrong: Difference: the result differs from that with 'jax'" in capsys.readouterr().out
+    assert "wrong: Difference: the result differs from that with 'jax'" in capsys.readouterr().out
 
 
 def test_a_library_that_is_missing_is_not(make_op, capsys):
@@ -65,7 +69,7 @@ def test_a_library_that_is_missing_is_not(make_op, capsys):
     op = make_op()
     op.def_kernel("absent", "cpu", refuse)
     assert bench(op.name) == 0
-    assert "absent, all 2 cases: MissingDependencyError: it is not installed" in capsys.readouterr().out
+    assert "absent: MissingDependencyError: it is not installed (n=8, n=64)" in capsys.readouterr().out
 
 
 def test_patterns_and_tags_choose(make_op, capsys):
@@ -115,9 +119,61 @@ def test_an_operator_that_breaks_does_not_stop_the_others(make_op, capsys):
     assert f"{first.name}: ValueError: no such luck" in said.err and second.name in said.out
 
 
-def test_ctrl_c(make_op, capsys):
-    def interrupted(*, platform):
-        raise KeyboardInterrupt
+# xlakernel auto
 
-    assert bench(make_op(interrupted).name) == 130
-    assert capsys.readouterr().err == "xlakernel: interrupted\n"
+
+@pytest.fixture
+def remembered(auto_folder):
+    """Remember a choice for each of two operators."""
+    for operator in ("csrmv", "fft"):
+        calls = (operator, "cpu", "a CPU, 2 cores", "float32[8] -> float32[8]")
+        choice = AutoChoice(
+            *(*calls, "numba"),
+            seconds={"jax": 2.5e-4, "numba": 1.2e-5},
+            problems={"warp": "it is not installed"},
+            date="2026-01-31",
+            versions=installed_versions(),
+        )
+        choices.remember(choices.Question(*calls, ("jax", "numba", "warp")), choice)
+    return auto_folder
+
+
+def auto(*arguments):
+    return command_line.main(["auto", *arguments])
+
+
+def test_choices_are_listed(remembered, capsys):
+    assert auto("csrmv") == 0
+    assert capsys.readouterr().out == f"{auto_choices('csrmv')[0]}\n"
+    assert auto() == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+@pytest.mark.parametrize("options", [[], ["--reset"]])
+def test_the_choices_of_a_name_that_is_unknown(remembered, capsys, options):
+    assert auto("ftf", *options) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and "there is no operator 'ftf'. Did you mean fft?" in said.err
+    assert len(auto_choices()) == 2
+
+
+def test_an_operator_without_choices(auto_folder, make_op, capsys):
+    assert auto(make_op().name) == 0
+    assert capsys.readouterr().out.startswith("No choice is remembered.")
+
+
+def test_choices_are_forgotten(remembered, capsys):
+    assert auto("--reset", "fft") == 0
+    assert capsys.readouterr().out == "Forgot 1 choice.\n"
+    assert [choice.operator for choice in auto_choices()] == ["csrmv"]
+    assert auto("--reset") == 0
+    assert auto_choices() == [] and list(remembered.iterdir()) == []
+
+
+def test_a_choice_that_cannot_be_forgotten(remembered, capsys, monkeypatch):
+    def refuse(self, missing_ok=False):
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    assert auto("--reset") == 1
+    assert "a choice cannot be forgotten: [Errno 13] Permission denied" in capsys.readouterr().err

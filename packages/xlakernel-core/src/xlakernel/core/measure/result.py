@@ -1,4 +1,4 @@
-"""What the backends of an operator took: as a table, as JSON and as a chart."""
+"""Results of a benchmark, as a table, as JSON and as a chart."""
 
 from __future__ import annotations
 
@@ -12,25 +12,23 @@ from typing import Any
 
 import numpy as np
 
-from .errors import ArgumentError, MissingDependencyError
+from ..errors import MissingDependencyError
 
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """What one backend took for one case.
+    """The times of one backend for one case.
 
     Attributes:
       case: the case's name.
       backend: the backend's.
-      seconds: for a call, one value for each round; empty if there is a problem.
-      first_call: seconds that the first call took, with tracing and compiling.
-      problem: why it was not timed: the error that it raised, or in what its results differ.
+      seconds: of a call, one value for each round; empty if there is a problem.
+      problem: why there are no times: the error that was raised, or how the results differ.
     """
 
     case: str
     backend: str
     seconds: tuple[float, ...] = ()
-    first_call: float | None = None
     problem: str | None = None
 
     @property
@@ -41,16 +39,16 @@ class Measurement:
 
 @dataclasses.dataclass(frozen=True)
 class BenchmarkResult:
-    """What the backends of an operator took, and where.
+    """The times of an operator's backends on one device.
 
-    ``print`` shows it as a table of medians, with the smallest and the largest round; the fastest has a star.
+    ``print`` shows a table of medians, with the smallest and the largest round; the fastest has a star.
 
     Attributes:
       operator: its name.
       platform: ``"cpu"``, ``"gpu"`` or ``"tpu"``.
       device: the kind of device, as JAX calls it.
       date: the day, as in 2026-01-31.
-      versions: of what is installed.
+      versions: the installed versions, by distribution.
       measurements: one for each case and backend, by case and then by backend.
     """
 
@@ -97,9 +95,7 @@ class BenchmarkResult:
         Raises:
           KeyError: if there is no such case.
         """
-        if case not in self.cases:
-            raise KeyError(f"{self.operator}: no case {case!r} was measured; the cases are {self.cases}")
-        timed = [found for found in self.measurements if found.case == case and found.seconds]
+        timed = [found for backend in self.backends if (found := self[case, backend]).seconds]
         return min(timed, key=lambda found: found.median).backend if timed else None
 
     def __str__(self) -> str:
@@ -110,18 +106,12 @@ class BenchmarkResult:
         return "\n".join([*lines, *self._problems()])
 
     def _problems(self) -> list[str]:
-        """Return a line for each problem of a backend: one that is missing has the same in all cases."""
-        cases: dict[tuple[str, str], list[str]] = {}
+        """Return a line for each problem of a backend, with the cases that have it."""
+        cases: dict[str, list[str]] = {}
         for found in self.measurements:
             if found.problem is not None:
-                cases.setdefault((found.backend, found.problem), []).append(found.case)
-        every = len(self.cases)
-        lines = []
-        for (backend, problem), names in cases.items():
-            often = f"all {every}" if len(names) == every else f"{len(names)} of {every}"
-            where = f"{names[0]}, {backend}" if len(names) == 1 else f"{backend}, {often} cases"
-            lines.append(f"{where}: {problem}")
-        return lines
+                cases.setdefault(f"{found.backend}: {found.problem}", []).append(found.case)
+        return [f"{problem} ({', '.join(names)})" for problem, names in cases.items()]
 
     def _cell(self, case: str, backend: str) -> str:
         found = self[case, backend]
@@ -132,10 +122,10 @@ class BenchmarkResult:
         return f"{middle} ({low} … {high}){star}"
 
     def save(self, path: str | Path) -> Path:
-        """Write it as JSON, with every round of every measurement; `load` reads it.
+        """Write a JSON file with every round of every measurement.
 
         Args:
-          path: where to write it.
+          path: the file.
 
         Returns:
           The path.
@@ -144,28 +134,11 @@ class BenchmarkResult:
         path.write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n", "utf-8")
         return path
 
-    @classmethod
-    def load(cls, path: str | Path) -> BenchmarkResult:
-        """Read what `save` wrote.
-
-        Args:
-          path: where it is.
-
-        Raises:
-          ArgumentError: if the file holds something else.
-        """
-        try:
-            content = json.loads(Path(path).read_text("utf-8"))
-            found = [Measurement(**{**one, "seconds": tuple(one["seconds"])}) for one in content.pop("measurements")]
-            return cls(**content, measurements=tuple(found))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ArgumentError(f"BenchmarkResult.load: {path} is not what save writes ({error}).") from error
-
     def plot(self, path: str | Path | None = None) -> Any:
         """Draw the medians over the cases, a line for each backend, with bars from the smallest to the largest round.
 
         Args:
-          path: where to write it; the ending says the format.
+          path: the file to write, in the format of its ending; None: no file.
 
         Returns:
           The `matplotlib.figure.Figure`.

@@ -1,0 +1,1 @@
+"""Measurements of an operator's backends: `XLACustomKernel.benchmark`, ``backend="auto"`` and `tune`."""

@@ -1,0 +1,227 @@
+"""``backend="auto"``: the backend that was measured to be the fastest for calls like this one.
+
+A call with arrays, outside of any transformation, is measured unless a choice for calls like it is known. Times vary by
+a few percent between measurements; the default therefore gives way only to a backend that takes less than `_MARGIN` of
+its time.
+
+A call inside a transformation of JAX has no arrays to measure with: when it is lowered, it takes the choice that is
+known, or the default. Until then its backend stays ``"auto"``, because a program may be lowered for several platforms,
+and because a rule of differentiation may pass it on to operators that have other backends.
+
+JAX does not tell a call in a callback of a program, or inside ``jax.ensure_compile_time_eval``, from one outside: these
+are measured too.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import get_abstract_mesh
+
+from .._compat import is_tracing
+from ..config import AUTO, PLATFORMS, is_debugging, requested_backends
+from ..specs import Mapped, Struct, check_inputs
+from .choices import AutoChoice, Question, recall, remember, warn_once
+from .descriptions import describe_call, describe_device, installed_versions
+from .operator import Keywords, Operator
+from .race import Pace, race
+
+_MARGIN = 0.95
+_PACE = Pace(rounds=7, seconds=0.01, limit=1.0, handicap=10.0)
+
+_measuring = threading.Lock()  # measurements at the same time would slow down each other
+
+
+class _Thread(threading.local):
+    """State of a thread."""
+
+    tuned: dict[Question, AutoChoice] | None = None  # the choices that `tune` made so far; None outside of it
+    measures = False
+
+
+state = _Thread()
+
+
+def backend_of_call(
+    op: Operator, ins: Sequence[Any], outs: Sequence[Struct], backend: str | None, static: Keywords
+) -> str | None:
+    """Return the backend for a call of *op* that asks for *backend*, and may get ``"auto"``.
+
+    Args:
+      op: the operator.
+      ins: the inputs, as the user gave them.
+      outs: the results.
+      backend: the backend of the call.
+      static: the static keywords.
+
+    Returns:
+      The fastest backend, measured now if need be; or *backend*, if the call cannot be measured here.
+    """
+    # Without jit a program that its user jitted is called line by line.
+    is_line_by_line = jax.config.jax_disable_jit and state.tuned is None  # type: ignore[attr-defined]  # made as JAX goes
+    if is_tracing() or is_line_by_line or any_traced(ins) or _are_several_processes():
+        return backend
+    check_inputs(ins, op.name)
+    device = _device_of(ins)
+    if device is None or device.platform not in PLATFORMS:
+        return backend
+    platform = device.platform
+    asked = backend or requested_backends().get(platform) or op.get_default(platform)
+    backends = tuple(sorted(op.available_backends(platform)))
+    if len(backends) < 2 or asked != AUTO:
+        return backend
+    inputs = tuple((x.shape, x.dtype) if isinstance(x, jax.Array) else (np.shape(x), jnp.result_type(x)) for x in ins)
+    call = describe_call(inputs, tuple((out.shape, out.dtype) for out in outs), static)
+    question = Question(op.name, platform, describe_device(device), call, backends)
+    if _is_to_be_measured(op, question, ins):
+        # This may be a callback of the kernel that is measured, in the same thread or in one that must not wait.
+        if state.measures or not _measuring.acquire(blocking=state.tuned is not None):
+            return _default(op, platform)
+        state.measures = True
+        try:
+            if _is_to_be_measured(op, question, ins):  # another thread may just have done it
+                _measure(op, question, ins, outs, static, device)
+        finally:
+            state.measures = False
+            _measuring.release()
+    choice = recall(question)
+    return backend if choice is None else choice.backend  # the lowering warns if nothing is known
+
+
+def any_traced(values: Sequence[Any]) -> bool:
+    """Return whether one of the values is traced."""
+    return any(isinstance(value, jax.core.Tracer) for value in values)
+
+
+def _default(op: Operator, platform: str) -> str | None:
+    """Return the default backend, the first one if the default is ``"auto"``; None if there is no kernel."""
+    default = op.get_default(platform)
+    return op.first_backend(platform) if default == AUTO else default
+
+
+@functools.cache
+def _are_several_processes() -> bool:
+    """Return whether this process is one of several that run one program, and must compile the same."""
+    return bool(jax.process_count() > 1)
+
+
+def _device_of(ins: Sequence[Any]) -> jax.Device | None:
+    """Return the device that a call runs on; None if there are several."""
+    # An array that is committed to no device follows the others, or goes to the default device.
+    bound = [x for x in ins if isinstance(x, jax.Array) and getattr(x, "committed", True)]
+    devices = {device for x in bound for device in x.devices()}
+    if len(devices) > 1:
+        return None
+    if devices:
+        return devices.pop()
+    if not get_abstract_mesh().empty:  # arrays without a device of their own go to all of the mesh
+        return None
+    default: jax.Device | str | None = jax.config.jax_default_device  # type: ignore[attr-defined]  # as above
+    if default is None or isinstance(default, str):
+        return jax.local_devices(backend=default)[0]
+    return default
+
+
+def _is_to_be_measured(op: Operator, question: Question, ins: Sequence[Any]) -> bool:
+    if is_debugging() or any(isinstance(x, jax.Array) and x.is_deleted() for x in ins):
+        return False
+    if state.tuned is not None:
+        return question not in state.tuned
+    return not op.has_side_effect and recall(question) is None
+
+
+def _measure(
+    op: Operator, question: Question, ins: Sequence[Any], outs: Sequence[Struct], static: Keywords, device: jax.Device
+) -> None:
+    """Compare the backends, and remember the fastest."""
+    default = str(_default(op, question.platform))
+    # The results of the others are compared with those of plain JAX, else of the default.
+    order = sorted(op.available_backends(question.platform), key=lambda name: (name != "jax", name != default))
+    keywords = {"outs": list(outs), **dict(static.items)}
+    calls = {name: functools.partial(op, backend=name, **keywords) for name in order}
+    found = race(calls, jax.block_until_ready(ins), {}, device, _PACE)
+    seconds = {name: one.median for name, one in found.items() if one.problem is None}
+    fastest = min(seconds, key=seconds.__getitem__, default=default)
+    keeps = default in seconds and seconds[fastest] > _MARGIN * seconds[default]
+    choice = AutoChoice(
+        question.operator,
+        question.platform,
+        question.device,
+        question.call,
+        backend=default if keeps else fastest,
+        seconds=seconds,
+        problems={name: one.problem for name, one in found.items() if one.problem is not None},
+        date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+        versions=installed_versions(),
+    )
+    if state.tuned is not None and seconds:
+        state.tuned[question] = choice
+    try:
+        remember(question, choice)
+    finally:  # also where a warning is an error
+        op.primitive.forget()
+
+
+def backend_of_lowering(
+    op: Operator,
+    platform: str,
+    ins: Sequence[Any],
+    outs: Sequence[Struct],
+    static: Keywords,
+    mapped: Sequence[Mapped],
+) -> str | None:
+    """Return the backend for a traced call of *op* that asks for ``"auto"``; None if *op* has no kernel.
+
+    Args:
+      op: the operator.
+      platform: the platform that the program is lowered for.
+      ins: the types of the inputs.
+      outs: the results of the operator itself.
+      static: the static keywords.
+      mapped: the levels of ``jax.vmap`` around the kernel; the choice for one slice counts for all.
+    """
+    default = _default(op, platform)
+    backends = tuple(sorted(op.available_backends(platform)))
+    if len(backends) < 2:
+        return default
+    devices = _local_devices(platform)
+    inputs = tuple((_slice_shape(x.shape, i, mapped), x.dtype) for i, x in enumerate(ins))
+    call = describe_call(inputs, tuple((out.shape, out.dtype) for out in outs), static)
+    device = describe_device(devices[0]) if devices else "none here"
+    if devices and not _are_several_processes():
+        choice = recall(Question(op.name, platform, device, call, backends))
+        if choice is not None:
+            return choice.backend
+    warn_once(
+        (op.name, platform),
+        f'{op.name}: backend="auto" found no measurement for {call} on {platform} ({device}), and takes the default, '
+        f"{default!r}. Calls inside jax.jit or another transformation are never measured, nor are those in debug mode, "
+        "on several devices, in several processes, or with side effects. Measure before the program is compiled: call "
+        'the operator with backend="auto" on arrays, or xlakernel.core.tune(function, *arrays). Said once for each '
+        "operator.",
+    )
+    return default
+
+
+def _local_devices(platform: str) -> Sequence[jax.Device]:
+    try:
+        return tuple(jax.local_devices(backend=platform))
+    except RuntimeError:  # the program is for another machine
+        return ()
+
+
+def _slice_shape(shape: Sequence[Any], index: int, mapped: Sequence[Mapped]) -> tuple[Any, ...]:
+    """Return the shape of an input without the axes that ``jax.vmap`` maps; the outermost level is the last."""
+    extents = list(shape)
+    for level in reversed(mapped):
+        axis = level.axes[index]
+        if axis is not None:
+            del extents[axis]
+    return tuple(extents)

@@ -1,0 +1,213 @@
+"""Choices of ``backend="auto"``, kept in the process and on disk.
+
+Each choice is a small JSON file, named by a hash of what it is for. Files are written whole (`cache_folder`); of two
+processes that measure the same at once, the last one's file stays, and both are right.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from ..cache_folder import FOLDER_VARIABLE, cache_folder, read_file, replace_file
+from ..errors import ArgumentError, AutoBackendWarning
+from ..warning import warn
+from .descriptions import installed_versions
+
+
+@dataclasses.dataclass(frozen=True)
+class AutoChoice:
+    """The fastest backend for some calls, and the others that it was compared with.
+
+    Attributes:
+      operator: the operator's name.
+      platform: ``"cpu"``, ``"gpu"`` or ``"tpu"``.
+      device: the kind of device; of a CPU, its model and how many cores the process may use.
+      call: the calls that it is for: dtypes and sizes of inputs and results, sizes rounded up to powers of two, and the
+        static keywords.
+      backend: the backend that is used.
+      seconds: of a call with each backend that was timed, the median of several rounds.
+      problems: why the others were not timed: an error, or how the results differ.
+      date: the day of the measurement, as in 2026-01-31.
+      versions: the installed versions, by distribution.
+    """
+
+    operator: str
+    platform: str
+    device: str
+    call: str
+    backend: str
+    seconds: Mapping[str, float]
+    problems: Mapping[str, str]
+    date: str
+    versions: Mapping[str, str]
+
+    def __str__(self) -> str:
+        ranking = sorted(self.seconds, key=self.seconds.__getitem__)
+        times = ", ".join(f"{backend} {self.seconds[backend] * 1e6:.3g} µs" for backend in ranking)
+        failed = "".join(f"; not {backend}: {problem}" for backend, problem in self.problems.items())
+        return f"{self.operator} {self.call} on {self.platform} ({self.device}): {self.backend} ({times}{failed})"
+
+    @property
+    def _question(self) -> Question:
+        """The question that it answers."""
+        backends = tuple(sorted((*self.seconds, *self.problems)))
+        return Question(self.operator, self.platform, self.device, self.call, backends)
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """The calls that a choice is for: the first four attributes of `AutoChoice`, and the backends, sorted."""
+
+    operator: str
+    platform: str
+    device: str
+    call: str
+    backends: tuple[str, ...]
+
+    def file(self) -> str:
+        """Return the name of its file, which depends on the installed versions too."""
+        content = json.dumps([dataclasses.astuple(self), sorted(installed_versions().items())])
+        return f"{hashlib.sha256(content.encode()).hexdigest()[:32]}.json"
+
+
+# What this process knows; None: nothing was on disk. Threads share it without a lock: each access is one operation of
+# the dict, and iteration goes over a copy.
+_known: dict[Question, AutoChoice | None] = {}
+_warned: set[object] = set()
+
+
+def recall(question: Question) -> AutoChoice | None:
+    """Return the choice of this process, or of another one; the disk is read once for each question."""
+    if question not in _known:
+        folder = cache_folder("auto")
+        found = None if folder is None else _read(folder / question.file())
+        if found is not None and found._question != question:
+            found = None
+        _known.setdefault(question, found)  # another thread may have measured meanwhile
+    return _known.get(question)
+
+
+def remember(question: Question, choice: AutoChoice) -> None:
+    """Keep a choice for this process, and on disk for others; one without times, where no backend works, only here."""
+    _known[question] = choice
+    if not choice.seconds:
+        return
+    folder = cache_folder("auto")
+    try:
+        if folder is None:
+            raise OSError("there is no home folder")
+        _write(folder / question.file(), choice)
+    except OSError as error:
+        warn_once(
+            ("folder", folder),
+            f'backend="auto": the choice of {choice.backend!r} for {question.operator} cannot be kept in '
+            f"{folder or 'a file'}: {error}. Every process measures for itself. Set {FOLDER_VARIABLE} to a folder that "
+            "can be written.",
+        )
+
+
+def warn_once(key: object, message: str) -> None:
+    """Give an `AutoBackendWarning`, unless one of this key was given."""
+    if key not in _warned:
+        _warned.add(key)
+        warn(message, AutoBackendWarning)
+
+
+def auto_choices(operator: str | None = None) -> list[AutoChoice]:
+    """Return the choices that were made for ``backend="auto"`` and are remembered.
+
+    Choices made with other versions of the installed packages are not used, and left out.
+
+    Args:
+      operator: the name of the operator; None: of all.
+
+    Returns:
+      The choices of this process and of earlier ones, ordered by operator, platform, device and call.
+
+    Raises:
+      ArgumentError: if *operator* is not a name.
+
+    Example:
+      >>> from xlakernel.core import XLACustomKernel, auto_choices
+      >>> _ = XLACustomKernel("chosen", replace=True)
+      >>> for choice in auto_choices("chosen"):
+      ...     print(choice)  # the backend for these calls, and the time of a call with each
+    """
+    _check_name("auto_choices", operator)
+    found = [choice for _, choice in _files() if choice is not None]
+    found += [choice for choice in list(_known.values()) if choice is not None and choice.seconds]
+    # Most choices of this process are on disk as well.
+    chosen = {choice._question: choice for choice in found if choice.versions == installed_versions()}
+    ordered = sorted(chosen.values(), key=lambda choice: (choice.operator, choice.platform, choice.device, choice.call))
+    return [choice for choice in ordered if operator in (None, choice.operator)]
+
+
+def reset_auto_choices(operator: str | None = None) -> int:
+    """Forget the choices that were made for ``backend="auto"``, so that the next calls measure anew.
+
+    Compiled programs keep the backend that they have, and other running processes keep what they know.
+
+    Args:
+      operator: the name of the operator; None: of all.
+
+    Returns:
+      The number of choices that were forgotten, those of other versions of the installed packages among them.
+
+    Raises:
+      ArgumentError: if *operator* is not a name.
+      OSError: if a file cannot be removed.
+
+    Example:
+      >>> from xlakernel.core import XLACustomKernel, reset_auto_choices
+      >>> _ = XLACustomKernel("never measured", replace=True)
+      >>> reset_auto_choices("never measured")
+      0
+    """
+    _check_name("reset_auto_choices", operator)
+    _warned.clear()
+    forgotten = set()
+    for question, choice in list(_known.items()):
+        if operator in (None, question.operator):
+            _known.pop(question, None)
+            if choice is not None and choice.seconds:
+                forgotten.add(question.file())
+    for path, choice in _files():
+        if operator is None or (choice is not None and choice.operator == operator):
+            path.unlink(missing_ok=True)
+            forgotten.add(path.name)
+    return len(forgotten)
+
+
+def _check_name(asked_by: str, operator: str | None) -> None:
+    if operator is not None and not isinstance(operator, str):
+        raise ArgumentError(
+            f"{asked_by}: operator is {operator!r}; expected the name of an operator, such as "
+            f"{getattr(operator, 'name', 'csrmv')!r}, or None for all of them."
+        )
+
+
+# Files.
+
+
+def _files() -> Iterator[tuple[Path, AutoChoice | None]]:
+    """Yield the files, each with its choice; None: the file holds something else."""
+    folder = cache_folder("auto")
+    for path in sorted(folder.glob("*.json")) if folder is not None else ():
+        yield path, _read(path)
+
+
+def _read(path: Path) -> AutoChoice | None:
+    """Return the choice in a file; None if there is none, or it is damaged."""
+    try:
+        choice = AutoChoice(**json.loads(read_file(path)))
+        return choice if choice.backend in choice.seconds and str(choice) else None
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def _write(path: Path, choice: AutoChoice) -> None:
+    replace_file(path, f"{json.dumps(dataclasses.asdict(choice), indent=2)}\n".encode())

@@ -1,0 +1,163 @@
+"""Comparison of backends: their results first, then their times.
+
+Backends are timed in turn, round by round, so that noise affects all of them alike.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from .difference import compare
+from .result import Measurement
+
+_SHORTEST = 1e-7  # seconds; clocks may show less for a call
+_LONGEST = 500  # characters that are kept of an error
+
+
+@dataclasses.dataclass(frozen=True)
+class Pace:
+    """Duration of a race.
+
+    Attributes:
+      rounds: measurements of each backend.
+      seconds: duration of a measurement, over as many calls as fit.
+      limit: seconds after which no round begins.
+      handicap: how many times longer than the quickest backend another one may take and still run in the rounds; one
+        that takes longer is timed once.
+    """
+
+    rounds: int
+    seconds: float
+    limit: float = math.inf
+    handicap: float = math.inf
+
+
+def race(
+    calls: Mapping[str, Callable[..., Any]],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    device: jax.Device,
+    pace: Pace,
+    *,
+    case: str = "",
+    rtol: float | None = None,
+) -> dict[str, Measurement]:
+    """Compile a call for each backend, compare the results, and time it.
+
+    Args:
+      calls: the function of each backend. Results are compared with those of the first one that works.
+      args: the arguments. Arrays in them are arguments of the programs, anything else is a constant.
+      kwargs: the keywords, likewise.
+      device: the device to run on.
+      pace: how long to measure.
+      case: the name of the case, for the measurements.
+      rtol: the relative tolerance of the comparison (`compare`).
+
+    Returns:
+      A measurement for each backend, with times, or with a problem: an error, or a difference.
+    """
+    # The user's settings are meant for the user's own calls: a transfer guard would forbid the comparison, and a NaN
+    # that the user wants to be an error is no fault of a backend.
+    with jax.disable_jit(False), jax.transfer_guard("allow"), jax.debug_nans(False), jax.debug_infs(False):
+        programs = {backend: _Program(call, args, kwargs, device) for backend, call in calls.items()}
+        problems = _check(programs, rtol)
+        seconds, failures = _time({name: programs[name] for name in programs if name not in problems}, pace)
+    problems |= failures
+    return {
+        name: Measurement(case, name, problem=problems[name])
+        if name in problems
+        else Measurement(case, name, tuple(seconds[name]))
+        for name in calls
+    }
+
+
+class _Program:
+    """A call compiled for a device; it donates none of its arguments."""
+
+    def __init__(
+        self, call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], device: jax.Device
+    ) -> None:
+        leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs)))
+        places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, (np.ndarray, jax.Array))]
+
+        @jax.jit
+        def program(arrays: list[Any]) -> Any:
+            filled = list(leaves)
+            for i, array in zip(places, arrays, strict=True):
+                filled[i] = array
+            args, kwargs = jax.tree.unflatten(tree, filled)
+            return call(*args, **kwargs)
+
+        self._program = program
+        self._arrays = jax.device_put([leaves[i] for i in places], device)
+        self._device = device
+
+    def run(self, calls: int) -> Any:
+        """Call it *calls* times, wait, and return the last results."""
+        with jax.default_device(self._device):
+            for _ in range(calls):
+                results = self._program(self._arrays)
+            return jax.block_until_ready(results)
+
+    def time(self, calls: int) -> float:
+        """Return the mean seconds of a call, over *calls* of them."""
+        start = time.perf_counter()
+        self.run(calls)
+        return (time.perf_counter() - start) / calls
+
+
+def _check(programs: Mapping[str, _Program], rtol: float | None) -> dict[str, str]:
+    """Return the problems of the backends that raise an error, or whose results differ.
+
+    The results are freed on return: their memory is for the programs that are timed.
+    """
+    problems: dict[str, str] = {}
+    expected: tuple[str, Any] | None = None
+    for backend, program in programs.items():
+        try:
+            results = program.run(1)
+            expected = expected or (backend, results)
+            compare(results, *expected, rtol)
+        except Exception as error:  # noqa: BLE001  # any error disqualifies the backend
+            problems[backend] = _explain(error)
+    return problems
+
+
+def _time(programs: Mapping[str, _Program], pace: Pace) -> tuple[dict[str, list[float]], dict[str, str]]:
+    """Return the seconds of a call of each backend, round by round, and the problems of those that fail meanwhile."""
+    once: dict[str, float] = {}
+    rounds: dict[str, list[float]] = {backend: [] for backend in programs}
+    problems: dict[str, str] = {}
+
+    def measure(backend: str, calls: int) -> float:
+        try:
+            return programs[backend].time(calls)
+        except Exception as error:  # noqa: BLE001  # as above
+            problems[backend] = _explain(error)
+            return math.nan
+
+    for backend in programs:
+        once[backend] = measure(backend, 1)
+    slowest = pace.handicap * max(min((once[name] for name in once if name not in problems), default=0.0), _SHORTEST)
+    end = time.perf_counter() + pace.limit
+    for _ in range(pace.rounds):
+        if time.perf_counter() > end:
+            break
+        for backend in programs:
+            if backend not in problems and once[backend] <= slowest:
+                shortest = max(min([once[backend], *rounds[backend]]), _SHORTEST)
+                rounds[backend].append(measure(backend, max(1, round(pace.seconds / shortest))))
+    return {backend: rounds[backend] or [once[backend]] for backend in programs}, problems
+
+
+def _explain(error: Exception) -> str:
+    """Return an error on one line, without the middle of a long one: compilers say what is wrong at either end."""
+    line = " ".join(f"{type(error).__name__}: {error}".split())
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST // 2]} … {line[-_LONGEST // 2 :]}"

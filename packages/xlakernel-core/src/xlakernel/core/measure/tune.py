@@ -1,0 +1,68 @@
+"""Measurement of a function's operators before it is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from .._compat import is_tracing
+from ..config import AUTO, use_backend
+from ..errors import ArgumentError, KernelTypeError
+from . import auto
+from .choices import AutoChoice
+
+
+def tune(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[AutoChoice]:
+    """Call a function once, and measure which backend is the fastest for each operator that it calls.
+
+    It is for programs that are traced: a call of an operator inside ``jax.jit`` is never measured, but uses earlier
+    measurements. So tune first, with arrays like those of the program, then compile. The function runs inside
+    ``use_backend("auto")`` and ``jax.disable_jit()``, line by line and each step of a loop, so tune a short one. Calls
+    that have a choice already are measured anew.
+
+    A call inside ``jax.vmap``, ``jax.grad`` or another transformation is not measured; tune the function inside of it.
+    Nor is one in debug mode, of an array on several devices, or in a program of several processes. An operator with
+    side effects is measured here, and here alone: its kernels run many times.
+
+    Args:
+      function: the function to call, such as one of a package, ``op.call``, or an operator itself.
+      *args: its arguments.
+      **kwargs: its keywords.
+
+    Returns:
+      The choices, in the order of the first calls. Operators with one kernel for the platform have none.
+
+    Raises:
+      ArgumentError: inside a transformation of JAX.
+      KernelTypeError: if *function* cannot be called.
+
+    Example:
+      >>> import jax, numpy as np
+      >>> from xlakernel.core import XLACustomKernel, tune, use_backend
+      >>> op = XLACustomKernel("tuned", replace=True)
+      >>> _ = op.def_kernel("multiplied", "cpu", lambda outs: lambda x: 2 * x)
+      >>> _ = op.def_kernel("added", "cpu", lambda outs: lambda x: x + x)
+      >>> double = jax.jit(lambda x: op(x, outs=x))
+      >>> x = np.ones(1000, np.float32)
+      >>> [choice] = tune(double, x)
+      >>> choice.call
+      'float32[1024] -> float32[1024]'
+      >>> with use_backend("auto"):
+      ...     y = double(x)  # compiled with the fastest backend
+    """
+    if not callable(function):
+        raise KernelTypeError(f"tune: expected a function and its arguments; got {function!r}. Write tune(f, *args).")
+    if is_tracing() or auto.any_traced(jax.tree.leaves((args, kwargs))):
+        raise ArgumentError(
+            f"tune: {function!r} was to be measured inside jax.jit or another transformation of JAX, where arrays have "
+            "no values. Call tune before, with arrays like those of the program."
+        )
+    before, auto.state.tuned = auto.state.tuned, {}
+    try:
+        with use_backend(AUTO), jax.disable_jit():
+            jax.block_until_ready(function(*args, **kwargs))
+        return list(auto.state.tuned.values())
+    finally:
+        auto.state.tuned = before

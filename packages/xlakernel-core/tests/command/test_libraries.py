@@ -1,0 +1,145 @@
+"""Findings about each library, from made-up answers."""
+
+import re
+import tomllib
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from xlakernel.command.doctor import examine
+from xlakernel.command.facts import Facts, release
+from xlakernel.command.libraries import LIBRARIES
+from xlakernel.command.probes import NO_ANSWER
+
+PACKAGES = Path(__file__).parents[3]
+WARP = {"devices": ["cpu"]}
+JAX = {"devices": [{"platform": "cpu", "kind": "cpu"}]}
+CORE = {"ffi_major": 0}
+DRIVER = {"found": True, "version": 13010, "status": 0, "devices": ["NVIDIA H200", "NVIDIA H200"]}
+
+
+def finding(name, versions=(), variables=(), **answers):
+    facts = Facts(versions={"jax": "0.12.0", **dict(versions)}, variables=dict(variables), answers=answers)
+    return next((found for found in examine(facts) if found.name == name), None)
+
+
+@pytest.mark.parametrize(
+    ("name", "answers", "text"),
+    [
+        ("jax", {"jax": JAX}, "its devices are cpu: 1 × cpu"),
+        ("core", {"jax": JAX, "core": CORE}, "version 0 of the XLA FFI"),
+        ("numba", {"numba": {}}, "it can be imported"),
+        ("numba-cuda", {"numba_cuda": {}}, "finds its compiler"),
+        ("driver", {"driver": DRIVER}, "for CUDA 13.1, and has 2 × NVIDIA H200"),
+        ("warp", {"warp": WARP}, "its devices are cpu"),
+    ],
+)
+def test_a_library_that_works(name, answers, text):
+    found = finding(name, **answers)
+    assert (found.state, found.fix) == ("ok", None)
+    assert text in found.text
+
+
+FAILED = {"error": "its process ended with Segmentation fault"}
+
+
+@pytest.mark.parametrize(
+    ("name", "versions", "answers", "fix"),
+    [
+        ("jax", {}, {"jax": FAILED}, "pip install -U jax jaxlib"),
+        ("jax", {"jax-cuda13-plugin": "0.6"}, {"jax": FAILED}, 'pip install -U "jax[cuda13]"'),
+        ("core", {}, {"jax": JAX, "core": FAILED}, "pip install -U xlakernel-core jax"),
+        ("numba", {}, {"numba": FAILED}, "pip install -U numba llvmlite"),
+        ("driver", {}, {"driver": FAILED}, None),
+        ("warp", {"warp-lang": "1.19"}, {"warp": FAILED}, "pip install -U warp-lang"),
+        ("numba-cuda", {}, {"numba_cuda": FAILED}, 'pip install -U "numba-cuda[cu13]" numba "numpy<2.5"'),
+    ],
+)
+def test_the_error_of_a_broken_library_is_quoted(name, versions, answers, fix):
+    found = finding(name, versions, **answers)
+    assert (found.state, found.fix) == ("problem", fix)
+    assert FAILED["error"] in found.text
+    assert found.stops
+
+
+def test_the_fix_suits_the_driver():
+    old = DRIVER | {"version": 12040}
+    assert finding("numba-cuda", numba_cuda=FAILED, driver=old).fix.startswith('pip install -U "numba-cuda[cu12]"')
+    assert finding("numba-cuda", driver=old).fix == 'pip install "xlakernel-cuda[cuda12]"'
+
+
+@pytest.mark.parametrize("name", ["jax", "numba"])
+def test_a_slow_library_is_asked_again(name):
+    found = finding(name, **{name: {"error": f"its process {NO_ANSWER} 1 s"}})
+    assert (found.state, found.fix) == ("problem", "xlakernel doctor --timeout 120")
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "fix"),
+    [
+        ("numba", "xlakernel-numba", "pip install xlakernel-numba"),
+        ("numba-cuda", "xlakernel-cuda", 'pip install "xlakernel-cuda[cuda13]"'),
+        ("warp", "xlakernel-warp", "pip install xlakernel-warp"),
+    ],
+)
+def test_a_missing_library_is_a_problem_of_the_packages_that_need_it(name, package, fix):
+    alone, needed = finding(name, jax=JAX), finding(name, {package: "0.1.0"}, jax=JAX)
+    assert (alone.state, alone.fix) == ("note", fix)
+    assert (needed.state, needed.fix) == ("problem", fix)
+
+
+def test_core_is_not_judged_where_jax_is_broken():
+    assert finding("core", jax=FAILED, core=FAILED) is None
+
+
+def test_a_setting_that_is_invalid():
+    wrong = {"error": "SettingError: the environment variable XLAKERNEL_DEBUG is 'maybe'"}
+    found = finding("core", jax=JAX, core=wrong)
+    assert (found.state, found.fix) == ("problem", "unset XLAKERNEL_DEBUG")
+
+
+def test_a_driver_without_a_gpu():
+    none = {"found": True, "version": 13010, "status": 100, "devices": []}
+    assert "CUDA error 100" in finding("driver", driver=none).text
+    hidden = finding("driver", variables={"CUDA_VISIBLE_DEVICES": ""}, driver=none)
+    assert (hidden.state, hidden.fix, hidden.stops) == ("problem", "unset CUDA_VISIBLE_DEVICES", ("gpu",))
+
+
+def test_a_driver_that_is_too_old():
+    found = finding("driver", driver=DRIVER | {"version": 12030})
+    assert found.state == "problem"
+    assert "CUDA 12.3" in found.text and "12.4" in found.text and found.stops == ("gpu",)
+    assert finding("driver", driver=DRIVER | {"version": 12040}).state == "ok"
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "fix"),
+    [
+        ("jax", "0.7.1", 'pip install -U "jax>=0.7.2"'),
+        ("numpy", "1.26.4", 'pip install -U "numpy>=2.0"'),
+        ("numba", "0.60.0", 'pip install -U "numba>=0.61"'),
+        ("numba-cuda", "0.9", 'pip install -U "numba-cuda>=0.24"'),
+        ("cuda-bindings", "12.8.0", 'pip install -U "cuda-bindings>=12.9"'),
+    ],
+)
+def test_a_library_that_is_too_old(name, version, fix):
+    found = finding(f"{name}-too-old", {name: version})
+    assert (found.state, found.fix) == ("problem", fix)
+    assert version in found.text and found.stops
+    assert finding(f"{name}-too-old", {name: re.search('>=(.*)"', fix)[1]}) is None
+
+
+def test_the_oldest_releases_are_those_that_the_packages_declare():
+    if not (PACKAGES / "xlakernel-core").is_dir():
+        pytest.skip("the packages are not side by side here")
+    declared = {}
+    for path in PACKAGES.glob("*/pyproject.toml"):
+        project = tomllib.loads(path.read_text("utf-8"))["project"]
+        for line in chain(project["dependencies"], *project.get("optional-dependencies", {}).values()):
+            if match := re.match(r"([\w-]+)(?:\[.*\])?>=([\d.]+)", line):
+                declared.setdefault(match[1], set()).add(match[2])
+    for library in LIBRARIES:
+        if library.name != "core":
+            assert library.oldest in declared[library.distribution], library
+            assert all(release(version) >= release(library.oldest) for version in declared[library.distribution])
