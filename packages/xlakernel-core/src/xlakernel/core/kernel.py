@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,7 +15,7 @@ from .benchmark_result import BenchmarkResult
 from .config import AUTO, check_backend, is_auto_possible, is_debugging
 from .errors import XLAKernelError
 from .operator_names import register
-from .primitive import Dispatch, OperatorPrimitive, Static
+from .primitive import Dispatch, OperatorPrimitive, Static, kinds
 from .specs import (
     Struct,
     check_callable,
@@ -26,7 +25,22 @@ from .specs import (
     check_inputs,
     flatten_outs,
 )
+from .transforms.checks import is_none
 from .transforms.rules import TransformRules
+
+_MOST_CALLS = 1024  # that an operator keeps; each is a jitted function
+
+
+def _key_of(generation: int, backend: Any, outs: Any, static: Mapping[str, Any]) -> Hashable | None:
+    """Return what a checked call is found by, fast; None if an argument is wrong, or cannot be looked up."""
+    try:
+        leaves, tree = jax.tree.flatten(outs, is_leaf=is_none)
+        types = [(leaf.shape, leaf.dtype) for leaf in leaves]
+        key = (generation, backend, tree, *types, *[(name, kinds(value), value) for name, value in static.items()])
+        hash(key)
+    except (AttributeError, TypeError, ValueError):
+        return None
+    return key
 
 
 class XLACustomKernel(OperatorBackends, TransformRules):
@@ -91,7 +105,7 @@ class XLACustomKernel(OperatorBackends, TransformRules):
         self._call: Callable[..., Any] | None = None
         self._tags: frozenset[str] = frozenset()
         self._benchmark_data: Callable[..., Any] | None = None
-        self._apply = lru_cache(maxsize=1024)(self._make_apply)
+        self._calls: dict[Any, Callable[..., Any]] = {}
         self._start_backends()
         self._start_rules()
 
@@ -124,43 +138,50 @@ class XLACustomKernel(OperatorBackends, TransformRules):
           GeneratorError: if the generator, or the kernel that it made, raises.
           ResultError: if the kernel's results differ from *outs* in number, shape or dtype.
         """
-        structs, tree = flatten_outs(outs, self.name)
-        check_enabled(structs, self.name)
-        check_has_effect(structs, self.has_side_effect, self.name)
-        check_has_order(tree, self.name)
-        if backend is not None:
-            check_backend(backend, self.name)
-        keywords = Static.of(self.name, static)
         generation = 0  # counts only where "auto" may be asked for
         if backend == AUTO or (backend is None and is_auto_possible()):
+            structs, keywords = flatten_outs(outs, self.name)[0], Static.of(self.name, static)
             backend = auto.backend_of_call(self, ins, structs, backend, keywords)
             generation = OperatorPrimitive.generation if backend in (AUTO, None) else 0
-        apply = self._apply(structs, backend, keywords, generation)
+        key = _key_of(generation, backend, outs, static)
+        apply = None if key is None else self._calls.get(key)
+        if apply is None:
+            apply = self._checked_call(outs, backend, static)
+            if key is not None:
+                if len(self._calls) >= _MOST_CALLS:
+                    self._calls.clear()
+                self._calls[key] = apply
         try:
-            return jax.tree.unflatten(tree, apply(*ins))
+            return apply(*ins)
         except (TypeError, ValueError) as error:
             if not isinstance(error, XLAKernelError):
                 check_inputs(ins, self.name)
             raise
 
-    def _make_apply(
-        self, outs: tuple[Struct, ...], backend: str | None, static: Static, generation: int
-    ) -> Callable[..., list[Any]]:
+    def _checked_call(self, outs: Any, backend: str | None, keywords: Mapping[str, Any]) -> Callable[..., Any]:
         """Return the jitted call for one set of static arguments; JAX caches it by shapes and by backend contexts.
 
-        It is another one for each *generation* of the primitives: a call that is mapped outside of ``jax.jit`` is
+        It is another one for each generation of the primitives: a call that is mapped outside of ``jax.jit`` is
         compiled once, and must follow what is measured later, for this operator or for one that its rules call.
         """
+        structs, tree = flatten_outs(outs, self.name)
+        check_has_effect(structs, self.has_side_effect, self.name)
+        check_has_order(tree, self.name)
+        if backend is not None:
+            check_backend(backend, self.name)
+        static = Static.of(self.name, keywords)
 
-        def apply(*ins: Any) -> list[Any]:
+        def apply(*ins: Any) -> Any:
             check_inputs(ins, self.name)
+            check_enabled(structs, self.name)
             if self._declared is not None:
                 self._declared.check_arity(len(ins))
             rule = self.sharding_rule(dict(static.items))
             if rule is not None:
-                rule.check(self.name, [Struct(jnp.shape(x), jnp.result_type(x)) for x in ins], outs)
+                rule.check(self.name, [Struct(jnp.shape(x), jnp.result_type(x)) for x in ins], structs)
             dispatch = Dispatch(tuple(backends_asked_for(self, backend).items()), is_debugging())
-            return self.primitive.bind(*ins, outs=outs, dispatch=dispatch, static=static)
+            results = self.primitive.bind(*ins, outs=structs, dispatch=dispatch, static=static)
+            return jax.tree.unflatten(tree, results)
 
         apply.__name__ = apply.__qualname__ = self.name
         return jax.jit(apply)

@@ -79,12 +79,14 @@ class Static:
         for name, value in keywords.items():
             _check_static(operator, name, value)
         items = tuple(sorted(keywords.items()))
-        return cls(items, tuple(_kinds(value) for _, value in items))
+        return cls(items, tuple(kinds(value) for _, value in items))
 
 
 def _check_static(operator: str, name: str, value: Any) -> None:
     if name == "dispatch":
         raise StaticArgumentError(f"{operator}: the keyword 'dispatch' is the primitive's own; use another name.")
+    if _is_plain(value):
+        return
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value)):
         raise StaticArgumentError(
             f"{operator}: the static keyword {name!r} is traced ({value}), but kernels are generated from its "
@@ -99,14 +101,24 @@ def _check_static(operator: str, name: str, value: Any) -> None:
         ) from error
 
 
-def _kinds(value: Any) -> Any:
+_PLAIN = frozenset({bool, int, str, type(None)})
+
+
+def _is_plain(value: Any) -> bool:
+    """Return True for most keywords: numbers, texts and tuples of them are neither traced nor unhashable."""
+    return type(value) in _PLAIN or (type(value) is tuple and _PLAIN.issuperset(map(type, value)))
+
+
+def kinds(value: Any) -> Any:
     """Return what tells *value* from others that are equal to it."""
+    if type(value) in _PLAIN:
+        return type(value)
     if isinstance(value, (tuple, frozenset)):
-        return type(value), tuple(map(_kinds, value))
+        return type(value), tuple(map(kinds, value))
     if isinstance(value, (float, complex, np.inexact)):
         return type(value), repr(value)
     if dataclasses.is_dataclass(value):
-        return type(value), tuple(_kinds(getattr(value, field.name)) for field in dataclasses.fields(value))
+        return type(value), tuple(kinds(getattr(value, field.name)) for field in dataclasses.fields(value))
     return type(value)
 
 

@@ -125,7 +125,7 @@ class TransformRules:
 
     def _forget_traces(self) -> None:
         """Let calls from now on follow the new rule or kernel: JAX keeps what it has traced."""
-        self._op._apply.cache_clear()
+        self._op._calls.clear()
         self._op.primitive.forget()
 
     # Rules of JAX's own kind.
