@@ -41,16 +41,14 @@ from .auto_records import (
     remember,
     warn_once,
 )
-from .backends import backends_asked_for, default_beside_auto
 from .benchmark_program import BenchmarkCase, Program
-from .config import AUTO, PLATFORMS, is_debugging, use_backend
+from .config import AUTO, PLATFORMS, is_debugging, requested_backends, use_backend
 from .difference import compare
 from .errors import ArgumentError, KernelTypeError
 from .specs import Mapped, Struct, check_inputs
 
 if TYPE_CHECKING:
-    from .kernel import XLACustomKernel
-    from .primitive import Static
+    from .dispatch import Static
 
 _MARGIN = 0.95
 
@@ -130,7 +128,7 @@ def tune(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[Aut
 
 
 def backend_of_call(
-    op: XLACustomKernel, ins: Sequence[Any], outs: Sequence[Struct], backend: str | None, static: Static
+    op: Any, ins: Sequence[Any], outs: Sequence[Struct], backend: str | None, static: Static
 ) -> str | None:
     """Return the backend for a call of *op* that asks for *backend*, and may get ``"auto"``.
 
@@ -155,7 +153,8 @@ def backend_of_call(
         return backend
     platform = device.platform
     backends = tuple(op.available_backends(platform))
-    if len(backends) < 2 or backends_asked_for(op, backend).get(platform) != AUTO:
+    asked = backend or requested_backends().get(platform) or op.get_default(platform)
+    if len(backends) < 2 or asked != AUTO:
         return backend
     inputs = tuple((x.shape, x.dtype) if isinstance(x, jax.Array) else (np.shape(x), jnp.result_type(x)) for x in ins)
     call = describe_call(inputs, tuple((out.shape, out.dtype) for out in outs), static)
@@ -166,16 +165,22 @@ def backend_of_call(
     if _is_to_be_measured(op, question, ins):
         with _alone() as alone:
             if not alone:
-                return default_beside_auto(op, platform)
+                return _default_beside_auto(op, platform)
             if _is_to_be_measured(op, question, ins):  # another thread may just have done it
                 _measure(op, question, ins, outs, static, device)
         choice = recall(question)
     if choice is not None:
         return choice.backend
     if is_hopeless(question):
-        return default_beside_auto(op, platform)  # which says why
+        return _default_beside_auto(op, platform)  # which says why
     give_up(question)
     return backend  # of what is unknown the lowering tells the user
+
+
+def _default_beside_auto(op: Any, platform: str) -> str | None:
+    """Return what runs on *platform* where ``"auto"`` knows nothing; None if there is no kernel."""
+    default: str | None = op.get_default(platform)
+    return op.first_backend(platform) if default == AUTO else default
 
 
 def _any_traced(values: Sequence[Any]) -> bool:
@@ -207,7 +212,7 @@ def _device_of(ins: Sequence[Any]) -> jax.Device | None:
     return default
 
 
-def _is_to_be_measured(op: XLACustomKernel, question: Question, ins: Sequence[Any]) -> bool:
+def _is_to_be_measured(op: Any, question: Question, ins: Sequence[Any]) -> bool:
     if is_debugging() or any(isinstance(x, jax.Array) and x.is_deleted() for x in ins):
         return False
     if _thread.tuned is not None:
@@ -233,14 +238,14 @@ def _alone() -> Iterator[bool]:
 
 
 def _measure(
-    op: XLACustomKernel,
+    op: Any,
     question: Question,
     ins: Sequence[Any],
     outs: Sequence[Struct],
     static: Static,
     device: jax.Device,
 ) -> None:
-    default = default_beside_auto(op, question.platform)
+    default = _default_beside_auto(op, question.platform)
     programs: dict[str, Program] = {}
     problems: dict[str, str] = {}
     expected: tuple[str, Any] | None = None
@@ -289,7 +294,7 @@ def _measure(
 
 
 def backend_of_lowering(
-    op: XLACustomKernel,
+    op: Any,
     platform: str,
     ins: Sequence[Any],
     outs: Sequence[Struct],
@@ -306,7 +311,7 @@ def backend_of_lowering(
       static: the static keywords.
       mapped: the levels of ``jax.vmap`` around the kernel; what is known of one slice counts for all.
     """
-    default = default_beside_auto(op, platform)
+    default = _default_beside_auto(op, platform)
     backends = tuple(op.available_backends(platform))
     if len(backends) < 2:
         return default

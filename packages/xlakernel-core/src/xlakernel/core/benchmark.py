@@ -7,7 +7,7 @@ import datetime
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -20,9 +20,6 @@ from .difference import Difference, compare
 from .errors import ArgumentError, BackendNotFoundError, XLAKernelError
 from .versions import versions
 
-if TYPE_CHECKING:
-    from .kernel import XLACustomKernel
-
 
 def default_platform() -> str:
     """Return the platform of JAX's default device."""
@@ -30,7 +27,7 @@ def default_platform() -> str:
 
 
 def measure(
-    op: XLACustomKernel,
+    op: Any,
     call: Callable[..., Any],
     cases: Iterable[BenchmarkCase] | None,
     *,
@@ -102,7 +99,7 @@ def measure(
     )
 
 
-def _checked_cases(op: XLACustomKernel, cases: Iterable[Any], *, needs_outs: bool) -> list[BenchmarkCase]:
+def _checked_cases(op: Any, cases: Iterable[Any], *, needs_outs: bool) -> list[BenchmarkCase]:
     found = list(cases)
     for case in found:
         if not isinstance(case, BenchmarkCase):
@@ -122,7 +119,7 @@ def _checked_cases(op: XLACustomKernel, cases: Iterable[Any], *, needs_outs: boo
     return found
 
 
-def _check_numbers(op: XLACustomKernel, rounds: Any, seconds: Any, rtol: Any) -> None:
+def _check_numbers(op: Any, rounds: Any, seconds: Any, rtol: Any) -> None:
     if isinstance(rounds, bool) or not isinstance(rounds, (int, np.integer)) or rounds < 1:
         raise ArgumentError(f"{op.name}: benchmark: rounds is {rounds!r}; expected an integer of 1 or more.")
     for what, value in (("seconds", seconds), ("rtol", rtol)):

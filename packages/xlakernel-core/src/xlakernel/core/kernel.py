@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
 
 from . import auto, benchmark
-from .backends import OperatorBackends, backends_asked_for
+from .backends import Backends
 from .benchmark_program import BenchmarkCase
 from .benchmark_result import BenchmarkResult
 from .config import AUTO, check_backend, is_auto_possible, is_debugging
+from .dispatch import Dispatch, Static, kinds
 from .errors import XLAKernelError
 from .operator_names import register
-from .primitive import Dispatch, OperatorPrimitive, Static, kinds
+from .primitive import OperatorPrimitive
+from .sharding import ShardingRule
 from .specs import (
     Struct,
     check_callable,
@@ -28,6 +31,8 @@ from .specs import (
 from .transforms.checks import is_none
 from .transforms.rules import TransformRules
 
+_Params = ParamSpec("_Params")
+_Result = TypeVar("_Result")
 _MOST_CALLS = 1024  # that an operator keeps; each is a jitted function
 
 
@@ -43,7 +48,19 @@ def _key_of(generation: int, backend: Any, outs: Any, static: Mapping[str, Any])
     return key
 
 
-class XLACustomKernel(OperatorBackends, TransformRules):
+def _of(
+    component: str, method: Callable[Concatenate[Any, _Params], _Result]
+) -> Callable[Concatenate[Any, _Params], _Result]:
+    """Return the *method* of an operator's *component* as one of the operator."""
+
+    @functools.wraps(method)
+    def call(self: Any, /, *args: _Params.args, **keywords: _Params.kwargs) -> _Result:
+        return method(getattr(self, component), *args, **keywords)
+
+    return call
+
+
+class XLACustomKernel:
     """An operator of JAX arrays with one kernel for each platform and backend.
 
     Register kernel generators with ``def_kernel`` and its shorthands, then call the operator. A generator is called
@@ -90,9 +107,6 @@ class XLACustomKernel(OperatorBackends, TransformRules):
       Array([0, 2, 4], dtype=int32)
     """
 
-    # How many choices were made in this process, of all operators: a rule may pass "auto" on to another one.
-    _auto_choices = 0
-
     def __init__(
         self, name: str, doc: str | None = None, *, replace: bool = False, has_side_effect: bool = False
     ) -> None:
@@ -101,17 +115,22 @@ class XLACustomKernel(OperatorBackends, TransformRules):
         if doc is not None:
             self.__doc__ = doc
         self.has_side_effect = bool(has_side_effect)
-        self.primitive = OperatorPrimitive(self)
+        self._backends = Backends(name, self._forget_traces)
+        self.primitive = OperatorPrimitive(self._backends, self.has_side_effect)
+        self._rules = TransformRules(self.primitive, self._forget_traces)
         self._call: Callable[..., Any] | None = None
         self._tags: frozenset[str] = frozenset()
         self._benchmark_data: Callable[..., Any] | None = None
         self._calls: dict[Any, Callable[..., Any]] = {}
-        self._start_backends()
-        self._start_rules()
 
     def __repr__(self) -> str:
-        backends = {platform: list(entries) for platform, entries in self._kernels.items()}
+        backends = {platform: list(entries) for platform, entries in self._backends.kernels.items()}
         return f"XLACustomKernel({self.name!r}, {backends})"
+
+    def _forget_traces(self) -> None:
+        """Let calls from now on follow a new rule or kernel: JAX keeps what it has traced."""
+        self._calls.clear()
+        self.primitive.forget()
 
     # Calling.
 
@@ -174,12 +193,12 @@ class XLACustomKernel(OperatorBackends, TransformRules):
         def apply(*ins: Any) -> Any:
             check_inputs(ins, self.name)
             check_enabled(structs, self.name)
-            if self._declared is not None:
-                self._declared.check_arity(len(ins))
-            rule = self.sharding_rule(dict(static.items))
+            if self._rules.declared is not None:
+                self._rules.declared.check_arity(len(ins))
+            rule = self.primitive.sharding_rule(dict(static.items))
             if rule is not None:
                 rule.check(self.name, [Struct(jnp.shape(x), jnp.result_type(x)) for x in ins], structs)
-            dispatch = Dispatch(tuple(backends_asked_for(self, backend).items()), is_debugging())
+            dispatch = Dispatch(tuple(self._backends.asked_for(backend).items()), is_debugging())
             results = self.primitive.bind(*ins, outs=structs, dispatch=dispatch, static=static)
             return jax.tree.unflatten(tree, results)
 
@@ -213,6 +232,57 @@ class XLACustomKernel(OperatorBackends, TransformRules):
                 f"{self.name}: no function to call; set one with def_call, or call the operator itself."
             )
         return self._call(*args, **kwargs)
+
+    # Kernels.
+
+    def_kernel = _of("_backends", Backends.def_kernel)
+    def_numba_kernel = _of("_backends", Backends.def_numba_kernel)
+    def_numba_cuda_kernel = _of("_backends", Backends.def_numba_cuda_kernel)
+    def_warp_kernel = _of("_backends", Backends.def_warp_kernel)
+    def_pallas_kernel = _of("_backends", Backends.def_pallas_kernel)
+    def_triton_kernel = _of("_backends", Backends.def_triton_kernel)
+    def_jax_kernel = _of("_backends", Backends.def_jax_kernel)
+    first_backend = _of("_backends", Backends.first_backend)
+    set_default = _of("_backends", Backends.set_default)
+    get_default = _of("_backends", Backends.get_default)
+    available_backends = _of("_backends", Backends.available_backends)
+    entry = _of("_backends", Backends.entry)
+
+    def def_default_of(self, other: XLACustomKernel) -> None:
+        """Let the default that is set for *other* count here too, until one is set for this operator itself.
+
+        It is for operators that users know as one. A backend that is set for *other* and not registered here is an
+        error of the calls of this operator.
+
+        Args:
+          other: the operator whose default counts.
+        """
+        self._backends.follow(other._backends)
+
+    @property
+    def defaults(self) -> dict[str, str]:
+        """The default backend of each platform that has a kernel."""
+        return self._backends.defaults()
+
+    # Transformations.
+
+    def_reference = _of("_rules", TransformRules.def_reference)
+    def_jvp = _of("_rules", TransformRules.def_jvp)
+    def_vjp = _of("_rules", TransformRules.def_vjp)
+    def_transpose = _of("_rules", TransformRules.def_transpose)
+    def_jvp_rule = _of("_rules", TransformRules.def_jvp_rule)
+    def_jvp_rule2 = _of("_rules", TransformRules.def_jvp_rule2)
+    def_transpose_rule = _of("_rules", TransformRules.def_transpose_rule)
+    def_batching_rule = _of("_rules", TransformRules.def_batching_rule)
+    def_sharding_rule = _of("_rules", TransformRules.def_sharding_rule)
+
+    def sharding_rule(self, static: Mapping[str, Any]) -> ShardingRule | None:
+        """Return the rule for a call; None if there is none.
+
+        Args:
+          static: the static keywords of the call.
+        """
+        return self.primitive.sharding_rule(static)
 
     # What tools read.
 

@@ -7,52 +7,25 @@ is then mapped in the same way.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.interpreters import ad
 
 from .._compat import align_axes, match_type, result_aval
-from ..errors import DifferentiationError, XLAKernelError
-from ..primitive import Dispatch, Static
+from ..dispatch import Dispatch, Static
+from ..errors import XLAKernelError
+from ..primitive import OperatorPrimitive
 from ..specs import Mapped, counted, is_smooth
 from . import multilinear
 from .declaration import Derivative
 from .derivative import Differentiable
 from .multilinear import add_tangents, zero_tangent
 
-if TYPE_CHECKING:
-    from ..kernel import XLACustomKernel
 
-
-def refuse(op: XLACustomKernel) -> None:
-    """Let derivatives of *op* raise until there is a rule, except where all results are integers or booleans."""
-
-    def no_jvp(primals: Sequence[Any], _: Any, *, outs: Any, **params: Any) -> Any:
-        if not any(is_smooth(out.dtype) for out in outs):
-            results = op.primitive.bind(*primals, outs=outs, **params)
-            return results, [zero_tangent(result) for result in results]
-        raise DifferentiationError(
-            f"{op.name}: no derivative. Give it one with def_reference (a plain JAX function that computes the same), "
-            "def_jvp (tangents of the results), def_vjp (cotangents of the inputs) or def_transpose (for inputs that "
-            "it is linear in), or a rule of JAX's own kind with def_jvp_rule; or keep its inputs out of the derivative "
-            "with jax.lax.stop_gradient."
-        )
-
-    def no_transpose(*_: Any, **__: Any) -> Any:
-        raise DifferentiationError(
-            f"{op.name}: no transpose, which reverse mode (jax.grad) needs of an operator that a JVP rule applies to "
-            "tangents. Give it one with def_transpose, or a rule of JAX's own kind with def_transpose_rule; give the "
-            "operator whose tangents it computes def_vjp or def_reference; or use forward mode (jax.jvp, jax.jacfwd)."
-        )
-
-    ad.primitive_jvps[op.primitive] = no_jvp
-    ad.primitive_transposes[op.primitive] = no_transpose
-
-
-def define_jvp(op: XLACustomKernel, user_rule: Callable[..., Any]) -> None:
-    """Differentiate *op* by ``user_rule(primals, tangents, **params)``."""
+def define_jvp(primitive: OperatorPrimitive, user_rule: Callable[..., Any]) -> None:
+    """Differentiate the operator by ``user_rule(primals, tangents, **params)``."""
 
     def rule(primals: Sequence[Any], tangents: Sequence[Any], *, outs: Any, dispatch: Dispatch, static: Static) -> Any:
         if not dispatch.mapped:
@@ -75,19 +48,19 @@ def define_jvp(op: XLACustomKernel, user_rule: Callable[..., Any]) -> None:
             all_tangents[i] = match_type(tangent, results[i])
         return results, all_tangents
 
-    ad.primitive_jvps[op.primitive] = rule
+    ad.primitive_jvps[primitive] = rule
 
 
-def define_jvp_per_input(op: XLACustomKernel, rules: Sequence[Callable[..., Any] | None]) -> None:
-    """Differentiate *op* by one ``rule(tangent, *primals, **params)`` for each input, or None."""
+def define_jvp_per_input(primitive: OperatorPrimitive, rules: Sequence[Callable[..., Any] | None]) -> None:
+    """Differentiate the operator by one ``rule(tangent, *primals, **params)`` for each input, or None."""
 
     def user_rule(primals: Sequence[Any], tangents: Sequence[Any], /, **params: Any) -> Any:
         if len(rules) != len(primals):
             raise XLAKernelError(
-                f"{op.name}: def_jvp_rule2 was given {counted(len(rules), 'rule')}, but the call has "
+                f"{primitive.name}: def_jvp_rule2 was given {counted(len(rules), 'rule')}, but the call has "
                 f"{counted(len(primals), 'input')}; give one for each input, None for those without a derivative."
             )
-        results = op.primitive.bind(*primals, **params)
+        results = primitive.bind(*primals, **params)
         totals = [zero_tangent(result) for result in results]
         for rule, tangent in zip(rules, tangents, strict=True):
             if rule is None or isinstance(tangent, ad.Zero):
@@ -96,28 +69,28 @@ def define_jvp_per_input(op: XLACustomKernel, rules: Sequence[Callable[..., Any]
             parts = parts if isinstance(parts, (tuple, list)) else [parts]
             if len(parts) != len(results):
                 raise XLAKernelError(
-                    f"{op.name}: a rule of def_jvp_rule2 returned {counted(len(parts), 'tangent')} for "
+                    f"{primitive.name}: a rule of def_jvp_rule2 returned {counted(len(parts), 'tangent')} for "
                     f"{counted(len(results), 'result')}."
                 )
             totals = [add_tangents(total, part) for total, part in zip(totals, parts, strict=True)]
         return results, totals
 
-    define_jvp(op, user_rule)
+    define_jvp(primitive, user_rule)
 
 
-def define_derivative(op: XLACustomKernel, derivative: Derivative) -> None:
-    """Differentiate *op* as its author declares; see `derivative`."""
+def define_derivative(primitive: OperatorPrimitive, derivative: Derivative) -> None:
+    """Differentiate the operator as its author declares; see `derivative`."""
 
     def differentiable(outs: Any, params: Mapping[str, Any]) -> Differentiable:
         def run(*ins: Any) -> list[Any]:
-            return op.primitive.bind(*ins, outs=outs, **params)
+            return primitive.bind(*ins, outs=outs, **params)
 
         static = {name: value for name, value in params.items() if name != "dispatch"}
         tree = jax.tree.structure(list(outs) if len(outs) != 1 else outs[0])
         return Differentiable(derivative, run, tuple(outs), tree, static, offered={"outs": list(outs)})
 
     def user_rule(primals: Sequence[Any], tangents: Sequence[Any], /, *, outs: Any, **params: Any) -> Any:
-        results = op.primitive.bind(*primals, outs=outs, **params)
+        results = primitive.bind(*primals, outs=outs, **params)
         call = differentiable(outs, params)
         known = [None if isinstance(tangent, ad.Zero) else tangent for tangent in tangents]
         found = iter(call.tangents(primals, results, known))
@@ -127,13 +100,13 @@ def define_derivative(op: XLACustomKernel, derivative: Derivative) -> None:
         structs = [x.aval if ad.is_undefined_primal(x) else x for x in ins]
         return multilinear.transpose(cotangents, *ins, function=differentiable(outs, params).linear(structs))
 
-    define_jvp(op, user_rule)
+    define_jvp(primitive, user_rule)
     if derivative.transposes:  # jax.linear_transpose asks the operator itself
-        define_transpose(op, transpose_rule)
+        define_transpose(primitive, transpose_rule)
 
 
-def define_transpose(op: XLACustomKernel, user_rule: Callable[..., Any]) -> None:
-    """Transpose *op*, where it is linear, by ``user_rule(cotangents, *ins, **params)``."""
+def define_transpose(primitive: OperatorPrimitive, user_rule: Callable[..., Any]) -> None:
+    """Transpose the operator, where it is linear, by ``user_rule(cotangents, *ins, **params)``."""
 
     def rule(cotangents: Sequence[Any], *ins: Any, outs: Any, dispatch: Dispatch, static: Static) -> Any:
         if not dispatch.mapped:
@@ -169,7 +142,7 @@ def define_transpose(op: XLACustomKernel, user_rule: Callable[..., Any]) -> None
             results[i] = match_type(total, ins[i].aval)
         return results
 
-    ad.primitive_transposes[op.primitive] = rule
+    ad.primitive_transposes[primitive] = rule
 
 
 def _slice_aval(aval: Any, level: Mapped, index: int) -> Any:
