@@ -33,9 +33,9 @@ class Dispatch:
         """Return the same under one more ``jax.vmap``."""
         return dataclasses.replace(self, mapped=(*self.mapped, Mapped(tuple(axes), size)))
 
-    def unbatched(self) -> Dispatch:
-        """Return the same without the outermost ``jax.vmap``."""
-        return dataclasses.replace(self, mapped=self.mapped[:-1])
+    def unmapped(self) -> Dispatch:
+        """Return the same without any ``jax.vmap``."""
+        return dataclasses.replace(self, mapped=())
 
     @property
     def batch(self) -> tuple[Any, ...]:

@@ -10,10 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.interpreters import ad
 
-from .._compat import align_axes, match_type, result_aval
+from .._compat import match_type, result_aval
 from ..dispatch import Dispatch, Static
 from ..errors import XLAKernelError
 from ..primitive import OperatorPrimitive
@@ -28,23 +27,25 @@ def define_jvp(primitive: OperatorPrimitive, user_rule: Callable[..., Any]) -> N
     """Differentiate the operator by ``user_rule(primals, tangents, **params)``."""
 
     def rule(primals: Sequence[Any], tangents: Sequence[Any], *, outs: Any, dispatch: Dispatch, static: Static) -> Any:
+        params = {"outs": outs, "dispatch": dispatch.unmapped(), **dict(static.items)}
         if not dispatch.mapped:
-            return user_rule(tuple(primals), tuple(tangents), outs=outs, dispatch=dispatch, **dict(static.items))
-        level, inner = dispatch.mapped[-1], dispatch.unbatched()
+            return user_rule(tuple(primals), tuple(tangents), **params)
         live = [i for i, tangent in enumerate(tangents) if not isinstance(tangent, ad.Zero)]
         smooth = [i for i, out in enumerate(outs) if is_smooth(out.dtype)]
 
-        def one(primals: Sequence[Any], live_tangents: Sequence[Any]) -> Any:
+        def one(*arguments: Any) -> list[Any]:
+            primals, live_tangents = arguments[: len(tangents)], arguments[len(tangents) :]
             all_tangents = [zero_tangent(primal) for primal in primals]
             for i, tangent in zip(live, live_tangents, strict=True):
                 all_tangents[i] = tangent
-            results, tangents = rule(primals, all_tangents, outs=outs, dispatch=inner, static=static)
-            return list(results), [ad.instantiate_zeros(tangents[i]) for i in smooth]
+            results, found = user_rule(primals, tuple(all_tangents), **params)
+            return [*results, *(ad.instantiate_zeros(found[i]) for i in smooth)]
 
-        mapped = jax.vmap(one, in_axes=(list(level.axes), [level.axes[i] for i in live]), axis_size=level.size)
-        results, smooth_tangents = mapped(list(primals), [tangents[i] for i in live])
+        levels = [Mapped((*level.axes, *(level.axes[i] for i in live)), level.size) for level in dispatch.mapped]
+        found = multilinear.map_levels(one, levels)(*primals, *(tangents[i] for i in live))
+        results = found[: len(outs)]
         all_tangents = [zero_tangent(result) for result in results]
-        for i, tangent in zip(smooth, smooth_tangents, strict=True):
+        for i, tangent in zip(smooth, found[len(outs) :], strict=True):
             all_tangents[i] = match_type(tangent, results[i])
         return results, all_tangents
 
@@ -109,43 +110,35 @@ def define_transpose(primitive: OperatorPrimitive, user_rule: Callable[..., Any]
     """Transpose the operator, where it is linear, by ``user_rule(cotangents, *ins, **params)``."""
 
     def rule(cotangents: Sequence[Any], *ins: Any, outs: Any, dispatch: Dispatch, static: Static) -> Any:
+        params = {"outs": outs, "dispatch": dispatch.unmapped(), **dict(static.items)}
         if not dispatch.mapped:
-            return user_rule(cotangents, *ins, outs=outs, dispatch=dispatch, **dict(static.items))
-        level, inner = dispatch.mapped[-1], dispatch.unbatched()
-        linear = [i for i, x in enumerate(ins) if ad.is_undefined_primal(x)]
-        known = [i for i in range(len(ins)) if i not in linear]
-        live = [i for i, cotangent in enumerate(cotangents) if not isinstance(cotangent, ad.Zero)]
+            return user_rule(cotangents, *ins, **params)
+        linear = tuple(i for i, x in enumerate(ins) if ad.is_undefined_primal(x))
+        avals = {i: _slice_aval(ins[i].aval, i, dispatch.mapped) for i in linear}
 
-        def one(live_cotangents: Sequence[Any], known_ins: Sequence[Any]) -> list[Any]:
-            all_cotangents = [ad.Zero(jax.core.ShapedArray((*inner.batch, *o.shape), o.dtype)) for o in outs]
-            for i, cotangent in zip(live, live_cotangents, strict=True):
-                all_cotangents[i] = cotangent
-            avals = {i: _slice_aval(ins[i].aval, level, i) for i in linear}
-            all_ins: list[Any] = [ad.UndefinedPrimal(avals[i]) if i in avals else None for i in range(len(ins))]
-            for i, x in zip(known, known_ins, strict=True):
-                all_ins[i] = x
-            found = rule(all_cotangents, *all_ins, outs=outs, dispatch=inner, static=static)
-            return [
-                jnp.zeros(avals[i].shape, avals[i].dtype) if found[i] is None else ad.instantiate_zeros(found[i])
-                for i in linear
-            ]
+        def one(known: Sequence[Any], given: Sequence[Any]) -> list[Any]:
+            zeros = [ad.Zero(jax.core.ShapedArray(out.shape, out.dtype)) for out in outs]
+            all_cotangents = [zero if x is None else x for zero, x in zip(zeros, given, strict=True)]
+            all_ins = [ad.UndefinedPrimal(avals[i]) if i in avals else x for i, x in enumerate(known)]
+            found = user_rule(all_cotangents, *all_ins, **params)
+            zero = {i: ad.Zero(avals[i]) for i in linear if found[i] is None}
+            return [ad.instantiate_zeros(zero.get(i, found[i])) for i in linear]
 
-        mapped = jax.vmap(one, in_axes=(0, [level.axes[i] for i in known]), axis_size=level.size)
-        given = [cotangents[i] for i in live], [ins[i] for i in known]
-        aligned = align_axes([*given[0], *given[1]], [*[0] * len(live), *(level.axes[i] for i in known)])
-        found = mapped(aligned[: len(live)], aligned[len(live) :])
+        known = [None if i in avals else x for i, x in enumerate(ins)]
+        given = [None if isinstance(cotangent, ad.Zero) else cotangent for cotangent in cotangents]
+        found = multilinear.transposed(multilinear.Group(linear, one), dispatch.mapped)(known, given)
         results: list[Any] = [None] * len(ins)
-        for i, slices in zip(linear, found, strict=True):
-            axis = level.axes[i]
-            # What all slices share collects what each of them contributes.
-            total = slices.sum(0) if axis is None else jnp.moveaxis(slices, 0, axis)
-            results[i] = match_type(total, ins[i].aval)
+        for i, cotangent in zip(linear, found, strict=True):
+            results[i] = match_type(cotangent, ins[i].aval)
         return results
 
     ad.primitive_transposes[primitive] = rule
 
 
-def _slice_aval(aval: Any, level: Mapped, index: int) -> Any:
-    axis = level.axes[index]
-    shape = aval.shape if axis is None else (*aval.shape[:axis], *aval.shape[axis + 1 :])
-    return result_aval(shape, aval.dtype, [aval])
+def _slice_aval(aval: Any, index: int, levels: Sequence[Mapped]) -> Any:
+    """Return the type of an input without the axes that ``jax.vmap`` maps; the outermost level is the last."""
+    extents = list(aval.shape)
+    for level in reversed(levels):
+        if (axis := level.axes[index]) is not None:
+            del extents[axis]
+    return result_aval(extents, aval.dtype, [aval])
