@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from xlakernel.core import XLACustomKernel, use_backend
-from xlakernel.core.eager import jit_when_eager
+from xlakernel.core.backend import jit_when_eager
 from xlakernel.core.errors import InputError, StaticArgumentError
 
 

@@ -6,7 +6,6 @@ from .auto import tune as tune
 from .auto_records import AutoChoice as AutoChoice
 from .auto_records import auto_choices as auto_choices
 from .auto_records import reset_auto_choices as reset_auto_choices
-from .backends import KernelEntry as KernelEntry
 from .benchmark_program import BenchmarkCase as BenchmarkCase
 from .benchmark_result import BenchmarkResult as BenchmarkResult
 from .benchmark_result import Measurement as Measurement
@@ -16,8 +15,9 @@ from .errors import XLAKernelError as XLAKernelError
 from .exported import Exported as Exported
 from .exported import deserialize as deserialize
 from .exported import export as export
-from .kernel import XLACustomKernel as XLACustomKernel
-from .operator_names import operators as operators
+from .operator.backends import KernelEntry as KernelEntry
+from .operator.custom_kernel import XLACustomKernel as XLACustomKernel
+from .operator.names import operators as operators
 
 __all__ = [
     "AutoChoice",

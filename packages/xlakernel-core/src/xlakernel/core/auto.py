@@ -48,7 +48,7 @@ from .errors import ArgumentError, KernelTypeError
 from .specs import Mapped, Struct, check_inputs
 
 if TYPE_CHECKING:
-    from .dispatch import Static
+    from .operator.dispatch import Static
 
 _MARGIN = 0.95
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from .dispatch import Static
+    from .operator.dispatch import Static
 
 _SMALLEST_SIZE = 16  # a static integer up to here may be a mode or an axis, and is not rounded
 

@@ -23,7 +23,7 @@ import jax
 
 from .cache_folder import FOLDER_VARIABLE, cache_folder, read_file, replace_file
 from .errors import ArgumentError, AutoBackendWarning
-from .operator_names import did_you_mean, operators
+from .operator.names import did_you_mean, operators
 from .versions import versions
 from .warning import warn
 

@@ -6,10 +6,9 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+from xlakernel.core.backend import Transpose, kernel_function
 from xlakernel.core.decorating import as_decorator
 from xlakernel.core.errors import ArgumentError, KernelTypeError
-from xlakernel.core.transforms.declaration import Transpose
-from xlakernel.core.wrapper import kernel_function
 
 from ._function import CudaFunction, Signature
 from ._libraries import Adapter, Choice

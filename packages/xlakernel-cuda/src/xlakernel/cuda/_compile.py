@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from xlakernel.core.call import Kernel, Target
+from xlakernel.core.backend import Kernel, Struct, Target
 from xlakernel.core.errors import ExportError
 from xlakernel.core.ffi.fingerprint import fingerprint
 from xlakernel.core.gpu.launchable import Launchable
@@ -20,7 +20,6 @@ from xlakernel.core.gpu.plan import arrays_of
 from xlakernel.core.gpu.target import register
 from xlakernel.core.native import is_importable, write_recipe
 from xlakernel.core.output_init import OutputInit, for_each, or_zeros, patterns
-from xlakernel.core.specs import Struct
 
 from ._arrays import array_type
 from ._device import check_launch

@@ -8,9 +8,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from xlakernel.core.backend import Struct
 from xlakernel.core.gpu.target import register_again
 from xlakernel.core.native import read_kernel
-from xlakernel.core.specs import Struct
 
 from ._compile import NumbaCudaKernel
 from ._environment import numba_cuda

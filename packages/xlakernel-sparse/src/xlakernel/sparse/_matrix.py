@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlakernel.core.eager import jit_when_eager
+from xlakernel.core.backend import jit_when_eager
 from xlakernel.core.errors import ArgumentError, InputError, ShapeError
 
 from . import _interchange, _random, _selection

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import warp
 
-from xlakernel.core.call import Kernel, Target
+from xlakernel.core.backend import Kernel, Struct, Target
 from xlakernel.core.errors import CompileError, DeviceError, PlatformError, ResultError
 from xlakernel.core.ffi.callables import Callables
 from xlakernel.core.ffi.fingerprint import examine, fingerprint
@@ -19,7 +19,6 @@ from xlakernel.core.ffi.kinds import describe
 from xlakernel.core.gpu.closure import state
 from xlakernel.core.gpu.launchable import Launchable
 from xlakernel.core.gpu.plan import Array, arrays_of
-from xlakernel.core.specs import Struct
 
 from ._alone import launching
 from ._gpu import check_device, device_set_up

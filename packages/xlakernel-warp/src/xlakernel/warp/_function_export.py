@@ -7,9 +7,9 @@ from typing import Any
 
 import warp
 
+from xlakernel.core.backend import Struct
 from xlakernel.core.ffi.callables import Callables
 from xlakernel.core.ffi.registry import Recipe
-from xlakernel.core.specs import Struct
 
 from ._alone import guard
 from ._function import WarpFunction

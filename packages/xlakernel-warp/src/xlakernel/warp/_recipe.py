@@ -8,6 +8,7 @@ from typing import Any
 
 import warp
 
+from xlakernel.core.backend import Struct
 from xlakernel.core.errors import ExportError
 from xlakernel.core.ffi.comparison import PYTHON, check_same
 from xlakernel.core.ffi.fingerprint import Definition, fingerprint, unknown_objects
@@ -17,7 +18,6 @@ from xlakernel.core.ffi.registry import Recipe
 from xlakernel.core.ffi.source import SourceError, definition
 from xlakernel.core.ffi.warp_kinds import code_of
 from xlakernel.core.output_init import for_each
-from xlakernel.core.specs import Struct
 
 from . import _inside
 from ._adjoint import AdjointKernel

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import warp
 
+from xlakernel.core.backend import Struct
 from xlakernel.core.errors import ExportError
 from xlakernel.core.output_init import Frozen
-from xlakernel.core.specs import Struct
 
 from ._parameters import Parameter
 from ._platform import Static

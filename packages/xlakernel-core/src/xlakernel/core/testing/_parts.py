@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import Literal
 
-from ..call_primitive import CallPrimitive
-from ..sharding import Factor, ShardingRule
+from ..call import multilinear
+from ..call.primitive import CallPrimitive
+from ..call.sharding import Factor, ShardingRule
 from ..specs import Struct
-from ..transforms import multilinear
 from ._compare import compare
 from ._report import NotTried
 from ._subject import Subject

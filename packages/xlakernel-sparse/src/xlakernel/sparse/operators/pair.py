@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from xlakernel.core import XLACustomKernel
-from xlakernel.core.eager import jit_when_eager
+from xlakernel.core.backend import jit_when_eager
 
 from .batching import fold_columns
 from .dtypes import accumulator, as_weights

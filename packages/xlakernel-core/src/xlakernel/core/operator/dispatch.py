@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from .errors import StaticArgumentError
-from .specs import Mapped
+from ..errors import StaticArgumentError
+from ..specs import Mapped
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from .errors import ArgumentError, DuplicateNameError, KernelTypeError
+from ..errors import ArgumentError, DuplicateNameError, KernelTypeError
 
 _FORBIDDEN = "/\\*?"  # what means something in a path or in a pattern of names
 

@@ -13,14 +13,14 @@ import jax
 from jax.interpreters import ad
 
 from .._compat import match_type, result_aval
-from ..dispatch import Dispatch, Static
+from ..call import multilinear
+from ..call.declaration import Derivative
+from ..call.derivative import Differentiable
+from ..call.multilinear import add_tangents, zero_tangent
 from ..errors import XLAKernelError
-from ..primitive import OperatorPrimitive
 from ..specs import Mapped, counted, is_smooth
-from . import multilinear
-from .declaration import Derivative
-from .derivative import Differentiable
-from .multilinear import add_tangents, zero_tangent
+from .dispatch import Dispatch, Static
+from .primitive import OperatorPrimitive
 
 
 def define_jvp(primitive: OperatorPrimitive, user_rule: Callable[..., Any]) -> None:

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from .config import (
+from ..config import (
     AUTO,
     PLATFORMS,
     check_backend,
@@ -16,9 +16,9 @@ from .config import (
     remembered_default,
     requested_backends,
 )
-from .errors import ArgumentError, BackendNotFoundError, KernelTypeError
-from .operator_names import did_you_mean
-from .specs import check_callable
+from ..errors import ArgumentError, BackendNotFoundError, KernelTypeError
+from ..specs import check_callable
+from .names import did_you_mean
 
 KernelGenerator = Callable[..., Callable[..., Any]]
 

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..errors import GeneratorError, ResultError, XLAKernelError
+from ..specs import Struct, counted
 from .backends import Backends
-from .errors import GeneratorError, ResultError, XLAKernelError
-from .specs import Struct, counted
 
 # By the module and the name of the kernel's class, which is not imported for that.
 _WRAPPERS = {

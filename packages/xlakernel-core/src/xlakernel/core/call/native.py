@@ -18,14 +18,14 @@ import numpy as np
 from jax.interpreters import mlir
 from jax.sharding import AxisType, get_abstract_mesh
 
-from ._compat import is_partitioned, vary_alike
-from .call_primitive import Call, CallPrimitive
-from .config import is_exporting
-from .errors import PlatformError, SideEffectError, VmapMethodError
+from .._compat import is_partitioned, vary_alike
+from ..config import is_exporting
+from ..errors import PlatformError, SideEffectError, VmapMethodError
+from ..specs import Struct, has_several_devices
+from .declaration import WAYS
 from .gathered import watch
+from .primitive import Call, CallPrimitive
 from .sharding import ShardingRule, may_split
-from .specs import Struct, has_several_devices
-from .transforms.declaration import WAYS
 
 #: What `vmap_method` may be, besides None, which forbids `jax.vmap`.
 VMAP_METHODS = ("native", "expand_dims", "broadcast_all", "sequential", "sequential_unrolled")

@@ -9,17 +9,17 @@ from typing import Any
 import jax
 from jax.extend.core import jaxpr_as_fun
 
-from . import auto
-from ._compat import NativeCallEffect, vary_alike
+from .. import auto
+from .._compat import NativeCallEffect, vary_alike
+from ..call.multilinear import map_levels
+from ..call.primitive import Call, CallPrimitive
+from ..call.sharding import ShardingRule
+from ..config import AUTO, debug_mode, is_debugging
+from ..errors import BackendNotFoundError, GeneratorError
+from ..specs import Struct
 from .backends import Backends
-from .call_primitive import Call, CallPrimitive
 from .chosen import ChosenKernel
-from .config import AUTO, debug_mode, is_debugging
 from .dispatch import DIRECT, Dispatch, Static
-from .errors import BackendNotFoundError, GeneratorError
-from .sharding import ShardingRule
-from .specs import Struct
-from .transforms.multilinear import map_levels
 
 # JAX's name of a platform → ours.
 _PLATFORMS = {"cpu": "cpu", "cuda": "gpu", "rocm": "gpu", "tpu": "tpu"}

@@ -12,11 +12,11 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import AxisType
 
-from ._compat import NativeCallEffect, jit_alone, require_devices, result_aval
-from .errors import DifferentiationError
+from .._compat import NativeCallEffect, jit_alone, require_devices, result_aval
+from ..errors import DifferentiationError
+from ..specs import Struct, is_smooth
+from .multilinear import zero_tangent
 from .sharding import ShardingRule, may_split, partitioned
-from .specs import Struct, is_smooth
-from .transforms.multilinear import zero_tangent
 
 #: JAX's names of platforms.
 _PLATFORMS = ("cpu", "cuda", "rocm", "tpu")

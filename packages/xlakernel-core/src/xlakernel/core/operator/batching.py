@@ -7,8 +7,8 @@ from typing import Any
 
 from jax.interpreters import batching
 
-from ..dispatch import Static
-from ..primitive import OperatorPrimitive
+from .dispatch import Static
+from .primitive import OperatorPrimitive
 
 
 def define(primitive: OperatorPrimitive, user_rule: Callable[..., Any]) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ..call.checks import group_of
+from ..call.declaration import Derivative, declare
+from ..call.sharding import ShardingRule
 from ..errors import KernelTypeError, ShardingRuleError
-from ..primitive import OperatorPrimitive
-from ..sharding import ShardingRule
 from ..specs import check_callable
-from . import autodiff, batching
-from .checks import group_of
-from .declaration import Derivative, declare
+from . import batching, derivatives
+from .primitive import OperatorPrimitive
 
 
 class TransformRules:
@@ -116,7 +116,7 @@ class TransformRules:
         derivative = declare(self.name, **declared, spelled="def_{}")
         assert derivative is not None
         self._derivative, self.declared = declared, derivative
-        autodiff.define_derivative(self._primitive, derivative)
+        derivatives.define_derivative(self._primitive, derivative)
         self._changed()
 
     # Rules of JAX's own kind.
@@ -132,7 +132,7 @@ class TransformRules:
         Raises:
           KernelTypeError: if *rule* cannot be called.
         """
-        autodiff.define_jvp(self._primitive, check_callable(self.name, "def_jvp_rule", rule))
+        derivatives.define_jvp(self._primitive, check_callable(self.name, "def_jvp_rule", rule))
         self._changed()
         return rule
 
@@ -149,7 +149,7 @@ class TransformRules:
         for rule in rules:
             if rule is not None:
                 check_callable(self.name, "def_jvp_rule2", rule)
-        autodiff.define_jvp_per_input(self._primitive, rules)
+        derivatives.define_jvp_per_input(self._primitive, rules)
         self._changed()
 
     def def_transpose_rule(self, rule: Callable[..., Any]) -> Callable[..., Any]:
@@ -163,7 +163,7 @@ class TransformRules:
         Raises:
           KernelTypeError: if *rule* cannot be called.
         """
-        autodiff.define_transpose(self._primitive, check_callable(self.name, "def_transpose_rule", rule))
+        derivatives.define_transpose(self._primitive, check_callable(self.name, "def_transpose_rule", rule))
         self._changed()
         return rule
 

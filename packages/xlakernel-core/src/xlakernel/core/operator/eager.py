@@ -8,9 +8,9 @@ from typing import Any
 
 import jax
 
-from ._compat import is_tracing
-from .config import AUTO, is_auto_possible
-from .errors import XLAKernelError
+from .._compat import is_tracing
+from ..config import AUTO, is_auto_possible
+from ..errors import XLAKernelError
 from .primitive import OperatorPrimitive
 
 

@@ -9,17 +9,14 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import jax
 import jax.numpy as jnp
 
-from . import auto, benchmark
-from .backends import Backends
-from .benchmark_program import BenchmarkCase
-from .benchmark_result import BenchmarkResult
-from .config import AUTO, check_backend, is_auto_possible, is_debugging
-from .dispatch import Dispatch, Static, kinds
-from .errors import XLAKernelError
-from .operator_names import register
-from .primitive import OperatorPrimitive
-from .sharding import ShardingRule
-from .specs import (
+from .. import auto, benchmark
+from ..benchmark_program import BenchmarkCase
+from ..benchmark_result import BenchmarkResult
+from ..call.checks import is_none
+from ..call.sharding import ShardingRule
+from ..config import AUTO, check_backend, is_auto_possible, is_debugging
+from ..errors import XLAKernelError
+from ..specs import (
     Struct,
     check_callable,
     check_enabled,
@@ -28,8 +25,11 @@ from .specs import (
     check_inputs,
     flatten_outs,
 )
-from .transforms.checks import is_none
-from .transforms.rules import TransformRules
+from .backends import Backends
+from .dispatch import Dispatch, Static, kinds
+from .names import register
+from .primitive import OperatorPrimitive
+from .rules import TransformRules
 
 _Params = ParamSpec("_Params")
 _Result = TypeVar("_Result")

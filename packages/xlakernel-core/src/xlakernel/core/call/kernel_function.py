@@ -15,10 +15,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from .__about__ import __version__
-from .errors import PickledKernelError
-from .ffi.fingerprint import examine
-from .ffi.kinds import describe
+from ..__about__ import __version__
+from ..errors import PickledKernelError
+from ..ffi.fingerprint import examine
+from ..ffi.kinds import describe
 
 # Where wrappers are made; the module that asks for one is the first outside.
 _MAKERS = ("xlakernel.core", "xlakernel.numba", "xlakernel.cuda", "xlakernel.warp")
