@@ -92,8 +92,7 @@ def requested_backends() -> Mapping[str, str]:
 
 def is_auto_possible() -> bool:
     """Whether a call that asks for no backend may get ``"auto"``; cheap, as every call asks."""
-    chosen = _requested.value + get_global(_defaults)
-    return bool(chosen) and any(AUTO in pair for pair in chosen)
+    return AUTO in [backend for *_, backend in (*_requested.value, *get_global(_defaults))]
 
 
 @contextmanager

@@ -22,7 +22,6 @@ from .._compat import is_partitioned, vary_alike
 from ..config import is_exporting
 from ..errors import PlatformError, SideEffectError, VmapMethodError
 from ..specs import Struct, has_several_devices
-from .declaration import WAYS
 from .gathered import watch
 from .primitive import Call, CallPrimitive
 from .sharding import ShardingRule, may_split
@@ -133,23 +132,9 @@ class NativeCall(Call):
         return {name: np.frombuffer(data, dtype)[0] for name, dtype, data in self.attributes}
 
     @property
-    def no_derivative(self) -> str:
-        """The message for derivatives without a rule."""
-        return (
-            f"{self}: a kernel has no derivative of its own. Give its wrapper one of {WAYS}; give an XLACustomKernel "
-            "one with def_reference, def_jvp, def_vjp or def_transpose; or keep the call out of the derivative with "
-            f"jax.lax.stop_gradient on its inputs.{self.kernel.derivative_advice}"
-        )
-
-    @property
-    def no_transpose(self) -> str:
-        """The message for the transpose."""
-        return (
-            f"{self}: reverse mode (jax.grad, jax.vjp) transposes this call, and a kernel has no transpose of its own. "
-            "If it computes tangents in the jvp= of another kernel, give that one vjp= or reference= too; or give this "
-            "one's wrapper transpose= for the inputs that it is linear in (def_transpose of an XLACustomKernel); or "
-            "use forward mode (jax.jvp, jax.jacfwd)."
-        )
+    def derivative_advice(self) -> str:  # type: ignore[override]  # the kernel's
+        """What to add to the message of a call that has no derivative."""
+        return self.kernel.derivative_advice
 
     def rule(self, inputs: Sequence[Any]) -> ShardingRule | None:
         """Return the sharding rule, batch dimensions included."""

@@ -15,6 +15,7 @@ from jax.sharding import AxisType
 from .._compat import NativeCallEffect, jit_alone, require_devices, result_aval
 from ..errors import DifferentiationError
 from ..specs import Struct, is_smooth
+from .declaration import WAYS
 from .multilinear import zero_tangent
 from .sharding import ShardingRule, may_split, partitioned
 
@@ -30,15 +31,8 @@ class Call(abc.ABC):
     #: Whether to run the call even if its results are not used.
     has_side_effect: bool
 
-    @property
-    @abc.abstractmethod
-    def no_derivative(self) -> str:
-        """The message for a derivative where no rule is declared."""
-
-    @property
-    @abc.abstractmethod
-    def no_transpose(self) -> str:
-        """The message for a transpose where no rule is declared."""
+    #: What to add to the message of a call that has no derivative.
+    derivative_advice: str = ""
 
     @property
     @abc.abstractmethod
@@ -136,12 +130,23 @@ class CallPrimitive(Primitive):
         """Refuse derivatives, but for integers and booleans: these are constants, as in JAX's own functions."""
         call = self.call_of(**params)
         if any(is_smooth(out.dtype) for out in call.outs):
-            raise DifferentiationError(call.no_derivative)
+            raise DifferentiationError(
+                f"{call}: a kernel has no derivative of its own. Give its wrapper one of {WAYS}; give an "
+                "XLACustomKernel one with def_reference, def_jvp, def_vjp or def_transpose, or a rule of JAX's own "
+                "kind with def_jvp_rule; or keep the call out of the derivative with jax.lax.stop_gradient on its "
+                f"inputs.{call.derivative_advice}"
+            )
         results = call.bind(inputs)
         return results, [zero_tangent(result) for result in results]
 
     def _transpose(self, *_: Any, **params: Any) -> Any:
-        raise DifferentiationError(self.call_of(**params).no_transpose)
+        raise DifferentiationError(
+            f"{self.call_of(**params)}: reverse mode (jax.grad, jax.vjp) transposes this call, and a kernel has no "
+            "transpose of its own. Give its wrapper transpose= for the inputs that it is linear in (an XLACustomKernel "
+            "def_transpose, or a rule of JAX's own kind with def_transpose_rule). If it computes tangents in the jvp= "
+            "of another kernel, give that one vjp= or reference= too (def_vjp or def_reference); or use forward mode "
+            "(jax.jvp, jax.jacfwd)."
+        )
 
     def _lower(self, platform: str, context: Any, *operands: Any, **params: Any) -> Any:
         call = self.call_of(**params)

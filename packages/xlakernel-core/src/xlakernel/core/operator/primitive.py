@@ -54,25 +54,6 @@ class OperatorCall(Call):
         """The sizes of the leading dimensions of the results, outermost first."""
         return self.dispatch.batch
 
-    @property
-    def no_derivative(self) -> str:
-        """The message for derivatives without a rule."""
-        return (
-            f"{self}: no derivative. Give it one with def_reference (a plain JAX function that computes the same), "
-            "def_jvp (tangents of the results), def_vjp (cotangents of the inputs) or def_transpose (for inputs that "
-            "it is linear in), or a rule of JAX's own kind with def_jvp_rule; or keep its inputs out of the derivative "
-            "with jax.lax.stop_gradient."
-        )
-
-    @property
-    def no_transpose(self) -> str:
-        """The message for the transpose without a rule."""
-        return (
-            f"{self}: no transpose, which reverse mode (jax.grad) needs of an operator that a JVP rule applies to "
-            "tangents. Give it one with def_transpose, or a rule of JAX's own kind with def_transpose_rule; give the "
-            "operator whose tangents it computes def_vjp or def_reference; or use forward mode (jax.jvp, jax.jacfwd)."
-        )
-
     def rule(self, inputs: Sequence[Any]) -> ShardingRule | None:
         """Return the sharding rule, batch dimensions included."""
         rule = self.primitive.sharding_rule(dict(self.static.items))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+
+from jax.interpreters import batching
 
 from ..call.checks import group_of
 from ..call.declaration import Derivative, declare
 from ..call.sharding import ShardingRule
 from ..errors import KernelTypeError, ShardingRuleError
 from ..specs import check_callable
-from . import batching, derivatives
+from . import derivatives
+from .dispatch import Static
 from .primitive import OperatorPrimitive
 
 
@@ -178,7 +181,16 @@ class TransformRules:
         Raises:
           KernelTypeError: if *rule* cannot be called.
         """
-        batching.define(self._primitive, check_callable(self.name, "def_batching_rule", rule))
+        check_callable(self.name, "def_batching_rule", rule)
+        map_call = self._primitive.batch
+
+        def batch(ins: Sequence[Any], axes: Sequence[int | None], *, static: Static, **params: Any) -> Any:
+            # A call that was mapped before the rule was set has no axes that the rule could know of.
+            if params["dispatch"].mapped:
+                return map_call(ins, axes, static=static, **params)
+            return rule(ins, axes, **params, **dict(static.items))
+
+        batching.primitive_batchers[self._primitive] = batch
         self._changed()
         return rule
 
