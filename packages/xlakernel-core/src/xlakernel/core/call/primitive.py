@@ -30,7 +30,6 @@ class Call(abc.ABC):
     outs: tuple[Struct, ...]
     #: Whether to run the call even if its results are not used.
     has_side_effect: bool
-
     #: What to add to the message of a call that has no derivative.
     derivative_advice: str = ""
 
@@ -62,12 +61,16 @@ class Call(abc.ABC):
 
     # The implementation.
 
+    def on(self, platform: str, inputs: Sequence[Any]) -> Call:
+        """Return the call as it is lowered for *platform*, one of JAX's names, with inputs of these types."""
+        return self
+
     @abc.abstractmethod
     def run(self, platform: str, *inputs: Any) -> list[Any]:
-        """Compute the call by what implements it on *platform*, inside a program that is lowered for it."""
+        """Compute the call by its implementation, inside a program that is lowered for *platform*."""
 
     def lower(self, platform: str, context: Any, *operands: Any) -> Any:
-        """Lower the call to what implements it on *platform*, one of JAX's names."""
+        """Lower the call to its implementation."""
         lowering = mlir.lower_fun(functools.partial(self.run, platform), multiple_results=True)
         return lowering(context, *operands)
 
@@ -149,7 +152,7 @@ class CallPrimitive(Primitive):
         )
 
     def _lower(self, platform: str, context: Any, *operands: Any, **params: Any) -> Any:
-        call = self.call_of(**params)
+        call = self.call_of(**params).on(platform, context.avals_in)
         rule = call.rule(context.avals_in) if self._splits and may_split() else None
         # Inside `jax.shard_map` each device makes a call of its own.
         meshes = [aval.sharding.mesh for aval in (*context.avals_in, *context.avals_out)]

@@ -75,32 +75,32 @@ class OperatorCall(Call):
         """Trace the call under one more ``jax.vmap``, which maps the kernel."""
         return dataclasses.replace(self, dispatch=self.dispatch.batched(axes, size)).bind(inputs)
 
-    def run(self, platform: str, *inputs: Any) -> list[Any]:
-        """Compute the call by the kernel of the backend that is chosen for *platform*, one of JAX's names."""
-        backends, name = self.primitive.backends, self.primitive.name
-        platform = _PLATFORMS[platform]
-        backend = self._backend(platform, [jax.typeof(x) for x in inputs])
+    def on(self, platform: str, inputs: Sequence[Any]) -> OperatorCall:
+        """Return the call with the backend that it has on *platform*, one of JAX's names."""
+        backends, platform = self.primitive.backends, _PLATFORMS[platform]
+        backend = dict(self.dispatch.backends).get(platform) or backends.first_backend(platform)
+        if backend == AUTO:
+            mapped = self.dispatch.mapped
+            backend = auto.backend_of_lowering(backends, platform, inputs, self.outs, self.static, mapped)
         if backend is None:
             raise BackendNotFoundError(
-                f"{name}: no kernel for platform {platform!r}; there are kernels for {sorted(backends.kernels)}. "
+                f"{self}: no kernel for platform {platform!r}; there are kernels for {sorted(backends.kernels)}. "
                 f"Register one with def_kernel(backend, {platform!r}, generator), or move the inputs elsewhere."
             )
+        return dataclasses.replace(self, dispatch=dataclasses.replace(self.dispatch, backends=((platform, backend),)))
+
+    def run(self, platform: str, *inputs: Any) -> list[Any]:
+        """Compute the call by the kernel of its backend."""
+        ((platform, backend),) = self.dispatch.backends
         debug = is_debugging() if self.dispatch.debug is None else self.dispatch.debug
         with debug_mode(debug):
-            kernel = ChosenKernel(backends, platform, backend, list(self.outs)).generate(dict(self.static.items))
-            mapped = map_levels(kernel, self.dispatch.mapped)
+            chosen = ChosenKernel(self.primitive.backends, platform, backend, list(self.outs))
+            mapped = map_levels(chosen.generate(dict(self.static.items)), self.dispatch.mapped)
             if self.has_side_effect:
                 return list(mapped(*inputs))
             traced = jax.make_jaxpr(mapped)(*inputs)
-        _refuse_side_effects(name, traced.effects)
+        _refuse_side_effects(str(self), traced.effects)
         return list(jaxpr_as_fun(traced)(*inputs))
-
-    def _backend(self, platform: str, inputs: Sequence[Any]) -> str | None:
-        backends = self.primitive.backends
-        backend = dict(self.dispatch.backends).get(platform) or backends.first_backend(platform)
-        if backend != AUTO:
-            return backend
-        return auto.backend_of_lowering(backends, platform, inputs, self.outs, self.static, self.dispatch.mapped)
 
 
 class OperatorPrimitive(CallPrimitive):
