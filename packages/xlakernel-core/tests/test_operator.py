@@ -42,9 +42,9 @@ SHORTHANDS = {
 def test_a_kernel_is_registered_for_its_platform_and_backend(op, shorthand):
     define, places = SHORTHANDS[shorthand]
     define(op)
-    assert [(platform, backend) for platform, found in op._kernels.items() for backend in found] == places
+    assert [(platform, backend) for platform, found in op._backends.kernels.items() for backend in found] == places
     for platform, backend in places:
-        entry = op._kernels[platform][backend]
+        entry = op._backends.kernels[platform][backend]
         assert (entry.backend, entry.platform, entry.kernel_generator) == (backend, platform, generator)
         assert op.entry(platform, backend) is entry
         assert isinstance(entry, KernelEntry)
@@ -118,7 +118,7 @@ def test_an_unknown_platform_is_refused_everywhere(op, platform):
     ):
         with pytest.raises(UnknownPlatformError, match=f"{op.name}: unknown platform {platform!r}; allowed: 'cpu', "):
             ask()
-    assert list(op._kernels) == list(PLATFORMS)
+    assert list(op._backends.kernels) == list(PLATFORMS)
 
 
 @pytest.mark.parametrize("platform", ["cuda", "rocm"])
@@ -142,7 +142,7 @@ def test_what_cannot_be_called_is_no_generator_and_no_rule(op, bad):
     for what, define in definitions.items():
         with pytest.raises(KernelTypeError, match=f"{op.name}: {what} takes a function; got "):
             define()
-    assert op._kernels == {}
+    assert op._backends.kernels == {}
 
 
 @pytest.mark.parametrize("backend", [None, "", 3, ("a",)], ids=repr)

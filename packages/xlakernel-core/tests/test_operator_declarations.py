@@ -114,7 +114,7 @@ def test_a_rule_of_jax_transposes_what_a_declared_jvp_does(new_operator):
         return outer(x, outs=x).sum()
 
     assert_allclose(jax.jvp(f, (X,), (X,))[1], np.cos(X) @ X)
-    with pytest.raises(DifferentiationError, match=f"{inner.name}: no transpose.*def_transpose.*def_vjp or def_refer"):
+    with pytest.raises(DifferentiationError, match=f"{inner.name}: .*no transpose.*def_transpose.*def_vjp or def_ref"):
         jax.grad(f)(X)
     inner.def_transpose_rule(lambda cotangents, x, t, **params: [None, jnp.cos(x) * cotangents[0]])
     assert_allclose(jax.grad(f)(X), np.cos(X))

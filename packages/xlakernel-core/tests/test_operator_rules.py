@@ -121,7 +121,7 @@ def test_no_rule_is_an_error_that_says_what_to_give(new_operator, derive):
     op = new_operator(lambda x: x * 2)
     x = X if derive.__name__ == "<lambda>" else 1.0
     with pytest.raises(
-        DifferentiationError, match=f"{op.name}: no derivative.*def_reference.*def_jvp.*def_vjp.*stop_gradient"
+        DifferentiationError, match=f"{op.name}: .*no derivative.*def_reference.*def_jvp.*def_vjp.*stop_gradient"
     ) as caught:
         derive(lambda x: op(x, outs=Struct(x.shape, x.dtype)))(jnp.asarray(x))
     assert isinstance(caught.value, NotImplementedError)
@@ -133,7 +133,7 @@ def test_no_transpose_is_an_error_that_says_what_to_give(new_operator):
     f = functools.partial(op, outs=Struct((3,), jnp.float64))
     assert_array_equal(jax.jacfwd(f)(X), 2 * np.eye(3))
     for derive in (lambda: jax.grad(lambda x: f(x).sum())(X), lambda: jax.linear_transpose(f, X)(X)):
-        with pytest.raises(DifferentiationError, match=f"{op.name}: no transpose.*def_transpose_rule.*forward mode"):
+        with pytest.raises(DifferentiationError, match=f"{op.name}: .*no transpose.*def_transpose_rule.*forward mode"):
             derive()
 
 

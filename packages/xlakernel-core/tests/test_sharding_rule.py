@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import PartitionSpec as P
 
+from xlakernel.core.call.sharding import ShardingRule
 from xlakernel.core.errors import ShardingRuleError, XLAKernelError
-from xlakernel.core.sharding import ShardingRule
 from xlakernel.core.specs import Mapped
 
 F32 = jnp.float32

@@ -14,7 +14,7 @@ import pytest
 from numba import cuda
 from numba.cuda import types
 
-from xlakernel.core.call import Target
+from xlakernel.core.backend import Target
 from xlakernel.core.errors import DtypeError, ExportError
 from xlakernel.core.specs import Struct
 from xlakernel.cuda import _compile, numba_cuda_kernel

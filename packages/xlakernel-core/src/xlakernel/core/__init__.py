@@ -2,11 +2,9 @@
 
 from . import errors as errors
 from .__about__ import __version__ as __version__
-from .backends import KernelEntry as KernelEntry
 from .config import debug_mode as debug_mode
 from .config import use_backend as use_backend
 from .errors import XLAKernelError as XLAKernelError
-from .kernel import XLACustomKernel as XLACustomKernel
 from .measure.benchmark import BenchmarkCase as BenchmarkCase
 from .measure.choices import AutoChoice as AutoChoice
 from .measure.choices import auto_choices as auto_choices
@@ -14,7 +12,9 @@ from .measure.choices import reset_auto_choices as reset_auto_choices
 from .measure.result import BenchmarkResult as BenchmarkResult
 from .measure.result import Measurement as Measurement
 from .measure.tune import tune as tune
-from .operator_names import operators as operators
+from .operator.backends import KernelEntry as KernelEntry
+from .operator.custom_kernel import XLACustomKernel as XLACustomKernel
+from .operator.names import operators as operators
 from .programs.export import Exported as Exported
 from .programs.export import deserialize as deserialize
 from .programs.export import export as export

@@ -92,7 +92,7 @@ def requested_backends() -> Mapping[str, str]:
 
 def is_auto_possible() -> bool:
     """Whether a call that asks for no backend may get ``"auto"``; cheap, as every call asks."""
-    return any(AUTO in chosen for chosen in _requested.value) or any(AUTO in chosen for chosen in get_global(_defaults))
+    return AUTO in [backend for *_, backend in (*_requested.value, *get_global(_defaults))]
 
 
 @contextmanager

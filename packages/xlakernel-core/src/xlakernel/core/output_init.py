@@ -8,8 +8,8 @@ from typing import Any, cast
 import jax
 import numpy as np
 
+from .call.sharding import ShardingRule
 from .errors import AliasError, LaunchError, ShardingRuleError
-from .sharding import ShardingRule
 from .specs import Struct
 
 #: A value as its dtype and bytes: 1, 1.0 and True are equal in Python, and a NaN is not even equal to itself.

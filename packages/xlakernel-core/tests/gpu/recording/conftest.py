@@ -6,8 +6,7 @@ import inspect
 import jax
 import pytest
 
-from xlakernel.core.call import Kernel
-from xlakernel.core.wrapper import kernel_function
+from xlakernel.core.backend import Kernel, kernel_function
 
 SOURCE = rb"""
 extern "C" __global__ void axpy(const float* x, const float* y, float* out, float alpha, long n) {

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+from xlakernel.core.backend import Transpose, kernel_function
 from xlakernel.core.decorating import as_decorator
 from xlakernel.core.errors import ArgumentError
-from xlakernel.core.transforms.declaration import Transpose
-from xlakernel.core.wrapper import kernel_function
 
 from ._function import CudaFunction
 from ._libraries import Adapter, Choice

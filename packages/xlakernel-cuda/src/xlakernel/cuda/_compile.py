@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from xlakernel.core.call import Kernel, Target
+from xlakernel.core.backend import Kernel, Struct, Target
 from xlakernel.core.errors import ExportError
 from xlakernel.core.gpu.launchable import Launchable
 from xlakernel.core.gpu.plan import arrays_of
@@ -21,7 +21,6 @@ from xlakernel.core.identity.fingerprint import fingerprint
 from xlakernel.core.native import changed, is_importable, until_unchanged, write_recipe
 from xlakernel.core.output_init import OutputInit, for_each, or_zeros, patterns
 from xlakernel.core.programs.values import write_init, write_static, write_structs
-from xlakernel.core.specs import Struct
 
 from ._arrays import array_type
 from ._device import check_launch

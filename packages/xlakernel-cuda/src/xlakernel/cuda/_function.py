@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import jax.numpy as jnp
 import numpy as np
 
-from xlakernel.core.call import Kernel, Target
+from xlakernel.core.backend import Kernel, Struct, Target
 from xlakernel.core.errors import DtypeError, ExportError, ResultError
 from xlakernel.core.ffi.registry import Recipe
 from xlakernel.core.identity.fingerprint import fingerprint
 from xlakernel.core.programs.callables import Callables
 from xlakernel.core.programs.values import FORMAT, write_static
-from xlakernel.core.specs import Struct
 
 from . import _libraries
 from ._buffer import DeviceBuffer

@@ -7,9 +7,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from xlakernel.core.backend import Struct
 from xlakernel.core.errors import LaunchError
 from xlakernel.core.extents import extents, resolve
-from xlakernel.core.specs import Struct
 
 Dimensions = tuple[int, int, int]
 

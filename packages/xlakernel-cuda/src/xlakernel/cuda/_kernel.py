@@ -7,11 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from xlakernel.core import output_init as begin
+from xlakernel.core.backend import Struct, Transpose, kernel_function
 from xlakernel.core.decorating import as_decorator
 from xlakernel.core.errors import KernelTypeError
-from xlakernel.core.specs import Struct
-from xlakernel.core.transforms.declaration import Transpose
-from xlakernel.core.wrapper import kernel_function
 
 from ._environment import numba_cuda
 from ._geometry import LaunchForm, check_shared_mem

@@ -13,7 +13,7 @@ import numpy as np
 from numba.core import types
 from numba.core.compiler_lock import global_compiler_lock
 
-from xlakernel.core.call import Kernel, Target
+from xlakernel.core.backend import Kernel, Struct, Target
 from xlakernel.core.errors import CompileError
 from xlakernel.core.ffi.registry import Handler, ensure_registered
 from xlakernel.core.identity.fingerprint import examine, fingerprint
@@ -33,7 +33,6 @@ from xlakernel.core.native import (
     write_recipe,
 )
 from xlakernel.core.native.parallel import SUPPORTED
-from xlakernel.core.specs import Struct
 
 from ._bounds import explained_bounds
 from ._cache import code_fingerprint, read_kernel, write_kernel

@@ -9,10 +9,9 @@ from typing import Any
 import numba
 from numba.core.dispatcher import Dispatcher
 
+from xlakernel.core.backend import Transpose, kernel_function
 from xlakernel.core.decorating import as_decorator
 from xlakernel.core.errors import KernelTypeError
-from xlakernel.core.transforms.declaration import Transpose
-from xlakernel.core.wrapper import kernel_function
 
 from ._compile import NumbaKernel
 

@@ -31,6 +31,7 @@ class Compressed(SparseMatrix):
     """A matrix stored line by line; the base of `CSR` and `CSC`."""
 
     __slots__ = ("indices", "indptr", "prepared")
+    _leaves = ("data", "indices", "indptr", "prepared")
 
     #: The axis that counts the lines.
     _axis: ClassVar[int]
@@ -86,11 +87,6 @@ class Compressed(SparseMatrix):
         data = self._checked_data(data)
         prepared = None if self.prepared is None else self.prepared.with_data(data)
         return self._like(data=data, prepared=prepared)
-
-    def _like(self, **attributes: Any) -> Self:
-        names = ("data", "indices", "indptr", "shape", "prepared")
-        known = {name: getattr(self, name) for name in names}
-        return object.__new__(type(self))._set(**{**known, **attributes})
 
     def prepare(self, *, blocks: bool | None = None) -> Self:
         """Return the matrix with what makes its products fast on both sides.
@@ -188,19 +184,6 @@ class Compressed(SparseMatrix):
         kind = getattr(scipy.sparse, self._scipy[0])
         return kind((data[: indptr[-1]], indices[: indptr[-1]], indptr), shape=self.shape)
 
-    # For JAX.
-
-    def tree_flatten_with_keys(self) -> Any:
-        """Return the leaves and what is static; for JAX."""
-        names = ("data", "indices", "indptr", "prepared")
-        return [(jax.tree_util.GetAttrKey(name), getattr(self, name)) for name in names], self.shape
-
-    @classmethod
-    def tree_unflatten(cls, shape: Any, leaves: Any) -> Self:
-        """Return the matrix that was flattened; for JAX."""
-        data, indices, indptr, prepared = leaves
-        return object.__new__(cls)._set(data=data, indices=indices, indptr=indptr, prepared=prepared, shape=shape)
-
 
 def _line_shape(axis: int, shape: tuple[int, int]) -> tuple[int, int]:
     return shape if axis == 0 else shape[::-1]
@@ -275,5 +258,4 @@ class CSC(Compressed):
 
 
 def _attributes(matrix: Compressed) -> dict[str, Any]:
-    names = ("data", "indices", "indptr", "prepared")
-    return {"shape": matrix.shape[::-1], **{name: getattr(matrix, name) for name in names}}
+    return {"shape": matrix.shape[::-1], **{name: getattr(matrix, name) for name in matrix._leaves}}

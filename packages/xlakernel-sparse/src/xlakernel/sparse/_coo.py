@@ -48,6 +48,7 @@ class COO(SparseMatrix):
     """
 
     __slots__ = ("col", "row")
+    _leaves = ("data", "row", "col")
     _scipy = ("coo_array", ("data", "row", "col"))
     row: jax.Array
     col: jax.Array
@@ -89,10 +90,6 @@ class COO(SparseMatrix):
           DtypeError: if its dtype is not supported.
         """
         return self._like(data=self._checked_data(data))
-
-    def _like(self, **attributes: Any) -> Self:
-        known = {name: getattr(self, name) for name in ("data", "row", "col", "shape")}
-        return object.__new__(type(self))._set(**{**known, **attributes})
 
     def prepare(self, *, blocks: bool | None = None) -> NoReturn:
         """Raise an error: `CSR` and `CSC` can be prepared, coordinates cannot.
@@ -140,16 +137,3 @@ class COO(SparseMatrix):
         is_entry = row < self.shape[0]
         data = host_data(self.data, self.nnz)[is_entry]
         return scipy.sparse.coo_array((data, (row[is_entry], col[is_entry])), shape=self.shape)
-
-    # For JAX.
-
-    def tree_flatten_with_keys(self) -> Any:
-        """Return the leaves and what is static; for JAX."""
-        names = ("data", "row", "col")
-        return [(jax.tree_util.GetAttrKey(name), getattr(self, name)) for name in names], self.shape
-
-    @classmethod
-    def tree_unflatten(cls, shape: Any, leaves: Any) -> Self:
-        """Return the matrix that was flattened; for JAX."""
-        data, row, col = leaves
-        return object.__new__(cls)._set(data=data, row=row, col=col, shape=shape)

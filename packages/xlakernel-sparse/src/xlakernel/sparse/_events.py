@@ -253,6 +253,10 @@ class _Unpacked(EventArray):
         """The dtype of the array that it was made of."""
         return self.raw.dtype
 
+    def tree_flatten(self) -> Any:
+        """Return the leaves and what is static; for JAX, in each jitted call."""
+        return (self.raw,), None
+
     def tree_flatten_with_keys(self) -> Any:
         """Return the leaves and what is static; for JAX."""
         return [(jax.tree_util.GetAttrKey("raw"), self.raw)], None

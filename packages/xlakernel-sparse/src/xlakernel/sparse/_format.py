@@ -63,8 +63,30 @@ class Format(abc.ABC):
             object.__setattr__(self, name, value)
         return self
 
+    def _like(self, **attributes: Any) -> Self:
+        """Return the matrix with other *attributes*, unchecked."""
+        known = {name: getattr(self, name) for name in ("shape", *self._leaves)}
+        return object.__new__(type(self))._set(**{**known, **attributes})
+
+    # For JAX.
+
+    def tree_flatten(self) -> Any:
+        """Return the leaves and what is static; for JAX, in each jitted call."""
+        return [getattr(self, name) for name in self._leaves], self.shape
+
+    def tree_flatten_with_keys(self) -> Any:
+        """Return the leaves with their names, and what is static; for JAX."""
+        return [(jax.tree_util.GetAttrKey(name), getattr(self, name)) for name in self._leaves], self.shape
+
+    @classmethod
+    def tree_unflatten(cls, shape: Any, leaves: Any) -> Self:
+        """Return the matrix that was flattened; for JAX."""
+        return object.__new__(cls)._set(shape=shape, **dict(zip(cls._leaves, leaves, strict=True)))
+
     # What a format says of itself.
 
+    #: The attributes that are leaves, besides the static `shape`.
+    _leaves: ClassVar[tuple[str, ...]]
     #: The name of SciPy's class, and its attributes of our constructor's arrays.
     _scipy: ClassVar[tuple[str, tuple[str, str, str]]]
 

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from xlakernel.core.backend import jit_when_eager
 from xlakernel.core.errors import ArgumentError, InputError, ShapeError
 
 from . import _interchange, _random, _selection
@@ -51,10 +52,10 @@ class SparseMatrix(Arithmetic):
     # Products.
 
     def __matmul__(self, other: Any) -> jax.Array:
-        return self._product(other, transpose=False)
+        return _multiply(self, other, transpose=False)
 
     def __rmatmul__(self, other: Any) -> jax.Array:
-        return self._product(other, transpose=True)
+        return _multiply(self, other, transpose=True)
 
     def _product(self, other: Any, *, transpose: bool) -> jax.Array:
         """Return ``self @ other``; ``other @ self`` if *transpose*."""
@@ -375,3 +376,17 @@ def _added_up(matrix: SparseMatrix, shape: tuple[int, ...], places: tuple[jax.Ar
     wide = accumulator(matrix.dtype)
     sums = jnp.zeros(shape, wide).at[places].add(matrix.data.astype(wide), mode="drop")
     return sums.astype(matrix.dtype)
+
+
+def _product(matrix: SparseMatrix, other: Any, *, transpose: bool) -> jax.Array:
+    return matrix._product(other, transpose=transpose)
+
+
+_compiled_product = jit_when_eager(_product, static_argnames="transpose")
+
+
+def _multiply(matrix: SparseMatrix, other: Any, *, transpose: bool) -> jax.Array:
+    """Return a product, of one program where it is called outside of all; lists are no arguments of programs."""
+    multiply = _compiled_product if hasattr(other, "dtype") else _product
+    product: jax.Array = multiply(matrix, other, transpose=transpose)
+    return product

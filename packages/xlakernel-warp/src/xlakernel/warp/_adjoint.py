@@ -8,9 +8,9 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from xlakernel.core.backend import Struct
 from xlakernel.core.errors import DifferentiationError
 from xlakernel.core.gpu.plan import arrays_of
-from xlakernel.core.specs import Struct
 
 from . import _inside
 from ._kernel import WarpKernel

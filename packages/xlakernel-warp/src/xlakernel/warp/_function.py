@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import warp
 
-from xlakernel.core.call import Kernel, Target
+from xlakernel.core.backend import Kernel, Struct, Target
 from xlakernel.core.errors import CompileError, DeviceError, PlatformError, ResultError
 from xlakernel.core.ffi.registry import Recipe
 from xlakernel.core.gpu.closure import Closure
@@ -20,7 +20,6 @@ from xlakernel.core.gpu.plan import Array, arrays_of
 from xlakernel.core.identity.fingerprint import fingerprint
 from xlakernel.core.programs.callables import Callables
 from xlakernel.core.programs.values import FORMAT, write_static, write_structs
-from xlakernel.core.specs import Struct
 
 from ._alone import launching
 from ._gpu import check_device, device_set_up

@@ -10,11 +10,10 @@ from typing import Any
 
 import warp
 
-from xlakernel.core.call import Target
+from xlakernel.core.backend import Struct, Target
 from xlakernel.core.errors import DeviceError
 from xlakernel.core.ffi.registry import Recipe
 from xlakernel.core.gpu.launchable import Launchable
-from xlakernel.core.specs import Struct
 
 from ._kernel import WarpKernel
 from ._launch import WarpLaunch

@@ -9,9 +9,8 @@ from typing import Any
 import jax
 import warp
 
+from xlakernel.core.backend import Struct, kernel_function
 from xlakernel.core.decorating import as_decorator
-from xlakernel.core.specs import Struct
-from xlakernel.core.wrapper import kernel_function
 
 from ._function import WarpFunction
 from ._parameters import annotated

@@ -10,10 +10,9 @@ from typing import Any
 
 import jax
 
+from xlakernel.core.backend import Struct, kernel_function
 from xlakernel.core.decorating import as_decorator
 from xlakernel.core.errors import ArityError, DifferentiationError
-from xlakernel.core.specs import Struct
-from xlakernel.core.wrapper import kernel_function
 
 from . import _inside
 from ._adjoint import AdjointKernel, check_has_adjoint, is_floating

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import warp
 
+from xlakernel.core.backend import Struct
 from xlakernel.core.errors import ExportError, LaunchError
 from xlakernel.core.extents import resolve
 from xlakernel.core.gpu.plan import arrays_of
 from xlakernel.core.output_init import OutputInit, or_zeros, patterns
-from xlakernel.core.specs import Struct
 
 from ._launch import Slot, WarpLaunch
 from ._parameters import Parameter, concrete, name_of

@@ -13,8 +13,8 @@ import jax
 import numpy as np
 import warp
 
+from xlakernel.core.backend import Struct
 from xlakernel.core.errors import DtypeError, InputError, KernelTypeError, StaticArgumentError
-from xlakernel.core.specs import Struct
 
 from . import _inside
 from ._types import PYTHON_SCALARS, jaxtype_to_warptype, split_warptype, warptype_to_jaxtype

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from xlakernel.core.call import Kernel, Target
-from xlakernel.core.specs import Struct
+from xlakernel.core.backend import Kernel, Struct, Target
 
 from ._alone import guard
 from ._parameters import Parameter

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from numba.core.compiler_lock import global_compiler_lock
 
-from xlakernel.core.call import Target
+from xlakernel.core.backend import Target
 from xlakernel.core.ffi.registry import ensure_registered
 from xlakernel.core.gpu.launchable import Launchable
 from xlakernel.core.gpu.python_call import Run, build_python_handler

@@ -9,6 +9,7 @@ from typing import Any
 
 import warp
 
+from xlakernel.core.backend import Struct
 from xlakernel.core.errors import ExportError
 from xlakernel.core.ffi.registry import Recipe
 from xlakernel.core.identity.fingerprint import Definition, Examination, examine
@@ -17,7 +18,6 @@ from xlakernel.core.output_init import for_each
 from xlakernel.core.programs.comparison import PYTHON, Compared
 from xlakernel.core.programs.reference import Reference
 from xlakernel.core.programs.values import FORMAT, check_format, write_init, write_static, write_structs
-from xlakernel.core.specs import Struct
 
 from . import _inside
 from ._adjoint import AdjointKernel

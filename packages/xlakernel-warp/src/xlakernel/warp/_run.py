@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from xlakernel.core.call import Kernel
+from xlakernel.core.backend import Kernel
 
 from ._cpu import KernelOnCpu
 from ._gpu import KernelOnGpu

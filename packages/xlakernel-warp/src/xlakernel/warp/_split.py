@@ -10,9 +10,9 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from xlakernel.core.backend import Struct
 from xlakernel.core.errors import ArgumentError, ArityError, KernelTypeError, OutputSpecError, StaticArgumentError
 from xlakernel.core.extents import extents
-from xlakernel.core.specs import Struct
 
 from ._kernel import MAX_DIMS
 from ._parameters import Parameter

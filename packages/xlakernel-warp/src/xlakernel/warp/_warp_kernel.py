@@ -11,12 +11,11 @@ import jax
 import warp
 
 from xlakernel.core import output_init as begin
+from xlakernel.core.backend import Transpose, kernel_function
 from xlakernel.core.decorating import as_decorator
 from xlakernel.core.errors import KernelTypeError, LaunchError, OutputSpecError
 from xlakernel.core.extents import extents
 from xlakernel.core.specs import Struct, is_function
-from xlakernel.core.transforms.declaration import Transpose
-from xlakernel.core.wrapper import kernel_function
 
 from . import _inside
 from ._kernel import MAX_DIMS, WarpKernel

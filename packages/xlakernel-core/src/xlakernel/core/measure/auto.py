@@ -30,7 +30,7 @@ from ..config import AUTO, PLATFORMS, is_debugging, requested_backends
 from ..specs import Mapped, Struct, check_inputs
 from .choices import AutoChoice, Question, recall, remember, warn_once
 from .descriptions import describe_call, describe_device, installed_versions
-from .operator import Keywords, Operator
+from .operator import Backends, Keywords, Operator
 from .race import Pace, race
 
 _MARGIN = 0.95
@@ -100,7 +100,7 @@ def any_traced(values: Sequence[Any]) -> bool:
     return any(isinstance(value, jax.core.Tracer) for value in values)
 
 
-def _default(op: Operator, platform: str) -> str | None:
+def _default(op: Backends, platform: str) -> str | None:
     """Return the default backend, the first one if the default is ``"auto"``; None if there is no kernel."""
     default = op.get_default(platform)
     return op.first_backend(platform) if default == AUTO else default
@@ -170,7 +170,7 @@ def _measure(
 
 
 def backend_of_lowering(
-    op: Operator,
+    op: Backends,
     platform: str,
     ins: Sequence[Any],
     outs: Sequence[Struct],
@@ -180,7 +180,7 @@ def backend_of_lowering(
     """Return the backend for a traced call of *op* that asks for ``"auto"``; None if *op* has no kernel.
 
     Args:
-      op: the operator.
+      op: the operator, or its backends.
       platform: the platform that the program is lowered for.
       ins: the types of the inputs.
       outs: the results of the operator itself.

@@ -21,10 +21,26 @@ class Compiled(Protocol):
         """Compile them anew, with the backends that are chosen by then."""
 
 
-class Operator(Protocol):
+class Backends(Protocol):
+    """The backends of an operator, and the default among them."""
+
+    @property
+    def name(self) -> str:
+        """The operator's name."""
+
+    def available_backends(self, platform: str) -> list[str]:
+        """Return the backends of a platform."""
+
+    def first_backend(self, platform: str) -> str | None:
+        """Return the backend that was registered first."""
+
+    def get_default(self, platform: str) -> str | None:
+        """Return the default backend, or ``"auto"``."""
+
+
+class Operator(Backends, Protocol):
     """An operator with several backends."""
 
-    name: str
     has_side_effect: bool
 
     @property
@@ -38,14 +54,5 @@ class Operator(Protocol):
     def __call__(self, /, *ins: Any, outs: Any, backend: str | None = None, **static: Any) -> Any:
         """Apply the operator."""
 
-    def available_backends(self, platform: str) -> list[str]:
-        """Return the backends of a platform."""
-
     def entry(self, platform: str, backend: str) -> object:
         """Raise `BackendNotFoundError` if the backend is not registered."""
-
-    def first_backend(self, platform: str) -> str | None:
-        """Return the backend that was registered first."""
-
-    def get_default(self, platform: str) -> str | None:
-        """Return the default backend, or ``"auto"``."""

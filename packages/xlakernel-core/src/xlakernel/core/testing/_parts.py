@@ -11,11 +11,10 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import Literal
 
-from ..call import NativeCall, native_call, native_call_p, partitioned_call_p
-from ..primitive import OperatorPrimitive
-from ..sharding import Factor, ShardingRule
+from ..call import multilinear
+from ..call.primitive import CallPrimitive
+from ..call.sharding import Factor, ShardingRule
 from ..specs import Struct
-from ..transforms import multilinear
 from ._compare import compare
 from ._report import NotTried
 from ._subject import Subject
@@ -129,23 +128,14 @@ def _calls(jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any]) -> Gener
 
 
 def _rule_of(eqn: Any) -> ShardingRule | None:
-    inputs = [atom.aval for atom in eqn.invars]
-    if eqn.primitive in (native_call_p, partitioned_call_p):
-        call: NativeCall = eqn.params["call"]
-        return call.sharding_rule if call.sharding_rule is None else call.sharding_rule.batched(call.batch, inputs)
-    return eqn.primitive.rule_of(eqn.params) if isinstance(eqn.primitive, OperatorPrimitive) else None
+    if not isinstance(eqn.primitive, CallPrimitive):
+        return None
+    return eqn.primitive.call_of(**eqn.params).rule([atom.aval for atom in eqn.invars])
 
 
 def _run(eqn: Any, outs: Sequence[Struct], *inputs: Any) -> Sequence[Any]:
     """Compute a call on other inputs, with results like *outs*, which have the batch dimensions."""
-    params = eqn.params
-    if isinstance(eqn.primitive, OperatorPrimitive):
-        levels = len(params["dispatch"].mapped)
-        sizes = reversed(outs[0].shape[:levels])
-        mapped = [dataclasses.replace(level, size=n) for level, n in zip(params["dispatch"].mapped, sizes, strict=True)]
-        params = {**params, "dispatch": dataclasses.replace(params["dispatch"], mapped=tuple(mapped))}
-        return eqn.primitive.bind(*inputs, **{**params, "outs": [Struct(o.shape[levels:], o.dtype) for o in outs]})
-    return native_call(params["call"].part(outs), inputs)
+    return eqn.primitive.call_of(**eqn.params).part(outs).bind(inputs)  # type: ignore[no-any-return]
 
 
 def _inlined(eqn: Any) -> Any:

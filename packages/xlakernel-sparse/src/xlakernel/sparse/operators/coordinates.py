@@ -31,7 +31,7 @@ class CoordinateProduct(ProductPair):
         op.def_tags("sparse", "coo", self.operand.name)
         return op
 
-    def __call__(
+    def _product(
         self,
         who: str,
         data: Any,

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from xlakernel.core import XLACustomKernel
+from xlakernel.core.backend import jit_when_eager
 
 from .batching import fold_columns
 from .dtypes import accumulator, as_weights
@@ -29,6 +30,19 @@ class ProductPair(abc.ABC):
         self.vector, self.columns = self._operator("mv"), self._operator("mm")
         self.vector.def_batching_rule(fold_columns(self.vector, self.columns))
         self.columns.def_batching_rule(fold_columns(self.columns, self.columns))
+        static = ("shape", "transpose", "backend", "ranks")
+        self._compiled = jit_when_eager(self._product, static_argnums=0, static_argnames=static)
+
+    def __call__(self, who: str, *arrays: Any, **keywords: Any) -> jax.Array:
+        """Check the arguments for the function *who*, and multiply; `_product` has the arguments."""
+        # The numbers of other arrays are checked: JAX would wrap those that have no room in its dtypes.
+        multiply = self._compiled if all(isinstance(array, jax.Array) for array in arrays) else self._product
+        product: jax.Array = multiply(who, *arrays, **keywords)
+        return product
+
+    @abc.abstractmethod
+    def _product(self, who: str, *arrays: Any, **keywords: Any) -> jax.Array:
+        """Check the arguments for the function *who*, and multiply."""
 
     @abc.abstractmethod
     def _operator(self, suffix: str) -> XLACustomKernel:

@@ -29,7 +29,7 @@ class CompressedProduct(ProductPair):
         op.def_tags("sparse", "csr", self.operand.name)
         return op
 
-    def __call__(
+    def _product(
         self,
         who: str,
         data: Any,

@@ -19,10 +19,10 @@ import numpy as np
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding, PartitionSpec
 
-from ._compat import replicated, spec_of, without_explicit_axes
-from .config import is_exporting
-from .errors import ShardingRuleError
-from .specs import Mapped, Struct, counted
+from .._compat import replicated, spec_of, without_explicit_axes
+from ..config import is_exporting
+from ..errors import ShardingRuleError
+from ..specs import Mapped, Struct, counted
 
 Factor = str | int  # a number is a batch dimension that jax.vmap added
 Terms = tuple[tuple[Factor, ...], ...]

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
-from typing import Any
+import functools
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
 
-from .backends import OperatorBackends, backends_asked_for
-from .config import AUTO, check_backend, is_auto_possible, is_debugging
-from .errors import XLAKernelError
-from .measure import auto
-from .measure.benchmark import BenchmarkCase, benchmark
-from .measure.result import BenchmarkResult
-from .operator_names import register
-from .primitive import Dispatch, OperatorPrimitive, Static
-from .specs import (
+from ..call.checks import is_none
+from ..call.sharding import ShardingRule
+from ..config import AUTO, check_backend, is_auto_possible, is_debugging
+from ..errors import XLAKernelError
+from ..measure import auto
+from ..measure.benchmark import BenchmarkCase, benchmark
+from ..measure.result import BenchmarkResult
+from ..specs import (
     Struct,
     check_callable,
     check_enabled,
@@ -26,10 +25,42 @@ from .specs import (
     check_inputs,
     flatten_outs,
 )
-from .transforms.rules import TransformRules
+from .backends import Backends
+from .dispatch import Dispatch, Static, kinds
+from .names import register
+from .primitive import OperatorPrimitive
+from .rules import TransformRules
+
+_Params = ParamSpec("_Params")
+_Result = TypeVar("_Result")
+_MOST_CALLS = 1024  # that an operator keeps; each is a jitted function
 
 
-class XLACustomKernel(OperatorBackends, TransformRules):
+def _key_of(generation: int, backend: Any, outs: Any, static: Mapping[str, Any]) -> Hashable | None:
+    """Return what a checked call is found by, fast; None if an argument is wrong, or cannot be looked up."""
+    try:
+        leaves, tree = jax.tree.flatten(outs, is_leaf=is_none)
+        types = [(leaf.shape, leaf.dtype) for leaf in leaves]
+        key = (generation, backend, tree, *types, *[(name, kinds(value), value) for name, value in static.items()])
+        hash(key)
+    except (AttributeError, TypeError, ValueError):
+        return None
+    return key
+
+
+def _of(
+    component: str, method: Callable[Concatenate[Any, _Params], _Result]
+) -> Callable[Concatenate[Any, _Params], _Result]:
+    """Return the *method* of an operator's *component* as one of the operator."""
+
+    @functools.wraps(method)
+    def call(self: Any, /, *args: _Params.args, **keywords: _Params.kwargs) -> _Result:
+        return method(getattr(self, component), *args, **keywords)
+
+    return call
+
+
+class XLACustomKernel:
     """An operator of JAX arrays with one kernel for each platform and backend.
 
     Register kernel generators with ``def_kernel`` and its shorthands, then call the operator. A generator is called
@@ -84,17 +115,22 @@ class XLACustomKernel(OperatorBackends, TransformRules):
         if doc is not None:
             self.__doc__ = doc
         self.has_side_effect = bool(has_side_effect)
-        self.primitive = OperatorPrimitive(self)
+        self._backends = Backends(name, self._forget_traces)
+        self.primitive = OperatorPrimitive(self._backends, self.has_side_effect)
+        self._rules = TransformRules(self.primitive, self._forget_traces)
         self._call: Callable[..., Any] | None = None
         self._tags: frozenset[str] = frozenset()
         self._benchmark_data: Callable[..., Any] | None = None
-        self._apply = lru_cache(maxsize=1024)(self._make_apply)
-        self._start_backends()
-        self._start_rules()
+        self._calls: dict[Any, Callable[..., Any]] = {}
 
     def __repr__(self) -> str:
-        backends = {platform: list(entries) for platform, entries in self._kernels.items()}
+        backends = {platform: list(entries) for platform, entries in self._backends.kernels.items()}
         return f"XLACustomKernel({self.name!r}, {backends})"
+
+    def _forget_traces(self) -> None:
+        """Let calls from now on follow a new rule or kernel: JAX keeps what it has traced."""
+        self._calls.clear()
+        self.primitive.forget()
 
     # Calling.
 
@@ -121,43 +157,50 @@ class XLACustomKernel(OperatorBackends, TransformRules):
           GeneratorError: if the generator, or the kernel that it made, raises.
           ResultError: if the kernel's results differ from *outs* in number, shape or dtype.
         """
-        structs, tree = flatten_outs(outs, self.name)
-        check_enabled(structs, self.name)
-        check_has_effect(structs, self.has_side_effect, self.name)
-        check_has_order(tree, self.name)
-        if backend is not None:
-            check_backend(backend, self.name)
-        keywords = Static.of(self.name, static)
         generation = 0  # counts only where "auto" may be asked for
         if backend == AUTO or (backend is None and is_auto_possible()):
+            structs, keywords = flatten_outs(outs, self.name)[0], Static.of(self.name, static)
             backend = auto.backend_of_call(self, ins, structs, backend, keywords)
             generation = OperatorPrimitive.generation if backend in (AUTO, None) else 0
-        apply = self._apply(structs, backend, keywords, generation)
+        key = _key_of(generation, backend, outs, static)
+        apply = None if key is None else self._calls.get(key)
+        if apply is None:
+            apply = self._checked_call(outs, backend, static)
+            if key is not None:
+                if len(self._calls) >= _MOST_CALLS:
+                    self._calls.clear()
+                self._calls[key] = apply
         try:
-            return jax.tree.unflatten(tree, apply(*ins))
+            return apply(*ins)
         except (TypeError, ValueError) as error:
             if not isinstance(error, XLAKernelError):
                 check_inputs(ins, self.name)
             raise
 
-    def _make_apply(
-        self, outs: tuple[Struct, ...], backend: str | None, static: Static, generation: int
-    ) -> Callable[..., list[Any]]:
+    def _checked_call(self, outs: Any, backend: str | None, keywords: Mapping[str, Any]) -> Callable[..., Any]:
         """Return the jitted call for one set of static arguments; JAX caches it by shapes and by backend contexts.
 
-        It is another one for each *generation* of the primitives: a call that is mapped outside of ``jax.jit`` is
+        It is another one for each generation of the primitives: a call that is mapped outside of ``jax.jit`` is
         compiled once, and must follow what is measured later, for this operator or for one that its rules call.
         """
+        structs, tree = flatten_outs(outs, self.name)
+        check_has_effect(structs, self.has_side_effect, self.name)
+        check_has_order(tree, self.name)
+        if backend is not None:
+            check_backend(backend, self.name)
+        static = Static.of(self.name, keywords)
 
-        def apply(*ins: Any) -> list[Any]:
+        def apply(*ins: Any) -> Any:
             check_inputs(ins, self.name)
-            if self._declared is not None:
-                self._declared.check_arity(len(ins))
-            rule = self.sharding_rule(dict(static.items))
+            check_enabled(structs, self.name)
+            if self._rules.declared is not None:
+                self._rules.declared.check_arity(len(ins))
+            rule = self.primitive.sharding_rule(dict(static.items))
             if rule is not None:
-                rule.check(self.name, [Struct(jnp.shape(x), jnp.result_type(x)) for x in ins], outs)
-            dispatch = Dispatch(tuple(backends_asked_for(self, backend).items()), is_debugging())
-            return self.primitive.bind(*ins, outs=outs, dispatch=dispatch, static=static)
+                rule.check(self.name, [Struct(jnp.shape(x), jnp.result_type(x)) for x in ins], structs)
+            dispatch = Dispatch(tuple(self._backends.asked_for(backend).items()), is_debugging())
+            results = self.primitive.bind(*ins, outs=structs, dispatch=dispatch, static=static)
+            return jax.tree.unflatten(tree, results)
 
         apply.__name__ = apply.__qualname__ = self.name
         return jax.jit(apply)
@@ -189,6 +232,57 @@ class XLACustomKernel(OperatorBackends, TransformRules):
                 f"{self.name}: no function to call; set one with def_call, or call the operator itself."
             )
         return self._call(*args, **kwargs)
+
+    # Kernels.
+
+    def_kernel = _of("_backends", Backends.def_kernel)
+    def_numba_kernel = _of("_backends", Backends.def_numba_kernel)
+    def_numba_cuda_kernel = _of("_backends", Backends.def_numba_cuda_kernel)
+    def_warp_kernel = _of("_backends", Backends.def_warp_kernel)
+    def_pallas_kernel = _of("_backends", Backends.def_pallas_kernel)
+    def_triton_kernel = _of("_backends", Backends.def_triton_kernel)
+    def_jax_kernel = _of("_backends", Backends.def_jax_kernel)
+    first_backend = _of("_backends", Backends.first_backend)
+    set_default = _of("_backends", Backends.set_default)
+    get_default = _of("_backends", Backends.get_default)
+    available_backends = _of("_backends", Backends.available_backends)
+    entry = _of("_backends", Backends.entry)
+
+    def def_default_of(self, other: XLACustomKernel) -> None:
+        """Let the default that is set for *other* count here too, until one is set for this operator itself.
+
+        It is for operators that users know as one. A backend that is set for *other* and not registered here is an
+        error of the calls of this operator.
+
+        Args:
+          other: the operator whose default counts.
+        """
+        self._backends.follow(other._backends)
+
+    @property
+    def defaults(self) -> dict[str, str]:
+        """The default backend of each platform that has a kernel."""
+        return self._backends.defaults()
+
+    # Transformations.
+
+    def_reference = _of("_rules", TransformRules.def_reference)
+    def_jvp = _of("_rules", TransformRules.def_jvp)
+    def_vjp = _of("_rules", TransformRules.def_vjp)
+    def_transpose = _of("_rules", TransformRules.def_transpose)
+    def_jvp_rule = _of("_rules", TransformRules.def_jvp_rule)
+    def_jvp_rule2 = _of("_rules", TransformRules.def_jvp_rule2)
+    def_transpose_rule = _of("_rules", TransformRules.def_transpose_rule)
+    def_batching_rule = _of("_rules", TransformRules.def_batching_rule)
+    def_sharding_rule = _of("_rules", TransformRules.def_sharding_rule)
+
+    def sharding_rule(self, static: Mapping[str, Any]) -> ShardingRule | None:
+        """Return the rule for a call; None if there is none.
+
+        Args:
+          static: the static keywords of the call.
+        """
+        return self.primitive.sharding_rule(static)
 
     # What tools read.
 

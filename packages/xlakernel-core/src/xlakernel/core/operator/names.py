@@ -6,20 +6,17 @@ import difflib
 import threading
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import Any
 
-from .errors import ArgumentError, DuplicateNameError, KernelTypeError
-
-if TYPE_CHECKING:
-    from .kernel import XLACustomKernel
+from ..errors import ArgumentError, DuplicateNameError, KernelTypeError
 
 _FORBIDDEN = "/\\*?"  # what means something in a path or in a pattern of names
 
-_operators: dict[str, XLACustomKernel] = {}
+_operators: dict[str, Any] = {}
 _lock = threading.Lock()
 
 
-def register(op: XLACustomKernel, name: str, *, replace: bool) -> None:
+def register(op: Any, name: str, *, replace: bool) -> None:
     """Give *op* its name; `XLACustomKernel` says what it may be."""
     _check_name(name)
     with _lock:
@@ -51,8 +48,8 @@ def _check_name(name: str) -> None:
     )
 
 
-def operators(*tags: str) -> Mapping[str, XLACustomKernel]:
-    """Return the operators of this process, by name.
+def operators(*tags: str) -> Mapping[str, Any]:
+    """Return the operators of this process, each an `XLACustomKernel`, by name.
 
     Args:
       *tags: only operators that have all of these (`XLACustomKernel.def_tags`).
@@ -72,7 +69,7 @@ def operators(*tags: str) -> Mapping[str, XLACustomKernel]:
     return MappingProxyType({name: op for name, op in found.items() if op.tags.issuperset(tags)})
 
 
-def _check_tag(tag: str, found: Mapping[str, XLACustomKernel]) -> None:
+def _check_tag(tag: str, found: Mapping[str, Any]) -> None:
     if not isinstance(tag, str):
         raise ArgumentError(f'operators: a tag is {tag!r}; expected words, as in operators("sparse", "csr").')
     known = {known for op in found.values() for known in op.tags}

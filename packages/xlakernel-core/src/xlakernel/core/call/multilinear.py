@@ -207,19 +207,19 @@ def transpose(
         ad.instantiate_zeros(cotangent) if is_smooth(out.dtype) else None
         for out, cotangent in zip(function.outs, cotangents, strict=True)
     ]
-    for i, cotangent in zip(group.positions, _transposed(group, levels)(known, given), strict=True):
+    for i, cotangent in zip(group.positions, transposed(group, levels)(known, given), strict=True):
         if i in wanted and cotangent is not None:
             results[i] = match_type(cotangent, arguments[i].aval)
     return results
 
 
-def _transposed(group: Group, levels: Sequence[Mapped]) -> Callable[[list[Any], list[Any]], list[Any]]:
+def transposed(group: Group, levels: Sequence[Mapped]) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
     """Return the group's transpose under the levels of ``jax.vmap``."""
     if not levels:
         return lambda known, cotangents: list(group.transpose(known, cotangents))
-    inner, level = _transposed(group, levels[:-1]), levels[-1]
+    inner, level = transposed(group, levels[:-1]), levels[-1]
 
-    def run(known: list[Any], cotangents: list[Any]) -> list[Any]:
+    def run(known: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
         axes = [None if x is None else axis for x, axis in zip(known, level.axes, strict=True)]
         aligned = align_axes([*known, *cotangents], [*axes, *[0] * len(cotangents)])
         known, cotangents = aligned[: len(known)], aligned[len(known) :]

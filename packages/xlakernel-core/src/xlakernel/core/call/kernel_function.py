@@ -15,9 +15,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from .errors import PickledKernelError
-from .identity.fingerprint import examine
-from .identity.kinds import describe
+from ..errors import PickledKernelError
+from ..identity.fingerprint import examine
+from ..identity.kinds import describe
 
 # Where wrappers are made; the module that asks for one is the first outside.
 _MAKERS = ("xlakernel.core", "xlakernel.numba", "xlakernel.cuda", "xlakernel.warp")

@@ -1,42 +1,41 @@
-"""How an operator's author says what its derivatives, its batches and its parts on several devices are."""
+"""The transformations of an operator: derivatives, batching and sharding, as its author declares them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from jax.interpreters import batching
+
+from ..call.checks import group_of
+from ..call.declaration import Derivative, declare
+from ..call.sharding import ShardingRule
 from ..errors import KernelTypeError, ShardingRuleError
-from ..sharding import ShardingRule
 from ..specs import check_callable
-from . import autodiff, batching
-from .checks import group_of
-from .declaration import Derivative, declare
-
-if TYPE_CHECKING:
-    from ..kernel import XLACustomKernel
+from . import derivatives
+from .dispatch import Static
+from .primitive import OperatorPrimitive
 
 
 class TransformRules:
-    """The part of `XLACustomKernel` that declares its transformations.
+    """The transformations of an operator, as its author declares them.
 
     A rule that is set again is followed by what is traced from then on; what users have jitted already keeps the old.
+
+    Args:
+      primitive: the operator's.
+      changed: called when a rule is set.
+
+    Attributes:
+      declared: the derivative; None if there is none, or one by a rule of JAX's own kind.
     """
 
-    name: str
-    _sharding: Callable[..., str] | str | None
-    _declared: Derivative | None
-
-    def _start_rules(self) -> None:
-        """Begin with no derivative, no sharding, and with batches that map the kernel."""
+    def __init__(self, primitive: OperatorPrimitive, changed: Callable[[], None]) -> None:
+        self.name = primitive.name
+        self.declared: Derivative | None = None
+        self._primitive = primitive
+        self._changed = changed
         self._derivative: dict[str, Any] = {}
-        self._declared = None
-        self._sharding = None
-        autodiff.refuse(self._op)
-        batching.map_kernel(self._op)
-
-    @property
-    def _op(self) -> XLACustomKernel:
-        return cast("XLACustomKernel", self)
 
     # Derivatives.
 
@@ -119,14 +118,9 @@ class TransformRules:
         declared = {**self._derivative, keyword: value}
         derivative = declare(self.name, **declared, spelled="def_{}")
         assert derivative is not None
-        self._derivative, self._declared = declared, derivative
-        autodiff.define_derivative(self._op, derivative)
-        self._forget_traces()
-
-    def _forget_traces(self) -> None:
-        """Let calls from now on follow the new rule or kernel: JAX keeps what it has traced."""
-        self._op._apply.cache_clear()
-        self._op.primitive.forget()
+        self._derivative, self.declared = declared, derivative
+        derivatives.define_derivative(self._primitive, derivative)
+        self._changed()
 
     # Rules of JAX's own kind.
 
@@ -141,8 +135,8 @@ class TransformRules:
         Raises:
           KernelTypeError: if *rule* cannot be called.
         """
-        autodiff.define_jvp(self._op, check_callable(self.name, "def_jvp_rule", rule))
-        self._forget_traces()
+        derivatives.define_jvp(self._primitive, check_callable(self.name, "def_jvp_rule", rule))
+        self._changed()
         return rule
 
     def def_jvp_rule2(self, *rules: Callable[..., Any] | None) -> None:
@@ -158,8 +152,8 @@ class TransformRules:
         for rule in rules:
             if rule is not None:
                 check_callable(self.name, "def_jvp_rule2", rule)
-        autodiff.define_jvp_per_input(self._op, rules)
-        self._forget_traces()
+        derivatives.define_jvp_per_input(self._primitive, rules)
+        self._changed()
 
     def def_transpose_rule(self, rule: Callable[..., Any]) -> Callable[..., Any]:
         """Set the reverse-mode rule of a linear operator, ``rule(cotangents, *ins, **params) -> cotangents of ins``.
@@ -172,8 +166,8 @@ class TransformRules:
         Raises:
           KernelTypeError: if *rule* cannot be called.
         """
-        autodiff.define_transpose(self._op, check_callable(self.name, "def_transpose_rule", rule))
-        self._forget_traces()
+        derivatives.define_transpose(self._primitive, check_callable(self.name, "def_transpose_rule", rule))
+        self._changed()
         return rule
 
     def def_batching_rule(self, rule: Callable[..., Any]) -> Callable[..., Any]:
@@ -187,8 +181,17 @@ class TransformRules:
         Raises:
           KernelTypeError: if *rule* cannot be called.
         """
-        batching.define(self._op, check_callable(self.name, "def_batching_rule", rule))
-        self._forget_traces()
+        check_callable(self.name, "def_batching_rule", rule)
+        map_call = self._primitive.batch
+
+        def batch(ins: Sequence[Any], axes: Sequence[int | None], *, static: Static, **params: Any) -> Any:
+            # A call that was mapped before the rule was set has no axes that the rule could know of.
+            if params["dispatch"].mapped:
+                return map_call(ins, axes, static=static, **params)
+            return rule(ins, axes, **params, **dict(static.items))
+
+        batching.primitive_batchers[self._primitive] = batch
+        self._changed()
         return rule
 
     # Several devices.
@@ -205,22 +208,13 @@ class TransformRules:
         Raises:
           ShardingRuleError: if it cannot be read.
         """
-        if self._op.has_side_effect:
+        if self._primitive.has_side_effect:
             raise ShardingRuleError(
                 f"{self.name}: def_sharding_rule and has_side_effect=True exclude each other: XLA may drop or repeat a "
                 "call that it splits. Call the operator inside jax.shard_map instead."
             )
         if not callable(rule):
             ShardingRule.parse(rule, self.name)
-        self._sharding = rule
-        self._forget_traces()
+        self._primitive.sharding = rule
+        self._changed()
         return rule
-
-    def sharding_rule(self, static: Mapping[str, Any]) -> ShardingRule | None:
-        """Return the rule for a call; None if there is none.
-
-        Args:
-          static: the static keywords of the call.
-        """
-        text = self._sharding(**static) if callable(self._sharding) else self._sharding
-        return None if text is None else ShardingRule.parse(text, self.name)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
-from .config import (
+from ..config import (
     AUTO,
     PLATFORMS,
     check_backend,
@@ -16,12 +16,9 @@ from .config import (
     remembered_default,
     requested_backends,
 )
-from .errors import ArgumentError, BackendNotFoundError, KernelTypeError
-from .operator_names import did_you_mean
-from .specs import check_callable
-
-if TYPE_CHECKING:
-    from .kernel import XLACustomKernel
+from ..errors import ArgumentError, BackendNotFoundError, KernelTypeError
+from ..specs import check_callable
+from .names import did_you_mean
 
 KernelGenerator = Callable[..., Callable[..., Any]]
 
@@ -43,17 +40,24 @@ class KernelEntry:
     kernel_generator: KernelGenerator
 
 
-class OperatorBackends:
-    """The part of `XLACustomKernel` that has its kernels, and the default of each platform."""
+class Backends:
+    """The kernels of an operator, and the default backend of each platform.
 
-    name: str
+    Args:
+      name: the operator's name.
+      changed: called when a kernel is replaced.
 
-    def _start_backends(self) -> None:
-        """Begin without any kernel."""
+    Attributes:
+      kernels: platform → backend → what is registered, in the order of registration.
+    """
+
+    def __init__(self, name: str, changed: Callable[[], None]) -> None:
+        self.name = name
+        self.kernels: dict[str, dict[str, KernelEntry]] = {}
+        self._changed = changed
         self._number = next(_numbers)
-        self._kernels: dict[str, dict[str, KernelEntry]] = {}
         self._initial: dict[str, str] = {}
-        self._leader: OperatorBackends | None = None
+        self._leader: Backends | None = None
 
     # Kernels.
 
@@ -89,11 +93,11 @@ class OperatorBackends:
                 "function of outs and the static keywords that returns one wrapped, such as "
                 f"lambda outs: {backend}_kernel(kernel, outs[0], ...)."
             )
-        entries = self._kernels.setdefault(platform, {})
+        entries = self.kernels.setdefault(platform, {})
         replaced = entries.get(backend)
         entries[backend] = KernelEntry(backend, platform, generator)
         if replaced is not None and replaced.kernel_generator is not generator:
-            cast("XLACustomKernel", self)._forget_traces()
+            self._changed()
         self._initial.setdefault(platform, backend)
         if asdefault:
             self.set_default(platform, backend)
@@ -188,16 +192,9 @@ class OperatorBackends:
         is_initial = backend == self.first_backend(platform) and self._leader is None
         remember_default(self._number, platform, None if is_initial else backend)
 
-    def def_default_of(self, other: XLACustomKernel) -> None:
-        """Let the default that is set for *other* count here too, until one is set for this operator itself.
-
-        It is for operators that users know as one. A backend that is set for *other* and not registered here is an
-        error of the calls of this operator.
-
-        Args:
-          other: the operator whose default counts.
-        """
-        self._leader = other
+    def follow(self, leader: Backends) -> None:
+        """Let the default that is set for *leader* count here too, until one is set here."""
+        self._leader = leader
 
     def _chosen_default(self, platform: str) -> str | None:
         own = remembered_default(self._number, platform)
@@ -215,10 +212,15 @@ class OperatorBackends:
         check_platform(platform, self.name)
         return self._chosen_default(platform) or self.first_backend(platform)
 
-    @property
+    def asked_for(self, backend: str | None) -> dict[str, str]:
+        """Return the backend for each platform that one is asked for, here, by a call with this ``backend=``."""
+        requested = dict.fromkeys(PLATFORMS, backend) if backend is not None else requested_backends()
+        chosen = {platform: requested.get(platform) or self._chosen_default(platform) for platform in PLATFORMS}
+        return {platform: name for platform, name in chosen.items() if name is not None}
+
     def defaults(self) -> dict[str, str]:
-        """The default backend of each platform that has a kernel."""
-        return {platform: str(self.get_default(platform)) for platform in self._kernels}
+        """Return the default backend of each platform that has a kernel."""
+        return {platform: str(self.get_default(platform)) for platform in self.kernels}
 
     def available_backends(self, platform: str) -> list[str]:
         """Return the backends registered for a platform, in the order of registration.
@@ -230,7 +232,7 @@ class OperatorBackends:
           UnknownPlatformError: if there is no such platform.
         """
         check_platform(platform, self.name)
-        return list(self._kernels.get(platform, {}))
+        return list(self.kernels.get(platform, {}))
 
     def entry(self, platform: str, backend: str) -> KernelEntry:
         """Return what is registered for a backend on a platform.
@@ -242,7 +244,7 @@ class OperatorBackends:
         Raises:
           BackendNotFoundError: if nothing is; the message lists what is.
         """
-        found = self._kernels.get(platform, {})
+        found = self.kernels.get(platform, {})
         if backend not in found:
             # The operator may be inside of a function of its name, which has no set_default.
             choice = (
@@ -250,7 +252,7 @@ class OperatorBackends:
                 f"xlakernel.core.operators()[{self.name!r}].set_default({platform!r}, ...)"
             )
             advice = choice if found else f"register one with def_kernel({backend!r}, {platform!r}, ...)"
-            elsewhere = sorted(other for other, kernels in self._kernels.items() if backend in kernels)
+            elsewhere = sorted(other for other, kernels in self.kernels.items() if backend in kernels)
             there = f"It has one for {elsewhere}; jax.devices() lists what JAX runs on"
             where = there if elsewhere else "Import the package that registers it, if there is one"
             near = did_you_mean(backend, found)
@@ -259,10 +261,3 @@ class OperatorBackends:
                 f"{near}{' ' * bool(near)}{where}, or {advice}."
             )
         return found[backend]
-
-
-def backends_asked_for(op: OperatorBackends, backend: str | None) -> dict[str, str]:
-    """Return the backend for each platform that one is asked for, here, by a call with this ``backend=``."""
-    requested = dict.fromkeys(PLATFORMS, backend) if backend is not None else requested_backends()
-    chosen = {platform: requested.get(platform) or op._chosen_default(platform) for platform in PLATFORMS}
-    return {platform: name for platform, name in chosen.items() if name is not None}

@@ -11,13 +11,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from ._compat import vary_alike
-from .call import VMAP_METHODS, Kernel, NativeCall, native_call
-from .config import is_debugging
-from .errors import AliasError, ArgumentError, ArityError, ShardingRuleError, StaticArgumentError, VmapMethodError
-from .kernel_object import KernelFunction
-from .sharding import ShardingRule
-from .specs import (
+from .._compat import vary_alike
+from ..config import is_debugging
+from ..errors import AliasError, ArgumentError, ArityError, ShardingRuleError, StaticArgumentError, VmapMethodError
+from ..specs import (
     Struct,
     check_enabled,
     check_has_effect,
@@ -29,9 +26,12 @@ from .specs import (
     of_structs,
     order_of,
 )
-from .transforms.checks import names
-from .transforms.declaration import Derivative, Transpose, declare
-from .transforms.derivative import Differentiable
+from .checks import names
+from .declaration import Derivative, Transpose, declare
+from .derivative import Differentiable
+from .kernel_function import KernelFunction
+from .native import VMAP_METHODS, Kernel, NativeCall, native_call
+from .sharding import ShardingRule
 
 # What XLA passes as a scalar attribute.
 _SCALARS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64")

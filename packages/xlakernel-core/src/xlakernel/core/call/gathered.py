@@ -16,9 +16,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from ._compat import register_partitioner
-from .errors import GatheredOperandsWarning
-from .warning import place_of_user
+from .._compat import register_partitioner
+from ..errors import GatheredOperandsWarning
+from ..warning import place_of_user
 
 _TARGET = "xlakernel_operands"
 _places: dict[str, tuple[str, int]] = {}  # of the calls that are watched, by the kernel's name

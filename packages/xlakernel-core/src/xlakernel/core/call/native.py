@@ -1,33 +1,30 @@
-"""The traced call of a native handler: one JAX primitive that every backend's wrapper binds.
+"""The call of a native handler, which every backend's wrapper binds.
 
-This is the one file that knows how JAX wants such a call defined. It is a primitive of its own rather than
-`jax.ffi.ffi_call`, because JAX deprecates that one's ``vmap_method`` and its batching may hand a kernel a buffer of
-another rank than it was compiled for. Here ``vmap`` adds leading dimensions that the handler itself loops over.
+It has a primitive of its own rather than `jax.ffi.ffi_call`, because JAX deprecates that one's ``vmap_method`` and its
+batching may hand a kernel a buffer of another rank than it was compiled for. Here ``vmap`` adds leading dimensions that
+the handler itself loops over.
 """
 
 from __future__ import annotations
 
 import abc
 import dataclasses
-import functools
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import mlir
 from jax.sharding import AxisType, get_abstract_mesh
 
-from ._compat import NativeCallEffect, is_partitioned, jit_alone, require_devices, result_aval, vary_alike
-from .config import is_exporting
-from .errors import DifferentiationError, PlatformError, SideEffectError, VmapMethodError
+from .._compat import is_partitioned, vary_alike
+from ..config import is_exporting
+from ..errors import PlatformError, SideEffectError, VmapMethodError
+from ..specs import Struct, has_several_devices
 from .gathered import watch
-from .sharding import ShardingRule, may_split, partitioned
-from .specs import Struct, has_several_devices, is_smooth
-from .transforms.declaration import WAYS
-from .transforms.multilinear import zero_tangent
+from .primitive import Call, CallPrimitive
+from .sharding import ShardingRule, may_split
 
 #: What `vmap_method` may be, besides None, which forbids `jax.vmap`.
 VMAP_METHODS = ("native", "expand_dims", "broadcast_all", "sequential", "sequential_unrolled")
@@ -101,8 +98,8 @@ class Kernel(abc.ABC):
 
 
 @dataclasses.dataclass(frozen=True)
-class NativeCall:
-    """A call without its inputs: everything that JAX may compare two calls by.
+class NativeCall(Call):
+    """A call of one native kernel.
 
     Attributes:
       kernel: what to run.
@@ -134,23 +131,47 @@ class NativeCall:
         """Return the static scalars by name."""
         return {name: np.frombuffer(data, dtype)[0] for name, dtype, data in self.attributes}
 
+    @property
+    def derivative_advice(self) -> str:  # type: ignore[override]  # the kernel's
+        """What to add to the message of a call that has no derivative."""
+        return self.kernel.derivative_advice
+
+    def rule(self, inputs: Sequence[Any]) -> ShardingRule | None:
+        """Return the sharding rule, batch dimensions included."""
+        return None if self.sharding_rule is None else self.sharding_rule.batched(self.batch, inputs)
+
     def part(self, outs: Sequence[Struct]) -> NativeCall:
         """Return the call on one device's part, whose results are *outs*, batch dimensions included."""
         levels = len(self.batch)
         slices = tuple(Struct(out.shape[levels:], out.dtype) for out in outs)
         return dataclasses.replace(self, outs=slices, batch=outs[0].shape[:levels], sharding_rule=None)
 
+    def bind(self, inputs: Sequence[Any]) -> list[jax.Array]:
+        """Trace the call."""
+        return native_call(self, inputs)
 
-native_call_p = Primitive("xlakernel")
-#: The same call where it may be split over devices: JAX must then know the devices when it lowers a program.
-partitioned_call_p = Primitive("xlakernel_partitioned")
-require_devices(partitioned_call_p)
+    def mapped(self, inputs: Sequence[Any], axes: Sequence[int | None], size: Any) -> list[Any]:
+        """Trace the call under one more ``jax.vmap``, as its `vmap_method` says."""
+        return _mapped(self, inputs, axes, size)
+
+    def run(self, platform: str, *inputs: Any) -> list[Any]:
+        """Compute the call by its handler."""
+        return native_call(self, inputs)
+
+    def lower(self, platform: str, context: Any, *operands: Any) -> Any:
+        """Lower the call to its handler."""
+        return _lower(context, *operands, call=self, platform=platform)
+
+
+native_call_p = CallPrimitive("xlakernel", splits=False)
+#: The same call where it may be split over devices.
+partitioned_call_p = CallPrimitive("xlakernel_partitioned", splits=True)
 
 
 def native_call(call: NativeCall, inputs: Sequence[Any]) -> list[jax.Array]:
     """Bind the primitive; see `NativeCall`."""
     primitive = partitioned_call_p if _may_be_split(call) else native_call_p
-    results: list[jax.Array] = primitive.bind(*vary_alike(inputs), call=call)
+    results: list[jax.Array] = primitive.bind(*vary_alike(inputs), call=call)  # type: ignore[no-untyped-call]
     return results
 
 
@@ -160,24 +181,6 @@ def _may_be_split(call: NativeCall) -> bool:
     # Inside `jax.shard_map` each device makes a call of its own.
     by_hand = AxisType.Manual in get_abstract_mesh().axis_types
     return not by_hand and any(map(has_several_devices, call.kernel.platforms))
-
-
-def _impl(*inputs: Any, call: NativeCall) -> list[jax.Array]:
-    with jax.disable_jit(False):  # one primitive is compiled also where the user asks for no jit
-        return _jitted(call)(*inputs)
-
-
-@functools.lru_cache(maxsize=1024)
-def _jitted(call: NativeCall) -> Callable[..., list[jax.Array]]:
-    return jit_alone(lambda *inputs: native_call(call, inputs), str(call))
-
-
-def _abstract_eval(*inputs: Any, call: NativeCall) -> Any:
-    shapes = [(*call.batch, *out.shape) for out in call.outs]
-    rule = call.sharding_rule
-    specs = [None] * len(shapes) if rule is None else rule.batched(call.batch, inputs).result_specs(inputs)
-    outs = [result_aval(s, out.dtype, inputs, p) for s, out, p in zip(shapes, call.outs, specs, strict=True)]
-    return outs, ({NativeCallEffect(str(call))} if call.has_side_effect else set())
 
 
 def _lower(context: Any, *operands: Any, call: NativeCall, platform: str) -> Any:
@@ -216,20 +219,7 @@ def _lower(context: Any, *operands: Any, call: NativeCall, platform: str) -> Any
     return rule(context, *operands)[: len(call.outs)]
 
 
-def _partition(*inputs: Any, call: NativeCall) -> list[Any]:
-    """Let XLA split the call by its rule."""
-    assert call.sharding_rule is not None
-
-    def run(outs: Sequence[Struct], *parts: Any) -> list[Any]:
-        return native_call(call.part(outs), parts)
-
-    rule = call.sharding_rule.batched(call.batch, inputs)
-    outs = [Struct((*call.batch, *out.shape), out.dtype) for out in call.outs]
-    return list(partitioned(rule, run, outs)(*inputs))
-
-
-def _batch(inputs: Sequence[Any], axes: Sequence[int | None], *, call: NativeCall) -> tuple[list[Any], list[int]]:
-    size = next(x.shape[axis] for x, axis in zip(inputs, axes, strict=True) if axis is not None)
+def _mapped(call: NativeCall, inputs: Sequence[Any], axes: Sequence[int | None], size: Any) -> list[Any]:
     moved = [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(inputs, axes, strict=True)]
     batched = [axis is not None for axis in axes]
     if call.vmap_method is None:
@@ -237,10 +227,8 @@ def _batch(inputs: Sequence[Any], axes: Sequence[int | None], *, call: NativeCal
     if call.vmap_method.startswith("sequential"):
         # Calls that a loop does not put in order may run in any.
         unroll = call.vmap_method.endswith("unrolled") and not call.has_side_effect
-        results = _sequential(call, moved, batched, unroll=unroll)
-    else:
-        results = _native(call, moved, batched, size)
-    return results, [0] * len(results)
+        return _sequential(call, moved, batched, unroll=unroll)
+    return _native(call, moved, batched, size)
 
 
 def _native(call: NativeCall, inputs: list[Any], batched: list[bool], size: Any) -> list[Any]:
@@ -273,36 +261,3 @@ def _sequential(call: NativeCall, inputs: list[Any], batched: list[bool], *, unr
         return carry, native_call(call, [next(rest) if own else x for x, own in zip(inputs, batched, strict=True)])
 
     return jax.lax.scan(step, None, mapped, unroll=unroll)[1]  # type: ignore[no-any-return]
-
-
-def _jvp(inputs: Sequence[Any], _: Any, *, call: NativeCall) -> tuple[list[Any], list[Any]]:
-    """Integers and booleans are constants to a derivative, as those of JAX's own functions are."""
-    if not any(is_smooth(out.dtype) for out in call.outs):
-        results = native_call(call, inputs)
-        return results, [zero_tangent(result) for result in results]
-    raise DifferentiationError(
-        f"{call}: a kernel has no derivative of its own. Give its wrapper one of {WAYS}; give an XLACustomKernel one "
-        "with def_reference, def_jvp, def_vjp or def_transpose; or keep the call out of the derivative with "
-        f"jax.lax.stop_gradient on its inputs.{call.kernel.derivative_advice}"
-    )
-
-
-def _no_transpose(*_: Any, call: NativeCall, **__: Any) -> Any:
-    raise DifferentiationError(
-        f"{call}: reverse mode (jax.grad, jax.vjp) transposes this call, and a kernel has no transpose of its own. If "
-        "it computes tangents in the jvp= of another kernel, give that one vjp= or reference= too; or give this one's "
-        "wrapper transpose= for the inputs that it is linear in (def_transpose of an XLACustomKernel); or use forward "
-        "mode (jax.jvp, jax.jacfwd)."
-    )
-
-
-for _primitive in (native_call_p, partitioned_call_p):
-    _primitive.multiple_results = True
-    _primitive.def_impl(_impl)
-    _primitive.def_effectful_abstract_eval(_abstract_eval)
-    batching.primitive_batchers[_primitive] = _batch
-    ad.primitive_jvps[_primitive] = _jvp
-    ad.primitive_transposes[_primitive] = _no_transpose
-for _platform in ("cpu", "cuda", "rocm", "tpu"):
-    mlir.register_lowering(native_call_p, functools.partial(_lower, platform=_platform), platform=_platform)
-mlir.register_lowering(partitioned_call_p, mlir.lower_fun(_partition, multiple_results=True))

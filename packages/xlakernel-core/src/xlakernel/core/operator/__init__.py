@@ -1,0 +1,1 @@
+"""Operators: one name, one kernel for each platform and backend."""

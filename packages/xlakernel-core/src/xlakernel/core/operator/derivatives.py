@@ -1,0 +1,144 @@
+"""Derivatives of an operator, from rules that its author gives.
+
+A rule is written for the operator itself. Under ``jax.vmap`` the call that is differentiated is a mapped one: the rule
+is then mapped in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+from jax.interpreters import ad
+
+from .._compat import match_type, result_aval
+from ..call import multilinear
+from ..call.declaration import Derivative
+from ..call.derivative import Differentiable
+from ..call.multilinear import add_tangents, zero_tangent
+from ..errors import XLAKernelError
+from ..specs import Mapped, counted, is_smooth
+from .dispatch import Dispatch, Static
+from .primitive import OperatorPrimitive
+
+
+def define_jvp(primitive: OperatorPrimitive, user_rule: Callable[..., Any]) -> None:
+    """Differentiate the operator by ``user_rule(primals, tangents, **params)``."""
+
+    def rule(primals: Sequence[Any], tangents: Sequence[Any], *, outs: Any, dispatch: Dispatch, static: Static) -> Any:
+        params = {"outs": outs, "dispatch": dispatch.unmapped(), **dict(static.items)}
+        if not dispatch.mapped:
+            return user_rule(tuple(primals), tuple(tangents), **params)
+        live = [i for i, tangent in enumerate(tangents) if not isinstance(tangent, ad.Zero)]
+        smooth = [i for i, out in enumerate(outs) if is_smooth(out.dtype)]
+
+        def one(*arguments: Any) -> list[Any]:
+            primals, live_tangents = arguments[: len(tangents)], arguments[len(tangents) :]
+            all_tangents = [zero_tangent(primal) for primal in primals]
+            for i, tangent in zip(live, live_tangents, strict=True):
+                all_tangents[i] = tangent
+            results, found = user_rule(primals, tuple(all_tangents), **params)
+            return [*results, *(ad.instantiate_zeros(found[i]) for i in smooth)]
+
+        levels = [Mapped((*level.axes, *(level.axes[i] for i in live)), level.size) for level in dispatch.mapped]
+        found = multilinear.map_levels(one, levels)(*primals, *(tangents[i] for i in live))
+        results = found[: len(outs)]
+        all_tangents = [zero_tangent(result) for result in results]
+        for i, tangent in zip(smooth, found[len(outs) :], strict=True):
+            all_tangents[i] = match_type(tangent, results[i])
+        return results, all_tangents
+
+    ad.primitive_jvps[primitive] = rule
+
+
+def define_jvp_per_input(primitive: OperatorPrimitive, rules: Sequence[Callable[..., Any] | None]) -> None:
+    """Differentiate the operator by one ``rule(tangent, *primals, **params)`` for each input, or None."""
+
+    def user_rule(primals: Sequence[Any], tangents: Sequence[Any], /, **params: Any) -> Any:
+        if len(rules) != len(primals):
+            raise XLAKernelError(
+                f"{primitive.name}: def_jvp_rule2 was given {counted(len(rules), 'rule')}, but the call has "
+                f"{counted(len(primals), 'input')}; give one for each input, None for those without a derivative."
+            )
+        results = primitive.bind(*primals, **params)
+        totals = [zero_tangent(result) for result in results]
+        for rule, tangent in zip(rules, tangents, strict=True):
+            if rule is None or isinstance(tangent, ad.Zero):
+                continue
+            parts = rule(tangent, *primals, **params)
+            parts = parts if isinstance(parts, (tuple, list)) else [parts]
+            if len(parts) != len(results):
+                raise XLAKernelError(
+                    f"{primitive.name}: a rule of def_jvp_rule2 returned {counted(len(parts), 'tangent')} for "
+                    f"{counted(len(results), 'result')}."
+                )
+            totals = [add_tangents(total, part) for total, part in zip(totals, parts, strict=True)]
+        return results, totals
+
+    define_jvp(primitive, user_rule)
+
+
+def define_derivative(primitive: OperatorPrimitive, derivative: Derivative) -> None:
+    """Differentiate the operator as its author declares; see `derivative`."""
+
+    def differentiable(outs: Any, params: Mapping[str, Any]) -> Differentiable:
+        def run(*ins: Any) -> list[Any]:
+            return primitive.bind(*ins, outs=outs, **params)
+
+        static = {name: value for name, value in params.items() if name != "dispatch"}
+        tree = jax.tree.structure(list(outs) if len(outs) != 1 else outs[0])
+        return Differentiable(derivative, run, tuple(outs), tree, static, offered={"outs": list(outs)})
+
+    def user_rule(primals: Sequence[Any], tangents: Sequence[Any], /, *, outs: Any, **params: Any) -> Any:
+        results = primitive.bind(*primals, outs=outs, **params)
+        call = differentiable(outs, params)
+        known = [None if isinstance(tangent, ad.Zero) else tangent for tangent in tangents]
+        found = iter(call.tangents(primals, results, known))
+        return results, [match_type(next(found), x) if is_smooth(x.dtype) else zero_tangent(x) for x in results]
+
+    def transpose_rule(cotangents: Sequence[Any], *ins: Any, outs: Any, **params: Any) -> Any:
+        structs = [x.aval if ad.is_undefined_primal(x) else x for x in ins]
+        return multilinear.transpose(cotangents, *ins, function=differentiable(outs, params).linear(structs))
+
+    define_jvp(primitive, user_rule)
+    if derivative.transposes:  # jax.linear_transpose asks the operator itself
+        define_transpose(primitive, transpose_rule)
+
+
+def define_transpose(primitive: OperatorPrimitive, user_rule: Callable[..., Any]) -> None:
+    """Transpose the operator, where it is linear, by ``user_rule(cotangents, *ins, **params)``."""
+
+    def rule(cotangents: Sequence[Any], *ins: Any, outs: Any, dispatch: Dispatch, static: Static) -> Any:
+        params = {"outs": outs, "dispatch": dispatch.unmapped(), **dict(static.items)}
+        if not dispatch.mapped:
+            return user_rule(cotangents, *ins, **params)
+        linear = tuple(i for i, x in enumerate(ins) if ad.is_undefined_primal(x))
+        avals = {i: _slice_aval(ins[i].aval, i, dispatch.mapped) for i in linear}
+
+        def one(known: Sequence[Any], given: Sequence[Any]) -> list[Any]:
+            zeros = [ad.Zero(jax.core.ShapedArray(out.shape, out.dtype)) for out in outs]
+            all_cotangents = [zero if x is None else x for zero, x in zip(zeros, given, strict=True)]
+            all_ins = [ad.UndefinedPrimal(avals[i]) if i in avals else x for i, x in enumerate(known)]
+            found = user_rule(all_cotangents, *all_ins, **params)
+            zero = {i: ad.Zero(avals[i]) for i in linear if found[i] is None}
+            return [ad.instantiate_zeros(zero.get(i, found[i])) for i in linear]
+
+        known = [None if i in avals else x for i, x in enumerate(ins)]
+        given = [None if isinstance(cotangent, ad.Zero) else cotangent for cotangent in cotangents]
+        found = multilinear.transposed(multilinear.Group(linear, one), dispatch.mapped)(known, given)
+        results: list[Any] = [None] * len(ins)
+        for i, cotangent in zip(linear, found, strict=True):
+            results[i] = match_type(cotangent, ins[i].aval)
+        return results
+
+    ad.primitive_transposes[primitive] = rule
+
+
+def _slice_aval(aval: Any, index: int, levels: Sequence[Mapped]) -> Any:
+    """Return the type of an input without the axes that ``jax.vmap`` maps; the outermost level is the last."""
+    extents = list(aval.shape)
+    for level in reversed(levels):
+        if (axis := level.axes[index]) is not None:
+            del extents[axis]
+    return result_aval(extents, aval.dtype, [aval])

@@ -1,0 +1,111 @@
+"""The parameters of an operator's calls: the choice of a backend, and the static keywords."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..errors import StaticArgumentError
+from ..specs import Mapped
+
+
+@dataclasses.dataclass(frozen=True)
+class Dispatch:
+    """How to run a call: the parameter ``dispatch`` of an operator's primitive.
+
+    Attributes:
+      backends: (platform, backend) pairs, as they were asked for where the call was traced. For other platforms it is
+        the first backend registered when the call is lowered. ``"auto"`` is replaced then, too (`auto`).
+      debug: whether to check what the kernel does (`config.debug_mode`), as it was where the call was traced; None: as
+        it is where the call is lowered.
+      mapped: the levels of ``jax.vmap`` around the kernel, innermost first.
+    """
+
+    backends: tuple[tuple[str, str], ...] = ()
+    debug: bool | None = None
+    mapped: tuple[Mapped, ...] = ()
+
+    def batched(self, axes: Sequence[int | None], size: Any) -> Dispatch:
+        """Return the same under one more ``jax.vmap``."""
+        return dataclasses.replace(self, mapped=(*self.mapped, Mapped(tuple(axes), size)))
+
+    def unmapped(self) -> Dispatch:
+        """Return the same without any ``jax.vmap``."""
+        return dataclasses.replace(self, mapped=())
+
+    @property
+    def batch(self) -> tuple[Any, ...]:
+        """The sizes of the leading dimensions that the results have, outermost first."""
+        return tuple(level.size for level in reversed(self.mapped))
+
+
+@dataclasses.dataclass(frozen=True)
+class Static:
+    """The static keywords of a call: the parameter ``static`` of an operator's primitive.
+
+    JAX compares parameters by ``==``, for which 1, 1.0 and True are equal, and so are 0.0 and -0.0. *kinds* tells them
+    apart.
+    """
+
+    items: tuple[tuple[str, Any], ...]
+    kinds: Hashable
+
+    @classmethod
+    def of(cls, operator: str, keywords: Mapping[str, Any]) -> Static:
+        """Check the keywords of a call of *operator*.
+
+        Raises:
+          StaticArgumentError: if one is traced or cannot be hashed.
+        """
+        for name, value in keywords.items():
+            _check_static(operator, name, value)
+        items = tuple(sorted(keywords.items()))
+        return cls(items, tuple(kinds(value) for _, value in items))
+
+
+def _check_static(operator: str, name: str, value: Any) -> None:
+    if name == "dispatch":
+        raise StaticArgumentError(f"{operator}: the keyword 'dispatch' is the primitive's own; use another name.")
+    if _is_plain(value):
+        return
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value)):
+        raise StaticArgumentError(
+            f"{operator}: the static keyword {name!r} is traced ({value}), but kernels are generated from its "
+            f"value. Name it in jax.jit(..., static_argnames={name!r}), or pass it as an input array."
+        )
+    try:
+        hash(value)
+    except TypeError as error:
+        raise StaticArgumentError(
+            f"{operator}: the static keyword {name!r} is {value!r} of the unhashable type {type(value).__name__}; "
+            "pass a tuple instead of a list, and an array as an input."
+        ) from error
+
+
+_PLAIN = frozenset({bool, int, str, type(None)})
+
+
+def _is_plain(value: Any) -> bool:
+    """Return True for most keywords: numbers, texts and tuples of them are neither traced nor unhashable."""
+    return type(value) in _PLAIN or (type(value) is tuple and _PLAIN.issuperset(map(type, value)))
+
+
+def kinds(value: Any) -> Any:
+    """Return what tells *value* from others that are equal to it."""
+    if type(value) in _PLAIN:
+        return type(value)
+    if isinstance(value, (tuple, frozenset)):
+        return type(value), tuple(map(kinds, value))
+    if isinstance(value, (float, complex, np.inexact)):
+        return type(value), repr(value)
+    if dataclasses.is_dataclass(value):
+        return type(value), tuple(kinds(getattr(value, field.name)) for field in dataclasses.fields(value))
+    return type(value)
+
+
+#: A call as a rule makes it that knows nothing of dispatching.
+DIRECT = Dispatch()

@@ -1,0 +1,159 @@
+"""The calls of an operator: implemented by the kernel of one of its backends, and bound to a primitive of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+from jax.extend.core import jaxpr_as_fun
+
+from .._compat import NativeCallEffect, vary_alike
+from ..call.multilinear import map_levels
+from ..call.primitive import Call, CallPrimitive
+from ..call.sharding import ShardingRule
+from ..config import AUTO, debug_mode, is_debugging
+from ..errors import BackendNotFoundError, GeneratorError
+from ..measure import auto
+from ..specs import Struct
+from .backends import Backends
+from .chosen import ChosenKernel
+from .dispatch import DIRECT, Dispatch, Static
+
+# JAX's name of a platform → ours.
+_PLATFORMS = {"cpu": "cpu", "cuda": "gpu", "rocm": "gpu", "tpu": "tpu"}
+
+
+@dataclasses.dataclass(frozen=True)
+class OperatorCall(Call):
+    """A call of an operator, which is implemented by one of its backends.
+
+    Attributes:
+      primitive: the operator's.
+      outs: the results, without batch dimensions.
+      dispatch: the choice among the backends.
+      static: the static keywords.
+    """
+
+    primitive: OperatorPrimitive
+    outs: tuple[Struct, ...]
+    dispatch: Dispatch
+    static: Static
+
+    def __str__(self) -> str:
+        return str(self.primitive.name)
+
+    @property
+    def has_side_effect(self) -> bool:  # type: ignore[override]  # the operator's
+        """Whether the operator has one."""
+        return self.primitive.has_side_effect
+
+    @property
+    def batch(self) -> tuple[Any, ...]:
+        """The sizes of the leading dimensions of the results, outermost first."""
+        return self.dispatch.batch
+
+    def rule(self, inputs: Sequence[Any]) -> ShardingRule | None:
+        """Return the sharding rule, batch dimensions included."""
+        rule = self.primitive.sharding_rule(dict(self.static.items))
+        return None if rule is None else rule.under(self.dispatch.mapped)
+
+    def part(self, outs: Sequence[Struct]) -> OperatorCall:
+        """Return the call on one device's part, whose results are *outs*, batch dimensions included."""
+        mapped, sizes = self.dispatch.mapped, outs[0].shape[: len(self.dispatch.mapped)]
+        levels = [dataclasses.replace(level, size=n) for level, n in zip(mapped, reversed(sizes), strict=True)]
+        slices = tuple(Struct(out.shape[len(levels) :], out.dtype) for out in outs)
+        dispatch = dataclasses.replace(self.dispatch, mapped=tuple(levels))
+        return dataclasses.replace(self, outs=slices, dispatch=dispatch)
+
+    def bind(self, inputs: Sequence[Any]) -> list[jax.Array]:
+        """Trace the call."""
+        return self.primitive.bind(*inputs, outs=self.outs, dispatch=self.dispatch, static=self.static)
+
+    def mapped(self, inputs: Sequence[Any], axes: Sequence[int | None], size: Any) -> list[Any]:
+        """Trace the call under one more ``jax.vmap``, which maps the kernel."""
+        return dataclasses.replace(self, dispatch=self.dispatch.batched(axes, size)).bind(inputs)
+
+    def on(self, platform: str, inputs: Sequence[Any]) -> OperatorCall:
+        """Return the call with the backend that it has on *platform*, one of JAX's names."""
+        backends, platform = self.primitive.backends, _PLATFORMS[platform]
+        backend = dict(self.dispatch.backends).get(platform) or backends.first_backend(platform)
+        if backend == AUTO:
+            mapped = self.dispatch.mapped
+            backend = auto.backend_of_lowering(backends, platform, inputs, self.outs, self.static, mapped)
+        if backend is None:
+            raise BackendNotFoundError(
+                f"{self}: no kernel for platform {platform!r}; there are kernels for {sorted(backends.kernels)}. "
+                f"Register one with def_kernel(backend, {platform!r}, generator), or move the inputs elsewhere."
+            )
+        return dataclasses.replace(self, dispatch=dataclasses.replace(self.dispatch, backends=((platform, backend),)))
+
+    def run(self, platform: str, *inputs: Any) -> list[Any]:
+        """Compute the call by the kernel of its backend."""
+        ((platform, backend),) = self.dispatch.backends
+        debug = is_debugging() if self.dispatch.debug is None else self.dispatch.debug
+        with debug_mode(debug):
+            chosen = ChosenKernel(self.primitive.backends, platform, backend, list(self.outs))
+            mapped = map_levels(chosen.generate(dict(self.static.items)), self.dispatch.mapped)
+            if self.has_side_effect:
+                return list(mapped(*inputs))
+            traced = jax.make_jaxpr(mapped)(*inputs)
+        _refuse_side_effects(str(self), traced.effects)
+        return list(jaxpr_as_fun(traced)(*inputs))
+
+
+class OperatorPrimitive(CallPrimitive):
+    """The primitive of an operator, with the parameters ``outs``, ``dispatch`` and ``static``.
+
+    ``outs`` describes the results without batch dimensions.
+
+    Args:
+      backends: the operator's.
+      has_side_effect: whether to run the kernel even if its results are not used.
+    """
+
+    #: How often what was compiled was forgotten, of all operators: a rule may pass a call on to another one.
+    generation = 0
+
+    def __init__(self, backends: Backends, has_side_effect: bool) -> None:
+        super().__init__(backends.name, splits=True)  # JAX does not see whether the kernel may be split
+        self.backends = backends
+        self.has_side_effect = has_side_effect
+        #: The rule that splits the operator's calls, or a function of the static keywords that returns it.
+        self.sharding: Callable[..., str] | str | None = None
+
+    def bind(
+        self, /, *ins: Any, outs: Sequence[Any], dispatch: Dispatch = DIRECT, static: Any = None, **keywords: Any
+    ) -> list[Any]:
+        """Call the operator; rules give its static keywords one by one, as they are given to rules."""
+        if not isinstance(static, Static):
+            if static is not None:
+                keywords["static"] = static  # a keyword of the user's, of that name
+            static = Static.of(self.name, keywords)
+        structs = tuple(Struct(out.shape, out.dtype) for out in outs)
+        results = super().bind(*vary_alike(ins), outs=structs, dispatch=dispatch, static=static)  # type: ignore[no-untyped-call]
+        return list(results)
+
+    def call_of(self, **params: Any) -> OperatorCall:
+        """Return the call that has these parameters."""
+        return OperatorCall(self, **params)
+
+    def sharding_rule(self, static: Mapping[str, Any]) -> ShardingRule | None:
+        """Return the sharding rule of calls with these static keywords; None if there is none."""
+        text = self.sharding(**static) if callable(self.sharding) else self.sharding
+        return None if text is None else ShardingRule.parse(text, self.name)
+
+    def forget(self) -> None:
+        """Compile anew what was compiled for calls outside of any program."""
+        super().forget()
+        OperatorPrimitive.generation += 1
+
+
+def _refuse_side_effects(operator: str, effects: Iterable[Any]) -> None:
+    owner = next((effect.owner for effect in effects if isinstance(effect, NativeCallEffect)), None)
+    if owner is not None:
+        raise GeneratorError(
+            f"{operator}: its kernel {owner} has has_side_effect=True and the operator has not, so that JAX would "
+            f"drop, merge or repeat its calls. Make it with XLACustomKernel({operator!r}, has_side_effect=True)."
+        )

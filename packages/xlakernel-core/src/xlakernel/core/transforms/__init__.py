@@ -1,1 +1,0 @@
-"""How operators are batched and differentiated."""
