@@ -77,8 +77,20 @@ def test_the_error_for_an_argument_that_jax_refuses_is_the_functions_own():
             raise InputError("size: x has no shape.")
         return x.size
 
-    with pytest.raises(InputError, match="has no shape"):
+    with pytest.raises(InputError, match=r"has no shape\.$") as caught:
         size(object())
+    assert caught.value.__context__ is None
+    assert not hasattr(caught.value, "__notes__")
+
+
+def test_an_error_of_a_check_has_no_note_of_jax():
+    @jit_when_eager
+    def refuse(x):
+        raise InputError("refuse: no.")
+
+    with pytest.raises(InputError, match=r"refuse: no\.$") as caught:
+        refuse(jnp.ones(2))
+    assert not hasattr(caught.value, "__notes__")
 
 
 def test_a_function_follows_the_kernels_of_its_operators():

@@ -42,9 +42,8 @@ def jit_when_eager(function: Callable[..., Any], **options: Any) -> Callable[...
             return function(*args, **keywords)
         try:
             return jitted(OperatorPrimitive.generation)(*args, **keywords)
-        except (TypeError, ValueError) as error:
-            if isinstance(error, XLAKernelError):
-                raise
-        return function(*args, **keywords)  # JAX refused an argument; the function's own checks say why
+        except (TypeError, ValueError, XLAKernelError):
+            pass  # the function itself says why, without JAX's frames and its note about them
+        return function(*args, **keywords)
 
     return call
