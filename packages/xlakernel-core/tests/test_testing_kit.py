@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from xlakernel.core.testing import check_kernel
+from xlakernel.core.testing import _sharding, check_kernel
 from xlakernel.core.testing._child import Child
 from xlakernel.core.testing._table import CHECKS
 
@@ -293,11 +293,11 @@ def test_the_other_process_says_what_went_wrong():
 
     with Child() as child:
         with pytest.raises(RuntimeError, match="in a new process: "):
-            child.ask("call", b"no artifact", [])
+            child.ask(_sharding._run_artifact, b"no artifact", [])
         with pytest.raises(RuntimeError, match="ended with exit code 3"):
-            child.ask("call", Bomb(), [])
+            child.ask(_sharding._run_artifact, Bomb(), [])
         with pytest.raises(RuntimeError, match="in a new process: "):  # it is started again
-            child.ask("call", b"no artifact", [])
+            child.ask(_sharding._run_artifact, b"no artifact", [])
 
 
 def test_results_that_do_not_say_over_which_axes_they_vary(new_primitive, assert_caught, assert_passes):

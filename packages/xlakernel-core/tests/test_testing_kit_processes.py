@@ -19,6 +19,12 @@ print(f"process {jax.process_index()} of {jax.process_count()}, {jax.local_devic
 """
 
 
+@pytest.fixture
+def soon(monkeypatch):
+    """Give the others half a second once a process failed."""
+    monkeypatch.setattr(_processes, "_GRACE", 0.5)
+
+
 def test_processes_are_one_to_jax():
     for i, text in enumerate(run_in_processes(SUM)):
         assert f"process {i} of 2, 2 devices: [6.]\n" in text
@@ -51,6 +57,7 @@ def test_another_port_is_tried_where_one_is_taken(monkeypatch):
     assert "at last" in text and ports == []
 
 
+@pytest.mark.usefixtures("soon")
 def test_a_process_that_exits_says_why_and_is_not_waited_for():
     program = "import sys, time, jax\nif jax.process_index(): sys.exit('enough')\ntime.sleep(100)\n"
     start = time.monotonic()

@@ -1,7 +1,14 @@
 """Kernels and settings that several test files share."""
 
+import json
+import os
 import re
+import select
+import signal
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import jax
 import numba
@@ -158,3 +165,49 @@ def run_in_threads(count, work):
 @pytest.fixture
 def in_threads():
     return run_in_threads
+
+
+# Programs in processes of their own
+
+
+@pytest.fixture(scope="session")
+def fork_server():
+    """The server of `run_program`; it is started by the first test of a run that needs it."""
+    command = [sys.executable, str(Path(__file__).with_name("fork_server.py"))]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        yield server
+        server.stdin.close()
+
+
+@pytest.fixture
+def run_program(fork_server, tmp_path_factory):
+    """Return a function that runs a program in a process of its own, without the second that the imports take.
+
+    It is like `subprocess.run`: *environment* is added to this process's, *strict* makes errors of warnings, and a
+    process that does not end in time is an error.
+    """
+
+    def run(program, *arguments, environment=None, folder=".", strict=False, timeout=120):
+        output = [tmp_path_factory.mktemp("output") / name for name in ("stdout", "stderr")]
+        for path in output:
+            path.touch()
+        request = {
+            "program": program,
+            "arguments": arguments,
+            "environment": {**os.environ, "JAX_PLATFORMS": "cpu", **(environment or {})},
+            "folder": str(folder),
+            "output": [str(path) for path in output],
+            "strict": strict,
+        }
+        fork_server.stdin.write(json.dumps(request) + "\n")
+        fork_server.stdin.flush()
+        child = int(fork_server.stdout.readline())
+        if not select.select([fork_server.stdout], [], [], timeout)[0]:
+            os.kill(child, signal.SIGKILL)
+            fork_server.stdout.readline()
+            raise subprocess.TimeoutExpired(program, timeout, *(path.read_text() for path in output))
+        status = int(fork_server.stdout.readline())
+        return subprocess.CompletedProcess(program, status, *(path.read_text() for path in output))
+
+    return run

@@ -105,18 +105,31 @@ def call(kernel, x=np.zeros(3, np.float32)):
 
 
 @pytest.fixture
-def process(tmp_path):
-    """Return a function that runs a program in a process of its own and returns what it printed, and its warnings."""
+def process(tmp_path, run_program):
+    """Return a function that runs a program in a process of its own and returns what it printed, and its warnings.
+
+    A new interpreter is started where *interpreter* says so or Numba reads its settings, as it is imported.
+    """
     (tmp_path / "kernels.py").write_text(KERNELS)
     path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
-    settings = {"XLAKERNEL_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": path, "JAX_PLATFORMS": "cpu"}
+    settings = {
+        "XLAKERNEL_CACHE_DIR": str(tmp_path / "cache"),
+        "PYTHONPATH": path,
+        "JAX_PLATFORMS": "cpu",
+        # Without bytecode files, because Python takes two edits within a second for one.
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
 
-    def run(program, *, warn=False, **more):
-        command = [sys.executable, *([] if warn else ["-W", "error"]), "-c", HEAD + textwrap.dedent(program)]
-        environment = {**os.environ, **settings, **more}
-        done = subprocess.run(
-            command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
-        )
+    def run(program, *, warn=False, interpreter=False, **numba_settings):
+        program = HEAD + textwrap.dedent(program)
+        if interpreter or numba_settings:
+            command = [sys.executable, *([] if warn else ["-W", "error"]), "-c", program]
+            environment = {**os.environ, **settings, **numba_settings}
+            done = subprocess.run(
+                command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+            )
+        else:
+            done = run_program(program, environment=settings, folder=tmp_path, strict=not warn, timeout=300)
         assert done.returncode == 0, done.stderr
         return (done.stdout, done.stderr) if warn else done.stdout
 
@@ -147,7 +160,7 @@ def test_processes_that_compile_closures_and_dtypes_at_once(process, tmp_path):
     print(len(compiled))
     """
     with ThreadPoolExecutor(6) as pool:
-        list(pool.map(lambda number: process(program.format(5 * number)), range(6)))
+        list(pool.map(lambda number: process(program.format(5 * number), interpreter=True), range(6)))
     before = {file: file.read_bytes() for file in code_files(tmp_path)}
     assert len(before) == 16 + 16 + 1  # kernels, handlers, and what spreads batches over threads
     assert process(program.format(0)) == "0\n"
@@ -249,8 +262,7 @@ def test_a_kernel_that_moved_says_its_new_line(process, tmp_path):
     except Exception as error:
         print(str(error).partition(" in raises")[0].rpartition(":")[2], bool(compiled))
     """
-    # Without bytecode files, because Python takes two edits within a second for one.
     for moved in range(2):
         (tmp_path / "kernels.py").write_text("\n" * moved + KERNELS)
         for compiled in (True, False):
-            assert process(program, PYTHONDONTWRITEBYTECODE="1") == f"{LINE + moved} {compiled}\n"
+            assert process(program) == f"{LINE + moved} {compiled}\n"

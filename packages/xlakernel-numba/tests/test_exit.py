@@ -29,35 +29,35 @@ def check(value):
 
 @numba.njit
 def raises(x, out):
-    out[:] = spin(100_000_000)
+    out[:] = spin(50_000_000)
     check(x[0])
 
 @numba.njit
 def prints(x, out):
-    out[:] = spin(100_000_000)
+    out[:] = spin(50_000_000)
     print("printed")
 
 @numba.njit
 def calls_python(x, out):
-    out[:] = spin(100_000_000)
+    out[:] = spin(50_000_000)
     with numba.objmode():
         print("printed", flush=True)
 
 @numba.njit(parallel=True)
 def loops(x, out):
-    out[:] = spin(100_000_000)
+    out[:] = spin(50_000_000)
     for i in numba.prange(x.size):
         out[i] = x[i]
 
 @numba.njit(parallel=True)
 def raises_in_a_loop(x, out):
-    out[:] = spin(100_000_000)
+    out[:] = spin(50_000_000)
     for i in numba.prange(x.size):
         check(x[i])
 
 @numba.njit
 def is_checked(x, out):
-    out[:] = spin(100_000_000)
+    out[:] = spin(50_000_000)
 
 kernel = globals()[sys.argv[1]]
 run = numba_kernel(kernel, outs=lambda x: x)
@@ -91,21 +91,15 @@ time.sleep(0.2)
 """
 
 
-def run(kernel, end):
-    """Return the exit status and the output of a process; one that never ends is an error here."""
-    return subprocess.run(
-        [sys.executable, "-c", SCRIPT + end, kernel],
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+@pytest.fixture
+def run(run_program):
+    """Return a function that returns the exit status and the output of a process; one that never ends is an error."""
+    return lambda kernel, end: run_program(SCRIPT + end, kernel)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("end", ["result", "no result"])
-def test_the_process_ends(kernel, end):
+def test_the_process_ends(run, kernel, end):
     code, expected = ENDS[end]
     done = run(kernel, code)
     assert done.returncode == expected, done.stderr
@@ -113,19 +107,19 @@ def test_the_process_ends(kernel, end):
 
 
 @pytest.mark.parametrize("end", ["sys.exit", "os._exit", "exception"])
-def test_however_the_script_is_left(end):
+def test_however_the_script_is_left(run, end):
     code, expected = ENDS[end]
     done = run("raises", code)
     assert done.returncode == expected, done.stderr
 
 
 @pytest.mark.parametrize("kernel", ["raises", "prints", "is_checked"])
-def test_while_a_daemon_thread_goes_on_calling(kernel):
+def test_while_a_daemon_thread_goes_on_calling(run, kernel):
     """It ends, if only by a signal: CPython up to 3.13 ends such a thread in JAX's own code, which aborts."""
     run(kernel, DAEMON)
 
 
-def test_what_is_printed_by_a_program_whose_result_is_kept_is_printed():
+def test_what_is_printed_by_a_program_whose_result_is_kept_is_printed(run):
     assert run("prints", ENDS["result"][0]).stdout.split() == ["printed", "printed"]
 
 

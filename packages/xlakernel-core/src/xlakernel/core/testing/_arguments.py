@@ -1,4 +1,4 @@
-"""What `check_kernel` takes, and what it says of anything else."""
+"""The arguments of `check_kernel`, checked."""
 
 from __future__ import annotations
 
@@ -7,27 +7,29 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from ..errors import ArgumentError
 from ._subject import Array, as_arrays
 from ._table import CHECKS, NAMES
 
 
-def check_functions(fn: Any, reference: Any, arguments: int, static: Mapping[str, Any]) -> None:
-    """Raise unless *fn* and *reference* can be called, and *fn* without arguments if there are none.
+def expect(is_allowed: bool, name: str, value: Any, allowed: str) -> None:
+    """Raise `ArgumentError` with the value of the argument *name* unless it is allowed."""
+    if not is_allowed:
+        raise ArgumentError(f"check_kernel: {name} is {_shown(value)}; allowed: {allowed}")
 
-    Raises:
-      ArgumentError: saying which cannot.
-    """
-    if not callable(fn):
-        raise ArgumentError(
-            f"check_kernel: fn is {_told(fn)}; allowed: a function of arrays. Give a wrapped kernel, or an operator in "
-            "a lambda: check_kernel(lambda x: op(x, outs=...), x)."
-        )
-    if reference is not None and not callable(reference):
-        raise ArgumentError(
-            f"check_kernel: reference is {_told(reference)}; allowed: a function that computes what fn should. Write "
-            "reference=lambda *args: the_result, or leave it out."
-        )
+
+def check_functions(fn: Any, reference: Any, arguments: int, static: Mapping[str, Any]) -> None:
+    """Raise `ArgumentError` unless *fn* and *reference* can be called, *fn* without arguments if there are none."""
+    lambdas = "Give a wrapped kernel, or an operator in a lambda: check_kernel(lambda x: op(x, outs=...), x)."
+    expect(callable(fn), "fn", fn, f"a function of arrays. {lambdas}")
+    expect(
+        reference is None or callable(reference),
+        "reference",
+        reference,
+        "a function that computes what fn should. Write reference=lambda *args: the_result, or leave it out.",
+    )
     if not arguments and (needed := [name for name in _needed(fn) if name not in static]):
         raise ArgumentError(
             f"check_kernel: there are no arguments to call {getattr(fn, '__name__', 'fn')} on, which needs "
@@ -35,35 +37,23 @@ def check_functions(fn: Any, reference: Any, arguments: int, static: Mapping[str
         )
 
 
-def check_tolerances(rtol: Any, atol: Any) -> None:
-    """Raise `ArgumentError` unless both are None or finite numbers that are not negative."""
-    for name, value in (("rtol", rtol), ("atol", atol)):
-        if value is None:
-            continue
-        try:
-            fine = math.isfinite(value) and value >= 0
-        except TypeError:
-            fine = False
-        if not fine:
-            raise ArgumentError(
-                f"check_kernel: {name} is {_told(value)}; allowed: a finite number from 0 up, or None for what the "
-                "dtype allows."
-            )
+def check_tolerances(**tolerances: Any) -> None:
+    """Raise `ArgumentError` unless all are None or finite numbers that are not negative."""
+    for name, value in tolerances.items():
+        is_number = hasattr(value, "__float__") and np.ndim(value) == 0
+        expect(
+            value is None or (is_number and math.isfinite(value) and value >= 0),
+            name,
+            value,
+            "a finite number from 0 up, or None for what the dtype allows.",
+        )
 
 
 def static_of(static: Any) -> dict[str, Any]:
-    """Return *static* as keyword arguments.
-
-    Raises:
-      ArgumentError: if it is no mapping of names.
-    """
-    if static is None:
-        return {}
-    if not isinstance(static, Mapping) or not all(isinstance(name, str) for name in static):
-        raise ArgumentError(
-            f"check_kernel: static is {_told(static)}; allowed: a mapping from keyword arguments to their values. "
-            'Write static={"name": value}.'
-        )
+    """Return *static* as keyword arguments; raise `ArgumentError` unless it maps names to values."""
+    static = {} if static is None else static
+    is_mapping = isinstance(static, Mapping) and all(isinstance(name, str) for name in static)
+    expect(is_mapping, "static", static, 'a mapping from keyword arguments to values. Write static={"name": value}.')
     return dict(static)
 
 
@@ -73,13 +63,9 @@ def reasons_of(skip: Any, kernel: str) -> dict[str, str]:
     Raises:
       ArgumentError: if *skip* is no mapping, has a name that is no check, or an empty reason.
     """
-    if skip is None:
-        return {}
-    if not isinstance(skip, Mapping):
-        raise ArgumentError(
-            f"check_kernel: skip is {_told(skip)}; allowed: a mapping from checks to reasons. Write "
-            'skip={"grad": "the reason"}.'
-        )
+    skip = {} if skip is None else skip
+    allowed = 'a mapping from checks to reasons. Write skip={"grad": "the reason"}.'
+    expect(isinstance(skip, Mapping), "skip", skip, allowed)
     for name, reason in skip.items():
         if name not in NAMES:
             raise ArgumentError(f"check_kernel: skip has {name!r}; allowed: {', '.join(NAMES)}.")
@@ -87,8 +73,8 @@ def reasons_of(skip: Any, kernel: str) -> dict[str, str]:
             raise ArgumentError(
                 f"check_kernel: skip[{name!r}] is {reason!r}; say in a sentence why {kernel} is not checked for that."
             )
-    found = {check.name: skip[check.family] for check in CHECKS.values() if check.family in skip}
-    return {**found, **{name: reason for name, reason in skip.items() if name in CHECKS}}
+    named = {check.name: skip.get(check.name, skip.get(check.family)) for check in CHECKS.values()}
+    return {name: reason for name, reason in named.items() if reason is not None}
 
 
 def samples_of(given: Any, inputs: Sequence[Array], what: str) -> tuple[tuple[Array, ...], ...]:
@@ -98,12 +84,10 @@ def samples_of(given: Any, inputs: Sequence[Array], what: str) -> tuple[tuple[Ar
       ArgumentError: if it is no sequence of argument lists, or one does not fit.
     """
     shown = "jnp.zeros(0)" if what == "zero_size" else "x2"
-    allowed = f"allowed: a sequence of argument lists. Write {what}=[({shown},)]."
-    if not isinstance(given, (list, tuple)):
-        raise ArgumentError(f"check_kernel: {what} is {_told(given)}; {allowed}")
+    allowed = f"a sequence of argument lists. Write {what}=[({shown},)]."
+    expect(isinstance(given, (list, tuple)), what, given, allowed)
     for number, sample in enumerate(given):
-        if not isinstance(sample, (list, tuple)):
-            raise ArgumentError(f"check_kernel: {what}[{number}] is {_told(sample)}; {allowed}")
+        expect(isinstance(sample, (list, tuple)), f"{what}[{number}]", sample, allowed)
     return tuple(_fitting(sample, inputs, what, number) for number, sample in enumerate(given))
 
 
@@ -126,17 +110,16 @@ def _shapes(arrays: Sequence[Array]) -> str:
     return ", ".join(f"{x.dtype.name}{list(x.shape)}" for x in arrays) or "no arrays"
 
 
-def _told(value: Any) -> str:
+def _shown(value: Any) -> str:
     """Return *value* for a message: an array by its shape, anything else as it prints, unless that is long."""
-    kind = type(value).__name__
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return f"an array, {value.dtype}{list(value.shape)}"
     text = repr(value)
-    return f"{text if len(text) <= 60 else text[:57] + '...'} ({kind})"
+    return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"
 
 
 def _needed(function: Callable[..., Any]) -> list[str]:
-    """Return the positional parameters without a default; none if the function does not say."""
+    """Return the positional parameters without a default; none if the function has no signature."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):

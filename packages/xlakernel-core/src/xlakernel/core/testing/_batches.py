@@ -2,92 +2,68 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from ._calls import stack
 from ._compare import compare, named_leaves
 from ._report import CheckFailure, NotTried
-from ._subject import Pick, Subject
+from ._subject import Array, Axes, Subject
 
 OUTER, INNER = 2, 3
 
 
 def check_first_axis(subject: Subject) -> None:
     """A batch along the first axis of all inputs."""
-    picks = _whole_picks(subject, INNER)
-    expected = _loop(subject, picks, (INNER,))
-    _check_distinct(subject, expected)
-    stacked = subject.arrays([stack(subject, picks, i) for i in range(len(subject.inputs))])
+    stacked, expected = _distinct_batch(subject)
     for how, batched in (
         ("jit of vmap: ", jax.jit(jax.vmap(subject.function))),
         ("vmap of jit: ", jax.vmap(jax.jit(subject.function))),
     ):
-        compare(batched(*stacked), expected, subject.tolerance, batch=1, what=how)
+        compare(batched(*subject.arrays(stacked)), expected, subject.tolerance, batch=1, what=how)
 
 
 def check_last_axis(subject: Subject) -> None:
     """A batch along the last axis of all inputs and outputs."""
-    picks = _whole_picks(subject, INNER)
-    expected = _loop(subject, picks, (INNER,))
-    _check_distinct(subject, expected)
-    stacked = [np.moveaxis(stack(subject, picks, i), 0, -1) for i in range(len(subject.inputs))]
-    results = jax.jit(jax.vmap(subject.function, in_axes=-1, out_axes=-1))(*subject.arrays(stacked))
+    stacked, expected = _distinct_batch(subject)
+    moved = subject.arrays([np.moveaxis(x, 0, -1) for x in stacked])
+    results = jax.jit(jax.vmap(subject.function, in_axes=-1, out_axes=-1))(*moved)
     results = jax.tree.map(lambda y: np.moveaxis(np.asarray(y), -1, 0), results)
     compare(results, expected, subject.tolerance, batch=1)
 
 
 def check_nested(subject: Subject) -> None:
-    """Two levels, where in turn each input is unbatched in one of them and another input in the other."""
+    """Two levels, and one, where in turn each input is unbatched and, in the other level, its neighbour."""
+    _distinct_batch(subject)
     count = len(subject.inputs)
-    _check_distinct(subject, _loop(subject, _whole_picks(subject, INNER), (INNER,)))
-    cells = list(itertools.product(range(OUTER), range(INNER)))
-    for outer_only in range(count):
-        inner_only = (outer_only + 1) % count  # with one input: that one, in both levels
-        alone = {} if count == 1 else {outer_only: "outer", inner_only: "inner"}
-        picks: list[Pick] = [
-            tuple({"outer": i, "inner": j}.get(alone.get(number, ""), i * INNER + j) for number in range(count))
-            for i, j in cells
-        ]
-        arrays = []
-        for number in range(count):
-            full = stack(subject, picks, number).reshape(OUTER, INNER, *subject.inputs[number].shape)
-            arrays.append({"outer": full[:, 0], "inner": full[0]}.get(alone.get(number, ""), full))
-        inner_axes = tuple(None if alone.get(number) == "outer" else 0 for number in range(count))
-        outer_axes = tuple(None if alone.get(number) == "inner" else 0 for number in range(count))
-        if all(axis is None for axis in inner_axes):
-            continue
-        batched = jax.jit(jax.vmap(jax.vmap(subject.function, inner_axes), outer_axes))
-        what = f"in_axes {outer_axes} of {inner_axes}: "
-        expected = _loop(subject, picks, (OUTER, INNER))
-        compare(batched(*subject.arrays(arrays)), expected, subject.tolerance, batch=2, what=what)
-    _check_unbatched(subject)
+    if count == 1:
+        _check_axes(subject, [(0,), (0,)])
+        return
+    unbatched = [tuple(None if i == number else 0 for i in range(count)) for number in range(count)]
+    for outer, inner in zip([*unbatched[1:], unbatched[0]], unbatched, strict=True):
+        _check_axes(subject, [outer, inner])
+        _check_axes(subject, [inner])
 
 
-def _check_unbatched(subject: Subject) -> None:
-    """One level, where in turn each input is shared by all slices."""
-    count = len(subject.inputs)
-    for shared in range(count if count > 1 else 0):
-        axes = tuple(None if number == shared else 0 for number in range(count))
-        picks = [tuple(0 if number == shared else k for number in range(count)) for k in range(INNER)]
-        arrays = [
-            subject.inputs[shared] if number == shared else stack(subject, picks, number) for number in range(count)
-        ]
-        results = jax.jit(jax.vmap(subject.function, axes))(*subject.arrays(arrays))
-        compare(results, _loop(subject, picks, (INNER,)), subject.tolerance, batch=1, what=f"in_axes {axes}: ")
+def _check_axes(subject: Subject, axes: Sequence[Axes]) -> None:
+    """Compare levels of vmap, from the outermost, with single calls."""
+    batched = subject.function
+    for level in reversed(axes):
+        batched = jax.vmap(batched, tuple(level))
+    stacked, expected = subject.batch((OUTER, INNER)[-len(axes) :], axes)
+    what = f"in_axes {' of '.join(map(str, axes))}: "
+    compare(jax.jit(batched)(*subject.arrays(stacked)), expected, subject.tolerance, batch=len(axes), what=what)
 
 
 def check_sizes(subject: Subject) -> None:
     """A batch of one, and an empty batch."""
-    picks = _whole_picks(subject, 1)
-    one = subject.arrays([stack(subject, picks, i) for i in range(len(subject.inputs))])
+    _require_inputs(subject)
+    one, expected = subject.batch((1,))
     batched = jax.jit(jax.vmap(subject.function))
-    compare(batched(*one), _loop(subject, picks, (1,)), subject.tolerance, batch=1, what="a batch of 1: ")
-    results = batched(*(x[:0] for x in one))
+    compare(batched(*subject.arrays(one)), expected, subject.tolerance, batch=1, what="a batch of 1: ")
+    results = batched(*subject.arrays([x[:0] for x in one]))
     told = jax.eval_shape(subject.function, *subject.arrays())
     for (name, result), (_, single) in zip(named_leaves(results), named_leaves(told), strict=True):
         if (result.shape, result.dtype) != ((0, *single.shape), single.dtype):
@@ -97,19 +73,15 @@ def check_sizes(subject: Subject) -> None:
             )
 
 
-def _whole_picks(subject: Subject, size: int) -> list[Pick]:
+def _require_inputs(subject: Subject) -> None:
     if not subject.inputs:
         raise NotTried("there are no inputs to batch")
-    return [subject.every(number) for number in range(size)]
 
 
-def _loop(subject: Subject, picks: Sequence[Pick], shape: tuple[int, ...]) -> Any:
-    singles = [subject.single(pick) for pick in picks]
-    return jax.tree.map(lambda *ys: np.stack(ys).reshape(*shape, *np.shape(ys[0])), *singles)
-
-
-def _check_distinct(subject: Subject, expected: Any) -> None:
-    """A batch of equal slices would hide that they were mixed up."""
+def _distinct_batch(subject: Subject) -> tuple[list[Array], Any]:
+    """Return a batch and its results; a batch of equal slices would hide that they were mixed up."""
+    _require_inputs(subject)
+    stacked, expected = subject.batch((INNER,))
     leaves = [leaf for leaf in jax.tree.leaves(expected) if leaf.size]
     if leaves and all(np.array_equal(leaf, np.broadcast_to(leaf[:1], leaf.shape), equal_nan=leaf.dtype.kind in "fc")
                       for leaf in leaves):  # fmt: skip
@@ -117,3 +89,4 @@ def _check_distinct(subject: Subject, expected: Any) -> None:
             "every slice of the batch has the same result, so that mixed-up slices would not show",
             "give further arguments of the same shapes and dtypes, samples=[(x2, y2), (x3, y3)]",
         )
+    return stacked, expected

@@ -14,10 +14,11 @@ import numpy as np
 
 from ._compare import compare, compare_bits, named_leaves
 from ._report import CheckFailure, NotTried
-from ._subject import Array, Subject
+from ._subject import Subject
 
 THREADS = 8
 CALLS = 20  # of each thread
+_STEPS = 3  # of a loop
 
 
 def check_eager(subject: Subject) -> None:
@@ -31,12 +32,12 @@ def check_eager(subject: Subject) -> None:
             "it runs, and nothing is known of its values: the other checks compare them with this call's",
             "give reference=, a function that computes what they should be",
         )
-    compare(results, subject.single(subject.every(0)), subject.tolerance)
+    compare(results, subject.single(), subject.tolerance)
 
 
 def check_jit(subject: Subject) -> None:
     """Under jit, compiled ahead of time and by shapes alone, it is the same function."""
-    inputs, expected = subject.arrays(), subject.single(subject.every(0))
+    inputs, expected = subject.arrays(), subject.single()
     jitted = jax.jit(subject.function)
     compare(jitted(*inputs), expected, subject.tolerance)
     structs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in inputs]
@@ -120,33 +121,29 @@ def check_zero_size(subject: Subject) -> None:
 
 def check_control_flow(subject: Subject) -> None:
     """Inside scan, fori_loop, cond and checkpoint the values are the same."""
-    function, numbers = subject.function, range(3)
-    first = subject.single(subject.every(0))
-    expected = jax.tree.map(lambda *ys: np.stack(ys), *(subject.single(subject.every(k)) for k in numbers))
-    stacked = subject.arrays([np.stack([subject.samples[k % len(subject.samples)][i] for k in numbers]) for i in
-                              range(len(subject.inputs))])  # fmt: skip
+    function = subject.function
+    stacked, expected = subject.batch((_STEPS,))
     structs = jax.eval_shape(function, *subject.arrays())
 
     def scan(*xs: Any) -> Any:
-        return jax.lax.scan(lambda carry, one: (carry + 1, function(*one)), 0, xs, length=len(numbers))[1]
+        return jax.lax.scan(lambda carry, one: (carry + 1, function(*one)), 0, xs, length=_STEPS)[1]
 
     def loop(*xs: Any) -> Any:
         def step(k: Any, out: Any) -> Any:
             return jax.tree.map(lambda o, y: o.at[k].set(y), out, function(*(x[k] for x in xs)))
 
-        empty = jax.tree.map(lambda y: jnp.zeros((len(numbers), *y.shape), y.dtype), structs)
-        return jax.lax.fori_loop(0, len(numbers), step, empty)
+        empty = jax.tree.map(lambda y: jnp.zeros((_STEPS, *y.shape), y.dtype), structs)
+        return jax.lax.fori_loop(0, _STEPS, step, empty)
 
     def branch(taken: Any, *xs: Any) -> Any:
-        return jax.lax.cond(
-            taken, function, lambda *_: jax.tree.map(lambda y: jnp.zeros(y.shape, y.dtype), structs), *xs
-        )
+        return jax.lax.cond(taken, function, lambda *_: jax.tree.map(jnp.zeros_like, structs), *xs)
 
-    compare(jax.jit(scan)(*stacked), expected, subject.tolerance, batch=1, what="inside lax.scan: ")
-    compare(jax.jit(loop)(*stacked), expected, subject.tolerance, batch=1, what="inside lax.fori_loop: ")
-    compare(jax.jit(branch)(True, *subject.arrays()), first, subject.tolerance, what="inside lax.cond: ")
-    again = jax.jit(jax.checkpoint(function))(*subject.arrays())
-    compare(again, first, subject.tolerance, what="under jax.checkpoint: ")
+    for what, looped in (("inside lax.scan: ", scan), ("inside lax.fori_loop: ", loop)):
+        compare(jax.jit(looped)(*subject.arrays(stacked)), expected, subject.tolerance, batch=1, what=what)
+    once = jax.jit(branch)(True, *subject.arrays())
+    compare(once, subject.single(), subject.tolerance, what="inside lax.cond: ")
+    once = jax.jit(jax.checkpoint(function))(*subject.arrays())
+    compare(once, subject.single(), subject.tolerance, what="under jax.checkpoint: ")
 
 
 def check_threads(subject: Subject) -> str:
@@ -188,8 +185,3 @@ def in_threads(count: int, work: Callable[[int], None]) -> None:
         first = failures[min(failures)]
         text = str(first) if isinstance(first, CheckFailure) else f"{type(first).__name__}: {first}"
         raise CheckFailure(f"{len(failures)} of {count} threads failed; the first: {text}") from first
-
-
-def stack(subject: Subject, picks: Sequence[tuple[int, ...]], number: int) -> Array:
-    """Return input *number* of each of *picks*, stacked."""
-    return np.stack([subject.taken(pick)[number] for pick in picks])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
+import functools
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -20,40 +21,60 @@ _DOUBLE = 1e-12  # dtypes that round by less are double precision
 _DIRECTIONS = 3  # random ones, for larger inputs
 
 Function = Callable[..., list[Any]]
+Exact = Callable[[Sequence[Array]], list[Array]]
 
 
-@dataclasses.dataclass(frozen=True)
 class _Problem:
-    """A function of inexact inputs with inexact outputs, and the same function as precise as it can be had."""
+    """A function of inexact inputs with inexact outputs, and the same function as precise as it can be had.
 
-    function: Function
-    exact: Callable[[Sequence[Array]], list[Array]]
-    inputs: list[Array]
-    tolerance: Tolerance
+    Attributes:
+      function: the function whose derivative is checked.
+      exact: the same values, as precise as possible.
+      inputs: where the derivative is taken.
+      weights: cotangents of the outputs.
+      epsilon: the rounding of *exact*.
+      rtol: the user's relative tolerance.
+      allowed: the relative error that the derivative may have, beside that of the differences.
+    """
+
+    def __init__(self, function: Function, reference: Function | None, inputs: list[Array], rtol: float | None) -> None:
+        self.function, self.inputs, self.rtol = function, inputs, rtol
+        self.exact, outs = _exact(function, reference, inputs)
+        self.weights = [_random(y, 100 + number) for number, y in enumerate(outs)]
+        self.epsilon = max((epsilon(y.dtype) for y in outs), default=0.0)
+        rounding = max(RTOL.get(x.dtype.name, 4 * epsilon(x.dtype)) for x in inputs)
+        self.allowed = float((10 * rounding if rtol is None else rtol) + 200 * self.epsilon ** (2 / 3))
+
+    @property
+    def precision(self) -> str:
+        """A remark for the report."""
+        precision = "double" if self.epsilon < _DOUBLE else "the kernel's own"
+        return f"compared with finite differences in {precision} precision, relative error at most {self.allowed:.1g}"
 
     def difference(self, number: int, direction: Array) -> list[Array]:
         """Return the derivative along *direction* of input *number*, by central differences."""
         size = max(1.0, float(np.abs(self.inputs[number]).max(initial=0.0)))
         step = float(np.cbrt(self.epsilon)) * size / max(1e-30, float(np.abs(direction).max()))
-        above, below = (self.exact(self._moved(number, sign * step * direction)) for sign in (1, -1))
-        # What was added is not quite the step, once it is rounded.
+        moved = [np.asarray(x, _wide(x)) for x in self.inputs]
+        above, below = (
+            self.exact([x + sign * step * direction if i == number else x for i, x in enumerate(moved)])
+            for sign in (1, -1)
+        )
         return [(a.astype(_wide(a)) - b.astype(_wide(b))) / (2 * step) for a, b in zip(above, below, strict=True)]
 
-    def _moved(self, number: int, by: Array) -> list[Array]:
-        moved = [np.asarray(x, _wide(x)) for x in self.inputs]
-        moved[number] = moved[number] + by
-        return moved
+    def pulled(self, *xs: Any) -> list[Any]:
+        """Return the gradient of the weighted outputs."""
+        ys, pull = jax.vjp(self.function, *xs)
+        return list(pull([jnp.asarray(w, y.dtype) for w, y in zip(self.weights, ys, strict=True)]))
 
-    @property
-    def epsilon(self) -> float:
-        """The rounding of `exact`."""
-        return max((epsilon(y.dtype) for y in self.exact(self.inputs)), default=0.0)
+    def pushed(self, *xs: Any) -> list[Any]:
+        """Return the derivative along a random direction of all inputs."""
+        tangents = [jnp.asarray(_random(x, number), x.dtype) for number, x in enumerate(xs)]
+        return list(jax.jvp(self.function, xs, tuple(tangents))[1])
 
-    def allowed(self) -> float:
-        """The relative error that the derivative may have, beside that of the differences."""
-        rounding = max(RTOL.get(x.dtype.name, 4 * epsilon(x.dtype)) for x in self.inputs)
-        own = self.tolerance.rtol if self.tolerance.rtol is not None else 10 * rounding
-        return float(own + 200 * self.epsilon ** (2 / 3))
+    def derived(self, first: Function) -> _Problem:
+        """Return the problem of the second derivative: of the function's own *first* one."""
+        return _Problem(first, None, self.inputs, self.rtol)
 
 
 def check_forward(subject: Subject) -> str:
@@ -63,11 +84,12 @@ def check_forward(subject: Subject) -> str:
         _check_forward(problem, "")
     except DifferentiationError as error:
         if _has_reverse(problem):
-            raise NotTried(_first_sentence(error), "give the kernel jvp= or reference=") from error
+            reason = str(error).partition(". ")[0].rstrip(".")
+            raise NotTried(reason, "give the kernel jvp= or reference=") from error
         raise
     if subject.grad_order > 1:
-        _check_forward(_derived(subject, problem, _pushed), "second order: ")
-    return _precision(problem)
+        _check_forward(problem.derived(problem.pushed), "second order: ")
+    return problem.precision
 
 
 def check_reverse(subject: Subject) -> str:
@@ -75,42 +97,34 @@ def check_reverse(subject: Subject) -> str:
     problem = _first_problem(subject)
     _check_reverse(problem, "")
     if subject.grad_order > 1:
-        _check_reverse(_derived(subject, problem, _pulled), "second order: ")
-    return _precision(problem)
+        _check_reverse(problem.derived(problem.pulled), "second order: ")
+    return problem.precision
 
 
 def _has_reverse(problem: _Problem) -> bool:
-    """Whether there is a gradient at all; whether it is right is for `check_reverse`."""
+    """Return True if there is a gradient, right or wrong: its values are for `check_reverse`."""
     try:
-        _pulled(problem.function, problem.exact(problem.inputs))(*map(jnp.array, problem.inputs))
-    except Exception:  # noqa: BLE001 - forward mode has failed already, and that is told
+        problem.pulled(*map(jnp.array, problem.inputs))
+    except Exception:  # noqa: BLE001 - forward mode has failed already, and that is reported
         return False
     return True
-
-
-def _first_sentence(error: Exception) -> str:
-    return str(error).partition(". ")[0].rstrip(".")
 
 
 def check_vmap_of_grad(subject: Subject) -> None:
     """Derivatives of a batch are those of a loop, for vmap of grad and for grad of vmap."""
     problem = _first_problem(subject)
-    pulled = _pulled(problem.function, problem.exact(problem.inputs))
     numbers = range(min(3, len(subject.samples)))
     batch = [
         np.stack([subject.samples[k][i] for k in numbers]) for i in subject.inexact
     ]  # inputs without a derivative are shared
-    singles = [pulled(*(jnp.array(x[k]) for x in batch)) for k in numbers]
+    singles = [problem.pulled(*(jnp.array(x[k]) for x in batch)) for k in numbers]
     expected = [np.stack([np.asarray(one[i]) for one in singles]) for i in range(len(batch))]
     arrays = subject.arrays(batch)
-    compare(jax.jit(jax.vmap(pulled))(*arrays), expected, subject.tolerance, batch=1, what="vmap of grad: ")
-    weights = _cotangents(problem.exact(problem.inputs))
+    compare(jax.jit(jax.vmap(problem.pulled))(*arrays), expected, subject.tolerance, batch=1, what="vmap of grad: ")
 
     def total(*xs: jax.Array) -> jax.Array:
-        outs = jax.vmap(problem.function)(*xs)
-        return sum(
-            (jnp.real(jnp.sum(y * w.astype(y.dtype))) for y, w in zip(outs, weights, strict=True)), jnp.zeros(())
-        )
+        outs = zip(jax.vmap(problem.function)(*xs), problem.weights, strict=True)
+        return sum((jnp.real(jnp.sum(y * w.astype(y.dtype))) for y, w in outs), jnp.zeros(()))
 
     gradients = jax.jit(jax.grad(total, argnums=tuple(range(len(batch)))))(*arrays)
     compare(list(gradients), expected, subject.tolerance, batch=1, what="grad of vmap: ")
@@ -134,56 +148,25 @@ def _first_problem(subject: Subject) -> _Problem:
         return of_inexact
 
     own = [inputs[i] for i in subject.inexact]
-    return _Problem(
-        restricted(subject.function),
-        _exact(restricted(subject.function), restricted(subject.reference) if subject.reference else None, own),
-        own,
-        subject.tolerance,
-    )
+    reference = restricted(subject.reference) if subject.reference else None
+    return _Problem(restricted(subject.function), reference, own, subject.tolerance.rtol)
 
 
-def _exact(function: Function, reference: Function | None, inputs: Sequence[Array]) -> Any:
-    """Return the most precise of: the reference, the function in double precision, the function as it is."""
-
-    def as_it_is(xs: Sequence[Array]) -> list[Array]:
-        return [
-            np.asarray(y) for y in function(*(jnp.array(x, like.dtype) for x, like in zip(xs, inputs, strict=True)))
-        ]
-
-    for candidate in (reference, function):
-        if candidate is None:
-            continue
+def _exact(function: Function, reference: Function | None, inputs: Sequence[Array]) -> tuple[Exact, list[Array]]:
+    """Return the most precise of the reference, the function in double precision, and the function; and its results."""
+    for candidate in filter(None, (reference, function)):
         try:
             outs = evaluate_wide(candidate, inputs)
         except NotWideError:  # it takes its own dtypes only
             continue
         if all(is_inexact(y.dtype) and epsilon(y.dtype) < _DOUBLE for y in outs):
-            return lambda xs, candidate=candidate: evaluate_wide(candidate, xs)
-    return as_it_is
+            return functools.partial(evaluate_wide, candidate), outs
+    dtypes = [x.dtype for x in inputs]
 
+    def as_it_is(xs: Sequence[Array]) -> list[Array]:
+        return [np.asarray(y) for y in function(*map(jnp.array, xs, dtypes))]
 
-def _derived(subject: Subject, problem: _Problem, derive: Callable[..., Function]) -> _Problem:
-    """Return the problem of the second derivative: of the function's own first one."""
-    first = derive(problem.function, problem.exact(problem.inputs))
-    return dataclasses.replace(problem, function=first, exact=_exact(first, None, problem.inputs))
-
-
-def _pulled(function: Function, outs: Sequence[Array]) -> Function:
-    weights = _cotangents(outs)
-
-    def pulled(*xs: Any) -> list[Any]:
-        ys, pull = jax.vjp(function, *xs)
-        return list(pull([jnp.asarray(w, y.dtype) for w, y in zip(weights, ys, strict=True)]))
-
-    return pulled
-
-
-def _pushed(function: Function, outs: Sequence[Array]) -> Function:
-    def pushed(*xs: Any) -> list[Any]:
-        tangents = [jnp.asarray(_random(x, number), x.dtype) for number, x in enumerate(xs)]
-        return list(jax.jvp(function, xs, tuple(tangents))[1])
-
-    return pushed
+    return as_it_is, as_it_is(inputs)
 
 
 def _check_forward(problem: _Problem, what: str) -> None:
@@ -196,42 +179,37 @@ def _check_forward(problem: _Problem, what: str) -> None:
             )
             expected = problem.difference(number, direction)
             size = max((float(np.abs(y).max(initial=0.0)) for y in expected), default=0.0)
-            tolerance = Tolerance(problem.allowed(), problem.allowed() * max(size, problem.epsilon ** (1 / 3)))
+            tolerance = Tolerance(problem.allowed, problem.allowed * max(size, problem.epsilon ** (1 / 3)))
             message = f"{what}derivative along {label} of differentiable input {number}, by jvp: "
             compare(push(tangents), expected, tolerance, what=message)
 
 
 def _check_reverse(problem: _Problem, what: str) -> None:
-    weights = _cotangents(problem.exact(problem.inputs))
-    gradients = [np.asarray(g) for g in jax.jit(_pulled(problem.function, weights))(*map(jnp.array, problem.inputs))]
-    for number, gradient in enumerate(gradients):
-        x = problem.inputs[number]
+    gradients = [np.asarray(g) for g in jax.jit(problem.pulled)(*map(jnp.array, problem.inputs))]
+    for number, (gradient, x) in enumerate(zip(gradients, problem.inputs, strict=True)):
+        name = f"{what}the gradient of differentiable input {number}"
         if (gradient.shape, gradient.dtype) != (x.shape, x.dtype):
-            raise CheckFailure(
-                f"{what}the gradient of differentiable input {number} is {gradient.dtype}{list(gradient.shape)}, "
-                f"expected {x.dtype}{list(x.shape)}."
-            )
+            raise CheckFailure(f"{name} is {gradient.dtype}{list(gradient.shape)}, expected {x.dtype}{list(x.shape)}.")
         for label, direction in _directions(x):
-            if problem_found := _disagreement(problem, number, gradient, weights, direction):
-                # A random direction says that something is wrong; the single elements say what.
-                for place, single in [] if x.size <= _SMALL else _basis(x, limit=256):
-                    if found := _disagreement(problem, number, gradient, weights, single):
-                        label, problem_found = place, found
-                        break
-                raise CheckFailure(f"{what}the gradient of differentiable input {number} along {label} {problem_found}")
+            if not (found := _disagreement(problem, number, gradient, direction)):
+                continue
+            # A random direction shows that an element is wrong; the single elements show which.
+            for place, single in _basis(x, limit=256 if x.size > _SMALL else 0):
+                if of_element := _disagreement(problem, number, gradient, single):
+                    label, found = place, of_element
+                    break
+            raise CheckFailure(f"{name} along {label} {found}")
 
 
-def _disagreement(
-    problem: _Problem, number: int, gradient: Array, weights: Sequence[Array], direction: Array
-) -> str | None:
+def _disagreement(problem: _Problem, number: int, gradient: Array, direction: Array) -> str | None:
     """Return how the gradient along a direction differs from the differences, if it does."""
     wide = gradient.astype(_wide(gradient))
     got = float(np.real(np.sum(wide * direction)))
-    terms = [np.real(w * y) for w, y in zip(weights, problem.difference(number, direction), strict=True)]
+    terms = [np.real(w * y) for w, y in zip(problem.weights, problem.difference(number, direction), strict=True)]
     expected = float(sum(term.sum() for term in terms))
     # Rounding errors of many terms cancel as random numbers do; their sum would hide one wrong element among many.
     size = float(np.sqrt(sum(np.square(term).sum() for term in terms))) + float(np.linalg.norm(wide * direction))
-    allowed = problem.allowed() * max(size, problem.epsilon ** (1 / 3))
+    allowed = problem.allowed * max(size, problem.epsilon ** (1 / 3))
     if abs(got - expected) <= allowed:
         return None
     return f"is {got:.6g}, finite differences give {expected:.6g} (allowed error {allowed:.2g})."
@@ -239,23 +217,16 @@ def _disagreement(
 
 def _directions(x: Array) -> Iterator[tuple[str, Array]]:
     if x.size <= _SMALL:
-        yield from _basis(x)
-    else:
-        for seed in range(_DIRECTIONS):
-            yield "a random direction", _random(x, seed)
+        return _basis(x, limit=_SMALL)
+    return (("a random direction", _random(x, seed)) for seed in range(_DIRECTIONS))
 
 
-def _basis(x: Array, limit: int | None = None) -> Iterator[tuple[str, Array]]:
-    for flat in range(x.size if limit is None else min(limit, x.size)):
-        index = tuple(int(i) for i in np.unravel_index(flat, x.shape))
+def _basis(x: Array, limit: int) -> Iterator[tuple[str, Array]]:
+    for index in itertools.islice(np.ndindex(x.shape), limit):
         for unit in (1.0, 1j) if x.dtype.kind == "c" else (1.0,):
             direction = np.zeros(x.shape, _wide(x))
             direction[index] = unit
             yield f"element {index}{' (imaginary)' * (unit == 1j)}", direction
-
-
-def _cotangents(outs: Sequence[Any]) -> list[Array]:
-    return [_random(y, 100 + number) for number, y in enumerate(outs)]
 
 
 def _random(like: Any, seed: int) -> Array:
@@ -270,8 +241,3 @@ def _random(like: Any, seed: int) -> Array:
 
 def _wide(x: Any) -> Any:
     return np.complex128 if np.dtype(x.dtype).kind == "c" else np.float64
-
-
-def _precision(problem: _Problem) -> str:
-    precision = "double" if problem.epsilon < _DOUBLE else "the kernel's own"
-    return f"compared with finite differences in {precision} precision, relative error at most {problem.allowed():.1g}"

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import math
 import os
+import runpy
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..errors import ArgumentError, KernelCheckError
+import jax
 
-_GRACE = 3.0  # seconds for the others to fail too and say why, once a process failed: most wait for it, and never end
+from ..errors import ArgumentError, KernelCheckError
+from ._child import environment
+
+_GRACE = 3.0  # seconds for the others to fail and report too, once a process failed: most wait for it for ever
 
 
 def run_in_processes(program: str, *, processes: int = 2, devices: int = 2, timeout: float = 180.0) -> list[str]:
@@ -51,7 +56,7 @@ def run_in_processes(program: str, *, processes: int = 2, devices: int = 2, time
     with tempfile.TemporaryDirectory() as folder:
         met = Path(folder, "met")
         codes, texts = _run(program, processes, devices, end, met)
-        # Someone may have taken the port in between, which each release of JAX says otherwise, or dies of.
+        # Another process may have taken the port in between, which each release of JAX reports otherwise, or dies of.
         if any(codes) and not met.exists() and time.monotonic() < end:
             codes, texts = _run(program, processes, devices, end, met)
     if any(codes):
@@ -61,20 +66,18 @@ def run_in_processes(program: str, *, processes: int = 2, devices: int = 2, time
 
 
 def _run(program: str, processes: int, devices: int, end: float, met: Path) -> tuple[list[int], list[str]]:
-    folder = met.parent
-    path = folder / "program.py"
+    path = met.with_name("program.py")
     path.write_text(program, "utf-8")
     address = f"127.0.0.1:{_free_port()}"
-    flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if "device_count" not in flag]
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": " ".join(flags), "PYTHONIOENCODING": "utf-8"}
-    texts = [folder / f"{i}.txt" for i in range(processes)]  # a pipe that nobody reads would fill up
+    env = {**environment(devices), "JAX_PLATFORMS": "cpu", "PYTHONIOENCODING": "utf-8"}
+    texts = [met.with_name(f"{i}.txt") for i in range(processes)]  # a pipe that is not read would fill up
     running: list[subprocess.Popen[bytes]] = []
     try:
         for i, text in enumerate(texts):
-            arguments = [address, str(processes), str(i), str(devices), str(met), str(path)]
-            command = [sys.executable, "-P", str(Path(__file__).with_name("_process.py")), *arguments]
+            call = f"from {__name__} import join; join({address!r}, {processes}, {i}, {str(met)!r}, {str(path)!r})"
             with text.open("w") as file:
-                running.append(subprocess.Popen(command, env=environment, stdout=file, stderr=subprocess.STDOUT))
+                command = [sys.executable, "-c", call]
+                running.append(subprocess.Popen(command, env=env, stdout=file, stderr=subprocess.STDOUT))
         _wait(running, end)
     finally:
         for process in running:
@@ -100,3 +103,22 @@ def _free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
+
+
+def join(address: str, processes: int, number: int, met: str, program: str) -> None:
+    """Join the other processes, make the file *met*, and run the program, in one of the new processes."""
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(address, processes, number, initialization_timeout=60)
+    Path(met).touch()
+    try:
+        runpy.run_path(program, run_name="__main__")
+    except BaseException as error:  # noqa: BLE001  # an orderly end waits for the others, which may wait for this one
+        code = error.code if isinstance(error, SystemExit) else 1
+        if not isinstance(error, SystemExit):
+            traceback.print_exc()
+        elif isinstance(code, str):
+            sys.stderr.write(f"{code}\n")
+        if code:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code if isinstance(code, int) else 1)

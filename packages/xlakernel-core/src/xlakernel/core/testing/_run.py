@@ -8,9 +8,8 @@ from typing import Any
 
 import jax
 
-from ..errors import ArgumentError, KernelCheckError
-from ._arguments import check_functions, check_tolerances, reasons_of, samples_of, static_of
-from ._child import Child
+from ..errors import KernelCheckError
+from ._arguments import check_functions, check_tolerances, expect, reasons_of, samples_of, static_of
 from ._compare import Tolerance
 from ._report import KernelReport
 from ._subject import Subject, as_arrays, vary
@@ -77,11 +76,10 @@ def check_kernel(
     """
     keywords = static_of(static)
     check_functions(fn, reference, len(args), keywords)
-    check_tolerances(rtol, atol)
+    check_tolerances(rtol=rtol, atol=atol)
     name = getattr(fn, "__name__", repr(fn))
     reasons = reasons_of(skip, name)
-    if grad_order not in (1, 2):
-        raise ArgumentError(f"check_kernel: grad_order is {grad_order!r}; allowed: 1 or 2.")
+    expect(grad_order in (1, 2), "grad_order", grad_order, "1 or 2.")
     tree = jax.tree.structure(list(args))
 
     def flat(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -90,17 +88,16 @@ def check_kernel(
     inputs = as_arrays(args)
     further = samples_of(samples, inputs, "samples")
     empty = samples_of(zero_size, inputs, "zero_size")
-    with _full_precision(), Child() as child:
-        subject = Subject(
-            name,
-            flat(fn),
-            None if reference is None else flat(reference),
-            (inputs, *further) if further else vary(inputs),
-            empty,
-            Tolerance(rtol, atol),
-            grad_order,
-            child,
-        )
+    subject = Subject(
+        name,
+        flat(fn),
+        None if reference is None else flat(reference),
+        (inputs, *further) if further else vary(inputs),
+        empty,
+        Tolerance(rtol, atol),
+        grad_order,
+    )
+    with _full_precision(), subject.child:
         report = KernelReport(name, run_all(subject, reasons))
     if report.failed:
         raise KernelCheckError(report.explain(), report)

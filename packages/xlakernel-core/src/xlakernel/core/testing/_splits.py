@@ -33,7 +33,7 @@ def check_splits(subject: Subject) -> str:
 
 def _split_inputs(subject: Subject, devices: Sequence[jax.Device]) -> str:
     """Split each dimension of each input in turn, over as many devices as divide it; return what was tried."""
-    jitted, expected = jax.jit(subject.function), subject.single(subject.every(0))
+    jitted, expected = jax.jit(subject.function), subject.single()
     tried, left = 0, []
     for number, dimension, extent in _dimensions(subject):
         count = next((n for n in range(len(devices), 1, -1) if extent % n == 0), 0)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -15,7 +17,8 @@ from ._compare import Tolerance, is_inexact
 from ._report import CheckFailure
 
 Array = np.ndarray[Any, Any]
-Pick = tuple[int, ...]  # for each input, from which sample it is
+Pick = tuple[int, ...]  # the number of the sample of each input
+Axes = Sequence[int | None]  # of each input, at one level of vmap
 
 # Scaling keeps signs, zeros, order and definiteness, so that a kernel which needs those can take the result.
 _FACTORS = (1.0, 0.75, 0.5, 0.625)
@@ -44,7 +47,7 @@ class Subject:
     zero_size: tuple[tuple[Array, ...], ...]
     tolerance: Tolerance
     grad_order: int
-    child: Child
+    child: Child = dataclasses.field(default_factory=Child)
     _known: dict[Pick, Any] = dataclasses.field(default_factory=dict)
 
     @property
@@ -61,20 +64,37 @@ class Subject:
         """Return new JAX arrays of *inputs*, or of the user's arguments."""
         return [jax.numpy.array(x) for x in (self.inputs if inputs is None else inputs)]
 
-    def taken(self, pick: Pick) -> list[Array]:
-        """Return the inputs that *pick* says."""
-        return [self.samples[number % len(self.samples)][i] for i, number in enumerate(pick)]
-
-    def every(self, number: int) -> Pick:
-        """Return the pick of a whole sample."""
-        return (number % len(self.samples),) * len(self.inputs)
-
-    def single(self, pick: Pick) -> Any:
-        """Return what one call should return, as NumPy arrays."""
-        key = tuple(number % len(self.samples) for number in pick)
+    def single(self, pick: Pick | None = None) -> Any:
+        """Return the result that one call should have, on the user's arguments or those of *pick*, as NumPy arrays."""
+        key = tuple(number % len(self.samples) for number in pick or (0,) * len(self.inputs))
         if key not in self._known:
-            self._known[key] = self.expected(self.taken(key))
+            self._known[key] = self.expected([self.samples[number][i] for i, number in enumerate(key)])
         return self._known[key]
+
+    def batch(self, sizes: Sequence[int], axes: Sequence[Axes] | None = None) -> tuple[list[Array], Any]:
+        """Return inputs for nested levels of ``jax.vmap`` along the first axes, and the results that they should have.
+
+        If a size is 0, the results are None.
+
+        Args:
+          sizes: of each level, from the outermost.
+          axes: of each level, for each input, 0 or, where all slices share it, None; left out, 0 for all.
+        """
+        count = len(self.inputs)
+        axes = axes or [(0,) * count for _ in sizes]
+        own = [[k for k, level in enumerate(axes) if level[i] is not None] for i in range(count)]
+        stacked = []
+        for i, levels in enumerate(own):
+            shape = tuple(sizes[k] for k in levels)
+            slices = [self.samples[n % len(self.samples)][i] for n in range(math.prod(shape))]
+            stacked.append(np.asarray(slices, self.inputs[i].dtype).reshape((*shape, *self.inputs[i].shape)))
+        singles = []
+        for cell in np.ndindex(*sizes):
+            numbers = [functools.reduce(lambda n, k: n * sizes[k] + cell[k], levels, 0) for levels in own]
+            singles.append(self.single(tuple(numbers)))
+        if not singles:
+            return stacked, None
+        return stacked, jax.tree.map(lambda *ys: np.stack(ys).reshape((*sizes, *np.shape(ys[0]))), *singles)
 
     def expected(self, inputs: Sequence[Array]) -> Any:
         """Return what *function* should return for *inputs*: by the reference, or by a single eager call."""

@@ -21,7 +21,7 @@ from .._subject import Subject, enable_x64
 from .._table import CHECKS, NAMES, run_check
 from ._cases import CASES, USUAL, WIDE, Case, Shapes
 
-_SAMPLES = 4
+_OF_VALUES = ("eager", "written", "zero_size")  # for each dtype and shape
 _each_case = pytest.mark.parametrize("name", USUAL)
 _few_examples = settings(
     max_examples=12,
@@ -100,36 +100,16 @@ class KernelConformance:
             with contextlib.ExitStack() as stack:
                 if dtype in WIDE:
                     stack.enter_context(enable_x64())
-                self._outcome(name, "eager", dtype=dtype, shapes=shapes)
-                self._outcome(name, "written", dtype=dtype, shapes=shapes)
-                if shapes == CASES[name].shapes[0]:
-                    self._outcome(name, "zero_size", dtype=dtype, shapes=shapes)
+                for check in _OF_VALUES[: 3 if shapes == CASES[name].shapes[0] else 2]:
+                    self._outcome(name, check, dtype=dtype, shapes=shapes)
 
     @_each_case
-    def test_jit(self, name: str) -> None:
-        self._check(name, "jit")
-
-    @_each_case
-    @pytest.mark.parametrize("check", [check.name for check in CHECKS.values() if check.family == "vmap"])
-    def test_vmap(self, name: str, check: str) -> None:
-        self._check(name, check)
-
-    @_each_case
-    @pytest.mark.parametrize("check", ["grad_forward", "grad_reverse"])
-    def test_grad(self, name: str, check: str) -> None:
-        self._check(name, check, order=2)
-
-    @_each_case
-    def test_vmap_of_grad(self, name: str) -> None:
-        self._check(name, "grad_vmap")
-
-    @_each_case
-    def test_control_flow(self, name: str) -> None:
-        self._check(name, "control_flow")
-
-    @_each_case
-    def test_inputs_and_donation(self, name: str) -> None:
-        self._check(name, "inputs_kept")
+    @pytest.mark.parametrize("check", [name for name in CHECKS if name not in _OF_VALUES])
+    def test_check(self, name: str, check: str, child: Child) -> None:
+        """Every transformation; derivatives up to the second order."""
+        outcome = self._outcome(name, check, child=child)
+        if outcome.outcome == "not tried":
+            pytest.skip(f"{self.backend} {name}: {check}: {outcome.detail}")
 
     def test_a_donated_alias_keeps_its_memory(self) -> None:
         run = self._function("in_place")
@@ -139,19 +119,6 @@ class KernelConformance:
             out = jax.jit(batched, donate_argnums=0)(acc, x)
             assert out.unsafe_buffer_pointer() == before
             np.testing.assert_array_equal(out, np.ones(shape))
-
-    @_each_case
-    def test_threads(self, name: str) -> None:
-        self._check(name, "threads")
-
-    @_each_case
-    def test_export(self, name: str, child: Child) -> None:
-        self._check(name, "export", child=child)
-
-    @_each_case
-    @pytest.mark.parametrize("check", [check.name for check in CHECKS.values() if check.family == "sharding"])
-    def test_sharding(self, name: str, check: str, child: Child) -> None:
-        self._check(name, check, child=child)
 
     def test_errors_reach_the_caller_and_poison_nothing(self) -> None:
         run = self._function("raises")
@@ -172,67 +139,58 @@ class KernelConformance:
     @_few_examples
     @given(
         name=st.sampled_from(["coupled", "matrix_product", "outer_product", "scalars"]),
-        batch=st.lists(st.integers(0, 3), min_size=1, max_size=3),
+        sizes=st.lists(st.integers(0, 3), min_size=1, max_size=3),
         data=st.data(),
     )
-    def test_any_batch(self, name: str, batch: list[int], data: st.DataObject) -> None:
+    def test_any_batch(self, name: str, sizes: list[int], data: st.DataObject) -> None:
         """Nested vmap, each level with its own size and with its own choice of batched inputs."""
-        case, run = CASES[name], self._function(name)
-        reference: Callable[..., Any] = functools.partial(case.reference, np)
-        inputs = list(case.draw(data.draw(st.integers(0, 99))))
-        for size in batch:  # from the innermost
-            axes = data.draw(
-                st.lists(st.sampled_from([0, None]), min_size=len(inputs), max_size=len(inputs)).filter(any_batched)
-            )
-            inputs = [
-                x if axis is None else np.stack([x * x.dtype.type(1 - k / 8) for k in range(size)] or [x])[:size]
-                for x, axis in zip(inputs, axes, strict=True)
-            ]
-            run, reference = jax.vmap(run, tuple(axes)), _loop(reference, axes, size)
-        expected = reference(*inputs)
-        got = run(*map(jnp.asarray, inputs))
-        if expected.size:
-            compare(got, expected, Tolerance(), batch=len(batch))
+        run, subject = self._function(name), self._subject(name, samples=27)
+        count = len(subject.inputs)
+        level = st.lists(st.sampled_from([0, None]), min_size=count, max_size=count).filter(lambda axes: 0 in axes)
+        axes = [data.draw(level) for _ in sizes]
+        for inner in reversed(axes):
+            run = jax.vmap(run, tuple(inner))
+        stacked, expected = subject.batch(sizes, axes)
+        got = run(*map(jnp.asarray, stacked))
+        if expected is None:
+            assert got.shape[: len(sizes)] == tuple(sizes)
         else:
-            assert got.size == 0 and got.shape[: len(batch)] == tuple(reversed(batch))
-
-    def _check(self, name: str, check: str, *, order: int = 1, child: Child | None = None) -> None:
-        """Run one of the checks of `check_kernel` on a case; skip what it did not try."""
-        outcome = self._outcome(name, check, order=order, child=child)
-        if outcome.outcome == "not tried":
-            pytest.skip(f"{self.backend} {name}: {check}: {outcome.detail}")
+            compare(got, expected, Tolerance(), batch=len(sizes))
 
     def _outcome(
-        self,
-        name: str,
-        check: str,
-        *,
-        dtype: str | None = None,
-        shapes: Shapes | None = None,
-        order: int = 1,
-        child: Child | None = None,
+        self, name: str, check: str, *, dtype: str = "", shapes: Shapes | None = None, child: Child | None = None
     ) -> Outcome:
         """Run one of the checks of `check_kernel` on a case; skip what the backend cannot do, and fail if it fails."""
-        case = CASES[name]
-        dtype = dtype or case.dtypes[0]
+        dtype = dtype or CASES[name].dtypes[0]
         self._skip_unsupported(name, dtype, f"{name}/{dtype}", check, CHECKS[check].family)
-        run = self._function(name, differentiable=check.startswith("grad"))
-        samples = tuple(case.draw(seed, dtype, shapes) for seed in range(_SAMPLES))
-        subject = Subject(
-            f"{self.backend} {name}",
-            functools.partial(run, **case.static),
-            functools.partial(case.reference, np, **case.static),
-            samples,
-            tuple(case.draw(0, dtype, zero) for zero in case.zero_size),
-            Tolerance(),
-            order,
-            child or Child(),
-        )
+        subject = self._subject(name, dtype, shapes, differentiable=check.startswith("grad"), child=child)
         outcome = run_check(CHECKS[check], subject)
         if outcome.outcome == "failed":
             advice = f"\n  next: {outcome.advice}" if outcome.advice else ""
             pytest.fail(f"{subject.name}: {check}: {outcome.detail}{advice}", pytrace=False)
         return outcome
+
+    def _subject(
+        self,
+        name: str,
+        dtype: str = "",
+        shapes: Shapes | None = None,
+        *,
+        samples: int = 4,
+        differentiable: bool = False,
+        child: Child | None = None,
+    ) -> Subject:
+        case, run = CASES[name], self._function(name, differentiable=differentiable)
+        return Subject(
+            f"{self.backend} {name}",
+            functools.partial(run, **case.static),
+            functools.partial(case.reference, np, **case.static),
+            tuple(case.draw(seed, dtype, shapes) for seed in range(samples)),
+            tuple(case.draw(0, dtype, zero) for zero in case.zero_size),
+            Tolerance(),
+            grad_order=2,
+            child=child or Child(),
+        )
 
     def _skip_unsupported(self, *names: str) -> None:
         for name in names:
@@ -255,20 +213,7 @@ class KernelConformance:
         return run
 
 
-def any_batched(axes: list[int | None]) -> bool:
-    """Whether a level of vmap has anything to map over."""
-    return any(axis is not None for axis in axes)
-
-
 def _in_jax(case: Case, *inputs: Any, **static: Any) -> Any:
     """Compute the case's reference in JAX, in the dtypes of its outputs."""
     results = case.reference(jnp, *inputs, **static)
     return jax.tree.map(lambda result, out: result.astype(out.dtype), results, case.outs(*inputs))
-
-
-def _loop(function: Callable[..., Any], axes: list[int | None], size: int) -> Callable[..., Any]:
-    def looped(*xs: Any) -> Any:
-        slices = [function(*(x if a is None else x[k] for x, a in zip(xs, axes, strict=True))) for k in range(size)]
-        return np.stack(slices) if slices else np.zeros(0)
-
-    return looped
