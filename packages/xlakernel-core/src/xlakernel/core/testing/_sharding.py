@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from .._compat import varying_axes
-from ..exported import deserialize, export
+from ..programs.export import deserialize, export
 from ._child import DEVICES
 from ._compare import compare
 from ._report import CheckFailure, NotTried
