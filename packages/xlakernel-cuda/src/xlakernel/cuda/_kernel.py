@@ -154,9 +154,9 @@ def numba_cuda_kernel(
         kernel, form, shared_mem, init, frozenset(o for o in aliases.values() if isinstance(o, int))
     )
 
-    def check(inputs: Sequence[Struct], structs: Sequence[Struct], tree: Any) -> None:
+    def check(given: NumbaCudaKernel, inputs: Sequence[Struct], structs: Sequence[Struct], tree: Any) -> None:
         begin.check_structure(name, output_init, tree)
-        described.check(inputs, structs)
+        given.check(inputs, structs)
 
     return kernel_function(
         described,

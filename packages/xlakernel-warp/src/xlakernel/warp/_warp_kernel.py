@@ -144,7 +144,7 @@ def warp_kernel(
         cpu_blocks=_inside.cpu_blocks(),
     )
 
-    def check(inputs: Sequence[Struct], structs: Sequence[Struct], tree: Any) -> None:
+    def check(_: Any, inputs: Sequence[Struct], structs: Sequence[Struct], tree: Any) -> None:
         begin.check_structure(name, output_init, tree)
         described.check(inputs, structs)
 

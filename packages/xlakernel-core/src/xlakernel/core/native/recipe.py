@@ -21,7 +21,7 @@ from ..ffi.source import SourceError, definition
 from .declared import Declarations, definition_of
 from .own_copies import Helper
 
-_FORMAT = 2
+_FORMAT = 3
 
 
 @dataclasses.dataclass(frozen=True)
