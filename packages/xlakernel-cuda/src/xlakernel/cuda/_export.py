@@ -10,6 +10,7 @@ import numpy as np
 
 from xlakernel.core.gpu.target import register_again
 from xlakernel.core.native import read_kernel
+from xlakernel.core.scalars import Scalar
 from xlakernel.core.specs import Struct
 
 from ._compile import NumbaCudaKernel
@@ -34,7 +35,7 @@ def prepare(target: str, data: Mapping[str, Any]) -> Callable[[], None]:
     launchable = kernel.launchable(
         _structs(data["inputs"]),
         _structs(data["outs"]),
-        {name: np.frombuffer(*_frozen(*given)[::-1])[0] for name, given in data["static"].items()},
+        {name: Scalar(dtype, *_structs([struct])) for name, (dtype, struct) in data["scalars"].items()},
         debug=data["debug"],
         levels=data["levels"],
     )
