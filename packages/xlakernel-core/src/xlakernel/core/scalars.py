@@ -60,10 +60,11 @@ def freeze(kernel: str, name: str, value: Any, why: str = "") -> tuple[str, byte
         return _freeze_remembered(kernel, name, value)
     if isinstance(value, jax.core.Tracer):
         check_scalar(kernel, name, value)
+        other = "pass it by position, as a 0-d array, to a parameter that is an array, and read its one element"
         raise StaticArgumentError(
-            f"{kernel}: the static scalar {name!r} is traced ({value}); it must be a number while tracing{why}. Name "
-            f"it in jax.jit(..., static_argnames={name!r}), or pass it by position, as a 0-d array, to a parameter "
-            "that is an array, and read its one element."
+            f"{kernel}: the static scalar {name!r} is traced ({value}); its value must be known when the call is "
+            f"traced{why and f', {why}'}. Name it in jax.jit(..., static_argnames={name!r}), or "
+            f"{'let nothing depend on it but the kernel' if why else other}."
         )
     return _freeze_anew(kernel, name, value)
 

@@ -41,7 +41,7 @@ _Form = tuple[Entry, ...]
 #: which are in its order, and with the tree of ``outs``.
 _Check = Callable[[Any, Sequence[Struct], Sequence[Struct], Any], None]
 
-_NAMED = ", as outs or the dimensions of the launch depend on it"
+_NAMED = "as outs or the dimensions of the launch depend on it"
 
 
 def kernel_function(

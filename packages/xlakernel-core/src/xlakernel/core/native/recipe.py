@@ -236,5 +236,5 @@ def _check_same(compiler: Compiler, name: str, dispatcher: Any, checks: Mapping[
 def _describe_unknown(value: Any) -> str:
     return (
         f"refers to {value!r} of type {type(value).__name__}, which cannot be compared with one of another "
-        "process. Pass it as an array or a static scalar, or make it a number, a string, a tuple or a NumPy array."
+        "process. Pass it as an array or a scalar, or make it a number, a string, a tuple or a NumPy array."
     )
