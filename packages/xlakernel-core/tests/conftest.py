@@ -191,16 +191,18 @@ def x64(enable_x64):
         yield
 
 
-def _arguments(kernel, inputs, outputs, attributes):
-    """Parameters named in *attributes* are those; the others are the inputs and outputs, in order."""
+def _arguments(kernel, inputs, outputs, scalars):
+    """Parameters named in *scalars* are those; the others are the inputs and outputs, in order."""
     buffers = iter(
         [("input", i, spec) for i, spec in enumerate(inputs)] + [("output", i, s) for i, s in enumerate(outputs)]
     )
-    order = sorted(attributes)
+    order = sorted(scalars)
     for parameter in inspect.signature(kernel).parameters:
-        if parameter in attributes:
-            dtype = np.dtype(attributes[parameter])
-            yield Argument("attribute", order.index(parameter), dtype.name, 0, numba_dtype(dtype, parameter))
+        if parameter in scalars:
+            dtype = np.dtype(scalars[parameter])
+            buffer = "complex64" if dtype.itemsize == 8 else dtype.name  # as `core.call.scalars` has it
+            kind = numba_dtype(dtype, parameter)
+            yield Argument("input", len(inputs) + order.index(parameter), buffer, 0, kind, dtype.name)
         else:
             source, index, (dtype, ndim) = next(buffers)
             kind = array_type(jax.numpy.dtype(dtype), ndim, parameter, readonly=source == "input")
@@ -211,11 +213,11 @@ def _arguments(kernel, inputs, outputs, attributes):
 def compile_handler():
     """Return a function that compiles a kernel and builds its handler.
 
-    ``inputs`` and ``outputs`` are (dtype, rank) pairs, ``attributes`` maps names of parameters to dtypes.
+    ``inputs`` and ``outputs`` are (dtype, rank) pairs, ``scalars`` maps names of parameters to dtypes.
     """
 
-    def compile_(kernel, inputs=(), outputs=(), attributes=None, *, lock=None, debug=False, ordered=False, **options):
-        arguments = list(_arguments(kernel, inputs, outputs, attributes or {}))
+    def compile_(kernel, inputs=(), outputs=(), scalars=None, *, lock=None, debug=False, ordered=False, **options):
+        arguments = list(_arguments(kernel, inputs, outputs, scalars or {}))
         signature = types.void(*(argument.type for argument in arguments))
         # Without what lets Python call it, as the packages compile kernels.
         dispatcher = numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **options)(kernel)

@@ -1,4 +1,4 @@
-"""Handlers called by hand, with the wrong buffers and attributes: refused by name, never run."""
+"""Handlers called by hand, with the wrong buffers and scalars: refused by name, never run."""
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +39,7 @@ def outer(x, y, out):
 
 
 def scale(alpha, x, zeta, out, beta):
-    """Attributes anywhere, declared in another order than that of their names."""
+    """Scalars anywhere, declared in another order than that of their names."""
     for i in range(x.size):
         out[i] = 100 * alpha + 10 * beta + zeta + x[i]
 
@@ -61,8 +61,7 @@ def outer_target(register):
 
 @pytest.fixture(scope="module")
 def scale_target(register):
-    attributes = {"alpha": "int64", "beta": "float32", "zeta": "bool"}
-    return register(scale, [F32], [F32], attributes)
+    return register(scale, [F32], [F32], {"alpha": "int64", "beta": "float32", "zeta": "bool"})
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.int32, np.uint32, np.complex64, np.bool_, jnp.bfloat16], ids=str)
@@ -100,34 +99,37 @@ def test_another_number_of_outputs_is_refused(register, count):
     assert_array_equal(call(target, [out] * 2, jnp.arange(3, 6)), [[1, 1, 1], [0, 1, 2]])
 
 
-GOOD = {"alpha": np.int64(1), "beta": np.float32(2), "zeta": np.bool_(True)}
+GOOD = {"alpha": np.int64(1).view(np.complex64), "beta": np.float32(2), "zeta": np.bool_(True)}
 
 
-@pytest.mark.parametrize("names", [(), ("alpha",), ("alpha", "beta"), (*GOOD, "other"), (*GOOD, "x", "y")], ids=str)
-def test_missing_and_extra_attributes_are_refused(scale_target, names):
-    attributes = {name: GOOD.get(name, np.float32(0)) for name in names}
-    with refused("compiled for 1 inputs, 1 outputs and 3 attributes"):
-        call(scale_target, (3,), jnp.ones(3), **attributes)
+def test_other_numbers_of_scalars_are_refused(scale_target):
+    for scalars in ([], [GOOD["alpha"]], [*GOOD.values(), np.float32(0)]):
+        with refused("compiled for 4 inputs, 1 outputs and 0 attributes"):
+            call(scale_target, (3,), jnp.ones(3), *scalars)
+
+
+def test_attributes_are_refused(scale_target):
+    with refused("compiled for 4 inputs, 1 outputs and 0 attributes"):
+        call(scale_target, (3,), jnp.ones(3), *GOOD.values(), other=np.float32(1))
 
 
 @pytest.mark.parametrize(
     ("name", "value", "text"),
     [
-        ("alpha", np.int32(1), "attribute 0 is not int64"),
-        ("alpha", np.float64(1), "attribute 0 is not int64"),
-        ("beta", np.float64(1), "attribute 1 is not float32"),
-        ("zeta", np.int8(1), "attribute 2 is not bool"),
-        ("beta", "text", "attribute 1 is not a scalar"),
-        ("beta", np.ones(2, np.float32), "attribute 1 is not a scalar"),
-        ("beta", {"a": np.float32(1)}, "attribute 1 is not a scalar"),
+        ("alpha", np.zeros(2, np.uint32), r"differ in dtype or rank.*input 1 int64 in complex64, input 0 float32"),
+        ("alpha", np.uint32(1), "differ in dtype or rank"),
+        ("alpha", np.zeros(1, np.complex64), "differ in dtype or rank"),
+        ("beta", np.int32(1), "differ in dtype or rank"),
+        ("beta", np.ones(1, np.float32), "differ in dtype or rank"),
+        ("zeta", np.int8(1), "differ in dtype or rank"),
     ],
     ids=str,
 )
-def test_attributes_of_another_type_are_refused(scale_target, name, value, text):
+def test_scalars_of_another_type_are_refused(scale_target, name, value, text):
     with refused(text):
-        call(scale_target, (3,), jnp.ones(3), **{**GOOD, name: value})
+        call(scale_target, (3,), jnp.ones(3), *{**GOOD, name: value}.values())
 
 
-def test_attributes_are_found_by_the_order_of_their_names(scale_target):
-    found = call(scale_target, (3,), jnp.arange(3.0), **dict(reversed(GOOD.items())))
+def test_scalars_are_found_behind_the_inputs_by_the_order_of_their_names(scale_target):
+    found = call(scale_target, (3,), jnp.arange(3.0), *GOOD.values())
     assert_array_equal(found, [121, 122, 123])

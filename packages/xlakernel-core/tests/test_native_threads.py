@@ -22,8 +22,8 @@ RUNNING = []
 MOST = []
 
 
-def call(target, outs, **attributes):
-    return jax.jit(lambda: jax.ffi.ffi_call(target, outs, has_side_effect=True)(**attributes))()
+def call(target, outs, *ins):
+    return jax.jit(lambda *xs: jax.ffi.ffi_call(target, outs, has_side_effect=True)(*xs))(*ins)
 
 
 def observe():
@@ -58,11 +58,11 @@ def test_a_kernel_without_buffers_runs_once(register):
     assert MOST == [1]
 
 
-def test_a_kernel_with_attributes_and_no_buffers_gets_them(register):
-    target = register(only_a_scalar, attributes={"limit": "int32"})
-    assert call(target, [], limit=np.int32(3)) == []
+def test_a_kernel_with_scalars_and_no_arrays_gets_them(register):
+    target = register(only_a_scalar, scalars={"limit": "int32"})
+    assert call(target, [], np.int32(3)) == []
     with pytest.raises(RAISED, match="above the limit"):
-        jax.block_until_ready(call(target, [], limit=np.int32(4)))
+        jax.block_until_ready(call(target, [], np.int32(4)))
 
 
 def overlap(*targets):
@@ -102,7 +102,7 @@ def test_kernels_with_locks_of_their_own_run_at_the_same_time(register):
 
 
 def test_the_lock_is_released_by_a_call_that_fails(register):
-    target = register(only_a_scalar, attributes={"limit": "int32"}, lock=new_lock())
+    target = register(only_a_scalar, scalars={"limit": "int32"}, lock=new_lock())
     for limit in (4, 4, 3):
         with pytest.raises(RAISED, match="above the limit") if limit > 3 else contextlib.nullcontext():
-            jax.block_until_ready(call(target, [], limit=np.int32(limit)))
+            jax.block_until_ready(call(target, [], np.int32(limit)))

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import settings
 from numba import cuda
 
+from xlakernel.core.call.scalars import Scalar, operand_of
 from xlakernel.cuda import _device, numba_cuda_kernel
 
 settings.register_profile("xlakernel", deadline=None, database=None, max_examples=60)
@@ -45,13 +46,25 @@ def h200(monkeypatch):
     return H200
 
 
+def scalar_of(value, levels):
+    """Return a number that all slices of a batch share as the operand that a call has for it."""
+    if isinstance(value, Scalar):
+        return value
+    dtype = np.asarray(value).dtype.name
+    operand = operand_of(dtype, np.asarray(value).tobytes())
+    return Scalar(dtype, jax.ShapeDtypeStruct((1,) * levels + operand.shape, operand.dtype))
+
+
 @pytest.fixture
 def launchable_of(h200):
-    """Return a function that says what a call would launch: ``launchable_of(wrapped, inputs, outs, **static)``."""
+    """Return a function that says what a call would launch: ``launchable_of(wrapped, inputs, outs, **scalars)``.
 
-    def describe(wrapped, inputs, outs, *, debug=False, levels=0, **static):
+    A scalar is a number, or a `Scalar` with a batch.
+    """
+
+    def describe(wrapped, inputs, outs, *, debug=False, levels=0, **given):
         structs = [[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays] for arrays in (inputs, outs)]
-        scalars = {name: np.asarray(value)[()] for name, value in static.items()}
+        scalars = {name: scalar_of(given[name], levels) for name in sorted(given)}
         return wrapped.xlakernel.launchable(*structs, scalars, debug=debug, levels=levels)
 
     return describe

@@ -71,10 +71,10 @@ def test_parameters_are_plain(kernel, parameter):
 X = jnp.ones(3)
 
 
-@pytest.mark.parametrize(("inputs", "static"), [((X,), {}), ((X, X, X, X), {}), ((X, X), {"beta": 1})])
-def test_a_call_fills_each_parameter_once(make_axpy, inputs, static):
+@pytest.mark.parametrize(("inputs", "scalars"), [((X,), {}), ((X, X, X, X), {}), ((X, X), {"beta": 1})])
+def test_a_call_fills_each_parameter_once(make_axpy, inputs, scalars):
     with pytest.raises(ArityError, match=r"axpy: .*x, y, out, alpha"):
-        make_axpy()(*inputs, **static)
+        make_axpy()(*inputs, **scalars)
 
 
 def test_a_kernel_is_no_generator_of_an_operator():
@@ -83,9 +83,10 @@ def test_a_kernel_is_no_generator_of_an_operator():
         operator.def_numba_cuda_kernel(cuda.jit(plain))
 
 
-def test_a_traced_static_scalar_names_static_argnames(make_axpy):
-    with pytest.raises(StaticArgumentError, match="static_argnames='alpha'"):
-        jax.jit(lambda x, alpha: make_axpy()(x, x, alpha=alpha))(X, 2.0)
+def test_a_traced_scalar_that_the_launch_depends_on_names_static_argnames(make_axpy):
+    run = make_axpy(launch_dims=lambda x, y, alpha: int(alpha))
+    with pytest.raises(StaticArgumentError, match=r"dimensions of the launch depend on it.*static_argnames='alpha'"):
+        jax.jit(run)(X, X, alpha=2.0)
 
 
 def test_a_kernel_does_not_run_on_the_cpu(make_axpy):
@@ -98,10 +99,9 @@ def test_a_kernel_does_not_run_on_the_cpu(make_axpy):
 
 def failure(function, *types):
     """Return what is raised for a kernel that does not compile for arrays of these types."""
-    kernel = cuda.jit(function)
     with pytest.raises(NumbaError) as raised:
         cuda.compile(function, types, device=False, abi="numba", output="ptx", cc=(9, 0))
-    return compile_error(function.__name__, kernel, types, raised.value)
+    return compile_error(function.__name__, function, types, raised.value)
 
 
 IN, OUT = (array_type("float32", 1, "x", readonly=readonly) for readonly in (True, False))

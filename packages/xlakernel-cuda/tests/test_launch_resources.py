@@ -34,7 +34,7 @@ def launch(kernel, monkeypatch):
     stream = SimpleNamespace(synchronize=lambda: None)
     monkeypatch.setattr(_launch, "cuda", SimpleNamespace(external_stream=lambda handle: stream))
     dispatcher = SimpleNamespace(overloads={(): kernel}, signatures=[()])
-    made = _launch.KernelLaunch("k", dispatcher, Geometry((32,), (608,)), SHARED_MEM, (), (), ())
+    made = _launch.KernelLaunch("k", dispatcher, Geometry((32,), (608,)), SHARED_MEM, (), None, (), ())
 
     def configured(self, on, shared_mem):
         return lambda: kernel.launched.append(shared_mem)

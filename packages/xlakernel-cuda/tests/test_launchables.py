@@ -15,6 +15,7 @@ from numba import cuda
 from numba.cuda import types
 
 from xlakernel.core.backend import Target
+from xlakernel.core.call.scalars import Scalar
 from xlakernel.core.errors import DtypeError, ExportError
 from xlakernel.core.specs import Struct
 from xlakernel.cuda import _compile, numba_cuda_kernel
@@ -50,7 +51,7 @@ def test_inputs_are_read_only_arrays_of_every_dtype_and_outputs_are_not(
     x = Struct(shape, jnp.dtype(dtype))
     found = types_of(launchable_of(make_axpy(launch_dims=1), [x, x], [x], alpha=2))
     kind = f"array({element}, {len(shape)}d, C)"
-    assert found == [f"readonly {kind}", f"readonly {kind}", kind, "int64"]
+    assert found == [f"readonly {kind}", f"readonly {kind}", kind, "readonly array(int64, 0d, C)"]
 
 
 def test_other_dtypes_are_refused_with_those_that_are_allowed(make_axpy):
@@ -66,16 +67,38 @@ def test_numba_types_an_argument_as_we_say():
     assert kind == types.Array(types.bfloat16, 2, "A", readonly=True)
 
 
-@pytest.mark.parametrize(
-    ("value", "type_"),
-    [(True, "bool"), (1, "int64"), (1.5, "float64"), (np.float32(1), "float32"), (np.uint8(1), "uint8")],
-)
-def test_static_scalars_stand_where_their_parameter_does_with_the_type_they_were_given_in(launchable_of, value, type_):
+KINDS = [
+    *(
+        (True, "bool", "bool[]"),
+        (1, "int64", "complex64[]"),
+        (1.5, "float64", "complex64[]"),
+    ),
+    *((np.float32(1), "float32", "float32[]"), (np.uint8(1), "uint8", "uint8[]")),
+]
+
+
+@pytest.mark.parametrize(("value", "dtype", "operand"), KINDS)
+def test_scalars_stand_where_their_parameter_does_with_the_type_they_were_given_in(
+    launchable_of, value, dtype, operand
+):
     run = numba_cuda_kernel(mixed, same, launch_dims=1)
     found = launchable_of(run, [F32, F32], [F32], n=value, scale=2.0, flag=False)
-    array = "array(float32, 2d, C)"
-    assert types_of(found) == [type_, f"readonly {array}", "float64", f"readonly {array}", array, "bool"]
-    assert [slot.number for slot in found.launch.slots if slot.value is None] == [0, 1, 2]
+    array, scalar = "array(float32, 2d, C)", "readonly array({}, 0d, C)"
+    types_ = [scalar.format(dtype), f"readonly {array}", scalar.format("float64"), f"readonly {array}", array]
+    assert types_of(found) == [*types_, scalar.format("bool")]
+    assert [slot.number for slot in found.launch.slots] == [3, 0, 4, 1, 5, 2]
+    assert [slot.is_scalar for slot in found.launch.slots] == [True, False, True, False, False, True]
+    assert str(found.arrays[3]) == f"input 3 ({operand})"
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_with_a_batch_axis_each_slice_loads_its_scalar(make_axpy, launchable_of, own):
+    x = Struct((5, 3), jnp.float32)
+    alpha = Scalar("float32", Struct((5,) if own else (1,), np.dtype("float32")))
+    found = launchable_of(make_axpy(batch_axis="y"), [x, x], [x], levels=1, alpha=alpha)
+    slot = found.launch.slots[3]
+    assert (slot.number, slot.shape, slot.shared, slot.is_scalar) == (2, (5,) if own else (), 0 if own else 5, True)
+    assert str(slot.type) == f"readonly array(float32, 1d, {'C' if own else 'A'})"
 
 
 @pytest.mark.parametrize(
@@ -100,7 +123,8 @@ def test_with_a_batch_axis_arrays_have_one_more_dimension(
     slot = found.launch.slots[0]
     assert (slot.shape, slot.shared) == (shape, size if strided else 0)
     assert str(slot.type) == f"readonly array(float32, 3d, {'A' if strided else 'C'})"
-    assert [array.shape for array in found.arrays] == [x.shape, out.shape, out.shape]
+    shapes = [array.shape for array in found.arrays]
+    assert [*shapes[:2], shapes[3]] == [x.shape, out.shape, out.shape]
 
 
 def test_a_launch_of_no_threads_fills_the_outputs_that_nothing_else_fills(launchable_of):
@@ -178,10 +202,12 @@ def test_names_differ_when_anything_does(launchable_of, difference):
     assert name_of(launchable_of) != name_of(launchable_of, **DIFFERENCES[difference]())
 
 
-def test_static_scalars_are_part_of_the_name(make_axpy, launchable_of):
-    values = (1, 1.0, True, np.float32(1), 2, -0.0, 0.0)
-    names = {launchable_of(make_axpy(), [F32, F32], [F32], alpha=value).name for value in values}
-    assert len(names) == len(values)
+def test_the_dtypes_of_scalars_are_part_of_the_name_and_their_values_are_not(make_axpy, launchable_of):
+    values = (1, 1.0, True, np.float32(1), np.uint8(1))
+    names = [launchable_of(make_axpy(), [F32, F32], [F32], alpha=value).name for value in values]
+    assert len(set(names)) == len(values)
+    for value, name in ((2, names[0]), (-0.0, names[1]), (False, names[2])):
+        assert launchable_of(make_axpy(), [F32, F32], [F32], alpha=value).name == name
 
 
 def test_a_file_that_is_linked_is_part_of_the_name(launchable_of, tmp_path):

@@ -42,7 +42,7 @@ def rebuilt(monkeypatch, h200):
 
 CALLS = {
     "plain": ({}, {}),
-    "static": ({}, {"static": {"power": np.int8(2)}}),
+    "scalar": ({}, {"scalars": {"power": np.int8(2)}}),
     "init": ({"output_init": float("nan")}, {}),
     "each init": ({"output_init": [2]}, {}),
     "shared": ({"shared_mem": 100_000, "threads_per_block": 32}, {}),
@@ -57,9 +57,9 @@ CALLS = {
 @pytest.mark.parametrize("call", CALLS)
 def test_a_launch_is_the_same_after_a_round_trip(launchable_of, rebuilt, call):
     options, said = CALLS[call]
-    static, levels = said.get("static", {"power": 1}), said.get("levels", 0)
+    scalars, levels = said.get("scalars", {"power": 1}), said.get("levels", 0)
     x, out = (Struct((size,) * levels + X.shape, X.dtype) for size in (1, 7))
-    before = launchable_of(made(2, **options), [x], [out], debug=said.get("debug", False), levels=levels, **static)
+    before = launchable_of(made(2, **options), [x], [out], debug=said.get("debug", False), levels=levels, **scalars)
     after, debug = rebuilt("given", written(before))
     assert after.name == "given" and debug == said.get("debug", False)
     assert after.arrays == before.arrays and (after.probe is None) == (before.probe is None)

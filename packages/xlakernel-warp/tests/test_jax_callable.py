@@ -303,7 +303,7 @@ def test_scalars_are_static():
     with pytest.raises(StaticArgumentError, match="scaled: Argument 'factor' must be a static value"):
         jax.jit(run)(X, 2.5, 3)
     for wrong in (2**31, 2.5, True + 0j):
-        with pytest.raises(StaticArgumentError, match="scaled: the static scalar 'count' is"):
+        with pytest.raises(StaticArgumentError, match=r"scaled: the (static )?scalar 'count' is"):
             run(X, 2.5, wrong)
 
 

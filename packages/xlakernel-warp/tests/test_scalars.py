@@ -127,3 +127,13 @@ def test_a_name_that_cpp_reserves_is_refused_by_name(capfd):
     with pytest.raises(CompileError, match=r"reserved: .*C\+\+.* the name of the parameter 'static': rename it"):
         warp_kernel(reserved, lambda x: x)(X, static=1.0)
     capfd.readouterr()  # Warp prints what its compiler says
+
+
+def test_outs_may_name_a_scalar():
+    @wp.kernel(module="unique")
+    def ramp(x: wp.array(dtype=float), count: int, out: wp.array(dtype=float)):
+        i = wp.tid()
+        out[i] = x[0] + float(i) * float(count)
+
+    run = warp_kernel(ramp, lambda x, count: Struct((count,), x.dtype), launch_dims=2)
+    assert_array_equal(run(X, count=2), [0, 2])

@@ -9,18 +9,24 @@ from .call import NativeCall as NativeCall
 from .call import Target as Target
 from .call import native_call as native_call
 from .call.declaration import Transpose as Transpose
+from .call.scalars import Entry as Entry
+from .call.scalars import Scalar as Scalar
+from .call.scalars import plain_numbers as plain_numbers
 from .call.wrapper import kernel_function as kernel_function
 from .operator.eager import jit_when_eager as jit_when_eager
 from .specs import Struct as Struct
 
 __all__ = [
     "VMAP_METHODS",
+    "Entry",
     "Kernel",
     "NativeCall",
+    "Scalar",
     "Struct",
     "Target",
     "Transpose",
     "jit_when_eager",
     "kernel_function",
     "native_call",
+    "plain_numbers",
 ]

@@ -56,7 +56,7 @@ class KernelTypeError(XLAKernelError, TypeError):
 
 
 class ArityError(XLAKernelError, TypeError):
-    """A kernel's parameters do not match the inputs, outputs and static scalars of a call."""
+    """A kernel's parameters do not match the inputs, outputs and scalars of a call."""
 
 
 class AliasError(XLAKernelError, ValueError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,15 +13,22 @@ from .specs import Struct, of_structs
 
 
 def resolve(
-    kernel: str, what: str, given: Callable[..., Any], inputs: Sequence[Struct], *, most: int = 3
+    kernel: str,
+    what: str,
+    given: Callable[..., Any],
+    inputs: Sequence[Struct],
+    *,
+    most: int = 3,
+    scalars: Mapping[str, Any] | None = None,
 ) -> tuple[int, ...]:
-    """Return what a function that the user gave for *what* says for these inputs.
+    """Return what a function that the user gave for *what* says for these inputs, and for the scalars that it names.
 
     Raises:
       ArityError: if it takes another number of inputs.
       LaunchError: if it returns no extents, or takes the structs for arrays.
     """
-    return extents(kernel, what, of_structs(kernel, what, given, inputs, kind=LaunchError), most=most, returned=True)
+    found = of_structs(kernel, what, given, inputs, scalars=scalars, kind=LaunchError)
+    return extents(kernel, what, found, most=most, returned=True)
 
 
 def extents(kernel: str, what: str, value: Any, *, most: int = 3, returned: bool = False) -> tuple[int, ...]:

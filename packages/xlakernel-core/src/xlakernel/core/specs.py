@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -150,9 +150,10 @@ def of_structs(
     inputs: Sequence[Struct],
     *,
     parameters: Sequence[str] = (),
+    scalars: Mapping[str, Any] | None = None,
     kind: type[XLAKernelError] = OutputSpecError,
 ) -> Any:
-    """Call a function that a user gave in place of a value, with the inputs' structs.
+    """Call a function that a user gave in place of a value, with the inputs' structs and the scalars that it names.
 
     Args:
       asked_by: the kernel's name, for messages.
@@ -160,24 +161,27 @@ def of_structs(
       function: the user's.
       inputs: the structs.
       parameters: the kernel's parameters, for messages.
+      scalars: the scalars whose values are known, by name.
       kind: what to raise if it takes the structs for arrays, or fails with another AttributeError or TypeError.
 
     Raises:
       ArityError: if it takes another number of inputs.
     """
+    known = scalars or {}
+    named = {name: known[name] for name in asked_for(function, len(inputs), known)}
     try:
-        inspect.signature(function).bind(*inputs)
+        inspect.signature(function).bind(*inputs, **named)
     except TypeError as error:
         kernel = f" The kernel is {asked_by}({', '.join(parameters)})." if parameters else ""
         raise ArityError(
             f"{asked_by}: {what} is a function, called with the {len(inputs)} inputs' shape/dtype structs: {error}. It "
             f"takes {inspect.signature(function)}, and the call gives {counted(len(inputs), 'input')}: either may be "
-            f"wrong. Scalars are not passed to it.{kernel}"
+            f"wrong. It is passed the scalars that it has parameters for, by name.{kernel}"
         ) from error
     except ValueError:  # a builtin without a signature
         pass
     try:
-        return function(*inputs)
+        return function(*inputs, **named)
     except (AttributeError, TypeError) as error:
         if isinstance(error, XLAKernelError):
             raise
@@ -186,6 +190,18 @@ def of_structs(
             "jax.ShapeDtypeStruct for each input, which has a shape and a dtype and no elements; jax.eval_shape(f, "
             "*inputs) says what a function of arrays would return."
         ) from error
+
+
+def asked_for(function: Callable[..., Any], inputs: int, names: Collection[str]) -> list[str]:
+    """Return those of *names* that *function* has parameters for besides those that *inputs* inputs fill."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:  # a builtin without a signature
+        return []
+    by_position = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    filled = {parameter.name for parameter in by_position[:inputs]}
+    by_name = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    return [p.name for p in by_name if p.name in names and p.name not in filled]
 
 
 def _struct(leaf: Any, where: str) -> Struct:

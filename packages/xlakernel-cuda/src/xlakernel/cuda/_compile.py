@@ -6,13 +6,14 @@ import dataclasses
 import hashlib
 import math
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numba import cuda
 
-from xlakernel.core.backend import Kernel, Struct, Target
+from xlakernel.core.backend import Entry, Kernel, Scalar, Struct, Target
+from xlakernel.core.call.checks import names
 from xlakernel.core.errors import ExportError
 from xlakernel.core.gpu.launchable import Launchable
 from xlakernel.core.gpu.plan import arrays_of
@@ -20,7 +21,7 @@ from xlakernel.core.gpu.target import register
 from xlakernel.core.identity.fingerprint import fingerprint
 from xlakernel.core.native import changed, is_importable, until_unchanged, write_recipe
 from xlakernel.core.output_init import OutputInit, for_each, or_zeros, patterns
-from xlakernel.core.programs.values import write_init, write_static, write_structs
+from xlakernel.core.programs.values import write_init, write_structs
 
 from ._arrays import array_type
 from ._device import check_launch
@@ -29,7 +30,7 @@ from ._geometry import LaunchForm
 from ._launch import KernelLaunch, Slot
 from ._recipe import COMPILER, fresh
 
-_Static = Mapping[str, np.generic]
+_Scalars = Mapping[str, Scalar]
 
 #: Beyond this, in bytes, a kernel must be allowed dynamic shared memory before it can be launched with it.
 USUAL_SHARED_MEM = 48 * 1024
@@ -39,7 +40,7 @@ USUAL_SHARED_MEM = 48 * 1024
 _targets: weakref.WeakKeyDictionary[Any, dict[Any, Target]] = weakref.WeakKeyDictionary()
 # Dispatchers that nobody else uses, by all that their machine code depends on; one compiles each combination of types
 # once, whatever the shapes.
-_own: dict[tuple[str, str, bool], Any] = {}
+_own: dict[tuple[Any, ...], Any] = {}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -61,7 +62,7 @@ class NumbaCudaKernel(Kernel):
     aliased: frozenset[int] = frozenset()
 
     platforms = ("cuda",)
-    integer_bits = 64  # scalars are part of a launch
+    takes_scalars = True
 
     @property
     def name(self) -> str:  # type: ignore[override]  # read-only here
@@ -98,6 +99,16 @@ class NumbaCudaKernel(Kernel):
         code = self.dispatcher.py_func.__code__
         return f"{code.co_filename}:{code.co_firstlineno}"
 
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        """What says how it is launched."""
+        return self.form.functions
+
+    def given(self, scalars: Sequence[Entry]) -> NumbaCudaKernel:
+        """Return the kernel of a call in which *scalars* are known."""
+        named = tuple(entry for entry in scalars if any(names(function, entry[0]) for function in self.functions))
+        return dataclasses.replace(self, form=dataclasses.replace(self.form, known=named)) if named else self
+
     def check(self, inputs: Sequence[Struct], outs: Sequence[Struct]) -> None:
         """Raise what is wrong with a launch for these inputs and outputs of one slice, while it is traced."""
         for source, structs in (("input", inputs), ("output", outs)):
@@ -123,7 +134,7 @@ class NumbaCudaKernel(Kernel):
         self,
         inputs: Sequence[Struct],
         outs: Sequence[Struct],
-        static: _Static,
+        scalars: _Scalars,
         *,
         ordered: bool = False,
         debug: bool = False,
@@ -135,10 +146,10 @@ class NumbaCudaKernel(Kernel):
         geometry = self.form.geometry([Struct(s.shape[levels:], s.dtype) for s in inputs])
         launch = (geometry, self.form.batch_axis, self.shared_mem, self.output_init, self.aliased)
         structs = tuple((s.shape, s.dtype) for s in (*inputs, *outs))
-        frozen = tuple((name, value.dtype, value.tobytes()) for name, value in sorted(static.items()))
-        key = (self._code(), launch, len(inputs), structs, frozen, ordered, debug, levels)
+        operands = tuple((name, scalar.dtype, scalar.struct.shape) for name, scalar in scalars.items())
+        key = (self._code(), launch, len(inputs), structs, operands, ordered, debug, levels)
         if key not in known:
-            described = until_unchanged(lambda: self.launchable(inputs, outs, static, debug=debug, levels=levels))
+            described = until_unchanged(lambda: self.launchable(inputs, outs, scalars, debug=debug, levels=levels))
             target = register(described, once=ordered, debug=debug)
             if self._code() != key[0]:  # another thread changed it, and nothing says which of both this is
                 return target
@@ -151,7 +162,13 @@ class NumbaCudaKernel(Kernel):
             return COMPILER.fingerprint(self.dispatcher)
 
     def launchable(
-        self, inputs: Sequence[Struct], outs: Sequence[Struct], static: _Static, *, debug: bool = False, levels: int = 0
+        self,
+        inputs: Sequence[Struct],
+        outs: Sequence[Struct],
+        scalars: _Scalars,
+        *,
+        debug: bool = False,
+        levels: int = 0,
     ) -> Launchable:
         """Return what a call does; see `target`."""
         slices = [Struct(s.shape[levels:], s.dtype) for s in inputs], [Struct(s.shape[levels:], s.dtype) for s in outs]
@@ -163,7 +180,8 @@ class NumbaCudaKernel(Kernel):
         check_launch(self.name, geometry, self.shared_mem)
         # Fresh code cannot be given more shared memory than usual where it reports its exceptions: see `KernelLaunch`.
         checked = debug and self.shared_mem <= USUAL_SHARED_MEM
-        slots = self._slots(inputs, outs, static, levels=levels, batch=batch)
+        slots = self._slots(inputs, outs, scalars, levels=levels, batch=batch)
+        operands = [*inputs, *(scalar.struct for scalar in scalars.values())]
         init = patterns(self.name, self.output_init, outs)
         if geometry.is_empty:
             init = or_zeros(init, outs, self.aliased)
@@ -171,12 +189,13 @@ class NumbaCudaKernel(Kernel):
         content = _content(code)
         launch = KernelLaunch(
             self.name,
-            self._own_dispatcher(content, debug=checked),
+            self._own_dispatcher(content, scalars, debug=checked),
             geometry,
             self.shared_mem,
             slots,
-            arrays_of(inputs, outs),
-            tuple((len(inputs) + i, pattern) for i, pattern in enumerate(init) if pattern is not None),
+            self.dispatcher.py_func,
+            arrays_of(operands, outs),
+            tuple((len(operands) + i, pattern) for i, pattern in enumerate(init) if pattern is not None),
             debug=checked,
         )
         return Launchable(
@@ -193,12 +212,12 @@ class NumbaCudaKernel(Kernel):
                 COMPILER,
                 self.dispatcher,
                 content=code,
-                call=self._call(inputs, outs, static, debug=debug, levels=levels),
+                call=self._call(inputs, outs, scalars, debug=debug, levels=levels),
             ),
         )
 
     def _call(
-        self, inputs: Sequence[Struct], outs: Sequence[Struct], static: _Static, *, debug: bool, levels: int
+        self, inputs: Sequence[Struct], outs: Sequence[Struct], scalars: _Scalars, *, debug: bool, levels: int
     ) -> dict[str, Any]:
         """Return what a call is, made of what JSON has; `_export.prepare` reads it."""
         geometry = self.form.geometry([Struct(s.shape[levels:], s.dtype) for s in inputs])
@@ -211,41 +230,52 @@ class NumbaCudaKernel(Kernel):
             "aliased": sorted(self.aliased),
             "inputs": write_structs(inputs),
             "outs": write_structs(outs),
-            "static": write_static(static),
+            "scalars": {name: (scalar.dtype, *write_structs([scalar.struct])) for name, scalar in scalars.items()},
             "debug": debug,
             "levels": levels,
         }
 
     def _slots(
-        self, inputs: Sequence[Struct], outs: Sequence[Struct], static: _Static, *, levels: int, batch: int
+        self, inputs: Sequence[Struct], outs: Sequence[Struct], scalars: _Scalars, *, levels: int, batch: int
     ) -> tuple[Slot, ...]:
         """Say where each of the kernel's parameters comes from."""
-        buffers = []
-        for number, struct in enumerate((*inputs, *outs)):
-            is_input = number < len(inputs)
-            where = f"{self.name}: {'input' if is_input else 'output'} {number - len(inputs) * (not is_input)}"
-            shape = struct.shape[levels:]
+
+        def slot(number: int, where: str, dtype: str, struct: Struct, *, readonly: bool, scalar: bool = False) -> Slot:
+            shape = () if scalar else struct.shape[levels:]
             own = math.prod(struct.shape[:levels])
             shared = batch if self.takes_batches and own != batch else 0
             full = (own, *shape) if self.takes_batches and not shared else shape
             type_ = array_type(
-                struct.dtype.name, len(full) + bool(shared), where, readonly=is_input, shared=bool(shared)
+                dtype, len(full) + bool(shared), f"{self.name}: {where}", readonly=readonly, shared=bool(shared)
             )
-            buffers.append(Slot(type_, number, struct.dtype.name, tuple(map(int, full)), shared))
-        rest = iter(buffers)
-        return tuple(Slot.of_scalar(static[name]) if name in static else next(rest) for name in self.parameters)
+            return Slot(type_, number, dtype, tuple(map(int, full)), shared, is_scalar=scalar)
 
-    def _own_dispatcher(self, content: str, *, debug: bool) -> Any:
+        first = len(inputs) + len(scalars)
+        rest = iter(
+            [slot(i, f"input {i}", s.dtype.name, s, readonly=True) for i, s in enumerate(inputs)]
+            + [slot(first + i, f"output {i}", s.dtype.name, s, readonly=False) for i, s in enumerate(outs)]
+        )
+        by_name = {
+            name: slot(len(inputs) + i, repr(name), given.dtype, given.struct, readonly=True, scalar=True)
+            for i, (name, given) in enumerate(scalars.items())
+        }
+        return tuple(by_name[name] if name in by_name else next(rest) for name in self.parameters)
+
+    def _own_dispatcher(self, content: str, scalars: Collection[str], *, debug: bool) -> Any:
         """Return a dispatcher of our own for the same function.
 
         The user's may be limited to the signatures it was declared with, and may hold code compiled before a global
         changed.
         """
-        key = (content, self.place, debug)
+        index = f"cuda.blockIdx.{self.form.batch_axis}" if self.takes_batches else "()"
+        loads = {name: index for name in self.parameters if name in scalars}
+        key = (content, self.place, debug, tuple(loads.items()))
         if key not in _own:
             # What no other process can name would be written by each one, and never read.
             cached = self.dispatcher.stats.cache_path is not None and not COMPILER.examine(self.dispatcher).unknown
-            own = fresh(self.dispatcher, content if cached and not debug else None, checked=debug)
+            of_entry = fingerprint(content, loads) if loads else content
+            kept = of_entry if cached and not debug else None
+            own = fresh(self.dispatcher, kept, checked=debug, loads=loads)
             if _content(self._code()) != content:
                 raise changed(self.name)
             _own[key] = own
@@ -254,22 +284,24 @@ class NumbaCudaKernel(Kernel):
     def _target_name(self, launch: KernelLaunch, content: str, *, debug: bool, levels: int) -> str:
         function = self.dispatcher.py_func
         types_ = ", ".join(map(str, launch.arrays))
-        static = [(slot.value.dtype.name, slot.value.tobytes()) for slot in launch.slots if slot.value is not None]
         what = (
             content,
             # A function that others can import has one place, and a name that says nothing of it.
             "" if is_importable(self.dispatcher) else self.place,
             launch.geometry,
             self.shared_mem,
-            [(str(slot.type), slot.number, slot.shape, slot.shared) for slot in launch.slots if slot.value is None],
-            static,
-            [slot.value is not None for slot in launch.slots],
+            [(str(slot.type), slot.number, slot.shape, slot.shared, slot.is_scalar) for slot in launch.slots],
             launch.fills,
             debug,
             levels,
         )
         digest = hashlib.sha256(repr(what).encode()).hexdigest()[:32]
         return f"xlakernel.cuda/{function.__module__}.{function.__qualname__}({types_}; {launch.geometry})#{digest}"
+
+
+def _described(struct: Struct) -> tuple[list[int], str]:
+    """Return a struct as JSON has it."""
+    return list(map(int, struct.shape)), struct.dtype.name
 
 
 def _content(code: str) -> str:

@@ -18,20 +18,20 @@ _HINTS = (
 )
 
 
-def compile_error(name: str, dispatcher: Any, signature: Sequence[Any], error: Exception) -> CompileError:
-    """Return what to raise where *dispatcher* cannot be compiled for *signature*."""
-    parameters = inspect.signature(dispatcher.py_func).parameters
+def compile_error(name: str, function: Any, signature: Sequence[Any], error: Exception) -> CompileError:
+    """Return what to raise where the kernel *function* cannot be compiled for *signature*."""
+    parameters = inspect.signature(function).parameters
     given = ", ".join(f"{parameter}: {type_}" for parameter, type_ in zip(parameters, signature, strict=True))
-    writes = _compiles_with_writable_inputs(dispatcher, signature)
+    writes = _compiles_with_writable_inputs(function, signature)
     return native.compile_error(f"{name}({given})", error, _HINTS, writes_to_input=writes)
 
 
-def _compiles_with_writable_inputs(dispatcher: Any, signature: Sequence[Any]) -> bool:
+def _compiles_with_writable_inputs(function: Any, signature: Sequence[Any]) -> bool:
     """Return True if the kernel compiles once its inputs are writable."""
     writable = tuple(t.copy(readonly=False) if isinstance(t, types.Array) else t for t in signature)
     try:
         # For any architecture: whether it compiles is a matter of its types.
-        cuda.compile(dispatcher.py_func, writable, device=False, abi="numba", output="ptx", cc=(9, 0))
+        cuda.compile(function, writable, device=False, abi="numba", output="ptx", cc=(9, 0))
     except Exception:  # noqa: BLE001  # whatever it is, the first error tells
         return False
     return writable != tuple(signature)

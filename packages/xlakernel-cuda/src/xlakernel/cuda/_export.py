@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from xlakernel.core.backend import Scalar
 from xlakernel.core.gpu.target import register_again
 from xlakernel.core.native import read_kernel
-from xlakernel.core.programs.values import read_init, read_static, read_structs
+from xlakernel.core.programs.values import read_init, read_structs
 
 from ._compile import NumbaCudaKernel
 from ._environment import numba_cuda
@@ -31,7 +32,7 @@ def prepare(target: str, data: Mapping[str, Any]) -> Callable[[], None]:
     launchable = kernel.launchable(
         read_structs(data["inputs"]),
         read_structs(data["outs"]),
-        read_static(data["static"]),
+        {name: Scalar(dtype, *read_structs([struct])) for name, (dtype, struct) in data["scalars"].items()},
         debug=data["debug"],
         levels=data["levels"],
     )

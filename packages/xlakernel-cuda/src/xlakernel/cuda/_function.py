@@ -39,7 +39,6 @@ class CudaFunction(Kernel):
     aliased: frozenset[int] = frozenset()  # the outputs that share an input's memory
 
     platforms = ("cuda",)
-    integer_bits = 64  # scalars are part of what is recorded
 
     @property
     def name(self) -> str:  # type: ignore[override]  # read-only here

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from xlakernel.core.backend import Struct
+from xlakernel.core.backend import Entry, Struct, plain_numbers
 from xlakernel.core.errors import LaunchError
 from xlakernel.core.extents import extents, resolve
 
@@ -49,11 +49,13 @@ class LaunchForm:
 
     Attributes:
       kernel: its name, for messages.
-      grid: blocks, an extent or up to three; or a function of the inputs' structs that returns these.
+      grid: blocks, an extent or up to three; or a function of the inputs' structs, and of scalars that it names, that
+        returns these.
       block: threads of a block, likewise.
       launch_dims: threads altogether, likewise.
       threads_per_block: of a launch of one dimension.
       batch_axis: the axis of the grid that counts the slices of a batch, if the kernel does.
+      known: the scalars of a call whose values are known, for the functions that name them.
     """
 
     kernel: str
@@ -62,6 +64,7 @@ class LaunchForm:
     launch_dims: _Extents | None = None
     threads_per_block: int = 256
     batch_axis: str | None = None
+    known: tuple[Entry, ...] = ()
 
     def checked(self) -> LaunchForm:
         """Return the same with plain integers, once it is known to make sense as far as it is no function.
@@ -121,7 +124,9 @@ class LaunchForm:
         return found
 
     def _resolve(self, what: str, given: Any, inputs: Sequence[Struct]) -> tuple[int, ...]:
-        return resolve(self.kernel, what, given, inputs) if callable(given) else tuple(given)
+        if not callable(given):
+            return tuple(given)
+        return resolve(self.kernel, what, given, inputs, scalars=plain_numbers(self.known))
 
     def _check_free(self, ndim: int) -> None:
         if self.batch_axis is not None and AXES.index(self.batch_axis) < ndim:

@@ -47,9 +47,10 @@ def numba_cuda_kernel(
     *output_init* says otherwise, so the kernel writes every element. As in C, indices are not checked.
 
     Give either *grid* and *block*, or *launch_dims*. Each of the three may be a function of the inputs' shape/dtype
-    structs (not of static scalars), so that one wrapper serves every size; it must return the same each time. In a
-    program that is split over devices the kernel is launched on the parts, whose shapes such a function then gets. A
-    launch of no threads, where an extent is 0, is no launch: outputs are *output_init*, or zeros.
+    structs, and of scalars that it names, so that one wrapper serves every size; it must return the same each time. The
+    values of such scalars must be known when a call is traced, and each is compiled. In a program that is split over
+    devices the kernel is launched on the parts, whose shapes such a function then gets. A launch of no threads, where
+    an extent is 0, is no launch: outputs are *output_init*, or zeros.
 
     In debug mode (`xlakernel.core.debug_mode`, or ``XLAKERNEL_DEBUG=1`` in the environment) the kernel is compiled once
     more, so that an exception which it raises becomes an error, with the thread that raised it; it is given copies of
@@ -64,8 +65,9 @@ def numba_cuda_kernel(
         …), declared signatures do not matter: it is compiled anew for the types of each call. A kernel that
         synchronises its grid (``cuda.cg.this_grid().sync()``) is launched cooperatively.
       outs: the outputs' shapes and dtypes: a ``jax.ShapeDtypeStruct`` or a pytree of them; or a function that returns
-        that for the inputs' structs. Tuples, lists and named tuples are in the order of the kernel's output parameters;
-        a dictionary has their names as its keys.
+        that for the inputs' structs, so that one wrapper serves every size, and for scalars that it has parameters for,
+        whose values must then be known when a call is traced. Tuples, lists and named tuples are in the order of the
+        kernel's output parameters; a dictionary has their names as its keys.
       grid: blocks: an integer, or a tuple of up to three, along x, y and z.
       block: threads of a block, likewise: 1024 at most altogether.
       launch_dims: threads altogether: an integer, or a tuple of up to three along x, y and z. Blocks have
@@ -87,15 +89,15 @@ def numba_cuda_kernel(
         first if anyone else still needs it.
       has_side_effect: whether to keep each call as it stands. Without it JAX takes the kernel for a pure function,
         whose equal calls may be merged and whose unused ones dropped; needed when it has no outputs.
-      reference: ``reference(*inputs, **static) -> results``, a plain JAX function that computes the same. Derivatives
-        of both modes and all orders are taken from it; the results still come from the kernel.
-      jvp: ``jvp(primals, tangents, **static) -> tangents of the results``, for forward mode. It may call other
+      reference: ``reference(*inputs, **scalars) -> results``, a plain JAX function that computes the same. Derivatives
+        of both modes and all orders are taken from it, in scalars too; the results still come from the kernel.
+      jvp: ``jvp(primals, tangents, **scalars) -> tangents of the results``, for forward mode. It may call other
         kernels. Integer inputs have the tangent None.
-      vjp: ``vjp(primals, results, cotangents, **static) -> cotangents of the inputs``, for reverse mode; None for
+      vjp: ``vjp(primals, results, cotangents, **scalars) -> cotangents of the inputs``, for reverse mode; None for
         integers and for zeros. With *jvp* or *reference* besides, both modes work; higher orders differentiate the
         reference, or else what *jvp* and *vjp* do.
       transpose: ``{input: function}`` for inputs that the kernel is linear in, the others held fixed, where
-        ``function(inputs, cotangents, **static)`` returns the input's cotangent; linear inputs are None there. A tuple
+        ``function(inputs, cotangents, **scalars)`` returns the input's cotangent; linear inputs are None there. A tuple
         of inputs is linear together, and its function returns a tuple. All orders and both modes follow from it.
       sharding_rule: how a call is split over devices under ``jax.jit``, einsum-like, such as ``"m k, k n -> m n"``.
         What the outputs lack is summed over the devices; a factor in brackets, ``"i [j] -> i [j]"``, is kept whole, as
@@ -103,8 +105,10 @@ def numba_cuda_kernel(
         device; `jax.shard_map` works with or without it.
 
     Returns:
-      A function of the inputs, and of static scalars by keyword. A static scalar fills the parameter of its name,
-      wherever that stands, and a parameter's default is used as in Python. The result has the structure of *outs*.
+      A function of the inputs, and of scalars by keyword: numbers, arrays without dimensions, or values that JAX
+      computes. A scalar fills the parameter of its name, wherever that stands, and a parameter's default is used as in
+      Python. The kernel gets it by value: a number with the type that NumPy gives it, int64 or float64, another value
+      with its own. A new value compiles and records nothing. The result has the structure of *outs*.
 
     Raises:
       KernelTypeError: if *kernel* is not what ``cuda.jit`` returns for a kernel.
@@ -152,9 +156,9 @@ def numba_cuda_kernel(
         kernel, form, shared_mem, init, frozenset(o for o in aliases.values() if isinstance(o, int))
     )
 
-    def check(inputs: Sequence[Struct], structs: Sequence[Struct], tree: Any) -> None:
+    def check(given: NumbaCudaKernel, inputs: Sequence[Struct], structs: Sequence[Struct], tree: Any) -> None:
         begin.check_structure(name, output_init, tree)
-        described.check(inputs, structs)
+        given.check(inputs, structs)
 
     return kernel_function(
         described,
@@ -185,7 +189,7 @@ def _parameters(kernel: Any) -> dict[str, Any]:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.KEYWORD_ONLY):
             raise KernelTypeError(
                 f"numba_cuda_kernel: {kernel.__name__} has the parameter {parameter}; a kernel has one plain parameter "
-                "for each input, output and static scalar."
+                "for each input, output and scalar."
             )
     return {parameter.name: parameter.default for parameter in parameters}
 

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numba
-import numpy as np
 from numba import cuda
 
 from xlakernel.core.errors import LaunchError
@@ -35,25 +34,18 @@ class Slot:
       dtype: NumPy name of the array's dtype.
       shape: the array's extents, without the batch where it is *shared*.
       shared: how many slices of a batch see the same array; 0: each its own, or there is no batch.
-      value: of a static scalar; None: it is an array.
+      is_scalar: whether the kernel loads its one element, or that of a slice, and passes it on.
     """
 
     type: Any
-    number: int = -1
-    dtype: str = ""
+    number: int
+    dtype: str
     shape: tuple[int, ...] = ()
     shared: int = 0
-    value: np.generic | None = None
-
-    @classmethod
-    def of_scalar(cls, value: np.generic) -> Slot:
-        """Return the slot of a static scalar."""
-        return cls(numba.typeof(_plain(value)), value=value)
+    is_scalar: bool = False
 
     def argument(self, addresses: Sequence[int]) -> Any:
         """Return what Numba is given for the parameter."""
-        if self.value is not None:
-            return _plain(self.value)
         return array_at(addresses[self.number], self.type, self.dtype, self.shape, shared=self.shared)
 
 
@@ -67,7 +59,8 @@ class KernelLaunch:
       geometry: its grid and blocks.
       shared_mem: bytes of dynamic shared memory of a block.
       slots: the kernel's parameters.
-      arrays: the inputs of a call, then its outputs.
+      function: the user's Python function, for messages.
+      arrays: the inputs of a call, its scalars among them, then its outputs.
       fills: (array, pattern) that are set before the launch.
       debug: whether the kernel reports the exceptions that it raises; it is launched synchronously then.
     """
@@ -77,6 +70,7 @@ class KernelLaunch:
     geometry: Geometry
     shared_mem: int
     slots: tuple[Slot, ...]
+    function: Any
     arrays: tuple[Array, ...]
     fills: tuple[tuple[int, bytes], ...]
     debug: bool = False
@@ -111,7 +105,8 @@ class KernelLaunch:
         except Exception as error:
             if self.signature not in self.dispatcher.signatures:
                 cause = error if numba.config.FULL_TRACEBACKS else None
-                raise compile_error(self.kernel, self.dispatcher, self.signature, error) from cause
+                of_function = [slot.type.dtype if slot.is_scalar else slot.type for slot in self.slots]
+                raise compile_error(self.kernel, self.function, of_function, error) from cause
             self._check_resources(shared_mem)
             if self.debug:  # it is the kernel's own, or the driver's, which debug mode explains
                 raise
@@ -158,8 +153,3 @@ class KernelLaunch:
                 f"{self.geometry.grid} has {blocks} blocks, and {most} of {threads} threads with {shared_mem} "
                 "bytes of dynamic shared memory fit. Launch fewer blocks, and let each thread do more."
             )
-
-
-def _plain(value: np.generic) -> Any:
-    """Return a static scalar as the user most likely gave it, so that Numba types it as it does Python's."""
-    return value.item() if value.dtype in (np.bool_, np.int64, np.float64) else value

@@ -74,21 +74,30 @@ COMPILER = Compiler(
 )
 
 
-def fresh(dispatcher: Any, content: str | None = None, *, checked: bool = False) -> Any:
+def fresh(
+    dispatcher: Any, content: str | None = None, *, checked: bool = False, loads: Mapping[str, str] | None = None
+) -> Any:
     """Return a dispatcher of the same function and options that has compiled nothing and may compile anything.
 
     Args:
       dispatcher: the user's.
       content: the fingerprint of its code, if that is to be kept on disk, as ``cuda.jit(cache=True)`` does.
       checked: whether its kernels report the exceptions that they raise.
+      loads: the parameters that are scalars in the function and arrays in the kernel, and the index that each is
+        loaded with; see `_entry`.
     """
     _, options = _parts(dispatcher)
     with global_compiler_lock:
         copies = OwnCopies(COMPILER, dispatcher)
         if checked:
             options |= {"debug": True, "opt": False, "lineinfo": False, "lto": False}
-        own = _dispatcher(copies.function, options)
-        copies.fill(own)
+        if loads:
+            # Inlined, as the kernel would otherwise call it.
+            of_body = {**options, "device": True, "link": None, "forceinline": not checked}
+            copies.fill(body := _dispatcher(copies.function, of_body))
+            own = _dispatcher(_entry(body, loads), options)
+        else:
+            copies.fill(own := _dispatcher(copies.function, options))
     if content is not None:
         own._cache = KernelCache(dispatcher.py_func, content)
     compile_ = own.compile
@@ -99,3 +108,22 @@ def fresh(dispatcher: Any, content: str | None = None, *, checked: bool = False)
 
     own.compile = compile_with_copies
     return own
+
+
+def _entry(body: Any, loads: Mapping[str, str]) -> types.FunctionType:
+    """Return a kernel with the parameters of *body*, a device function, that loads scalars and calls it.
+
+    It is compiled for a place in the body's file, so that it has a line there, and under the body's name, which a
+    profiler shows.
+    """
+    function = body.py_func
+    code = function.__code__
+    names = code.co_varnames[: code.co_argcount]
+    parameters = [f"p{i}" for i in range(len(names))]
+    given = [f"{p}[{loads[name]}]" if name in loads else p for p, name in zip(parameters, names, strict=True)]
+    source = f"def entry({', '.join(parameters)}): body({', '.join(given)})"
+    space: dict[str, Any] = {"body": body, "cuda": cuda, "__name__": function.__module__}
+    exec(compile("\n" * (code.co_firstlineno - 1) + source, code.co_filename, "exec"), space)  # noqa: S102
+    made: types.FunctionType = space["entry"]
+    made.__name__, made.__qualname__ = function.__name__, function.__qualname__
+    return made

@@ -8,12 +8,12 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numba
-import numpy as np
 from numba.core import types
 from numba.core.compiler_lock import global_compiler_lock
 
-from xlakernel.core.backend import Kernel, Struct, Target
+from xlakernel.core.backend import Kernel, Scalar, Struct, Target
 from xlakernel.core.errors import CompileError
 from xlakernel.core.ffi.registry import Handler, ensure_registered
 from xlakernel.core.identity.fingerprint import examine, fingerprint
@@ -38,7 +38,7 @@ from ._bounds import explained_bounds
 from ._cache import code_fingerprint, read_kernel, write_kernel
 from ._recipe import COMPILER, environment
 
-_Static = Mapping[str, np.generic]
+_Scalars = Mapping[str, Scalar]
 
 # Only a handler calls our own dispatchers: they need no code to be called by Python and by C.
 _NO_WRAPPERS = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
@@ -51,6 +51,7 @@ class NumbaKernel(Kernel):
     dispatcher: Any  # Numba's Dispatcher; its type stubs lack most of what is used here
 
     platforms = ("cpu",)
+    takes_scalars = True
 
     @property
     def name(self) -> str:  # type: ignore[override]  # read-only here
@@ -70,30 +71,28 @@ class NumbaKernel(Kernel):
         self,
         inputs: Sequence[Struct],
         outs: Sequence[Struct],
-        static: _Static,
+        scalars: _Scalars,
         *,
         ordered: bool = False,
         debug: bool = False,
         levels: int = 0,
     ) -> Target:
         """Compile the kernel for these types, unless that was done before."""
-        arguments = self._arguments(inputs, outs, static)
+        arguments = self._arguments(inputs, outs, scalars)
         # By the present values of all that it refers to, which may be others than when it was traced last.
-        return Target(self._register(arguments, {"ordered": ordered, "debug": debug}), static)
+        return Target(self._register(arguments, {"ordered": ordered, "debug": debug}))
 
-    def _arguments(self, inputs: Sequence[Struct], outs: Sequence[Struct], static: _Static) -> list[Argument]:
+    def _arguments(self, inputs: Sequence[Struct], outs: Sequence[Struct], scalars: _Scalars) -> list[Argument]:
         """Say where each of the kernel's parameters comes from."""
         buffers = iter(
             [self._buffer("input", i, struct) for i, struct in enumerate(inputs)]
             + [self._buffer("output", i, struct) for i, struct in enumerate(outs)]
         )
-        scalars = {
-            name: Argument(
-                "attribute", i, static[name].dtype.name, 0, numba_dtype(static[name].dtype, f"{self.name}: {name}")
-            )
-            for i, name in enumerate(sorted(static))
+        by_name = {
+            name: scalar_argument(f"{self.name}: {name}", len(inputs) + i, scalar.dtype, scalar.struct.dtype.name)
+            for i, (name, scalar) in enumerate(scalars.items())
         }
-        return [scalars[name] if name in scalars else next(buffers) for name in self._parameters]
+        return [by_name[name] if name in by_name else next(buffers) for name in self._parameters]
 
     def _buffer(self, source: Any, index: int, struct: Struct) -> Argument:
         where = f"{self.name}: {source} {index}"
@@ -120,7 +119,7 @@ class NumbaKernel(Kernel):
 
     def _register_now(self, arguments: Sequence[Argument], mode: Mapping[str, bool], target: str | None) -> str:
         function = self.dispatcher.py_func
-        types_ = ", ".join(f"{a.source[0]}{a.index} {a.dtype}[{a.ndim}d]" for a in arguments)
+        types_ = ", ".join(f"{a.source[0]}{a.index} {a.content}" for a in arguments)
         # Building takes this lock, and a thread that holds it may want to register a kernel: so it comes before the
         # registry's. Inside it, no helper is compiled between being hashed and being used.
         with global_compiler_lock:
@@ -256,4 +255,10 @@ _HINTS = ((r"Untyped global name '(\w+)'.*<class 'function'>", r"Decorate \1 wit
 
 def _call(arguments: Sequence[Argument], mode: Mapping[str, bool]) -> dict[str, Any]:
     """Return what a handler was built for, made of what JSON has; `_export.prepare` reads it."""
-    return {"arguments": [[a.source, a.index, a.dtype, a.ndim] for a in arguments], "mode": dict(mode)}
+    described = [[a.source, a.index, a.dtype, a.ndim, a.scalar] for a in arguments]
+    return {"arguments": described, "mode": dict(mode)}
+
+
+def scalar_argument(where: str, index: int, dtype: str, buffer: str) -> Argument:
+    """Return the argument for a scalar of *dtype*, whose operand is input *index* and has the dtype *buffer*."""
+    return Argument("input", index, buffer, 0, numba_dtype(jnp.dtype(dtype), where), dtype)

@@ -8,9 +8,9 @@ from typing import Any
 import jax.numpy as jnp
 
 from xlakernel.core.errors import ExportError
-from xlakernel.core.native import Argument, array_type, numba_dtype, read_kernel
+from xlakernel.core.native import Argument, array_type, read_kernel
 
-from ._compile import NumbaKernel
+from ._compile import NumbaKernel, scalar_argument
 from ._recipe import COMPILER
 
 _MOST_DIMENSIONS = 64  # as in NumPy
@@ -32,12 +32,11 @@ def prepare(target: str, data: Mapping[str, Any]) -> Callable[[], None]:
 
 
 def _check_arguments(target: str, kernel: NumbaKernel, arguments: Sequence[Argument]) -> None:
-    """Raise `ExportError` unless each parameter is given one of the call's inputs, outputs and attributes, all of them.
+    """Raise `ExportError` unless each parameter is given one of the call's inputs and outputs, all of them.
 
     The handler reads memory by these numbers.
     """
     given = {source: sorted(a.index for a in arguments if a.source == source) for source in ("input", "output")}
-    given["attribute"] = sorted(a.index for a in arguments if a.source == "attribute")
     counted = all(indices == list(range(len(indices))) for indices in given.values())
     if not counted or sum(map(len, given.values())) != len(arguments) or len(arguments) != kernel.count:
         raise ExportError(
@@ -46,10 +45,12 @@ def _check_arguments(target: str, kernel: NumbaKernel, arguments: Sequence[Argum
         )
 
 
-def _argument(kernel: str, source: Any, index: int, dtype: str, ndim: int) -> Argument:
+def _argument(kernel: str, source: Any, index: int, dtype: str, ndim: int, scalar: str) -> Argument:
     if not (type(index) is type(ndim) is int and 0 <= ndim <= _MOST_DIMENSIONS):
         raise ExportError(f"deserialize: the kernel {kernel} is to have {source} {index!r} with {ndim!r} dimensions.")
     where = f"{kernel}: {source} {index}"
-    if source == "attribute":
-        return Argument(source, index, dtype, ndim, numba_dtype(jnp.dtype(dtype), where))
+    if scalar:
+        if ndim or jnp.dtype(scalar).itemsize != jnp.dtype(dtype).itemsize:
+            raise ExportError(f"deserialize: the kernel {kernel} is to have {scalar} in {source} {index}, a {dtype!r}.")
+        return scalar_argument(where, index, scalar, dtype)
     return Argument(source, index, dtype, ndim, array_type(jnp.dtype(dtype), ndim, where, readonly=source == "input"))

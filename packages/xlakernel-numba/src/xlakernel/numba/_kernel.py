@@ -55,8 +55,9 @@ def numba_kernel(
       kernel: a function decorated with ``numba.njit``, any of its options, ``parallel=True`` and ``cache=True`` among
         them.
       outs: the outputs' shapes and dtypes: a ``jax.ShapeDtypeStruct`` or a pytree of them; or a function that returns
-        that for the inputs' structs (not for static scalars), so that one wrapper serves every size. Tuples, lists and
-        named tuples are in the order of the kernel's output parameters; a dictionary has their names as its keys.
+        that for the inputs' structs, so that one wrapper serves every size, and for scalars that it has parameters for,
+        whose values must then be known when a call is traced. Tuples, lists and named tuples are in the order of the
+        kernel's output parameters; a dictionary has their names as its keys.
       vmap_method: what ``jax.vmap`` does. ``"native"`` (as ``"expand_dims"``): the handler loops over the batch in one
         call, in several threads where that pays; ``"broadcast_all"``: the same with every input copied to the batch's
         size; ``"sequential"`` and ``"sequential_unrolled"``: one call after the other; None: an error. The kernel sees
@@ -67,15 +68,15 @@ def numba_kernel(
       has_side_effect: whether to keep each call as it stands. Without it JAX takes the kernel for a pure function,
         whose equal calls may be merged, whose unused ones dropped, and whose slices may run at the same time; needed
         when it has no outputs.
-      reference: ``reference(*inputs, **static) -> results``, a plain JAX function that computes the same. Derivatives
-        of both modes and all orders are taken from it; the results still come from the kernel.
-      jvp: ``jvp(primals, tangents, **static) -> tangents of the results``, for forward mode. It may call other
+      reference: ``reference(*inputs, **scalars) -> results``, a plain JAX function that computes the same. Derivatives
+        of both modes and all orders are taken from it, in scalars too; the results still come from the kernel.
+      jvp: ``jvp(primals, tangents, **scalars) -> tangents of the results``, for forward mode. It may call other
         kernels. Integer inputs have the tangent None.
-      vjp: ``vjp(primals, results, cotangents, **static) -> cotangents of the inputs``, for reverse mode; None for
+      vjp: ``vjp(primals, results, cotangents, **scalars) -> cotangents of the inputs``, for reverse mode; None for
         integers and for zeros. With *jvp* or *reference* besides, both modes work; higher orders differentiate the
         reference, or else what *jvp* and *vjp* do.
       transpose: ``{input: function}`` for inputs that the kernel is linear in, the others held fixed, where
-        ``function(inputs, cotangents, **static)`` returns the input's cotangent; linear inputs are None there. A tuple
+        ``function(inputs, cotangents, **scalars)`` returns the input's cotangent; linear inputs are None there. A tuple
         of inputs is linear together, and its function returns a tuple. All orders and both modes follow from it.
       sharding_rule: how a call is split over devices under ``jax.jit``, einsum-like, such as ``"m k, k n -> m n"``.
         What the outputs lack is summed over the devices; a factor in brackets, ``"i [j] -> i [j]"``, is kept whole, as
@@ -83,8 +84,10 @@ def numba_kernel(
         device; `jax.shard_map` works with or without it.
 
     Returns:
-      A function of the inputs, and of static scalars by keyword. A static scalar fills the parameter of its name,
-      wherever that stands, and a parameter's default is used as in Python. The result has the structure of *outs*.
+      A function of the inputs, and of scalars by keyword: numbers, arrays without dimensions, or values that JAX
+      computes. A scalar fills the parameter of its name, wherever that stands, and a parameter's default is used as in
+      Python. The kernel gets it by value: a number with the type that NumPy gives it, int64 or float64, another value
+      with its own. A new value compiles nothing. The result has the structure of *outs*.
 
     Raises:
       KernelTypeError: if *kernel* is not an ``njit`` function.
@@ -109,7 +112,7 @@ def numba_kernel(
       ...     for i in range(len(out)):
       ...         out[i] = alpha * x[i] + y[i]
       >>> f = numba_kernel(saxpy, outs=lambda x, y: x)
-      >>> print(jax.jit(f, static_argnames="alpha")(jnp.arange(3.0), jnp.ones(3), alpha=2.0))
+      >>> print(jax.jit(f)(jnp.arange(3.0), jnp.ones(3), alpha=2.0))
       [1. 3. 5.]
 
       As a decorator:
@@ -145,7 +148,7 @@ def _parameters(kernel: Any) -> dict[str, Any]:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.KEYWORD_ONLY):
             raise KernelTypeError(
                 f"numba_kernel: {kernel.__name__} has the parameter {parameter}; a kernel has one plain parameter for "
-                "each input, output and static scalar."
+                "each input, output and scalar."
             )
     return {parameter.name: parameter.default for parameter in parameters}
 

@@ -118,7 +118,9 @@ class Parameter:
         kind, number = self.type_for(value), value.item()
         self._check_choice(kind, StaticArgumentError, f"{kernel}: the static scalar {self.name!r}, {number!r},")
         wanted = warptype_to_jaxtype(kind)
-        if wanted.kind in "iu":
+        if isinstance(number, complex):
+            fits, allowed = False, "a real number"
+        elif wanted.kind in "iu":
             limits = np.iinfo(wanted)
             fits = isinstance(number, int) and limits.min <= number <= limits.max
             allowed = f"an integer from {limits.min} to {limits.max}"

@@ -21,7 +21,6 @@ class OnBothPlatforms(Kernel):
     """What is described; `on` a platform it is an `OnPlatform`."""
 
     platforms = ("cpu", "cuda")
-    integer_bits = 64  # scalars are part of a launch
     parameters: tuple[Parameter, ...]
 
     @property

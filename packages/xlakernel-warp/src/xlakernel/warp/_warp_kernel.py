@@ -65,8 +65,9 @@ def warp_kernel(
         they are compiled for the dtypes of each call. Parameters are arrays of scalars, vectors or matrices, and
         scalars.
       outs: the outputs' shapes and dtypes: a ``jax.ShapeDtypeStruct`` or a pytree of them; or a function that returns
-        that for the inputs' structs (not for static scalars), so that one wrapper serves every size. Tuples, lists and
-        named tuples are in the order of the kernel's output parameters; a dictionary has their names as its keys.
+        that for the inputs' structs, so that one wrapper serves every size, and for scalars that it has parameters for.
+        Tuples, lists and named tuples are in the order of the kernel's output parameters; a dictionary has their names
+        as its keys.
       launch_dims: threads along each dimension: an integer, or a tuple of up to four; or a function of the inputs'
         structs that returns that. None: the shape of the first input, without the dimensions of vectors or matrices.
       block_dim: threads of a block, for kernels with tiles. None: 256 on a GPU and 1 on the CPU, where another number
@@ -144,7 +145,7 @@ def warp_kernel(
         cpu_blocks=_inside.cpu_blocks(),
     )
 
-    def check(inputs: Sequence[Struct], structs: Sequence[Struct], tree: Any) -> None:
+    def check(_: Any, inputs: Sequence[Struct], structs: Sequence[Struct], tree: Any) -> None:
         begin.check_structure(name, output_init, tree)
         described.check(inputs, structs)
 

@@ -45,7 +45,7 @@ class Derivative:
         if named >= inputs:
             raise KernelTypeError(
                 f"{self.owner}: {self.spelled.format('transpose')} names the input {named}, but the call has "
-                f"{counted(inputs, 'input')}, counted from 0. Results and static scalars do not count."
+                f"{counted(inputs, 'input')}, counted from 0. Results and scalars do not count."
             )
 
 

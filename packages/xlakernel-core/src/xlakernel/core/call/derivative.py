@@ -30,12 +30,13 @@ class Differentiable:
 
     Attributes:
       derivative: what is declared.
-      run: the kernel, ``run(*inputs) -> list of results``, which JAX must not differentiate itself.
+      run: the kernel, ``run(*inputs, *scalars) -> list of results``, which JAX must not differentiate itself.
       outs: the results.
       tree: in which structure the author's functions see the results.
-      static: the call's static keywords.
+      static: the call's keywords.
       offered: keywords for those of the author's functions that have such a parameter.
       has_side_effect: whether to run the kernel even if nobody uses its results.
+      scalars: the keywords whose values are not in *static*, but stand behind the inputs wherever these are passed on.
     """
 
     derivative: Derivative
@@ -45,6 +46,7 @@ class Differentiable:
     static: Mapping[str, Any]
     has_side_effect: bool = False
     offered: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    scalars: tuple[str, ...] = ()
 
     @property
     def owner(self) -> str:
@@ -77,7 +79,18 @@ class Differentiable:
             return self._tangents_of(lambda *inputs: multilinear.apply(linear, inputs), primals, tangents)
         if self.derivative.jvp is None and self.derivative.vjp is None:
             return self._tangents_of(self._reference, primals, tangents)
-        smooth = [i for i, x in enumerate(primals) if is_smooth(x.dtype)]
+        count = len(primals) - len(self.scalars)
+        if all(tangent is None for tangent in tangents[count:]):
+            return self._tangents_in_inputs(primals, results, tangents)
+        of_scalars = self._tangents_of(self._of_scalars, primals, [*[None] * count, *tangents[count:]])
+        if all(tangent is None for tangent in tangents[:count]):
+            return of_scalars
+        of_inputs = self._tangents_in_inputs(primals, results, tangents)
+        return list(map(multilinear.add_tangents, of_inputs, of_scalars))
+
+    def _tangents_in_inputs(self, primals: list[Any], results: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
+        """Return the tangents of the results where those of the scalars are zero, by the JVP or the VJP."""
+        smooth = [i for i, x in enumerate(self._split(primals)[0]) if is_smooth(x.dtype)]
         moved = [jnp.zeros_like(primals[i]) if tangents[i] is None else tangents[i] for i in smooth]
         if self.derivative.vjp is None and self.derivative.reference is None:
             return self._jvp(primals, moved)
@@ -87,7 +100,7 @@ class Differentiable:
 
     def linear(self, inputs: Sequence[Any]) -> Multilinear:
         """Return the kernel as a function that is linear in some of its *inputs*, which may be structs."""
-        self.derivative.check_arity(len(inputs))
+        self.derivative.check_arity(len(inputs) - len(self.scalars))
         groups = []
         for positions, function in self.derivative.transposes:
             structs = [Struct(jnp.shape(inputs[i]), jax.dtypes.result_type(inputs[i])) for i in positions]
@@ -101,6 +114,7 @@ class Differentiable:
             smooth,
             self.has_side_effect,
             spelled=self.derivative.spelled,
+            scalars=self.scalars,
         )
 
     def _transpose(
@@ -108,9 +122,11 @@ class Differentiable:
     ) -> Callable[..., Sequence[Any]]:
         who = f"the transpose for inputs {positions}"
 
-        def transpose(inputs: Sequence[Any], cotangents: Sequence[Any]) -> Sequence[Any]:
+        def transpose(arguments: Sequence[Any], cotangents: Sequence[Any]) -> Sequence[Any]:
+            inputs, scalars = self._split(arguments)
+            tree = jax.tree.unflatten(self.tree, cotangents)
             try:
-                found = self._call("transpose", function, tuple(inputs), jax.tree.unflatten(self.tree, cotangents))
+                found = self._call("transpose", function, tuple(inputs), tree, **scalars)
             except (TypeError, AttributeError) as error:
                 if isinstance(error, XLAKernelError) or "None" not in str(error):
                     raise
@@ -134,10 +150,29 @@ class Differentiable:
 
     # The reference.
 
-    def _reference(self, *inputs: Any) -> list[Any]:
+    def _reference(self, *arguments: Any) -> list[Any]:
         """Compute all results in plain JAX."""
         assert self.derivative.reference is not None
-        return self._flat("reference", self._call("reference", self.derivative.reference, *inputs), self.outs)
+        inputs, scalars = self._split(arguments)
+        return self._flat(
+            "reference", self._call("reference", self.derivative.reference, *inputs, **scalars), self.outs
+        )
+
+    def _of_scalars(self, *arguments: Any) -> list[Any]:
+        """Compute all results as a function whose derivative in scalars is wanted."""
+        if self.derivative.reference is None:
+            raise DifferentiationError(
+                f"{self.owner}: no derivative in the scalars {list(self.scalars)}; {self._declared} are about the "
+                f"inputs. Give {self.derivative.spelled.format('reference')}, a plain JAX version, which scalars are "
+                "differentiated with; pass the scalar by position, as a 0-d array; or keep it out of the derivative "
+                "with jax.lax.stop_gradient."
+            )
+        return self._reference(*arguments)
+
+    @property
+    def _declared(self) -> str:
+        declared = {"jvp": self.derivative.jvp, "vjp": self.derivative.vjp}
+        return " and ".join(self.derivative.spelled.format(way) for way, given in declared.items() if given is not None)
 
     def _tangents_of(self, run: Callable[..., list[Any]], primals: list[Any], tangents: Sequence[Any]) -> list[Any]:
         """Let JAX differentiate *run* in the inputs that have a tangent."""
@@ -214,19 +249,21 @@ class Differentiable:
 
     def _jvp(self, primals: list[Any], moved: Sequence[Any]) -> list[Any]:
         assert self.derivative.jvp is not None
+        inputs, scalars = self._split(primals)
         given = iter(moved)
-        tangents = tuple(next(given) if is_smooth(x.dtype) else None for x in primals)
-        found = self._call("jvp", self.derivative.jvp, tuple(primals), tangents)
+        tangents = tuple(next(given) if is_smooth(x.dtype) else None for x in inputs)
+        found = self._call("jvp", self.derivative.jvp, tuple(inputs), tangents, **scalars)
         return self._only_smooth(self._flat("jvp", found, self.outs, tangents=True))
 
     def _vjp(
-        self, primals: list[Any], results: list[Any], cotangents: list[Any], smooth: Sequence[int]
+        self, arguments: list[Any], results: list[Any], cotangents: list[Any], smooth: Sequence[int]
     ) -> Sequence[Any]:
         assert self.derivative.vjp is not None
+        primals, scalars = self._split(arguments)
         given = iter(cotangents)
         every = [next(given) if is_smooth(out.dtype) else None for out in self.outs]
         trees = [jax.tree.unflatten(self.tree, values) for values in (results, every)]
-        found = self._call("vjp", self.derivative.vjp, tuple(primals), *trees)
+        found = self._call("vjp", self.derivative.vjp, tuple(primals), *trees, **scalars)
         found = self._listed("vjp", found, len(primals))
         if len(found) != len(primals):
             raise ResultError(
@@ -258,9 +295,14 @@ class Differentiable:
 
     # What all of them share.
 
-    def _call(self, keyword: str, function: Callable[..., Any], *args: Any) -> Any:
+    def _split(self, arguments: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any]]:
+        """Return the inputs, and the scalars behind them by name."""
+        count = len(arguments) - len(self.scalars)
+        return arguments[:count], dict(zip(self.scalars, arguments[count:], strict=True))
+
+    def _call(self, keyword: str, function: Callable[..., Any], /, *args: Any, **scalars: Any) -> Any:
         offered = {name: value for name, value in self.offered.items() if names(function, name)}
-        static = {**self.static, **offered}
+        static = {**self.static, **scalars, **offered}
         captured = captured_tracer(function)
         if captured is not None:
             raise DifferentiationError(

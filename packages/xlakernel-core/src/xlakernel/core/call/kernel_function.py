@@ -56,7 +56,7 @@ class KernelFunction(functools.partial):  # type: ignore[type-arg]
           call: what runs the kernel.
           make: makes the object again from *arguments*.
           arguments: by name; the kernel among them.
-          parameters: the kernel's, with the defaults of static scalars.
+          parameters: the kernel's, with the defaults of scalars.
         """
         made = cls(call)
         made.__module__ = _callers_module()

@@ -61,6 +61,7 @@ class Multilinear:
       sharded_like: a function of the arguments whose results are sharded over explicit mesh axes as this one's are;
         None: *evaluate* itself.
       spelled: how the derivative was declared, as in `Derivative`; for messages.
+      scalars: the names of the last arguments, which are scalars; for messages.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Multilinear:
     has_side_effect: bool = False
     sharded_like: Callable[..., list[Any]] | None = None
     spelled: str = "{}="
+    scalars: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return self.name
@@ -166,10 +168,12 @@ def _jvp(arguments: Sequence[Any], tangents: Sequence[Any], *, function: Multili
     if rest:
         if function.smooth is None:
             by_transpose, by_reference = map(function.spelled.format, ("transpose", "reference"))
+            scalar = rest[0] - len(arguments) + len(function.scalars)
+            which = f"input {rest[0]}" if scalar < 0 else f"the scalar {function.scalars[scalar]!r}"
             raise DifferentiationError(
-                f"{function}: no derivative in input {rest[0]}; {by_transpose} covers only "
-                f"{[group.positions for group in function.groups]}. Add that input to {by_transpose} if the kernel is "
-                f"linear in it, give a plain JAX version with {by_reference}, or keep the input out of the derivative "
+                f"{function}: no derivative in {which}; {by_transpose} covers only "
+                f"{[group.positions for group in function.groups]}. Add an input to {by_transpose} if the kernel is "
+                f"linear in it, give a plain JAX version with {by_reference}, or keep it out of the derivative "
                 "with jax.lax.stop_gradient."
             )
         run = map_levels(function.smooth, levels)

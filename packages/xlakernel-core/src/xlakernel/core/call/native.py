@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -24,6 +24,7 @@ from ..errors import PlatformError, SideEffectError, VmapMethodError
 from ..specs import Struct, has_several_devices
 from .gathered import watch
 from .primitive import Call, CallPrimitive
+from .scalars import Entry, Scalar, number_of
 from .sharding import ShardingRule, may_split
 
 #: What `vmap_method` may be, besides None, which forbids `jax.vmap`.
@@ -36,7 +37,7 @@ class Target:
 
     Attributes:
       name: the target's.
-      attributes: what it is passed by name: static scalars, arrays of one dimension.
+      attributes: what it is passed by name: arrays of one dimension.
       scratch: bytes of each block of temporary memory that it wants behind its results.
     """
 
@@ -56,8 +57,8 @@ class Kernel(abc.ABC):
     takes_batches: bool = False
     #: The names of the parameters that are scalars, where the kernel says so itself; None: those given by keyword.
     scalars: tuple[str, ...] | None = None
-    #: Integers that are static scalars stay below 2 to the power of this: JAX writes attributes as signed ones.
-    integer_bits: int = 63
+    #: Whether its scalars are operands; otherwise they are static, and `target` is given their values.
+    takes_scalars: bool = False
     #: What to add to the message of a call with a wrong number of arguments.
     arity_advice: str = ""
     #: What to add to the message of a call that has no derivative.
@@ -71,12 +72,21 @@ class Kernel(abc.ABC):
         """Return the static scalar *name* as a number, where a call may give it as something else."""
         return value
 
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        """Functions of the inputs that say how it is launched, and may name scalars."""
+        return ()
+
+    def given(self, scalars: Sequence[Entry]) -> Kernel:
+        """Return the kernel of a call in which the values of *scalars* are known."""
+        return self
+
     @abc.abstractmethod
     def target(
         self,
         inputs: Sequence[Struct],
         outs: Sequence[Struct],
-        static: Mapping[str, np.generic],
+        scalars: Mapping[str, Any],
         *,
         ordered: bool = False,
         debug: bool = False,
@@ -89,7 +99,8 @@ class Kernel(abc.ABC):
         Args:
           inputs: the inputs of one slice of a batch.
           outs: the results of one slice.
-          static: the static scalars by name.
+          scalars: the scalars by name, in the order of the names: a `Scalar` for each, which is an operand behind the
+            inputs; or the values, as NumPy scalars, of static ones.
           ordered: whether the slices of a batch must run one after the other.
           debug: whether to check what the kernel does (`config.debug_mode`).
           levels: how many leading dimensions of *inputs* and *outs* are a batch's; 0 unless it `takes_batches`. Those
@@ -104,8 +115,8 @@ class NativeCall(Call):
     Attributes:
       kernel: what to run.
       outs: the results of one slice of the batch.
-      attributes: static scalars as (name, dtype, bytes), sorted by name. Bytes, because 1, 1.0 and True are equal in
-        Python and a NaN is not even equal to itself.
+      attributes: static scalars, sorted by name.
+      scalars: (name, dtype) of the scalars that are operands, sorted by name: the last ones.
       aliases: (input, output) pairs that share memory.
       vmap_method: see `VMAP_METHODS`.
       has_side_effect: whether to run the kernel even if nobody uses its results, slice by slice in a batch.
@@ -116,7 +127,8 @@ class NativeCall(Call):
 
     kernel: Kernel
     outs: tuple[Struct, ...]
-    attributes: tuple[tuple[str, str, bytes], ...] = ()
+    attributes: tuple[Entry, ...] = ()
+    scalars: tuple[tuple[str, str], ...] = ()
     aliases: tuple[tuple[int, int], ...] = ()
     vmap_method: str | None = "native"
     has_side_effect: bool = False
@@ -127,9 +139,11 @@ class NativeCall(Call):
     def __str__(self) -> str:
         return self.kernel.name
 
-    def static_values(self) -> dict[str, np.generic]:
-        """Return the static scalars by name."""
-        return {name: np.frombuffer(data, dtype)[0] for name, dtype, data in self.attributes}
+    def scalars_of(self, structs: Sequence[Struct]) -> dict[str, Any]:
+        """Return the scalars by name, as `Kernel.target` takes them, given the structs of the operands."""
+        static = {name: number_of(dtype, data) for name, dtype, data in self.attributes if data is not None}
+        operands = {name: Scalar(dtype, x) for (name, dtype), x in zip(self.scalars, structs, strict=True)}
+        return {**static, **operands}
 
     @property
     def derivative_advice(self) -> str:  # type: ignore[override]  # the kernel's
@@ -204,10 +218,10 @@ def _lower(context: Any, *operands: Any, call: NativeCall, platform: str) -> Any
     inputs, outs = (
         [Struct(aval.shape[skipped:], aval.dtype) for aval in avals] for avals in (context.avals_in, context.avals_out)
     )
-    target = kernel.target(
-        inputs, outs, call.static_values(), ordered=call.has_side_effect, debug=call.debug, levels=levels
-    )
-    # As configuration: keywords of the rule would meet its own parameters, and a scalar may be called `ctx`.
+    count = len(inputs) - len(call.scalars)
+    scalars = call.scalars_of(inputs[count:])
+    target = kernel.target(inputs[:count], outs, scalars, ordered=call.has_side_effect, debug=call.debug, levels=levels)
+    # As configuration: keywords of the rule would meet its own parameters.
     rule = jax.ffi.ffi_lowering(
         target.name,
         backend_config={name: mlir.ir_attribute(value) for name, value in target.attributes.items()},

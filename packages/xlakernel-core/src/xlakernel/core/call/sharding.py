@@ -138,6 +138,10 @@ class ShardingRule:
         alone = set(range(levels)) - {factor for term in terms for factor in term}  # batches that no input has
         return ShardingRule(terms, tuple((*range(levels), *term) for term in self.outs), self.whole | shared | alone)
 
+    def with_scalars(self, count: int) -> ShardingRule:
+        """Return the rule of the same call with scalars behind its inputs."""
+        return ShardingRule((*self.inputs, *[()] * count), self.outs, self.whole)
+
     def under(self, levels: Sequence[Mapped]) -> ShardingRule:
         """Return the rule of the same call under these levels of ``jax.vmap``, innermost first."""
         inputs, outs = self.inputs, self.outs

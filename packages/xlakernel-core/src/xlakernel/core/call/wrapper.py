@@ -5,17 +5,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from .._compat import vary_alike
+from .._compat import is_tracing, vary_alike
 from ..config import is_debugging
-from ..errors import AliasError, ArgumentError, ArityError, ShardingRuleError, StaticArgumentError, VmapMethodError
+from ..errors import AliasError, ArgumentError, ArityError, ShardingRuleError, VmapMethodError
 from ..specs import (
     Struct,
+    asked_for,
     check_enabled,
     check_has_effect,
     check_inputs,
@@ -31,15 +32,16 @@ from .declaration import Derivative, Transpose, declare
 from .derivative import Differentiable
 from .kernel_function import KernelFunction
 from .native import VMAP_METHODS, Kernel, NativeCall, native_call
+from .scalars import Entry, freeze, operand, operands_of, plain_numbers
 from .sharding import ShardingRule
 
-# What XLA passes as a scalar attribute.
-_SCALARS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64")
+#: The scalars of a call, sorted by name.
+_Form = tuple[Entry, ...]
+#: ``check(kernel, inputs, outs, tree)``: raise what is wrong with a call of the kernel with these inputs and outputs,
+#: which are in its order, and with the tree of ``outs``.
+_Check = Callable[[Any, Sequence[Struct], Sequence[Struct], Any], None]
 
-_Attributes = tuple[tuple[str, str, bytes], ...]
-#: ``check(inputs, outs, tree)``: raise what is wrong with a call of these inputs and outputs, which are in the kernel's
-#: order, and with the tree of ``outs``.
-_Check = Callable[[Sequence[Struct], Sequence[Struct], Any], None]
+_NAMED = "as outs or the dimensions of the launch depend on it"
 
 
 def kernel_function(
@@ -61,17 +63,17 @@ def kernel_function(
 
     Args:
       kernel: what to run.
-      parameters: the kernel's parameters, inputs, then outputs, with static scalars anywhere: their names and the
-        defaults of static scalars, `inspect.Parameter.empty` for those that have none.
-      outs: structs, a pytree of them, or a function of the inputs' structs that returns either. A dictionary is bound
-        by the names of the outputs' parameters (`specs.order_of`).
+      parameters: the kernel's parameters, inputs, then outputs, with scalars anywhere: their names and the defaults of
+        scalars, `inspect.Parameter.empty` for those that have none.
+      outs: structs, a pytree of them, or a function of the inputs' structs that returns either, and that may name
+        scalars. A dictionary is bound by the names of the outputs' parameters (`specs.order_of`).
       vmap_method: see `call.VMAP_METHODS`.
       input_output_aliases: input → output that takes its memory.
       has_side_effect: whether to run the kernel even if nobody uses its results.
       reference: a plain JAX function of the inputs that computes the same; derivatives are taken from it.
-      jvp: ``jvp(primals, tangents, **static)``, the tangents of the results.
-      vjp: ``vjp(primals, results, cotangents, **static)``, the cotangents of the inputs.
-      transpose: {input: ``transpose(inputs, cotangents, **static)``} for inputs that the kernel is linear in.
+      jvp: ``jvp(primals, tangents, **scalars)``, the tangents of the results.
+      vjp: ``vjp(primals, results, cotangents, **scalars)``, the cotangents of the inputs.
+      transpose: {input: ``transpose(inputs, cotangents, **scalars)``} for inputs that the kernel is linear in.
       sharding_rule: how to split a call over devices, such as ``"i j, j -> i"``; see `sharding`.
       check: checks what the backend knows of a call, when it is traced.
 
@@ -84,7 +86,7 @@ def kernel_function(
         kernel,
         tuple(parameters),
         tuple(
-            (name, *_freeze_scalar(kernel, name, default))
+            (name, *freeze(kernel.name, name, kernel.number(name, default)))
             for name, default in sorted(parameters.items())
             if default is not inspect.Parameter.empty
         ),
@@ -98,20 +100,22 @@ def kernel_function(
     )
     if not is_function(outs):
         check_has_effect(wrapped.outs[0], has_side_effect, kernel.name)
-    with_static = jax.jit(wrapped.trace, static_argnums=0)
-    without_static = jax.jit(_named(lambda *inputs: wrapped.trace((), *inputs), kernel.name))
+    with_scalars = jax.jit(wrapped.trace, static_argnums=0)
+    without_scalars = jax.jit(_named(lambda *inputs: wrapped.trace((), *inputs), kernel.name))
+    known = functools.cache(wrapped.known_scalars)
 
     # Not an object with a `__call__` of Python's: calling that costs as much as a tenth of the jitted call.
-    def call(*inputs: Any, **static: Any) -> Any:
+    def call(*inputs: Any, **scalars: Any) -> Any:
         try:
-            if static:
-                return with_static(wrapped.freeze(static), *inputs)
-            return without_static(*inputs)
+            if scalars:
+                form, operands = wrapped.split(scalars, known(len(inputs)))
+                return with_scalars(form, *operands, *inputs)
+            return without_scalars(*inputs)
         except (TypeError, ValueError):  # JAX's own message names neither the kernel nor what to do
             check_inputs(inputs, kernel.name)
             raise
 
-    call.__doc__ = f"Run the kernel {kernel.name}({', '.join(parameters)}); inputs by position, static scalars by name."
+    call.__doc__ = f"Run the kernel {kernel.name}({', '.join(parameters)}); inputs by position, scalars by name."
     return KernelFunction.of(_named(call, kernel.name), kernel_function, made_of, parameters)
 
 
@@ -121,7 +125,7 @@ class _Wrapped:
 
     kernel: Kernel
     parameters: tuple[str, ...]
-    defaults: _Attributes
+    defaults: _Form
     outs: Any  # (structs, tree), or the user's function
     vmap_method: str | None
     aliases: tuple[tuple[int, int], ...]
@@ -134,83 +138,129 @@ class _Wrapped:
     def name(self) -> str:
         return self.kernel.name
 
-    def freeze(self, static: Mapping[str, Any]) -> _Attributes:
-        """Return static scalars by their bytes, sorted by name."""
-        for name in static:
-            if name not in self.parameters:
-                hint = " A generator of an operator is a function of outs that returns this one." * (name == "outs")
-                raise ArityError(
-                    f"{self.name}: no parameter {name!r}; the kernel has ({', '.join(self.parameters)}). "
-                    f"Arrays are passed by position, and only static scalars by keyword.{hint}"
-                )
-            if self.kernel.scalars is not None and name not in self.kernel.scalars:
-                raise ArityError(
-                    f"{self.name}: {name!r} is an array and is passed by keyword: inputs are passed by position, in "
-                    "the order of the kernel's parameters, and outputs are not passed."
-                )
-        return tuple(sorted((name, *_freeze_scalar(self.kernel, name, value)) for name, value in static.items()))
+    def known_scalars(self, inputs: int) -> frozenset[str]:
+        """Return the names of the scalars without whose values a call with *inputs* inputs cannot be traced."""
+        functions = [*self.kernel.functions, *([self.outs] if callable(self.outs) else [])]
+        return frozenset(name for f in functions for name in asked_for(f, inputs, self.parameters))
 
-    def trace(self, attributes: _Attributes, *inputs: Any) -> Any:
+    def split(self, given: Mapping[str, Any], known: Collection[str]) -> tuple[_Form, list[Any]]:
+        """Return the scalars of a call, sorted by name, and the operands of those that are not static.
+
+        Args:
+          given: the scalars by name.
+          known: what `known_scalars` returned.
+        """
+        kernel = self.kernel
+        for name in given:
+            if name not in self.parameters or kernel.scalars is not None:
+                self._check_name(name)
+        if not kernel.takes_scalars:
+            static = [(name, *freeze(kernel.name, name, kernel.number(name, x))) for name, x in given.items()]
+            return tuple(sorted(static)), []
+        form: list[Entry] = []
+        operands: list[Any] = []
+        # Functions that declare a derivative are given numbers where they are known.
+        kept = self.derivative is not None and is_tracing()
+        for name in sorted(given):
+            value = given[name]
+            if name in known:
+                form.append((name, *freeze(kernel.name, name, value, _NAMED)))
+            elif kept and not isinstance(value, jax.Array):
+                form.append((name, *freeze(kernel.name, name, value)))
+            else:
+                dtype, array = operand(kernel.name, kernel.platforms[0], name, value)
+                form.append((name, dtype, None))
+                operands.append(array)
+        return tuple(form), operands
+
+    def _check_name(self, name: str) -> None:
+        if name not in self.parameters:
+            hint = " A generator of an operator is a function of outs that returns this one." * (name == "outs")
+            raise ArityError(
+                f"{self.name}: no parameter {name!r}; the kernel has ({', '.join(self.parameters)}). "
+                f"Arrays are passed by position, and only scalars by keyword.{hint}"
+            )
+        if self.kernel.scalars is not None and name not in self.kernel.scalars:
+            raise ArityError(
+                f"{self.name}: {name!r} is an array and is passed by keyword: inputs are passed by position, in "
+                "the order of the kernel's parameters, and outputs are not passed."
+            )
+
+    def trace(self, form: _Form, *arrays: Any) -> Any:
+        count = sum(data is None for *_, data in form)
+        operands, inputs = arrays[:count], arrays[count:]
         check_inputs(inputs, self.name)
         inputs = tuple(jax.numpy.asarray(x) for x in inputs)
         structs = [check_plain(x, f"{self.name}: input {i}") for i, x in enumerate(inputs)]
-        outs, tree = self._resolve_outs(structs)
+        outs, tree = self._resolve_outs(structs, form)
         check_enabled(outs, self.name)
         check_has_effect(outs, self.has_side_effect, self.name)
-        attributes = self._with_defaults(attributes, len(inputs) + len(outs))
-        given = [name for name, *_ in attributes]
+        form = self._with_defaults(form, len(inputs) + len(outs))
+        given = [name for name, *_ in form]
         self._check_arity(len(inputs), len(outs), given)
-        arrays = [name for name in self.parameters if name not in given]
-        order = order_of(tree, arrays[len(inputs) :], self.name)
+        buffers = [name for name in self.parameters if name not in given]
+        order = order_of(tree, buffers[len(inputs) :], self.name)
         outs = tuple(outs[order.index(i)] for i in range(len(outs)))  # as the kernel has them
+        kernel = self.kernel.given([entry for entry in form if entry[2] is not None])
         if self.check is not None:
-            self.check(structs, outs, tree)
+            self.check(kernel, structs, outs, tree)
         _check_alias_types(self.name, self.aliases, structs, outs)
-        if self.sharding_rule is not None:
-            self.sharding_rule.check(self.name, structs, outs)
-            _check_alias_sums(self.name, self.aliases, self.sharding_rule)
+        rule = self.sharding_rule
+        if rule is not None:
+            rule.check(self.name, structs, outs)
+            _check_alias_sums(self.name, self.aliases, rule)
+            rule = rule.with_scalars(len(form) if kernel.takes_scalars else 0)
         call = NativeCall(
-            self.kernel,
+            kernel,
             outs,
-            attributes=attributes,
+            attributes=() if kernel.takes_scalars else form,
+            scalars=tuple((name, dtype) for name, dtype, _ in form) if kernel.takes_scalars else (),
             aliases=self.aliases,
             vmap_method=self.vmap_method,
             has_side_effect=self.has_side_effect,
-            sharding_rule=self.sharding_rule,
+            sharding_rule=rule,
             debug=is_debugging(),
         )
-        return jax.tree.unflatten(tree, self._differentiable(call, tree, order)(*vary_alike(inputs)))
+        run = self._differentiable(call, form, tree, order)
+        return jax.tree.unflatten(tree, run(*vary_alike([*inputs, *operands])))
 
-    def _differentiable(self, call: NativeCall, tree: Any, order: Sequence[int]) -> Callable[..., list[Any]]:
-        """Return the call as a function that returns the results in the order of the tree's leaves."""
+    def _differentiable(
+        self, call: NativeCall, form: _Form, tree: Any, order: Sequence[int]
+    ) -> Callable[..., list[Any]]:
+        """Return the call as a function of its inputs and of the scalars whose values are not known.
 
-        def run(*inputs: Any) -> list[Any]:
-            results = native_call(call, inputs)
+        It returns the results in the order of the tree's leaves.
+        """
+        unknown = tuple(name for name, _, data in form if data is None)
+
+        def run(*arrays: Any) -> list[Any]:
+            inputs, values = arrays[: len(arrays) - len(unknown)], arrays[len(arrays) - len(unknown) :]
+            results = native_call(call, [*inputs, *(operands_of(form, values) if call.scalars else ())])
             return [results[i] for i in order]
 
         if self.derivative is None:
             return run
-        static = {name: _plain(value) for name, value in call.static_values().items()}
         outs = tuple(call.outs[i] for i in order)
-        return Differentiable(self.derivative, run, outs, tree, static, call.has_side_effect).function()
+        known = plain_numbers(form)
+        return Differentiable(self.derivative, run, outs, tree, known, call.has_side_effect, scalars=unknown).function()
 
-    def _resolve_outs(self, inputs: list[Struct]) -> tuple[tuple[Struct, ...], Any]:
+    def _resolve_outs(self, inputs: list[Struct], form: _Form) -> tuple[tuple[Struct, ...], Any]:
         if not callable(self.outs):
             structs, tree = self.outs
             return structs, tree
-        return flatten_outs(of_structs(self.name, "outs", self.outs, inputs, parameters=self.parameters), self.name)
+        known = plain_numbers((*self.defaults, *form))
+        outs = of_structs(self.name, "outs", self.outs, inputs, parameters=self.parameters, scalars=known)
+        return flatten_outs(outs, self.name)
 
-    def _with_defaults(self, attributes: _Attributes, buffers: int) -> _Attributes:
-        """Add the defaults of static scalars that were not given, unless arrays fill their parameters."""
-        if buffers + len(attributes) >= len(self.parameters):
-            return attributes
-        return tuple(
-            sorted({**{default[0]: default for default in self.defaults}, **{a[0]: a for a in attributes}}.values())
-        )
+    def _with_defaults(self, form: _Form, buffers: int) -> _Form:
+        """Add the defaults of scalars that were not given, unless arrays fill their parameters."""
+        if buffers + len(form) >= len(self.parameters):
+            return form
+        return tuple(sorted({entry[0]: entry for entry in (*self.defaults, *form)}.values()))
 
-    def _check_arity(self, inputs: int, outs: int, static: list[str]) -> None:
-        arrays = [name for name in self.parameters if name not in (self.kernel.scalars or static)]
-        missing = [name for name in self.kernel.scalars or () if name not in static]
+    def _check_arity(self, inputs: int, outs: int, scalars: list[str]) -> None:
+        arrays = [name for name in self.parameters if name not in (self.kernel.scalars or scalars)]
+        missing = [name for name in self.kernel.scalars or () if name not in scalars]
         if inputs + outs == len(arrays) and not missing:
             return
         if inputs + outs < len(arrays) or missing:
@@ -219,9 +269,9 @@ class _Wrapped:
             said = f"Too many: it has {counted(len(arrays), 'parameter')} for arrays ({', '.join(arrays)})"
         raise ArityError(
             f"{self.name}: the kernel has {counted(len(self.parameters), 'parameter')} "
-            f"({', '.join(self.parameters)}); the call gives {counted(inputs, 'input')} by position and the static "
-            f"scalars {static} by keyword, and outs describes {counted(outs, 'output')}. {said}. A kernel takes its "
-            "inputs first, then its outputs; static scalars stand anywhere, and are passed by keyword."
+            f"({', '.join(self.parameters)}); the call gives {counted(inputs, 'input')} by position and the "
+            f"scalars {scalars} by keyword, and outs describes {counted(outs, 'output')}. {said}. A kernel takes its "
+            "inputs first, then its outputs; scalars stand anywhere, and are passed by keyword."
             f"{self.kernel.arity_advice}"
         )
 
@@ -238,12 +288,7 @@ class _Wrapped:
             early = [name for name in candidates if named and arrays.index(name) < arrays.index(named[-1])]
             candidates = early if len(early) == count else candidates
         few = f"{count} of " * (count < len(candidates))
-        return f"Missing: {few}{', '.join(candidates)} (a static scalar as {candidates[-1]}=..., an array by position)"
-
-
-def _plain(value: np.generic) -> Any:
-    """Return a number as the user most likely gave it: Python's own do not widen the arrays that they meet."""
-    return value.item() if value.dtype in (np.bool_, np.int64, np.float64) else value
+        return f"Missing: {few}{', '.join(candidates)} (a scalar as {candidates[-1]}=..., an array by position)"
 
 
 def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -272,42 +317,6 @@ def _check_rule(kernel: str, rule: str | None, has_side_effect: bool) -> Shardin
             "it splits. Call the kernel inside jax.shard_map instead."
         )
     return ShardingRule.parse(rule, kernel)
-
-
-def _freeze_scalar(kernel: Kernel, name: str, value: Any) -> tuple[str, bytes]:
-    """Return a static scalar as its dtype and bytes."""
-    value = kernel.number(name, value)
-    # What is remembered is found by == and type, which does not tell the zeros apart.
-    if isinstance(value, (bool, int, float)) and value != 0:
-        return _freeze_remembered(kernel.name, kernel.integer_bits, name, value)
-    return _freeze_anew(kernel.name, kernel.integer_bits, name, value)
-
-
-def _freeze_anew(kernel: str, integer_bits: int, name: str, value: Any) -> tuple[str, bytes]:
-    if isinstance(value, (jax.Array, np.ndarray)) and value.shape:
-        raise StaticArgumentError(
-            f"{kernel}: {name!r} is an array, {value.dtype}{list(value.shape)}, and is passed by keyword: inputs are "
-            "passed by position, in the order of the kernel's parameters, and outputs are not passed. Only static "
-            "scalars are passed by keyword."
-        )
-    if isinstance(value, jax.core.Tracer):
-        raise StaticArgumentError(
-            f"{kernel}: the static scalar {name!r} is traced ({value}); it must be a number while tracing. Name it in "
-            f"jax.jit(..., static_argnames={name!r}), or pass it by position, as a 0-d array, to a "
-            "parameter that is an array, and read its one element."
-        )
-    if isinstance(value, (bool, int, float, np.generic)):
-        scalar = np.asarray(value)
-        if scalar.dtype.name in _SCALARS and not (scalar.dtype.kind == "u" and int(scalar) >> integer_bits):
-            return scalar.dtype.name, scalar.tobytes()
-    raise StaticArgumentError(
-        f"{kernel}: the static scalar {name!r} is {value!r} of type {type(value).__name__}; allowed: bool, int (below "
-        f"2**{integer_bits}), float, or a NumPy scalar of the dtypes {', '.join(_SCALARS)}. Pass anything else by "
-        "position, as an array."
-    )
-
-
-_freeze_remembered = functools.lru_cache(maxsize=4096, typed=True)(_freeze_anew)
 
 
 def _check_aliases(kernel: str, aliases: Mapping[int, int] | None) -> tuple[tuple[int, int], ...]:

@@ -45,7 +45,6 @@ ARGS = _struct("Args", size=16, types=24, args=32)
 RETS = _struct("Rets", size=16, types=24, rets=32)
 ATTRS = _struct("Attrs", size=16, types=24, names=32, attrs=40)
 BUFFER = _struct("Buffer", struct_size=0, dtype=16, data=24, rank=32, dims=40)
-SCALAR = _struct("Scalar", dtype=0, value=8)
 ARRAY = _struct("Array", dtype=0, size=8, data=16)
 METADATA_EXTENSION = _struct("Metadata_Extension", metadata=24)
 METADATA = _struct("Metadata", api_version=8, traits=32)
@@ -70,7 +69,7 @@ NUM_THREADS_ARGS = _struct(
 STREAM_GET_ARGS = _struct("Stream_Get_Args", nbytes=32, struct_size=0, extension_start=8, ctx=16, stream=24)
 
 STRUCTS = (
-    *(CALL_FRAME, ARGS, RETS, ATTRS, BUFFER, SCALAR, ARRAY),
+    *(CALL_FRAME, ARGS, RETS, ATTRS, BUFFER, ARRAY),
     *(METADATA_EXTENSION, METADATA, API_VERSION, API),
     *(ERROR_CREATE_ARGS, ERROR_DESTROY_ARGS, SCHEDULE_ARGS, NUM_THREADS_ARGS, STREAM_GET_ARGS),
 )
@@ -107,7 +106,7 @@ ERROR_CODES = {
 }
 
 #: ``XLA_FFI_AttrType``.
-ATTR_TYPES = {"array": 1, "scalar": 3}
+ATTR_TYPES = {"array": 1}
 
 #: ``XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE``: XLA may capture what the handler does into a CUDA graph.
 COMMAND_BUFFER_COMPATIBLE = 1

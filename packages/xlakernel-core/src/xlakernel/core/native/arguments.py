@@ -18,13 +18,15 @@ class Argument:
     """Where one parameter of a kernel comes from.
 
     Attributes:
-      source: an input or output buffer, or a static attribute of the call.
+      source: an input or output buffer, or an attribute of the call.
       index: which one; attributes are counted in the order of their names, as XLA passes them.
       dtype: NumPy name of the element's dtype.
       ndim: rank of the array without batch dimensions.
       type: the Numba type that the kernel was compiled for: an array, or the element itself when passed by value; None
         where it is no kernel of Numba's.
-      size: elements of an attribute that is an array.
+      scalar: NumPy name of the dtype of an element that is passed by value, which *dtype* may only hold the bytes of;
+        empty: it is an array.
+      size: elements of an attribute.
     """
 
     source: Literal["input", "output", "attribute"]
@@ -32,12 +34,20 @@ class Argument:
     dtype: str
     ndim: int
     type: Any = None
-    size: int | None = None
+    scalar: str = ""
+    size: int = 0
 
     @property
     def is_buffer(self) -> bool:
         """Whether it arrives in a buffer."""
         return self.source != "attribute"
+
+    @property
+    def content(self) -> str:
+        """The dtype and rank of an array, or the dtype of a scalar, and what its buffer has if that is another."""
+        if not self.scalar:
+            return f"{self.dtype}[{self.ndim}d]"
+        return self.scalar if self.scalar == self.dtype else f"{self.scalar} in {self.dtype}"
 
 
 class Slices:

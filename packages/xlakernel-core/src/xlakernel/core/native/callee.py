@@ -13,7 +13,7 @@ from numba.core.registry import cpu_target
 
 from ..ffi import abi
 from . import gate, loops
-from .arguments import Argument, Slices, load_element
+from .arguments import Argument, Slices
 from .frame import Frame, load, store
 from .machine_code import pointer_to
 from .status import emit_error, emit_exception_is_set
@@ -84,14 +84,12 @@ class NumbaFunction(Callee):
     def prepare(
         self, builder: ir.IRBuilder, frame: Frame, arrays: Mapping[Argument, Slices], attributes: Sequence[Argument]
     ) -> Any:
-        """Load the static scalars."""
-        scalars = {argument: self._attribute_value(builder, frame, argument) for argument in attributes}
-        return arrays, scalars
+        """Return the arrays: all that a function of Numba's takes is in them."""
+        return arrays
 
     def call(self, builder: ir.IRBuilder, frame: Frame, prepared: Any) -> None:
         """Call it by its address, in Numba's own convention."""
-        arrays, scalars = prepared
-        values = {**scalars, **{argument: array.value(self.context, builder) for argument, array in arrays.items()}}
+        values = {argument: array.value(self.context, builder) for argument, array in prepared.items()}
         takes_gil = _takes_gil(self.compiled)
         if takes_gil:  # Numba's ``print`` crashes where a signal's handler raises
             with gate.entered(builder, frame.api):
@@ -147,10 +145,6 @@ class NumbaFunction(Callee):
         address = self.compiled.library.get_pointer_to_function(description.llvm_func_name)
         kind = self.context.call_conv.get_function_type(description.restype, description.argtypes)
         return pointer_to(builder, address, kind.as_pointer())
-
-    def _attribute_value(self, builder: ir.IRBuilder, frame: Frame, argument: Argument) -> Any:
-        _, _, pointer = frame.attribute(argument.index)
-        return load_element(self.context, builder, argument.type, pointer)
 
 
 def _takes_gil(compiled: Any) -> bool:

@@ -82,13 +82,11 @@ class Frame:
         pointers = load(self.builder, embedded, struct, part)
         return Buffer(self.builder, element(self.builder, pointers, index))
 
-    def attribute(self, index: int) -> tuple[Any, Any, Any]:
-        """Return attribute *index* in the order of the names: its kind, its dtype and a pointer to its value."""
+    def attribute(self, index: int) -> tuple[Any, Any]:
+        """Return the kind of attribute *index* in the order of the names, and its dtype, if it is an array."""
         attrs = field(self.builder, self.pointer, abi.CALL_FRAME, "attrs")
         kind = element(self.builder, load(self.builder, attrs, abi.ATTRS, "types"), index, I32)
-        scalar = self._attribute(index)
-        dtype = load(self.builder, scalar, abi.SCALAR, "dtype", I32)
-        return kind, dtype, load(self.builder, scalar, abi.SCALAR, "value")
+        return kind, load(self.builder, self._attribute(index), abi.ARRAY, "dtype", I32)
 
     def array_attribute(self, index: int) -> tuple[Any, Any]:
         """Return the number of elements of attribute *index*, which is known to be an array, and a pointer to them."""

@@ -27,7 +27,7 @@ from .lock import held
 from .machine_code import NAME, load_module, pointer_to
 
 #: Part of every target's name: raise it when the emitted code does something else.
-HANDLER_VERSION = 5
+HANDLER_VERSION = 6
 
 
 @global_compiler_lock
@@ -158,17 +158,15 @@ class _HandlerBuilder:
         text = "compiled for {} inputs, {} outputs and {} attributes; the call has other numbers of them"
         self._reject(builder, frame, _any(builder, wrong), text.format(*expected))
         for attribute in self.attributes:
-            kind, dtype, _ = frame.attribute(attribute.index)
-            expected_kind = abi.ATTR_TYPES["array" if attribute.ndim else "scalar"]
-            other_kind = builder.icmp_signed("!=", kind, ir.Constant(I32, expected_kind))
-            what = "an array" if attribute.ndim else "a scalar"
-            self._reject(builder, frame, other_kind, f"attribute {attribute.index} is not {what}")
+            what = f"attribute {attribute.index} is not"
+            kind, dtype = frame.attribute(attribute.index)
+            other_kind = builder.icmp_signed("!=", kind, ir.Constant(I32, abi.ATTR_TYPES["array"]))
+            self._reject(builder, frame, other_kind, f"{what} an array")
             other_dtype = builder.icmp_signed("!=", dtype, ir.Constant(I32, abi.DATA_TYPES[attribute.dtype]))
-            self._reject(builder, frame, other_dtype, f"attribute {attribute.index} is not {attribute.dtype}")
-            if attribute.size is not None:
-                size, _ = frame.array_attribute(attribute.index)
-                other_size = builder.icmp_signed("!=", size, i64(attribute.size))
-                self._reject(builder, frame, other_size, f"attribute {attribute.index} is not of size {attribute.size}")
+            self._reject(builder, frame, other_dtype, f"{what} {attribute.dtype}")
+            size, _ = frame.array_attribute(attribute.index)
+            other_size = builder.icmp_signed("!=", size, i64(attribute.size))
+            self._reject(builder, frame, other_size, f"{what} of size {attribute.size}")
 
     def _emit_type_checks(self, builder: ir.IRBuilder, frame: Frame, buffers: list[Buffer], batch_rank: Any) -> None:
         wrong = [builder.icmp_signed("<", batch_rank, i64(0))]
@@ -178,7 +176,7 @@ class _HandlerBuilder:
             extra = builder.sub(buffer.rank, i64(argument.ndim))
             wrong.append(builder.icmp_signed("!=", extra, batch_rank))
         text = "the call's buffers differ in dtype or rank from those that the kernel was compiled for: "
-        described = ", ".join(f"{a.source} {a.index} {a.dtype}[{a.ndim}d]" for a in self.buffers)
+        described = ", ".join(f"{a.source} {a.index} {a.content}" for a in self.buffers)
         self._reject(builder, frame, _any(builder, wrong), text + described)
 
     def _emit_batch_size(self, builder: ir.IRBuilder, frame: Frame, buffers: list[Buffer], batch_rank: Any) -> Any:

@@ -149,5 +149,5 @@ def _unpickle(compiler: Compiler, name: str, pickled: str, python: str) -> Any:
 
 
 def _compared(compiler: Compiler, dispatcher: Any, what: str) -> Compared:
-    advice = "Pass it as an array or a static scalar, or make it a number, a string, a tuple or a NumPy array."
+    advice = "Pass it as an array or a scalar, or make it a number, a string, a tuple or a NumPy array."
     return Compared(what, functools.partial(compiler.examine, dispatcher), lambda value: refers_to(value, advice))

@@ -1,0 +1,182 @@
+"""Scalars of a call: what a kernel takes by value, under the names of its parameters.
+
+A scalar is an operand of the call, so that a new value compiles nothing, and a value may be traced or mapped. A number
+keeps the dtype that it has in NumPy. JAX may be set to have no dtypes of 64 bits, but for complex64: the operand of a
+number that has one is the same bytes as a complex64. (An array of words would do too, and takes XLA longer to pass.)
+Some backends take static scalars instead, whose values are compiled.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import get_abstract_mesh
+
+from .._compat import is_tracing
+from ..errors import StaticArgumentError
+from ..specs import Struct
+
+#: A scalar of a call: its name, its dtype, and the bytes of its value; None: the value is an operand. Bytes, because 1,
+#: 1.0 and True are equal in Python and a NaN is not even equal to itself.
+Entry = tuple[str, str, bytes | None]
+
+_BYTES = np.dtype(np.complex64)
+# By kind, the largest numbers.
+_WIDEST = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 8}
+
+
+@dataclasses.dataclass(frozen=True)
+class Scalar:
+    """A scalar that is an operand.
+
+    Attributes:
+      dtype: NumPy name of the value's dtype.
+      struct: the operand, of that dtype or a complex64 of the same bytes.
+    """
+
+    dtype: str
+    struct: Struct
+
+
+def freeze(kernel: str, name: str, value: Any, why: str = "") -> tuple[str, bytes]:
+    """Return a number as its dtype and bytes.
+
+    Args:
+      kernel: the kernel's name, for messages.
+      name: the scalar's name.
+      value: the number.
+      why: why it must be known when a call is traced, for messages.
+
+    Raises:
+      StaticArgumentError: if it is no number, or is traced.
+    """
+    # What is remembered is found by == and type, which does not tell the zeros apart.
+    if isinstance(value, (bool, int, float)) and (value != 0 or not isinstance(value, float)):
+        return _freeze_remembered(kernel, name, value)
+    if isinstance(value, jax.core.Tracer):
+        check_scalar(kernel, name, value)
+        other = "pass it by position, as a 0-d array, to a parameter that is an array, and read its one element"
+        raise StaticArgumentError(
+            f"{kernel}: the static scalar {name!r} is traced ({value}); its value must be known when the call is "
+            f"traced{why and f', {why}'}. Name it in jax.jit(..., static_argnames={name!r}), or "
+            f"{'let nothing depend on it but the kernel' if why else other}."
+        )
+    return _freeze_anew(kernel, name, value)
+
+
+def _freeze_anew(kernel: str, name: str, value: Any) -> tuple[str, bytes]:
+    check_scalar(kernel, name, value)
+    number = np.asarray(value)
+    return number.dtype.name, number.tobytes()
+
+
+_freeze_remembered = functools.lru_cache(maxsize=4096, typed=True)(_freeze_anew)
+
+
+def check_scalar(kernel: str, name: str, value: Any) -> None:
+    """Raise `StaticArgumentError` for what is no number, no NumPy scalar and no array of no dimension."""
+    if isinstance(value, (jax.Array, np.ndarray)) and value.shape:
+        raise StaticArgumentError(
+            f"{kernel}: {name!r} is an array, {value.dtype}{list(value.shape)}, and is passed by keyword: inputs are "
+            "passed by position, in the order of the kernel's parameters, and outputs are not passed. Only scalars "
+            "are passed by keyword."
+        )
+    if isinstance(value, jax.Array) and isinstance(value.dtype, np.dtype):
+        return
+    if isinstance(value, (bool, int, float, np.generic, np.ndarray)):
+        dtype = np.asarray(value).dtype
+        if dtype.itemsize <= _WIDEST.get(dtype.kind, 0) or dtype.name == "bfloat16":
+            return
+    raise StaticArgumentError(
+        f"{kernel}: the scalar {name!r} is {value!r} of type {type(value).__name__}; allowed: bool, int (below 2**64), "
+        "float, a NumPy scalar of at most 64 bits, or a JAX array without dimensions. Pass anything else by position, "
+        "as an array."
+    )
+
+
+def number_of(dtype: str, data: bytes) -> np.generic:
+    """Return what `freeze` was given, as a NumPy scalar."""
+    number: np.generic = np.frombuffer(data, jax.numpy.dtype(dtype))[0]
+    return number
+
+
+def plain(value: np.generic) -> Any:
+    """Return a number as the user most likely gave it: Python's own do not widen the arrays that they meet."""
+    return value.item() if value.dtype in (np.bool_, np.int64, np.float64) else value
+
+
+def plain_numbers(entries: Iterable[Entry]) -> dict[str, Any]:
+    """Return the scalars whose values are known, by name."""
+    return {name: plain(number_of(dtype, data)) for name, dtype, data in entries if data is not None}
+
+
+def operand_of(dtype: str, data: bytes) -> np.ndarray[Any, Any]:
+    """Return the operand for a number; see `Scalar`."""
+    own = jax.numpy.dtype(dtype)
+    return np.frombuffer(data, _BYTES if own.itemsize == 8 else own).reshape(())
+
+
+class _Number:
+    """The operand of a number. One that is given again is kept on the device: copying it there outlasts a call."""
+
+    def __init__(self, operand: np.ndarray[Any, Any]) -> None:
+        self.operand: Any = operand
+        self.calls = 0
+
+    def count(self, platform: str) -> None:
+        """Count a call on *platform*."""
+        self.calls += 1
+        if self.calls == 2:
+            if is_tracing() or not get_abstract_mesh().empty:  # an array would belong to the program, or to the mesh
+                self.calls = 1
+            else:
+                self.operand = _on_device(platform, self.operand)
+
+
+@functools.lru_cache(maxsize=1024)
+def _remembered(platform: str, dtype: str, data: bytes) -> _Number:
+    return _Number(operand_of(dtype, data))
+
+
+def _on_device(platform: str, value: np.ndarray[Any, Any]) -> jax.Array:
+    """Return *value* on a device of *platform*, from where JAX may move it to others."""
+    try:
+        device = jax.local_devices(backend=platform)[0]
+    except RuntimeError:  # there is none, as the call will report
+        device = None
+    with jax.default_device(device):
+        placed: jax.Array = jax.device_put(value)
+    return placed
+
+
+def operand(kernel: str, platform: str, name: str, value: Any) -> tuple[str, Any]:
+    """Return the dtype and the operand of a scalar.
+
+    Args:
+      kernel: the kernel's name, for messages.
+      platform: where the kernel runs.
+      name: the scalar's name.
+      value: a number, or an array of JAX's, which may be traced.
+
+    Raises:
+      StaticArgumentError: if *value* is no scalar.
+    """
+    if not isinstance(value, (bool, int, float, np.generic)) and isinstance(value, jax.Array):
+        check_scalar(kernel, name, value)
+        return value.dtype.name, value
+    dtype, data = freeze(kernel, name, value)
+    number = _remembered(platform, dtype, data)
+    if number.calls < 2:
+        number.count(platform)
+    return dtype, number.operand
+
+
+def operands_of(entries: Sequence[Entry], unknown: Iterable[Any]) -> list[Any]:
+    """Return the operands of scalars, given those of the scalars whose values are not known."""
+    rest = iter(unknown)
+    return [next(rest) if data is None else operand_of(dtype, data) for _, dtype, data in entries]
