@@ -172,7 +172,7 @@ def _checked_outs(kernel: str, outs: Any) -> Any:
       OutputSpecError: if it has one.
     """
     if is_function(outs):
-        return functools.wraps(outs)(lambda *inputs: _checked_outs(kernel, outs(*inputs)))
+        return functools.wraps(outs)(lambda *inputs, **scalars: _checked_outs(kernel, outs(*inputs, **scalars)))
     for i, leaf in enumerate(jax.tree.leaves(outs)):
         if warp.types.is_array(leaf):
             raise OutputSpecError(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import struct
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ from ..specs import Struct
 #: 1.0 and True are equal in Python and a NaN is not even equal to itself.
 Entry = tuple[str, str, bytes | None]
 
+_FLOAT64 = struct.Struct("=d").pack
 _BYTES = np.dtype(np.complex64)
 # By kind, the largest numbers.
 _WIDEST = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 8}
@@ -55,8 +57,9 @@ def freeze(kernel: str, name: str, value: Any, why: str = "") -> tuple[str, byte
     Raises:
       StaticArgumentError: if it is no number, or is traced.
     """
-    # What is remembered is found by == and type, which does not tell the zeros apart.
-    if isinstance(value, (bool, int, float)) and (value != 0 or not isinstance(value, float)):
+    if type(value) is float:  # what is remembered is found by ==, which does not tell the zeros apart, nor finds a NaN
+        return "float64", _FLOAT64(value)
+    if isinstance(value, int) or (isinstance(value, float) and value != 0):
         return _freeze_remembered(kernel, name, value)
     if isinstance(value, jax.core.Tracer):
         check_scalar(kernel, name, value)
