@@ -100,13 +100,13 @@ class NumbaCudaKernel(Kernel):
         return f"{code.co_filename}:{code.co_firstlineno}"
 
     @property
-    def functions(self) -> tuple[Callable[..., Any], ...]:
+    def launch_functions(self) -> tuple[Callable[..., Any], ...]:
         """What says how it is launched."""
         return self.form.functions
 
     def given(self, scalars: Sequence[Entry]) -> NumbaCudaKernel:
         """Return the kernel of a call in which *scalars* are known."""
-        named = tuple(entry for entry in scalars if any(names(function, entry[0]) for function in self.functions))
+        named = tuple(entry for entry in scalars if any(names(function, entry[0]) for function in self.form.functions))
         return dataclasses.replace(self, form=dataclasses.replace(self.form, known=named)) if named else self
 
     def check(self, inputs: Sequence[Struct], outs: Sequence[Struct]) -> None:

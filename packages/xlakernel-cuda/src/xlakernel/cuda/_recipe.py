@@ -125,5 +125,7 @@ def _entry(body: Any, loads: Mapping[str, str]) -> types.FunctionType:
     space: dict[str, Any] = {"body": body, "cuda": cuda, "__name__": function.__module__}
     exec(compile("\n" * (code.co_firstlineno - 1) + source, code.co_filename, "exec"), space)  # noqa: S102
     made: types.FunctionType = space["entry"]
+    # The name by which Numba looks for the function in its file, for its debug information.
+    made.__code__ = made.__code__.replace(co_name=code.co_name, co_qualname=code.co_qualname)
     made.__name__, made.__qualname__ = function.__name__, function.__qualname__
     return made

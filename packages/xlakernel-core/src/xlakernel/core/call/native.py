@@ -73,7 +73,7 @@ class Kernel(abc.ABC):
         return value
 
     @property
-    def functions(self) -> tuple[Callable[..., Any], ...]:
+    def launch_functions(self) -> tuple[Callable[..., Any], ...]:
         """Functions of the inputs that say how it is launched, and may name scalars."""
         return ()
 

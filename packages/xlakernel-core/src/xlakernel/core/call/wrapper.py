@@ -140,7 +140,7 @@ class _Wrapped:
 
     def known_scalars(self, inputs: int) -> frozenset[str]:
         """Return the names of the scalars without whose values a call with *inputs* inputs cannot be traced."""
-        functions = [*self.kernel.functions, *([self.outs] if callable(self.outs) else [])]
+        functions = [*self.kernel.launch_functions, *([self.outs] if callable(self.outs) else [])]
         return frozenset(name for f in functions for name in asked_for(f, inputs, self.parameters))
 
     def split(self, given: Mapping[str, Any], known: Collection[str]) -> tuple[_Form, list[Any]]:
