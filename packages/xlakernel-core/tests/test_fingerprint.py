@@ -18,7 +18,7 @@ import numba
 import numpy as np
 import pytest
 
-from xlakernel.core.ffi.fingerprint import examine, fingerprint, references, unknown_objects
+from xlakernel.core.ffi.fingerprint import examine, fingerprint
 
 TABLE = np.zeros(3)
 FACTOR = 1.0
@@ -115,9 +115,9 @@ def test_an_unknown_object_that_is_described_is_told_by_that():
 
     one, same, other = (fingerprint(closing_over([Opaque(n)]), describe=describe) for n in (1, 1, 2))
     assert one == same != other
-    assert not unknown_objects(closing_over(Opaque()), describe=describe)
+    assert not examine(closing_over(Opaque()), describe=describe).unknown
     rest = object()
-    assert unknown_objects(closing_over([Opaque(rest)]), describe=describe) == [rest]
+    assert examine(closing_over([Opaque(rest)]), describe=describe).unknown == [rest]
 
 
 def test_options_count_and_their_order_does_not():
@@ -180,14 +180,14 @@ def top(x, out):
 
 
 def test_references_are_everything_below_each_once():
-    found = list(references(top))
+    found = examine(top).functions
     assert found[0] is top
     assert sorted(map(id, found)) == sorted(map(id, [top, elementwise, deepest, even, odd]))
 
 
 def test_references_of_a_kernel_without_helpers():
-    assert list(references(reads_globals)) == [reads_globals]
-    assert list(references(closing_over((1, [deepest]))))[1:] == [deepest]
+    assert examine(reads_globals).functions == [reads_globals]
+    assert examine(closing_over((1, [deepest]))).functions[1:] == [deepest]
 
 
 def test_what_no_other_process_can_name_is_known():
@@ -200,22 +200,9 @@ def test_what_no_other_process_can_name_is_known():
 
         return kernel
 
-    assert not unknown_objects(make(1.5))
-    assert not unknown_objects(numba.njit(make(np.arange(3))))
-    assert unknown_objects(make(Unknown()))
-
-
-def test_an_examination_is_the_fingerprint_and_what_is_unknown():
-    thing = object()
-    for value in ((lambda x: x + 1), (lambda: thing), 3):
-        digest, unknown = examine(value)
-        assert (digest, unknown) == (fingerprint(value), unknown_objects(value))
-
-
-def test_an_examination_knows_options_and_implementations():
-    options, implementations = {"fast": True}, lambda what: [print] if callable(what) else []
-    digest, _ = examine(len, options=options, implementations=implementations)
-    assert digest == fingerprint(len, options, implementations) != fingerprint(len, {}, implementations)
+    assert not examine(make(1.5)).unknown
+    assert not examine(numba.njit(make(np.arange(3)))).unknown
+    assert examine(make(Unknown())).unknown
 
 
 def test_what_is_known_by_its_version_is_not_walked_through():
@@ -225,8 +212,8 @@ def test_what_is_known_by_its_version_is_not_walked_through():
         with threading.Lock():
             return jnp.sin(x) + jax.numpy.pi * len(os.path.join("a", str(math.pi)))
 
-    assert list(references(run)) == [run]
-    assert not unknown_objects(run)
+    assert examine(run).functions == [run]
+    assert not examine(run).unknown
 
 
 def test_a_module_of_the_users_by_the_name_of_one_of_pythons_is(monkeypatch, tmp_path):
@@ -298,8 +285,8 @@ def test_an_external_function_that_gets_another_address_is_another_one():
     for callback in (double, triple):
         llvmlite.binding.add_symbol("test_fingerprint_external", callback.address)
         found.append(examine(closing_over(external)))
-    assert found[0][0] != found[1][0]
-    assert not found[0][1] and found[1][1] == [external]  # no other process knows of the second address
+    assert found[0].digest != found[1].digest
+    assert not found[0].unknown and found[1].unknown == [external]  # no other process knows of the second address
 
 
 def test_an_enumeration_has_its_aliases():

@@ -138,7 +138,7 @@ def test_what_is_not_there(module, recipe):
         _callable_export.prepare("again", data)()
     with pytest.raises(ExportError, match=r"module nowhere_at_all cannot be imported"):
         _callable_export.prepare("again", data | {"function": {"module": "nowhere_at_all", "qualname": "f"}})()
-    with pytest.raises(ExportError, match=r"recipes are of format 99; this one reads format 2"):
+    with pytest.raises(ExportError, match=r"recipes are of format 99; this one reads format"):
         _callable_export.prepare("again", data | {"format": 99})()
 
 
@@ -195,5 +195,5 @@ def test_what_changed_since_it_was_recorded(registered, monkeypatch):
     cuda_callable(with_a_number, X, arrays=as_it_is).xlakernel.target([X], [X], {})
     registered[-1][0].recipe()
     monkeypatch.setitem(globals(), "NUMBER", 2)
-    with pytest.raises(ExportError, match="was recorded before something that it refers to changed"):
+    with pytest.raises(ExportError, match=r"lowered before something that the function .* refers to changed"):
         registered[-1][0].recipe()

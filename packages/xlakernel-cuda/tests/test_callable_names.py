@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from xlakernel.core.ffi.fingerprint import fingerprint, unknown_objects
+from xlakernel.core.ffi.fingerprint import examine, fingerprint
 from xlakernel.core.ffi.kinds import describe
 from xlakernel.cuda import cuda_callable
 
@@ -199,7 +199,7 @@ def content(thing):
     ids=["code", "options", "function", "types", "partial", "numba"],
 )
 def test_kernels_of_libraries_are_told_apart_by_what_they_are(one, same, other):
-    assert not unknown_objects(closing_over(one), describe=describe)
+    assert not examine(closing_over(one), describe=describe).unknown
     assert content(one) == content(same) != content(other)
 
 
@@ -214,11 +214,11 @@ def test_kernels_of_libraries_are_told_apart_by_what_they_are(one, same, other):
     ids=["a file's", "another version's", "someone else's", "no kernel"],
 )
 def test_what_may_be_anything_is_itself_only(thing):
-    assert unknown_objects(closing_over(thing), describe=describe) == [thing]
+    assert examine(closing_over(thing), describe=describe).unknown == [thing]
 
 
 def test_a_cache_is_its_function(name, monkeypatch):
-    assert not unknown_objects(closing_over(cached), describe=describe)
+    assert not examine(closing_over(cached), describe=describe).unknown
     before = content(cached)
     monkeypatch.setitem(globals(), "FACTOR", 5)
     assert content(cached) != before
@@ -232,14 +232,14 @@ def test_modules_of_libraries_are_not_walked_into(library, monkeypatch):
         monkeypatch.setitem(sys.modules, name, package)
     module = types.ModuleType(library)
     module.ptr = module.sin = object()  # which the function below has among its names
-    assert not unknown_objects(using(module))
-    assert unknown_objects(using(types.SimpleNamespace(ptr=1)))
+    assert not examine(using(module)).unknown
+    assert examine(using(types.SimpleNamespace(ptr=1))).unknown
 
 
 def test_a_users_own_package_called_cuda_is_walked_into():
     module = types.ModuleType("cuda.mine")
     module.sin = object()
-    assert unknown_objects(using(module)) == [module.sin]
+    assert examine(using(module)).unknown == [module.sin]
 
 
 def using(library):

@@ -9,7 +9,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from xlakernel.core.errors import RecordingError
-from xlakernel.core.ffi.fingerprint import unknown_objects
+from xlakernel.core.ffi.fingerprint import examine
 from xlakernel.core.ffi.kinds import describe
 from xlakernel.cuda import cuda_callable
 
@@ -72,7 +72,7 @@ def test_a_raw_kernel_of_cupy(cupy):
         current.append(cupy.cuda.get_current_stream().ptr == stream.ptr)
         kernel((-(-x.size // 256),), (256,), (x, y, out, np.float32(alpha), np.int32(x.size)))
 
-    assert not unknown_objects(saxpy, describe=describe)
+    assert not examine(saxpy, describe=describe).unknown
     run = jax.jit(cuda_callable(saxpy, like_first, arrays="cupy", record=True), static_argnames="alpha")
     for _ in range(3):
         assert_allclose(run(X, X[::-1].copy(), alpha=2.0), 2 * X + X[::-1], atol=1e-6)
@@ -132,7 +132,7 @@ def test_kernels_that_cupy_generates(cupy):
         hypot(x, y, out)
         norm(x, out=length)
 
-    assert not unknown_objects(both, describe=describe)
+    assert not examine(both, describe=describe).unknown
     run = record(both, lambda x, y: (x, jax.ShapeDtypeStruct((), x.dtype)), arrays="cupy")
     out, length = run(X, 2 * X)
     assert_allclose(out, np.hypot(X, 2 * X), rtol=1e-5)

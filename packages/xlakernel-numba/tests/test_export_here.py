@@ -63,14 +63,17 @@ def altered(**changes):
 
 def test_what_is_exported_is_described():
     program = exported()
-    assert program.fun_name == "double"
+    assert program.exported.fun_name == "double"
     assert program.platforms == ("cpu",)
-    assert program.nr_devices == 1
+    assert program.exported.nr_devices == 1
     (name,) = program.targets
     assert "double(i0 float32[1d], o0 float32[1d])" in name and name in registered_targets()
-    assert [a.shape for a in program.in_avals + program.out_avals] == [(3,), (3,)]
-    assert (program.in_tree, program.out_tree) == (jax.tree.structure(((0,), {})), jax.tree.structure(0))
-    assert "custom_call" in program.mlir_module()
+    assert [a.shape for a in program.exported.in_avals + program.exported.out_avals] == [(3,), (3,)]
+    assert (program.exported.in_tree, program.exported.out_tree) == (
+        jax.tree.structure(((0,), {})),
+        jax.tree.structure(0),
+    )
+    assert "custom_call" in program.exported.mlir_module()
     assert "double" in repr(program)
 
 
@@ -136,11 +139,11 @@ def test_a_derivative_needs_a_vjp():
     program = exported(lambda x: op(x, outs=x))
     x = jnp.arange(3.0)
     loaded = deserialize(program.serialize(vjp_order=1))
-    assert program.has_vjp() and loaded.has_vjp()
+    assert program.exported.has_vjp() and loaded.exported.has_vjp()
     assert loaded.vjp().call(x, x)[0].tolist() == program.vjp().call(x, x)[0].tolist() == [0, 2, 4]
     assert jax.grad(lambda x: (x * loaded.call(x)).sum())(x).tolist() == [0, 4, 8]
     without = deserialize(program.serialize())
-    assert not without.has_vjp()
+    assert not without.exported.has_vjp()
     with pytest.raises(ValueError, match="without its derivative"):
         jax.grad(lambda x: without.call(x).sum())(x)
 
@@ -204,7 +207,7 @@ def test_a_kernel_is_exported_with_the_values_of_that_time(monkeypatch):
     monkeypatch.setitem(globals(), "FACTOR", 3)
     assert exported(lambda x: run(x)).call(jnp.ones(3)).tolist() == [3, 3, 3]
     assert before.call(jnp.ones(3)).tolist() == [2, 2, 2]
-    with pytest.raises(ExportError, match="compiled before something that it refers to changed"):
+    with pytest.raises(ExportError, match=r"lowered before something that the kernel .*reads_global refers to changed"):
         export(jitted)(X)  # JAX has what it lowered before
 
 
@@ -245,8 +248,8 @@ def test_a_kernel_that_nobody_holds_any_more_is_exported():
     [
         ({"format": 99}, "exported by another xlakernel-numba, whose recipes are of format 99"),
         ({"kernel": {"module": "no.such.module", "qualname": "f"}}, r"module no\.such\.module cannot be imported"),
-        ({"kernel": {"module": "math", "qualname": "nothing"}}, "math .* has nothing under that name"),
-        ({"kernel": {"module": "math", "qualname": "sin"}}, "math .* has a builtin_function_or_method under that"),
+        ({"kernel": {"module": "math", "qualname": "nothing"}}, "math .* has nothing under the name nothing"),
+        ({"kernel": {"module": "math", "qualname": "sin"}}, "math .* has a builtin_function_or_method under the"),
         ({"kernel": {"module": "jax./tmp/other", "qualname": "f"}}, "'jax./tmp/other' is not the name of a module"),
         ({"kernel": {"module": "", "qualname": "f"}}, "'' is not the name of a module"),
         ({"kernel": {"module": 3, "qualname": "f"}}, "has the kernel {'module': 3, .*}, which does not lead to one"),
@@ -290,7 +293,7 @@ def mapped(function, out_specs=P("d")):
     return jax.shard_map(function, mesh=mesh, in_specs=P("d"), out_specs=out_specs)
 
 alone = deserialize(export(jax.jit(f))(jax.ShapeDtypeStruct((2,), jnp.float32)).serialize())
-print(alone.nr_devices, jax.jit(mapped(alone.call))(x).tolist())
+print(alone.exported.nr_devices, jax.jit(mapped(alone.call))(x).tolist())
 for function in (f, alone.call):
     try:
         mapped(function, out_specs=P())(x)
@@ -300,7 +303,7 @@ for function in (f, alone.call):
     print(total(x).tolist())
 whole = deserialize(export(jax.jit(mapped(f)))(x).serialize())
 result = whole.call(x)
-print(whole.nr_devices, result.tolist(), len(result.sharding.device_set))
+print(whole.exported.nr_devices, result.tolist(), len(result.sharding.device_set))
 """
 
 CACHED = """
@@ -443,7 +446,7 @@ def test_a_pickled_kernel_is_allowed_by_its_digest():
     (target,), program, _ = unpack(exported(numba_kernel(local, outs=same)).serialize())
     other = target.name[:-4] + f"{next(numbers):04}"
     blob = pack([type(target)(other, "cpu", target.recipe)], program.replace(target.name.encode(), other.encode()))
-    with pytest.raises(ExportError, match="Nothing was imported or unpickled") as caught:
+    with pytest.raises(ExportError, match="None of that was done") as caught:
         deserialize(blob, allow=())
     allow = re.findall("sha256:[0-9a-f]{64}", str(caught.value))
     assert deserialize(blob, allow=allow).call(jnp.ones(3)).tolist() == [11, 11, 11]
@@ -488,7 +491,7 @@ def test_no_function_is_found_through_a_module_that_imports_it(importable):
     module.stranger = double
     (target,), program, _ = unpack(blob)
     target.recipe.data["kernel"]["qualname"] = "stranger"
-    with pytest.raises(ExportError, match="under that name"):
+    with pytest.raises(ExportError, match="under the name stranger"):
         deserialize(pack([target], program))
 
 

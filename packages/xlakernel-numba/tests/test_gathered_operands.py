@@ -144,7 +144,7 @@ def test_warnings_that_are_errors(make_mesh, put):
 
 def test_an_exported_program_has_nothing_of_it(make_mesh, put):
     run, x = make_kernel("gathered_exported"), put(make_mesh(a=4), V, "a")
-    assert "xlakernel_operands" not in export(jax.jit(run))(x).mlir_module()
+    assert "xlakernel_operands" not in export(jax.jit(run))(x).exported.mlir_module()
 
 
 CACHED = """

@@ -207,7 +207,7 @@ def test_an_object_that_says_something_else_is_noticed(changed, way):
 
 
 def test_a_kernel_that_is_gone_is_refused(changed):
-    assert "has nothing under that name" in changed["own"]["differentiable"]
+    assert "has nothing under the name" in changed["own"]["differentiable"]
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -8,7 +8,7 @@ import time
 import pytest
 import warp as wp
 
-from xlakernel.core.ffi.fingerprint import fingerprint, unknown_objects
+from xlakernel.core.ffi.fingerprint import examine, fingerprint
 from xlakernel.core.ffi.kinds import describe
 
 SOURCE = """
@@ -134,7 +134,7 @@ def content(kernel):
 
 
 def test_everything_is_known_and_the_same_each_time(kernel):
-    assert not unknown_objects(kernel(), describe=describe)
+    assert not examine(kernel(), describe=describe).unknown
     assert content(kernel()) == content(kernel())
 
 
@@ -193,4 +193,4 @@ def test_what_a_generic_function_was_compiled_for_changes_nothing(kernel):
 
 def test_an_array_is_itself_only():
     array = wp.zeros(3, device="cpu")
-    assert unknown_objects(lambda: array, describe=describe) == [array]
+    assert examine(lambda: array, describe=describe).unknown == [array]

@@ -7,7 +7,7 @@ import types
 import jax
 import pytest
 
-from xlakernel.core.gpu.closure import device_arrays
+from xlakernel.core.gpu.closure import Closure
 
 
 class DeviceArray:
@@ -83,7 +83,7 @@ def closure():
     ],
 )
 def test_an_array_is_found(function):
-    (found,) = device_arrays([function])
+    (found,) = Closure([function]).arrays
     assert (found.begin, found.end) == (4096, 4096 + 48)
 
 
@@ -97,14 +97,14 @@ def test_an_array_is_found(function):
     ],
 )
 def test_the_extent_of_an_array_follows_its_strides(array, extent):
-    (found,) = device_arrays([array])
+    (found,) = Closure([array]).arrays
     assert (found.begin, found.end, found.owner) == (*extent, array)
 
 
 def test_each_is_found_once_also_where_objects_refer_to_each_other():
     around = [TABLE, TABLE]
     around.append(around)
-    assert len(device_arrays([around, TABLE])) == 1
+    assert len(Closure([around, TABLE]).arrays) == 1
 
 
 def test_what_cannot_hold_one_is_left_alone():
@@ -113,4 +113,4 @@ def test_what_cannot_hold_one_is_left_alone():
         def __cuda_array_interface__(self):
             raise RuntimeError("no device")
 
-    assert device_arrays([Broken(), jax, int, "text", 3, None, lambda x: x]) == []
+    assert Closure([Broken(), jax, int, "text", 3, None, lambda x: x]).arrays == []

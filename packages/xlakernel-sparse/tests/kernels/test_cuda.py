@@ -11,7 +11,6 @@ from conformance import KernelCases
 from grids import each_weight, struct
 from structures import Structure, assert_sums, draw, numbers, operand_of, sum_entries
 
-from xlakernel.core.ffi.fingerprint import unknown_objects
 from xlakernel.cuda._recipe import COMPILER
 from xlakernel.sparse.kernels import cuda as generators
 from xlakernel.sparse.kernels.cuda import (
@@ -334,4 +333,4 @@ def test_kernels_can_be_exported(homogeneous):
         tally._kernel("dense", homogeneous, sliced=True),
     ]
     for kernel in kernels:
-        assert unknown_objects(COMPILER.fresh(kernel), COMPILER.declarations()) == []
+        assert COMPILER.examine(COMPILER.fresh(kernel)).unknown == []

@@ -8,7 +8,6 @@ from conformance import KernelCases
 from numba.core.registry import CPUDispatcher
 
 from xlakernel.core import debug_mode
-from xlakernel.core.ffi.fingerprint import unknown_objects
 from xlakernel.numba._recipe import COMPILER
 from xlakernel.sparse import CSR, BinaryArray, WeightedArray
 from xlakernel.sparse.kernels import numba as generators
@@ -49,5 +48,5 @@ def test_debug_mode_finds_what_is_read_or_written_elsewhere(operand, side, equal
 def test_a_kernel_can_be_kept_on_disk_and_exported(name):
     """Its content hash is the same in every process."""
     kernel = KERNELS[name]
-    assert unknown_objects(COMPILER.fresh(kernel), COMPILER.declarations()) == []
+    assert COMPILER.examine(COMPILER.fresh(kernel)).unknown == []
     assert kernel.stats.cache_path is not None

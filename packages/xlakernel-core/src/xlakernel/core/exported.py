@@ -4,34 +4,35 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import itertools
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, overload
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any
 
 import jax
 import numpy as np
 
 from ._compat import vary_alike
+from .allowed import allowing, check_allowed, read_allow
 from .artifact import Target, pack, unpack
 from .config import exporting
 from .errors import ArgumentError, ExportError, KernelTypeError, MissingDependencyError
-from .ffi.reference import allowing
 from .ffi.registry import recipes_of, registered_targets
-from .loading import check_allowed, make, on_platforms_here, read_allow
+from .loading import make, of_platforms_here, steps
 
 
 class Exported:
     """A program that can be written as bytes and called in another process; `export` and `deserialize` return it.
 
     Attributes:
-      exported: the `jax.export.Exported` inside.
+      exported: the `jax.export.Exported` inside, which has the program's name, platforms, pytrees, shapes and text.
       call: runs the program, ``call(*args, **kwargs)``, with arguments of the pytrees, dtypes and shapes that it was
         exported for. It is jitted, and works inside ``jax.jit``, ``jax.grad`` (if it was serialised with *vjp_order*)
         and ``jax.shard_map``. ``jax.vmap`` of it is not possible, as of any `jax.export.Exported`: export
         ``jax.jit(jax.vmap(f))``, with a symbolic batch size if need be.
     """
 
-    def __init__(self, exported: Any, targets: Sequence[Target]) -> None:
+    def __init__(self, exported: Any, targets: Sequence[Target], checks: Sequence[Any]) -> None:
         self.exported = exported
 
         run = exported.call if exported.has_vjp() else _without_vjp(exported)
@@ -44,34 +45,10 @@ class Exported:
         call.__name__ = call.__qualname__ = str(exported.fun_name)
         self.call: Callable[..., Any] = jax.jit(call)
         self._targets = tuple(targets)
+        self._checks = tuple(checks)  # that the user disabled
 
     def __repr__(self) -> str:
-        return f"Exported({self.fun_name!r}, platforms={self.platforms}, kernels={list(self.targets)})"
-
-    @property
-    def fun_name(self) -> str:
-        """The name of the function that was exported."""
-        return str(self.exported.fun_name)
-
-    @property
-    def in_avals(self) -> tuple[Any, ...]:
-        """The shapes, maybe symbolic, and dtypes of the arguments, flat."""
-        return tuple(self.exported.in_avals)
-
-    @property
-    def out_avals(self) -> tuple[Any, ...]:
-        """The shapes and dtypes of the results, flat."""
-        return tuple(self.exported.out_avals)
-
-    @property
-    def in_tree(self) -> Any:
-        """The pytree of (args, kwargs)."""
-        return self.exported.in_tree
-
-    @property
-    def out_tree(self) -> Any:
-        """The pytree of the results."""
-        return self.exported.out_tree
+        return f"Exported({self.exported.fun_name!r}, platforms={self.platforms}, kernels={list(self.targets)})"
 
     @property
     def platforms(self) -> tuple[str, ...]:
@@ -79,22 +56,9 @@ class Exported:
         return tuple(self.exported.platforms)
 
     @property
-    def nr_devices(self) -> int:
-        """The number of devices that it was lowered for."""
-        return int(self.exported.nr_devices)
-
-    @property
     def targets(self) -> tuple[str, ...]:
         """The names of the native handlers that it calls."""
         return tuple(dict.fromkeys(target.name for target in self._targets))
-
-    def mlir_module(self) -> str:
-        """Return the program as text."""
-        return str(self.exported.mlir_module())
-
-    def has_vjp(self) -> bool:
-        """Whether the program can be differentiated."""
-        return bool(self.exported.has_vjp())
 
     def vjp(self) -> Exported:
         """Return the program's VJP, exported; see `jax.export.Exported.vjp`.
@@ -102,11 +66,12 @@ class Exported:
         Raises:
           ExportError: if it was loaded from bytes without one.
         """
-        if not self.has_vjp():
-            raise _no_vjp(self.fun_name)
+        if not self.exported.has_vjp():
+            raise _no_vjp(self.exported.fun_name)
         with exporting():
-            found = _open(self.exported).vjp()
-        return _close(found, _kept_checks(self.exported), self._targets)
+            open_ = dataclasses.replace(self.exported, disabled_safety_checks=_EveryTarget(self._checks))
+            found = open_.vjp()
+        return _close(found, self._checks, self._targets)
 
     def serialize(self, vjp_order: int = 0) -> bytes:
         """Return the program, and what makes its kernels again, as bytes for `deserialize`.
@@ -123,13 +88,13 @@ class Exported:
             raise ArgumentError(f"serialize: vjp_order is {vjp_order!r}; expected an integer of at least 0.")
         vjp_order = int(vjp_order)
         _check_flatbuffers("serialize")
-        # JAX lowers the derivatives while it serialises, and must be told of their handlers before.
+        # JAX lowers the derivatives while it serialises, and their handlers must be known before.
         every, last = [self], self
         for _ in range(vjp_order):
             last = last.vjp()
             every.append(last)
         targets = {(target.platform, target.name): target for program in every for target in program._targets}
-        checks = (*_kept_checks(self.exported), *_checks(name for _, name in targets))
+        checks = (*self._checks, *_checks(name for _, name in targets))
         with exporting():
             program = dataclasses.replace(self.exported, disabled_safety_checks=tuple(dict.fromkeys(checks)))
             return pack(list(targets.values()), bytes(program.serialize(vjp_order=vjp_order)))
@@ -144,8 +109,8 @@ def export(
     is imported there by module and name, and refused if it, or anything it refers to, is not what was exported. Any
     other kernel (one defined in ``__main__``, in a notebook, or inside a function, as an operator's generator does) is
     part of the artifact, pickled, and can be loaded with the same minor version of Python; but not one of Warp, which
-    compiles kernels from their source files. Load artifacts only from those whom you trust: loading one imports modules
-    and unpickles.
+    compiles kernels from their source files. Load only artifacts that you trust: loading one imports modules and
+    unpickles.
 
     Args:
       jitted: what ``jax.jit`` returned.
@@ -189,7 +154,7 @@ def export(
         with exporting():
             chosen = _default_platforms() if asked is None else asked
             found = jax_export.export(jitted, platforms=chosen, disabled_checks=checks)(*args, **kwargs)
-        return _close(found, tuple(disabled_checks))
+        return _close(found, disabled_checks)
 
     return export_for
 
@@ -201,9 +166,9 @@ def deserialize(blob: bytes | bytearray | memoryview, *, allow: Collection[str] 
     imported by hand. First all kernels that can be imported are compared with what was exported, then those that are
     unpickled; only when all agree is anything compiled or recorded.
 
-    Loading imports modules and unpickles kernels that no module holds, and a program calls what it likes once it runs:
-    load only what comes from those whom you trust. *allow* names what may be imported and unpickled; anything else is
-    refused before, whether or not this process has the kernels already.
+    Loading imports modules and unpickles kernels that no module holds, and a program may call anything once it runs:
+    load only programs that you trust. *allow* names what may be imported and unpickled; anything else is refused
+    before, whether or not this process has the kernels already.
 
     Args:
       blob: the bytes.
@@ -222,22 +187,22 @@ def deserialize(blob: bytes | bytearray | memoryview, *, allow: Collection[str] 
     allowed = read_allow(allow)
     targets, program, made_with = unpack(blob)
     _check_flatbuffers("deserialize")
-    here = on_platforms_here(targets)
+    here = of_platforms_here(targets)
     with allowing(allowed):
-        check_allowed(here, allowed)
+        check_allowed({key: step for target in here for key, step in steps(target).items()})
         exported = _read(program, made_with["jax"])
         make(here)
-    return Exported(exported, targets)
+    return Exported(exported, targets, exported.disabled_safety_checks)
 
 
 def _read(program: bytes, written_with: str) -> Any:
-    """Let JAX read a program that this version of it wrote; it says little of versions where it fails."""
+    """Return the program that JAX reads, or raise an error that names both versions of JAX."""
     from jax import export as jax_export  # as above
 
     newer = _version(written_with) > _version(jax.__version__)
     try:
         exported = jax_export.deserialize(bytearray(program))
-        if newer:  # its operations are read when it is called, with an error that nobody understands
+        if newer:  # its operations are read when it is called, and fail there with an obscure error
             exported.mlir_module()
     except Exception as error:  # of several kinds, and not of the same ones in each version
         if written_with == jax.__version__:
@@ -285,44 +250,23 @@ def _default_platforms() -> list[str] | None:
     return ["cpu"] if platform == "cpu" else None
 
 
-class _EveryTarget(Sequence[Any]):
-    """The user's disabled checks, and one for each handler that is registered when JAX looks.
+class _EveryTarget(list[Any]):
+    """The checks that the user disables, and one for each handler that is registered when JAX looks.
 
     It looks after lowering, which registers the handlers that the program calls; `_close` then keeps only those.
     """
 
-    def __init__(self, others: Sequence[Any]) -> None:
-        self._others = tuple(others)
-
-    @overload
-    def __getitem__(self, index: int) -> Any: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Any]: ...
-    def __getitem__(self, index: int | slice) -> Any:
-        return (*self._others, *_checks(registered_targets()))[index]
-
-    def __len__(self) -> int:
-        return len(self._others) + len(registered_targets())
+    def __iter__(self) -> Iterator[Any]:
+        return itertools.chain(super().__iter__(), _checks(registered_targets()))
 
 
-def _checks(names: Any) -> Iterator[Any]:
+def _checks(names: Iterable[str]) -> list[Any]:
     from jax.export import DisabledSafetyCheck
 
-    return (DisabledSafetyCheck.custom_call(name) for name in dict.fromkeys(names))
+    return [DisabledSafetyCheck.custom_call(name) for name in dict.fromkeys(names)]
 
 
-def _kept_checks(exported: Any) -> tuple[Any, ...]:
-    """Return the checks that the user disabled."""
-    ours = set(_checks(registered_targets()))
-    return tuple(check for check in exported.disabled_safety_checks if check not in ours)
-
-
-def _open(exported: Any) -> Any:
-    """Return the same program with `_EveryTarget`, so that its derivative may call handlers that are not there yet."""
-    return dataclasses.replace(exported, disabled_safety_checks=_EveryTarget(_kept_checks(exported)))
-
-
-def _close(exported: Any, others: Sequence[Any], known: Sequence[Target] = ()) -> Exported:
+def _close(exported: Any, checks: Sequence[Any], known: Sequence[Target] = ()) -> Exported:
     """Return *exported* with the handlers that it calls, maybe *known* ones, and disabled checks for no others."""
     # A module in MLIR's bytecode keeps its strings as they are, one after the other, each with a zero behind it, the
     # dialects' names first. Its text would have to be printed with every constant in it, and escapes non-ASCII names.
@@ -334,8 +278,8 @@ def _close(exported: Any, others: Sequence[Any], known: Sequence[Target] = ()) -
         for platform in recipes_of(name):
             if (platform, name) not in targets:
                 targets[platform, name] = _target_of(name, platform)
-    checks = tuple(dict.fromkeys([*others, *_checks(names)]))
-    return Exported(dataclasses.replace(exported, disabled_safety_checks=checks), list(targets.values()))
+    closed = dataclasses.replace(exported, disabled_safety_checks=tuple(dict.fromkeys([*checks, *_checks(names)])))
+    return Exported(closed, list(targets.values()), checks)
 
 
 def _target_of(name: str, platform: str) -> Target:

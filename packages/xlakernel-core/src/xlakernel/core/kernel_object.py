@@ -15,14 +15,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from .__about__ import __version__
 from .errors import PickledKernelError
 from .ffi.fingerprint import examine
 from .ffi.kinds import describe
 
 # Where wrappers are made; the module that asks for one is the first outside.
 _MAKERS = ("xlakernel.core", "xlakernel.numba", "xlakernel.cuda", "xlakernel.warp")
-_VERSIONED = sys.stdlib_module_names | {"jax", "jaxlib"}
 # NotImplementedError and RecursionError are RuntimeErrors.
 _NOT_PICKLED = (pickle.PicklingError, AttributeError, ImportError, RuntimeError, TypeError, ValueError)
 
@@ -143,8 +141,8 @@ class _Missing:
 
 def _digest(pieces: Any) -> str | None:
     """Return the digest of what a wrapper is made of; None: it has something that cannot be compared."""
-    digest, unknown = examine(pieces, _describe, present=True)
-    return None if unknown else digest
+    found = examine(pieces, describe=_describe)
+    return None if found.unknown else found.digest
 
 
 def _describe(value: Any) -> Any:
@@ -152,14 +150,8 @@ def _describe(value: Any) -> Any:
     kind = type(value)
     if isinstance(value, KernelFunction):
         return value._pieces
-    if value is inspect.Parameter.empty:
-        return "empty"
     if isinstance(value, types.MappingProxyType):
         return dict(value)
-    if isinstance(value, types.MethodType):
-        return [value.__func__, value.__self__]
-    if (name := _public_name(value)) is not None:
-        return [name, sys.version_info[:2], jax.__version__, __version__]
     if isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer) and isinstance(value.dtype, np.dtype):
         return np.asarray(value) if value.is_fully_addressable else None
     if isinstance(value, jax.ShapeDtypeStruct):
@@ -169,15 +161,6 @@ def _describe(value: Any) -> Any:
     if dataclasses.is_dataclass(kind) and kind.__module__.startswith("xlakernel."):
         return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
     return describe(value)
-
-
-def _public_name(value: Any) -> str | None:
-    """Return the name that leads to a function or class of Python's, of JAX's or of this package's."""
-    module, name = (str(getattr(value, part, None)) for part in ("__module__", "__qualname__"))
-    versioned = module.partition(".")[0] in _VERSIONED or module.startswith("xlakernel.core.")
-    if not (versioned and callable(value)):
-        return None
-    return f"{module}.{name}" if getattr(sys.modules.get(module), name, None) is value else None
 
 
 def _callers_module() -> str:

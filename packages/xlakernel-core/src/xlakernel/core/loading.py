@@ -2,71 +2,55 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import importlib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
 
+from .allowed import decode_pickle, is_module_name
 from .artifact import Target
-from .errors import ArgumentError, ExportError, MissingDependencyError
-from .ffi.reference import decode_pickle, digest_of, is_allowed, is_module_name
+from .errors import ExportError, MissingDependencyError
 from .ffi.registry import check_loaded, is_registered, register_loaded
 from .missing import missing_package
 
 _RECIPE_MODULE = re.compile(r"xlakernel\.(?!core\.|command\.)\w+\._(\w+_)?export")
 _REFERENCES = frozenset({"kernel", "function", "arrays", "stream"})
-_DIGEST = re.compile("sha256:[0-9a-f]{64}")
 
 # XLA's name of a platform → JAX's; the others are equal.
 _JAX_PLATFORMS = {"CUDA": "cuda", "ROCM": "rocm"}
 
 
-@dataclasses.dataclass(frozen=True)
-class Needs:
-    """What is needed to make a target again.
+def steps(target: Target) -> dict[str, str]:
+    """Return what is imported, besides the modules of xlakernel, and unpickled to make a target: see `check_allowed`.
 
-    Attributes:
-      modules: the modules that are imported, besides those of xlakernel.
-      pickles: the kernels that are unpickled: digest → name.
+    Raises:
+      ExportError: if a field of its recipe that leads to code is malformed.
     """
-
-    modules: frozenset[str]
-    pickles: Mapping[str, str]
-
-    @classmethod
-    def of(cls, target: Target) -> Needs:
-        """Return those of a target, from the fields of its recipe that backends read.
-
-        Raises:
-          ExportError: if its recipe is malformed.
-        """
-        if not _RECIPE_MODULE.fullmatch(target.recipe.module):
-            raise _malformed(
-                target,
-                f"is to be made by the module {target.recipe.module!r}, which is not one of xlakernel's modules that "
-                "make kernels",
-            )
-        data = target.recipe.data
-        imports = data.get("imports", [])
-        if not (isinstance(imports, list) and all(map(is_module_name, imports))):
-            raise _malformed(target, f"has the imports {imports!r:.200}, which is not a list of names of modules")
-        modules, pickles = set(imports), {}
-        for key in _REFERENCES & data.keys():
-            field = data[key]
-            if isinstance(field, dict) and field.keys() == {"pickle"} and key == "kernel":
-                name = f"the kernel {data.get('name')}"
-                pickles[digest_of(decode_pickle(name, field["pickle"]))] = name
-            elif isinstance(field, dict):
-                if field.keys() != {"module", "qualname"} or not all(isinstance(text, str) for text in field.values()):
-                    raise _malformed(target, f"has the {key} {field!r:.200}, which does not lead to one")
-                modules.add(field["module"])
-            elif not (key != "kernel" and (field is None or isinstance(field, str))):
+    if not _RECIPE_MODULE.fullmatch(target.recipe.module):
+        raise _malformed(
+            target,
+            f"is to be made by the module {target.recipe.module!r}, which is not one of xlakernel's modules that make "
+            "kernels",
+        )
+    data = target.recipe.data
+    imports = data.get("imports", [])
+    if not (isinstance(imports, list) and all(map(is_module_name, imports))):
+        raise _malformed(target, f"has the imports {imports!r:.200}, which is not a list of names of modules")
+    found = {module: f"import {module}" for module in imports}
+    for key in _REFERENCES & data.keys():
+        match data[key]:
+            case {"pickle": text, **rest} if key == "kernel" and not rest:
+                found |= decode_pickle(f"the kernel {data.get('name')}", text)[1]
+            case {"module": str(module), "qualname": str(_), **rest} if not rest:
+                found[module] = f"import {module}"
+            case None | str() if key != "kernel":
+                pass
+            case field:
                 raise _malformed(target, f"has the {key} {field!r:.200}, which does not lead to one")
-        return cls(frozenset(modules), pickles)
+    return found
 
 
 def _malformed(target: Target, what: str) -> ExportError:
@@ -75,65 +59,23 @@ def _malformed(target: Target, what: str) -> ExportError:
     )
 
 
-def read_allow(allow: Any) -> frozenset[str] | None:
-    """Return what a user allows: names of modules, and digests of pickles; None: everything.
-
-    Raises:
-      ArgumentError: if *allow* is something else.
-    """
-    if allow is None:
-        return None
-    expected = '"sha256:" and 64 digits of 0-9a-f, as the error of a refused program lists them'
-    given = isinstance(allow, Iterable) and not isinstance(allow, (str, bytes))
-    items: list[Any] = list(allow) if given else [None]
-    if not all(isinstance(item, str) for item in items):
-        raise ArgumentError(
-            f"deserialize: allow is {allow!r}; expected a collection of strings, each the name of a module or "
-            f"{expected}, or None for everything."
-        )
-    for item in items:
-        if not (is_module_name(item) or _DIGEST.fullmatch(item)):
-            raise ArgumentError(
-                f"deserialize: allow has {item!r}; expected the name of a module, with dots for what is in a package, "
-                f"or {expected}."
-            )
-    return frozenset(items)
-
-
-def check_allowed(targets: Iterable[Target], allowed: frozenset[str] | None) -> None:
-    """Raise `ExportError` unless all that the targets need is *allowed*, which `ffi.reference.allowing` was given."""
-    if allowed is None:
-        return
-    missing: dict[str, str] = {}
-    for target in targets:
-        needs = Needs.of(target)
-        missing |= {module: f"import {module}" for module in needs.modules}
-        missing |= {digest: f"unpickle {name} ({digest})" for digest, name in needs.pickles.items()}
-    missing = {key: step for key, step in sorted(missing.items()) if not is_allowed(key)}
-    if missing:
-        raise ExportError(
-            f"deserialize: to load the program is to {', '.join(missing.values())}, which allow= does not name. "
-            f"Nothing was imported or unpickled. If you trust that, pass allow={sorted({*allowed, *missing})}."
-        )
-
-
-def on_platforms_here(targets: Iterable[Target]) -> list[Target]:
+def of_platforms_here(targets: Iterable[Target]) -> list[Target]:
     """Return those whose platform is here."""
     return [target for target in targets if _is_here(target.platform)]
 
 
-def make(targets: Iterable[Target]) -> None:
+def make(targets: Sequence[Target]) -> None:
     """Make those targets that are not registered, after all of them were compared with what was exported.
 
     Raises:
       ExportError: if one is another one here, or was another one in a program before; or its recipe is malformed.
       MissingDependencyError: if the package of its backend is not installed.
     """
-    targets = list(targets)
     for target in targets:
         check_loaded(target.name, target.platform, target.recipe)
     missing = [target for target in targets if not is_registered(target.name, target.platform)]
-    ordered = sorted(missing, key=lambda target: bool(Needs.of(target).pickles))
+    # Pickles are opened last: they may do anything.
+    ordered = sorted(missing, key=lambda target: any(key.startswith("sha256:") for key in steps(target)))
     builders = [(target, _well_formed(target, functools.partial(_prepare, target))) for target in ordered]
     for target, build in builders:
         register = functools.partial(register_loaded, target.name, target.platform, target.recipe, build)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from xlakernel.core.decorating import as_decorator
-from xlakernel.core.errors import ArgumentError, KernelTypeError
+from xlakernel.core.errors import ArgumentError
 from xlakernel.core.transforms.declaration import Transpose
 from xlakernel.core.wrapper import kernel_function
 
-from ._function import CudaFunction, Signature
+from ._function import CudaFunction
 from ._libraries import Adapter, Choice
+from ._signature import signature_of
 
 _Record = bool | Literal["auto"]
 
@@ -211,56 +211,3 @@ def _wrap(asked_by: str, func: Any, adapter: Adapter, record: _Record, outs: Any
     aliased = frozenset(output for output in aliases.values() if isinstance(output, int))
     kernel = CudaFunction(func, signature, adapter, record, aliased)
     return kernel_function(kernel, signature.others, outs, **options)
-
-
-def signature_of(asked_by: str, func: Any) -> Signature:
-    """Return the parameters of *func*.
-
-    Raises:
-      KernelTypeError: if it is not a function that can be called with arrays and a stream.
-    """
-    if reason := _wrong_function(func):
-        raise KernelTypeError(f"{asked_by}: {_name(func)} is of type {type(func).__name__}; {reason}")
-    form = f"write def {_name(func)}(input, ..., output, ..., stream)."
-    try:
-        parameters = list(inspect.signature(func).parameters.values())
-    except ValueError as error:  # a builtin
-        raise KernelTypeError(
-            f"{asked_by}: {_name(func)} does not say what its parameters are: {error}; {form}"
-        ) from error
-    for parameter in parameters:
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise KernelTypeError(
-                f"{asked_by}: {_name(func)} has the parameter {parameter}; a function has one plain parameter for each "
-                f"input, output and static scalar, and one for the stream: {form}"
-            )
-    if not parameters:
-        raise KernelTypeError(f"{asked_by}: {_name(func)} has no parameters; {form}")
-    return Signature.of(parameters)
-
-
-def _wrong_function(func: Any) -> str | None:
-    """Say what to do with what is not a function that launches work."""
-    package = type(func).__module__.partition(".")[0]
-    if hasattr(func, "xlakernel"):
-        return "this one is wrapped already. Wrap the function itself, under a name of its own."
-    if hasattr(func, "py_func") and "cuda" in type(func).__module__:
-        return (
-            "this is a CUDA kernel. Wrap it with numba_cuda_kernel, or write a function that launches it: "
-            "kernel[blocks, threads, stream](...)."
-        )
-    if hasattr(func, "py_func") or package == "numba":
-        return "this one runs on the CPU. Wrap an njit function with xlakernel.numba.numba_kernel."
-    if package in ("cupy", "warp"):
-        return "this is a kernel. Write a function of arrays and a stream that launches it."
-    if hasattr(func, "trace") and hasattr(func, "lower"):
-        return "jax.jit returned it, and JAX runs it without a wrapper."
-    if not callable(func) or isinstance(func, type):
-        return "expected a function that launches work on a stream."
-    if inspect.iscoroutinefunction(func) or inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
-        return "calling it launches nothing yet. Expected a plain function, without async and yield."
-    return None
-
-
-def _name(func: Any) -> str:
-    return str(getattr(func, "__name__", None) or repr(func))

@@ -20,6 +20,7 @@ from xlakernel.core.gpu.plan import arrays_of
 from xlakernel.core.gpu.target import register
 from xlakernel.core.native import is_importable, write_recipe
 from xlakernel.core.output_init import OutputInit, for_each, or_zeros, patterns
+from xlakernel.core.recipe_values import write_init, write_static, write_structs
 from xlakernel.core.specs import Struct
 
 from ._arrays import array_type
@@ -199,17 +200,16 @@ class NumbaCudaKernel(Kernel):
     ) -> dict[str, Any]:
         """Return what a call is, made of what JSON has; `_export.prepare` reads it."""
         geometry = self.form.geometry([Struct(s.shape[levels:], s.dtype) for s in inputs])
-        init = for_each(self.name, self.output_init, len(outs))
         return {
             "grid": geometry.grid,
             "block": geometry.block,
             "batch_axis": self.form.batch_axis,
             "shared_mem": self.shared_mem,
-            "output_init": [None if given is None else (given[0].name, given[1].hex()) for given in init],
+            "output_init": write_init(for_each(self.name, self.output_init, len(outs))),
             "aliased": sorted(self.aliased),
-            "inputs": [(list(map(int, s.shape)), s.dtype.name) for s in inputs],
-            "outs": [(list(map(int, s.shape)), s.dtype.name) for s in outs],
-            "static": {name: (value.dtype.name, value.tobytes().hex()) for name, value in static.items()},
+            "inputs": write_structs(inputs),
+            "outs": write_structs(outs),
+            "static": write_static(static),
             "debug": debug,
             "levels": levels,
         }
@@ -242,7 +242,7 @@ class NumbaCudaKernel(Kernel):
         key = (content, self.place, debug)
         if key not in _own:
             # What no other process can name would be written by each one, and never read.
-            cached = self.dispatcher.stats.cache_path is not None and not COMPILER.unknown(self.dispatcher)
+            cached = self.dispatcher.stats.cache_path is not None and not COMPILER.examine(self.dispatcher).unknown
             _own[key] = fresh(self.dispatcher, content if cached and not debug else None, checked=debug)
         return _own[key]
 

@@ -1,16 +1,13 @@
-"""What `xlakernel.core.deserialize` calls to record the launches of an exported program again."""
+"""Targets of kernels in loaded programs: `prepare` is called by `xlakernel.core.deserialize`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
-
-import jax.numpy as jnp
-import numpy as np
 
 from xlakernel.core.gpu.target import register_again
 from xlakernel.core.native import read_kernel
-from xlakernel.core.specs import Struct
+from xlakernel.core.recipe_values import read_init, read_static, read_structs
 
 from ._compile import NumbaCudaKernel
 from ._environment import numba_cuda
@@ -29,12 +26,12 @@ def prepare(target: str, data: Mapping[str, Any]) -> Callable[[], None]:
     numba_cuda()
     dispatcher = read_kernel(COMPILER, target, data)
     form = LaunchForm(dispatcher.py_func.__name__, data["grid"], data["block"], batch_axis=data["batch_axis"])
-    init = tuple(None if given is None else _frozen(*given) for given in data["output_init"])
-    kernel = NumbaCudaKernel(dispatcher, form.checked(), data["shared_mem"], init or None, frozenset(data["aliased"]))
+    init, aliased = read_init(data["output_init"]), frozenset(data["aliased"])
+    kernel = NumbaCudaKernel(dispatcher, form.checked(), data["shared_mem"], init, aliased)
     launchable = kernel.launchable(
-        _structs(data["inputs"]),
-        _structs(data["outs"]),
-        {name: np.frombuffer(*_frozen(*given)[::-1])[0] for name, given in data["static"].items()},
+        read_structs(data["inputs"]),
+        read_structs(data["outs"]),
+        read_static(data["static"]),
         debug=data["debug"],
         levels=data["levels"],
     )
@@ -43,11 +40,3 @@ def prepare(target: str, data: Mapping[str, Any]) -> Callable[[], None]:
         register_again(launchable, target, debug=data["debug"])
 
     return build
-
-
-def _structs(described: Sequence[Any]) -> list[Struct]:
-    return [Struct(tuple(shape), jnp.dtype(dtype)) for shape, dtype in described]
-
-
-def _frozen(dtype: str, value: str) -> tuple[np.dtype[Any], bytes]:
-    return jnp.dtype(dtype), bytes.fromhex(value)

@@ -16,38 +16,17 @@ import numpy as np
 from xlakernel.core.call import Kernel, Target
 from xlakernel.core.errors import DtypeError, ExportError, ResultError
 from xlakernel.core.ffi.callables import Callables
-from xlakernel.core.ffi.fingerprint import examine, fingerprint
-from xlakernel.core.ffi.kinds import describe
+from xlakernel.core.ffi.fingerprint import fingerprint
 from xlakernel.core.ffi.registry import Recipe
+from xlakernel.core.recipe_values import FORMAT, write_static
 from xlakernel.core.specs import Struct
 
 from . import _libraries
 from ._buffer import DeviceBuffer
+from ._signature import Signature
 
 if TYPE_CHECKING:
     from xlakernel.core.gpu.plan import Array
-
-
-@dataclasses.dataclass(frozen=True)
-class Signature:
-    """The parameters of a function that launches work.
-
-    Attributes:
-      names: all of them, in order.
-      stream: the one that takes the stream.
-      others: the rest, and their defaults, as `kernel_function` wants them.
-    """
-
-    names: tuple[str, ...]
-    stream: str
-    others: Mapping[str, Any]
-
-    @staticmethod
-    def of(parameters: Sequence[inspect.Parameter]) -> Signature:
-        """Find the stream: the parameter of that name, or else the last one."""
-        names = tuple(parameter.name for parameter in parameters)
-        stream = "stream" if "stream" in names else names[-1]
-        return Signature(names, stream, {p.name: p.default for p in parameters if p.name != stream})
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -122,16 +101,11 @@ class CudaFunction(Kernel):
         from xlakernel.core.gpu.launchable import Launchable
         from xlakernel.core.gpu.target import register, register_again
 
-        from ._callable_export import write_recipe
-
-        content, unknown = examine(self._closed_over, describe)
+        found = self.callables.examine()
         launch = _Launch(self.function, self.signature, self.adapter, tuple(arrays), _plain(static))
 
-        def recipe() -> Recipe:
-            return write_recipe(self, arrays, static, debug=debug, content=content)
-
         launchable = Launchable(
-            name=target or self._target_name(arrays, static, content, bool(unknown)),
+            name=target or self._target_name(arrays, static, found.digest, bool(found.unknown)),
             label=self.name,
             place=self.place,
             arrays=tuple(arrays),
@@ -142,11 +116,36 @@ class CudaFunction(Kernel):
             unused=_libraries.unused,
             closed_over=self._closed_over,
             aliased=self.aliased,
-            recipe=recipe,
+            recipe=functools.partial(self._recipe, arrays, static, debug=debug, content=found.digest),
         )
         if target is not None:
             return register_again(launchable, target, debug=debug)
         return register(launchable, once=once, debug=debug)
+
+    def _recipe(
+        self, arrays: Sequence[Array], static: Mapping[str, np.generic], *, debug: bool, content: str
+    ) -> Recipe:
+        """Return the recipe that makes the target in another process; `_callable_export.prepare` reads it.
+
+        Args:
+          arrays: what the function was recorded for.
+          static: the static scalars that it was recorded with.
+          debug: whether its target checks what it does.
+          content: the fingerprint that it had then.
+
+        Raises:
+          ExportError: if it cannot be made there, or only something else.
+        """
+        data = {
+            "format": FORMAT,
+            **self.callables.write(content),
+            "record": self.record,
+            "aliased": sorted(self.aliased),
+            "types": [[array.source, array.index, array.dtype, list(array.shape)] for array in arrays],
+            "static": write_static(static),
+            "debug": debug,
+        }
+        return Recipe("xlakernel.cuda._callable_export", data)
 
     @property
     def callables(self) -> Callables:
@@ -161,7 +160,7 @@ class CudaFunction(Kernel):
     def _target_name(
         self, arrays: Sequence[Array], static: Mapping[str, np.generic], content: str, has_unknown: bool
     ) -> str:
-        from xlakernel.core.gpu.closure import state
+        from xlakernel.core.gpu.closure import Closure
 
         options = {
             "record": self.record,
@@ -170,7 +169,7 @@ class CudaFunction(Kernel):
             "place": self.place,  # equal code at two places is told apart in messages
             "versions": [(name, _libraries.LIBRARIES[name].version) for name in self.adapter.libraries],
             # An object is told by its identity, and what it holds may be another array by now, or another number.
-            "state": state(self._closed_over) if has_unknown else None,
+            "state": Closure(self._closed_over).state if has_unknown else None,
         }
         shapes = ", ".join(f"{a.source[0]}{a.index} {a.dtype}[{','.join(map(str, a.shape))}]" for a in arrays)
         module = getattr(self.function, "__module__", None) or type(self.function).__module__

@@ -15,7 +15,7 @@ from numba.core.compiler_lock import global_compiler_lock
 
 from xlakernel.core.call import Kernel, Target
 from xlakernel.core.errors import CompileError
-from xlakernel.core.ffi.fingerprint import fingerprint, references
+from xlakernel.core.ffi.fingerprint import examine, fingerprint
 from xlakernel.core.ffi.registry import Handler, ensure_registered
 from xlakernel.core.native import (
     Argument,
@@ -119,16 +119,16 @@ class NumbaKernel(Kernel):
         # Building takes this lock, and a thread that holds it may want to register a kernel: so it comes before the
         # registry's. Inside it, no helper is compiled between being hashed and being used.
         with global_compiler_lock:
-            code, unknown = COMPILER.examine(self.dispatcher)
-            content = fingerprint(code, {**environment(), **mode})
+            found = COMPILER.examine(self.dispatcher)
+            content = fingerprint(found.digest, {**environment(), **mode})
             # What no other process can name would be written by each one, and never read.
-            on_disk = content if self.dispatcher.stats.cache_path is not None and not unknown else None
+            on_disk = content if self.dispatcher.stats.cache_path is not None and not found.unknown else None
             name = f"xlakernel.numba/{function.__module__}.{function.__qualname__}({types_})#{content}"
             return ensure_registered(
                 target or name + self._place_mark(),
                 "cpu",
                 lambda: self._build(arguments, on_disk, mode),
-                lambda: write_recipe(COMPILER, self.dispatcher, content=code, call=_call(arguments, mode)),
+                lambda: write_recipe(COMPILER, self.dispatcher, content=found.digest, call=_call(arguments, mode)),
             )
 
     def _place_mark(self) -> str:
@@ -150,7 +150,7 @@ class NumbaKernel(Kernel):
         signature = tuple(argument.type for argument in arguments)
         # Parallel loops, also those of helpers, are compiled for XLA's threads: in copies that only handlers call.
         declarations = COMPILER.declarations()
-        functions = list(references(self.dispatcher, declarations))
+        functions = examine(self.dispatcher, None, declarations).functions
         options = [getattr(function, "targetoptions", {}) for function in functions]
         options += [getattr(declared, "_jit_options", None) or {} for declared in declarations.met]
         parallel = SUPPORTED and any(given.get("parallel") for given in options)

@@ -1,4 +1,4 @@
-"""What `xlakernel.core.deserialize` calls to make the kernels of an exported program again."""
+"""Targets of kernels in loaded programs: `prepare` is called by `xlakernel.core.deserialize`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `xlakernel.core.deserialize` calls to make the kernels of an exported program again."""
+"""Targets of kernels in loaded programs: `prepare` is called by `xlakernel.core.deserialize`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import warp
 
 from xlakernel.core.errors import ExportError
+from xlakernel.core.recipe_values import read_init, read_static, read_structs
 
 from . import _inside
 from ._adjoint import AdjointKernel
@@ -19,7 +20,6 @@ from ._launch import WarpLaunch
 from ._parameters import parameters_of
 from ._recipe import Origin, check_kernel, read_kernel
 from ._recorded import Recorded, record
-from ._written import read_frozen, read_static, read_structs
 
 
 def prepare(target: str, data: Mapping[str, Any]) -> Callable[[], None]:
@@ -63,7 +63,7 @@ def _origin(kernel: Any, call: Mapping[str, Any]) -> Origin:
         parameters_of(kernel, "deserialize"),
         tuple(call["dims"]),
         call["block_dim"],
-        output_init=tuple(None if value is None else read_frozen(*value) for value in call["output_init"]) or None,
+        output_init=read_init(call["output_init"]),
         in_out=tuple(call["in_out"]),
         aliased=frozenset(call["aliased"]),
         cpu_blocks=call["cpu_blocks"],

@@ -14,11 +14,12 @@ import warp
 from xlakernel.core.call import Kernel, Target
 from xlakernel.core.errors import CompileError, DeviceError, PlatformError, ResultError
 from xlakernel.core.ffi.callables import Callables
-from xlakernel.core.ffi.fingerprint import examine, fingerprint
-from xlakernel.core.ffi.kinds import describe
-from xlakernel.core.gpu.closure import state
+from xlakernel.core.ffi.fingerprint import fingerprint
+from xlakernel.core.ffi.registry import Recipe
+from xlakernel.core.gpu.closure import Closure
 from xlakernel.core.gpu.launchable import Launchable
 from xlakernel.core.gpu.plan import Array, arrays_of
+from xlakernel.core.recipe_values import FORMAT, write_static, write_structs
 from xlakernel.core.specs import Struct
 
 from ._alone import launching
@@ -27,6 +28,7 @@ from ._parameters import Parameter
 from ._platform import OnBothPlatforms, OnPlatform, Static
 from ._python import python_target
 from ._split import SplitParameters
+from ._written import listed
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -89,16 +91,14 @@ class WarpFunction(OnBothPlatforms):
         debug: bool,
     ) -> Launchable:
         """Return what a call does, and how to make its target in another process."""
-        from ._function_export import write_recipe  # which imports this module
-
         arrays = arrays_of(inputs, outs)
         named = {parameter.name: parameter for parameter in self.split.parameters}
         scalars = {name: named[name].value_of(value, self.name).item() for name, value in static.items()}
         launch = FunctionLaunch(self.function, self.split, arrays, len(inputs), scalars)
-        content, unknown = examine(self.callables.parts, describe)
+        found = self.callables.examine()
         how = {"on_a_gpu": on_a_gpu, "ordered": ordered, "debug": debug}
         return Launchable(
-            name=self._target_name(arrays, static, content, has_unknown=bool(unknown), is_recorded=on_a_gpu),
+            name=self._target_name(arrays, static, found.digest, has_unknown=bool(found.unknown), is_recorded=on_a_gpu),
             label=self.name,
             place=self.place,
             arrays=arrays,
@@ -108,8 +108,38 @@ class WarpFunction(OnBothPlatforms):
             recording=device_set_up,
             closed_over=(self.function,),
             aliased=frozenset(range(len(self.split.in_out))),
-            recipe=functools.partial(write_recipe, self, inputs, outs, static, content, **how),
+            recipe=functools.partial(self._recipe, inputs, outs, static, found.digest, how),
         )
+
+    def _recipe(
+        self, inputs: Sequence[Struct], outs: Sequence[Struct], static: Static, content: str, how: dict[str, bool]
+    ) -> Recipe:
+        """Return the recipe that makes the target in another process; `_function_export.prepare` reads it.
+
+        Args:
+          inputs: the structs of its inputs.
+          outs: the structs of its outputs.
+          static: its static scalars.
+          content: the fingerprint that the function had when its target was made.
+          how: what else `launchable` was given.
+
+        Raises:
+          ExportError: if it cannot be made there, or only something else.
+        """
+        data = {
+            "format": FORMAT,
+            **self.callables.write(content),
+            "warp": warp.__version__,
+            "parameters": listed(self.parameters),
+            "num_outputs": len(self.split.outputs) + len(self.split.in_out),
+            "in_out": list(self.split.in_out),
+            "graph_mode": self.graph_mode.name,
+            "inputs": write_structs(inputs),
+            "outs": write_structs(outs),
+            "static": write_static(static),
+            "how": how,
+        }
+        return Recipe("xlakernel.warp._function_export", data)
 
     def _target_name(
         self, arrays: Sequence[Array], static: Static, content: str, *, has_unknown: bool, is_recorded: bool
@@ -120,7 +150,7 @@ class WarpFunction(OnBothPlatforms):
             "static": [(name, value.dtype.name, value.tobytes()) for name, value in sorted(static.items())],
             "in_out": self.split.in_out,
             # An object is told by its identity, and what it holds may be another array by now, or another number.
-            "state": state((self.function,)) if has_unknown else None,
+            "state": Closure((self.function,)).state if has_unknown else None,
             # Python reads a variable of an enclosing function at each call, and only this function may have changed it.
             "closure": None if is_recorded or not getattr(self.function, "__closure__", None) else id(self.function),
         }

@@ -28,7 +28,7 @@ def target_name(described: WarpKernel, arguments: str, what: Any) -> str:
 
 
 def is_importable(kernel: Any) -> bool:
-    """Whether the kernel, or the generic one that it is an overload of, is what its module has under its name."""
+    """Return True if the kernel, or the generic one that it overloads, is what its module has under its name."""
     return reference_of(kernel).leads_to(kernel, _inside.generic(kernel))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 import weakref
 from collections.abc import Sequence
@@ -228,3 +229,38 @@ def concrete(kernel: Any, given: Sequence[tuple[Parameter, Any]]) -> Any:
             ]
             known[types] = warp.overload(kernel, annotations)
         return known[types]
+
+
+def annotated(func: Any) -> list[Parameter]:
+    """Return the parameters of a function, by their annotations.
+
+    Raises:
+      KernelTypeError: if it is no function of arrays and scalars.
+    """
+    name = getattr(func, "__name__", repr(func))
+    if not callable(func) or isinstance(func, (type, warp.Kernel)):
+        what = " This is a kernel, which jax_kernel takes." if isinstance(func, warp.Kernel) else ""
+        raise KernelTypeError(
+            f"jax_callable: {name} is of type {type(func).__name__}; expected a function that launches Warp "
+            f"kernels.{what}"
+        )
+    try:
+        signature = inspect.signature(func, eval_str=True)
+    except (
+        NameError
+    ) as error:  # with `from __future__ import annotations` they are strings, without a function's locals
+        raise KernelTypeError(
+            f"jax_callable: the annotations of {name} are strings, and one has a name that is not global: {error}. "
+            "Leave out `from __future__ import annotations` where annotations are made in a function."
+        ) from error
+    if signature.return_annotation not in (None, inspect.Signature.empty):
+        raise KernelTypeError(f"jax_callable: {name}: Function must not return a value, and is annotated to.")
+    found = []
+    for own in signature.parameters.values():
+        if own.annotation is inspect.Parameter.empty or own.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
+            raise KernelTypeError(
+                f"jax_callable: Incomplete argument annotations on function {name}: {own}. Annotate each parameter "
+                "as a kernel's: x: wp.array(dtype=float), s: float."
+            )
+        found.append(parameter(own.name, own.annotation, f"jax_callable: {name}"))
+    return found

@@ -1,22 +1,23 @@
-"""How a Warp kernel is found again in another process, and whether it is still the same there."""
+"""Recipes of Warp kernels: written at export, read and compared in another process."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import warp
 
 from xlakernel.core.errors import ExportError
-from xlakernel.core.ffi.comparison import PYTHON, check_same
-from xlakernel.core.ffi.fingerprint import Definition, fingerprint, unknown_objects
+from xlakernel.core.ffi.comparison import PYTHON, Compared
+from xlakernel.core.ffi.fingerprint import Definition, Examination, examine
 from xlakernel.core.ffi.kinds import describe
 from xlakernel.core.ffi.reference import Reference
 from xlakernel.core.ffi.registry import Recipe
-from xlakernel.core.ffi.source import SourceError, definition
 from xlakernel.core.ffi.warp_kinds import code_of
 from xlakernel.core.output_init import for_each
+from xlakernel.core.recipe_values import FORMAT, check_format, write_init, write_static, write_structs
 from xlakernel.core.specs import Struct
 
 from . import _inside
@@ -25,20 +26,12 @@ from ._kernel import WarpKernel
 from ._launch import WarpLaunch
 from ._names import reference_of
 from ._platform import Static
-from ._written import (
-    FORMAT,
-    check_format,
-    check_listed,
-    read_annotations,
-    write_annotations,
-    write_static,
-    write_structs,
-)
+from ._written import check_listed, read_annotations, write_annotations
 
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """What a target was made of.
+    """The kernel and the call that a target was made of.
 
     Attributes:
       described: the kernel and how it is launched.
@@ -76,11 +69,11 @@ class Origin:
         debug: bool,
     ) -> Origin:
         """Return one for the kernel as it is now."""
-        content = content_of(described.kernel)
+        content = _examine(described.kernel).digest
         return cls(described, launch, inputs, outs, static, platform, ordered, debug, content)
 
     def recipe(self, **native: Any) -> Recipe:
-        """Say how the target is made in another process.
+        """Return the recipe that makes the target in another process.
 
         Args:
           native: what `_export.prepare` needs besides.
@@ -94,12 +87,8 @@ class Origin:
     def _recipe(self, native: Mapping[str, Any]) -> Recipe:
         kernel = self.described.kernel
         name, reference = _path(kernel), _check_importable(kernel)
-        if content_of(kernel) != self.content:
-            raise ExportError(
-                f"export: the kernel {name} was compiled before something that it refers to changed: a constant, or a "
-                "function. The program has the kernel as it was; export it in a process that changes nothing in "
-                "between."
-            )
+        compared = _compared(f"the kernel {name}", kernel)
+        compared.check_unchanged(self.content)
         overload = None if reference.here() is kernel else _inside.generic(kernel)
         data = {
             "format": FORMAT,
@@ -108,7 +97,7 @@ class Origin:
             "overload": overload and write_annotations(self.described.parameters),
             "parameters": _listed(kernel),
             "options": dict(_inside.options(kernel)),
-            "checks": _checks(kernel, _hash(self.launch, self.platform)),
+            "checks": {**compared.fingerprints(), "warp": warp.__version__, "hash": _hash(self.launch, self.platform)},
             "launch": self._launch(),
             **native,
         }
@@ -117,13 +106,12 @@ class Origin:
     def _launch(self) -> dict[str, Any]:
         """Return what the call is, made of what JSON has; `_export.prepare` reads it."""
         described = self.described
-        init = for_each(described.name, described.output_init, len(self.outs))
         return {
             "platform": self.platform,
             "adjoint_of": described.count if isinstance(described, AdjointKernel) else None,
             "dims": list(self.launch.dims),
             "block_dim": described.block_dim,
-            "output_init": [None if given is None else (given[0].name, given[1].hex()) for given in init],
+            "output_init": write_init(for_each(described.name, described.output_init, len(self.outs))),
             "in_out": list(described.in_out),
             "aliased": sorted(described.aliased),
             "cpu_blocks": described.cpu_blocks,
@@ -135,18 +123,13 @@ class Origin:
         }
 
 
-def content_of(kernel: Any) -> str:
-    """Return the fingerprint of a kernel's code and of all that it refers to."""
-    return fingerprint(code_of(kernel), describe=describe)
-
-
 def read_kernel(target: str, data: Mapping[str, Any]) -> Any:
     """Return the kernel that was exported, or another one that has its name, parameters and options.
 
     Raises:
       ExportError: if there is none.
     """
-    check_format(target, data.get("format"))
+    check_format("xlakernel-warp", target, data)
     name, reference = data["name"], Reference(**data["kernel"], inside="kernel")
     kernel = reference.find(f"the kernel {name}", lambda found: isinstance(found, warp.Kernel))
     if data["overload"] and kernel.is_generic and len(data["overload"]) == len(_inside.parameters(kernel)):
@@ -162,21 +145,14 @@ def check_kernel(name: str, launch: WarpLaunch, kernel: Any, data: Mapping[str, 
     options = ([[option, found[option]] for option in known] for found in (there, here))
     check_listed(f"the kernel {name}", "options", *options)
     checks = data["checks"]
+    compared = _compared(f"the kernel {name} ({kernel.func.__code__.co_filename})", kernel, checks["warp"])
     kind = "bytecode" if checks["python"] == PYTHON else "source"
-    found = _code(kernel, None if kind == "bytecode" else definition)
-    unknown = next((_describe_unknown(value, checks["warp"]) for value in _unknown(kernel)), None)
-    if None in (checks[kind], found) and checks["warp"] == warp.__version__:
-        # Warp's own hash changes with each comment, and from version to version, but it knows what `warp.static` got
-        # from an object that cannot be compared.
-        checks, found = {**checks, kind: checks["hash"]}, _hash(launch, data["launch"]["platform"])
-        unknown = None
-    check_same(
-        f"deserialize: the kernel {name} ({kernel.func.__code__.co_filename})",
-        checks,
-        {kind: lambda: found},
-        lambda: unknown,
-        "its code has changed, or that of a function, or a constant that it refers to",
-    )
+    if None in (checks[kind], compared.fingerprints()[kind]) and checks["warp"] == warp.__version__:
+        # Warp's own hash changes with each comment, and from version to version, but it has what `warp.static` got from
+        # an object that cannot be compared.
+        own = Examination(_hash(launch, data["launch"]["platform"]) or "", [], [], frozenset())
+        checks, compared = {**checks, kind: checks["hash"]}, dataclasses.replace(compared, examine=lambda _: own)
+    compared.check_same(checks)
 
 
 def _path(kernel: Any) -> str:
@@ -204,28 +180,13 @@ def _listed(kernel: Any) -> list[list[str]]:
     return [[name, warp.types.type_repr(kind)] for name, kind in _inside.parameters(kernel)]
 
 
-def _checks(kernel: Any, own: str | None) -> dict[str, Any]:
-    return {
-        "python": PYTHON,
-        "bytecode": _code(kernel),
-        "source": _code(kernel, definition),
-        "warp": warp.__version__,
-        "hash": own,
-    }
+def _examine(kernel: Any, definition: Definition | None = None) -> Examination:
+    return examine(code_of(kernel), definition=definition, describe=describe)
 
 
-def _code(kernel: Any, definition: Definition | None = None) -> str | None:
-    """Return the kernel's fingerprint in another process; None: it has another one in each."""
-    if _unknown(kernel):
-        return None
-    try:
-        return fingerprint(code_of(kernel), definition=definition, describe=describe)
-    except SourceError:
-        return None
-
-
-def _unknown(kernel: Any) -> list[Any]:
-    return unknown_objects(code_of(kernel), describe=describe)
+def _compared(what: str, kernel: Any, version: str = "") -> Compared:
+    reason = functools.partial(_describe_unknown, version=version)
+    return Compared(what, functools.partial(_examine, kernel), reason)
 
 
 def _hash(launch: WarpLaunch, platform: str) -> str | None:

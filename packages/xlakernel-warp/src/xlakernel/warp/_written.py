@@ -1,23 +1,16 @@
-"""Parts of recipes: what exported programs say of parameters, arrays and numbers, made of what JSON has, and back."""
+"""Parameters in recipes, made of what JSON has."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jax.numpy as jnp
-import numpy as np
 import warp
 
 from xlakernel.core.errors import ExportError
-from xlakernel.core.output_init import Frozen
-from xlakernel.core.specs import Struct
 
 from ._parameters import Parameter
-from ._platform import Static
-from ._types import split_warptype
-
-FORMAT = 2
+from ._types import PYTHON_SCALARS, split_warptype
 
 _COMPOSITES: Mapping[str, tuple[Callable[[Any], bool], Callable[[Any, Any], Any]]] = {
     "transformation": (warp.types.type_is_transformation, lambda scalar, _: warp.types.transformation(scalar)),
@@ -47,41 +40,6 @@ def read_annotations(written: Sequence[Sequence[Any]]) -> list[Any]:
     return found
 
 
-def write_structs(structs: Sequence[Struct]) -> list[tuple[list[int], str]]:
-    """Return shapes and dtypes: `read_structs` reads them."""
-    return [(list(map(int, struct.shape)), struct.dtype.name) for struct in structs]
-
-
-def read_structs(written: Sequence[Any]) -> list[Struct]:
-    """Return what was given to `write_structs`."""
-    return [Struct(tuple(shape), jnp.dtype(dtype)) for shape, dtype in written]
-
-
-def write_static(static: Static) -> dict[str, tuple[str, str]]:
-    """Return static scalars by name: `read_static` reads them."""
-    return {name: (value.dtype.name, value.tobytes().hex()) for name, value in static.items()}
-
-
-def read_static(written: Mapping[str, Any]) -> dict[str, np.generic]:
-    """Return what was given to `write_static`."""
-    found = {name: read_frozen(*value) for name, value in written.items()}
-    return {name: np.frombuffer(value, dtype)[0] for name, (dtype, value) in found.items()}
-
-
-def read_frozen(dtype: str, value: str) -> Frozen:
-    """Return a number as its dtype and bytes."""
-    return jnp.dtype(dtype), bytes.fromhex(value)
-
-
-def check_format(target: str, found: Any) -> None:
-    """Raise `ExportError` unless a recipe is of the format that this version writes."""
-    if found != FORMAT:
-        raise ExportError(
-            f"deserialize: {target!r} was exported by another xlakernel-warp, whose recipes are of format {found!r}; "
-            f"this one reads format {FORMAT}. Install that version, or export again."
-        )
-
-
 def check_listed(what: str, kind: str, there: Sequence[Sequence[str]], here: Sequence[Sequence[str]]) -> None:
     """Raise `ExportError` unless names and their values are those that were exported.
 
@@ -97,3 +55,13 @@ def check_listed(what: str, kind: str, there: Sequence[Sequence[str]], here: Seq
             f"deserialize: {what} is not the one that was exported: its {kind} were ({one}), and are ({other}). Bring "
             "back the source that was exported, or export the program again."
         )
+
+
+def listed(parameters: Sequence[Parameter]) -> list[list[str]]:
+    """Return names and types of parameters, for `check_listed`."""
+    return [[parameter.name, warp.types.type_repr(_annotation(parameter))] for parameter in parameters]
+
+
+def _annotation(parameter: Parameter) -> Any:
+    dtype = Any if parameter.dtype is None else PYTHON_SCALARS.get(parameter.dtype, parameter.dtype)
+    return warp.array(dtype=dtype, ndim=parameter.ndim) if parameter.is_array else dtype

@@ -1,19 +1,32 @@
-"""Functions that launch work, in exported programs: how they are found again, and whether they are still the same."""
+"""Functions that launch work, in exported programs."""
 
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
 from ..errors import ExportError
-from .comparison import PYTHON, check_same
-from .fingerprint import fingerprint, unknown_objects
+from .comparison import Compared, refers_to
+from .fingerprint import Definition, Examination, examine, fingerprint
 from .kinds import describe
+from .names import names_in
 from .reference import Reference
-from .source import SourceError, definition
+from .versioned import is_versioned, python_function, wraps_function
 
 _INSIDE = "function"  # of what a wrapper has as `xlakernel`
+
+# The digest of a kernel or helper before it was compiled for the first time.
+_first_seen: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+_older: weakref.WeakKeyDictionary[Any, _CompiledBefore] = weakref.WeakKeyDictionary()
+
+
+class _CompiledBefore:
+    """A kernel or helper whose machine code may have older values of what it refers to; in its place in a walk."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,32 +52,25 @@ class Callables:
         """All of them."""
         return self.function, *self.others.values()
 
-    def content(self) -> str:
-        """Return the fingerprint of all of them as they are now, with what they refer to."""
-        return fingerprint(self.parts, describe=describe)
+    def examine(self, definition: Definition | None = None) -> Examination:
+        """Examine all of them as they are now, with what they refer to."""
+        return examine(self.parts, definition=definition, describe=_describe)
 
     def write(self, content: str) -> dict[str, Any]:
-        """Say where they are found in another process, and what they were: `find` and `check_same` read it.
+        """Return where they are found in another process, and what they were: `find` and `check_same` read it.
 
         Args:
-          content: what `content` was when the function's work was recorded.
+          content: the digest of `examine` when the function's work was recorded.
 
         Raises:
           ExportError: if they are not found there, or cannot be compared, or are something else by now.
         """
-        references = {"function": self._reference(f"the function {self.name}", self.function)}
-        for what, part in self.others.items():
-            references[what] = self._reference(f"{what}={part!r} of the function {self.name}", part)
-        if unknown := unknown_objects(self.parts, describe=describe):
-            raise ExportError(f"export: the function {self.name} {_describe_unknown(unknown[0])}")
-        if self.content() != content:
-            raise ExportError(
-                f"export: the function {self.name} was recorded before something that it refers to changed: a global, "
-                "or a kernel. The program does what it did then; export it in a process that changes nothing in "
-                "between."
-            )
-        checks = {"python": PYTHON, "bytecode": content, "source": self._source_fingerprint()}
-        return {"name": self.name, **references, "checks": checks}
+        what = f"the function {self.name}"
+        references = {"function": _reference(what, self.function)}
+        references |= {key: _reference(f"{key}={part!r} of {what}", part) for key, part in self.others.items()}
+        compared = self._compared(what)
+        compared.check_exportable(content)
+        return {"name": self.name, **references, "checks": compared.fingerprints()}
 
     @staticmethod
     def find(written: Mapping[str, Any], *others: str) -> Callables:
@@ -80,39 +86,30 @@ class Callables:
         function, *rest = (_find(written["name"], written[what]) for what in ("function", *others))
         return Callables(function, dict(zip(others, rest, strict=True)))
 
-    def check_same(self, written: Mapping[str, Any], place: str, hint: str = "") -> None:
+    def check_same(self, written: Mapping[str, Any], place: str, changed: str = "") -> None:
         """Raise `ExportError` unless they are what was written.
 
         Args:
           written: what `write` returned.
           place: where the function is, for messages.
-          hint: what else may have changed, for messages.
+          changed: what else may have changed, for messages.
         """
-        check_same(
-            f"deserialize: the function {written['name']} ({place})",
-            written["checks"],
-            {"bytecode": self.content, "source": self._source_fingerprint},
-            lambda: next(map(_describe_unknown, unknown_objects(self.parts, describe=describe)), None),
-            f"its code has changed, or that of a kernel, or a constant that it refers to{hint}",
+        self._compared(f"the function {written['name']} ({place})").check_same(written["checks"], changed)
+
+    def _compared(self, what: str) -> Compared:
+        return Compared(what, self.examine, _reason)
+
+
+def _reference(what: str, part: Any) -> Any:
+    if part is None or isinstance(part, str):
+        return part
+    reference = Reference(getattr(part, "__module__", None) or "", getattr(part, "__qualname__", ""), _INSIDE)
+    if not reference.leads_to(part):
+        raise ExportError(
+            f"export: {what} cannot be imported by its name, and what launches work cannot be stored in the program. "
+            "Define it at the top level of a module that can be imported where the program is loaded."
         )
-
-    def _source_fingerprint(self) -> str | None:
-        try:
-            return fingerprint(self.parts, definition=definition, describe=describe)
-        except SourceError:
-            return None
-
-    @staticmethod
-    def _reference(which: str, part: Any) -> Any:
-        if part is None or isinstance(part, str):
-            return part
-        reference = Reference(getattr(part, "__module__", None) or "", getattr(part, "__qualname__", ""), _INSIDE)
-        if not reference.leads_to(part):
-            raise ExportError(
-                f"export: {which} cannot be imported by its name, and what launches work cannot be stored in the "
-                "program. Define it at the top level of a module that can be imported where the program is loaded."
-            )
-        return reference.data
+    return reference.data
 
 
 def _find(name: str, written: Any) -> Any:
@@ -123,18 +120,41 @@ def _find(name: str, written: Any) -> Any:
         f"the function {name}",
         # Not what the module itself imports from elsewhere, which the program does not name.
         lambda found: callable(found) and getattr(found, "__module__", None) == reference.module,
-        reference.qualname,
     )
 
 
-def _describe_unknown(value: Any) -> str:
-    if hasattr(value, "overloads"):
+def _describe(value: Any) -> Any:
+    is_dispatcher = wraps_function(value) and hasattr(value, "overloads")
+    return _compiled_before(value) if is_dispatcher else describe(value)
+
+
+def _compiled_before(kernel: Any) -> Any:
+    """Return what stands for a kernel or helper that is launched with the values of the time when it was compiled.
+
+    None: these are the values that it refers to now.
+    """
+    now = fingerprint(kernel, describe=describe)
+    if kernel not in _first_seen and not kernel.overloads:
+        _first_seen[kernel] = now
+    if _first_seen.get(kernel) == now or not _refers_to_values(python_function(kernel)):
+        return None
+    return _older.setdefault(kernel, _CompiledBefore(kernel.__name__))
+
+
+def _refers_to_values(function: Any) -> bool:
+    """Return True if *function* uses anything that may change: a closure's cell, or a name that its module binds."""
+    names, space = names_in(function.__code__), function.__globals__
+    return bool(function.__closure__) or any(name in space and not is_versioned(space[name]) for name in names)
+
+
+def _reason(value: Any) -> str:
+    if isinstance(value, _CompiledBefore):
         return (
-            f"launches {value.__name__}, which was compiled before, and whose globals may have changed since. Call the "
+            f"launches {value.name}, which was compiled before, and whose globals may have changed since. Call the "
             "function before its kernels are compiled otherwise."
         )
-    return (
-        f"refers to {value!r} of type {type(value).__name__}, which cannot be compared with one of another process. "
+    return refers_to(
+        value,
         "Pass an array as an input; make anything else inside the function, or in a helper decorated with "
-        "functools.cache."
+        "functools.cache.",
     )

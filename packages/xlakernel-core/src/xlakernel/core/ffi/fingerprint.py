@@ -11,6 +11,7 @@ so that a name made from it would claim code that was never compiled. Line numbe
 from __future__ import annotations
 
 import builtins
+import dataclasses
 import enum
 import functools
 import hashlib
@@ -18,7 +19,6 @@ import itertools
 import sys
 import types
 import uuid
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -35,59 +35,56 @@ _unknown: dict[int, tuple[str, Any]] = {}
 # The addresses that symbols were first met with.
 _addresses: dict[str, int | None] = {}
 
-# The digest of a helper before it was compiled for the first time.
-_first_seen: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
-
 Implementations = Callable[[types.FunctionType | str | None], Iterable[Any]]
 Definition = Callable[[types.FunctionType], bytes]
 Describe = Callable[[Any], Any]
 
 
-def fingerprint(
+@dataclasses.dataclass(frozen=True)
+class Examination:
+    """The result of a walk over a function and all that it refers to.
+
+    Attributes:
+      digest: the fingerprint, 32 hexadecimal digits.
+      unknown: the objects for which it is another one in every process: they are of kinds that cannot be compared.
+      functions: the function and every function that it refers to, directly or not, each once.
+      names: every name that may be an attribute's in one of them.
+    """
+
+    digest: str
+    unknown: list[Any]
+    functions: list[Any]
+    names: frozenset[str]
+
+
+def examine(
     function: Any,
     options: Mapping[str, Any] | None = None,
     implementations: Implementations = lambda _: (),
     definition: Definition | None = None,
     describe: Describe = lambda _: None,
-    *,
-    present: bool = False,
-) -> str:
-    """Return the hash of *function* and of all it refers to.
+) -> Examination:
+    """Walk over *function* and all that it refers to.
 
     Args:
-      function: a Python function, or a compiler's wrapper of one (an object with ``py_func``), about to be compiled.
+      function: a Python function, or a compiler's wrapper of one (an object with ``py_func``), about to be compiled
+        together with its helpers.
       options: what else determines the machine code.
       implementations: returns the functions that the compiler takes in place of a plain one (``numba.overload``), or
         for an attribute of this name (``numba.extending.overload_method``), or, for None, operators and builtins.
       definition: what to hash of each function in place of its bytecode, such as `source.definition`, for a
         fingerprint that different versions of Python agree on.
-      describe: returns what to hash of an object that the walk does not understand, a kernel of some library, say; or
-        None.
-      present: whether helpers are compiled anew with *function*. Otherwise one that was compiled before, and that may
-        hold older values than it refers to now, is an object that cannot be compared.
-
-    Returns:
-      32 hexadecimal digits.
+      describe: returns what to hash in place of an object, such as a kernel of some library; or None.
     """
-    walk = _Walk(implementations, present=present, definition=definition, describe=describe)
-    return _digest_of(walk, function, options)
+    walk = _Walk(implementations, definition, describe)
+    parts = itertools.chain(walk.value(dict(sorted((options or {}).items()))), walk.content(function))
+    digest = _digest(parts)
+    return Examination(digest, walk.unknown, [found for _, found in walk.functions.values()], frozenset(walk.names))
 
 
-def examine(
-    function: Any,
-    describe: Describe = lambda _: None,
-    *,
-    options: Mapping[str, Any] | None = None,
-    implementations: Implementations = lambda _: (),
-    present: bool = False,
-) -> tuple[str, list[Any]]:
-    """Return `fingerprint` and `unknown_objects` of *function*, at the cost of one."""
-    walk = _Walk(implementations, present=present, describe=describe)
-    return _digest_of(walk, function, options), walk.unknown
-
-
-def _digest_of(walk: _Walk, function: Any, options: Mapping[str, Any] | None) -> str:
-    return _digest(itertools.chain(walk.value(dict(sorted((options or {}).items()))), walk.content(function)))
+def fingerprint(function: Any, options: Mapping[str, Any] | None = None, *arguments: Any, **more: Any) -> str:
+    """Return the digest of an `examine`, which has the same arguments."""
+    return examine(function, options, *arguments, **more).digest
 
 
 def _digest(parts: Iterable[bytes]) -> str:
@@ -98,70 +95,24 @@ def _digest(parts: Iterable[bytes]) -> str:
     return digest.hexdigest()[:32]
 
 
-def unknown_objects(
-    function: Any,
-    implementations: Implementations = lambda _: (),
-    describe: Describe = lambda _: None,
-    *,
-    present: bool = False,
-) -> list[Any]:
-    """Return the objects for which *function* has another fingerprint in every process.
-
-    They are objects of kinds that the walk does not understand and, unless *present*, compiled helpers that may hold
-    other values than they refer to now.
-    """
-    return _walked(function, implementations, describe, present=present).unknown
-
-
-def same_code(one: types.CodeType, other: types.CodeType) -> bool:
-    """Whether both are the same bytecode, whatever lines it came from."""
-    return _digest(_Walk(lambda _: ()).value(one)) == _digest(_Walk(lambda _: ()).value(other))
-
-
-def references(function: Any, implementations: Implementations = lambda _: ()) -> Iterator[Any]:
-    """Yield *function* and every function that it refers to, directly or not, each once."""
-    yield from _walked(function, implementations).functions
-
-
-def names_reached(function: Any, implementations: Implementations = lambda _: ()) -> frozenset[str]:
-    """Return every name that may be that of an attribute in *function*, or in a function that it refers to."""
-    return frozenset(_walked(function, implementations).names)
-
-
-def _walked(
-    function: Any, implementations: Implementations, describe: Describe = lambda _: None, *, present: bool = True
-) -> _Walk:
-    walk = _Walk(implementations, present=present, describe=describe)
-    for _ in walk.content(function):
-        pass
-    return walk
-
-
 class _Walk:
     """One traversal: yields the parts to hash, and remembers the functions met."""
 
     def __init__(
         self,
-        implementations: Implementations,
-        *,
-        present: bool = False,
+        implementations: Implementations = lambda _: (),
         definition: Definition | None = None,
         describe: Describe = lambda _: None,
     ) -> None:
         self.implementations = implementations
-        self.present = present
         self.definition = definition
         self.describe = describe
         self.unknown: list[Any] = []
         self.names: set[str] = set()
         # By identity, in the order in which they were met.
-        self._functions: dict[int, Any] = {}
+        self.functions: dict[int, tuple[int, Any]] = {}
         self._modules: dict[int, types.ModuleType] = {}
         self._expanded: dict[int, Any] = {}
-
-    @property
-    def functions(self) -> list[Any]:
-        return [function for _, function in self._functions.values()]
 
     def content(self, value: Any) -> Iterator[bytes]:
         """What is compiled for *value*; `value` leaves out what its functions find together, by names."""
@@ -200,7 +151,7 @@ class _Walk:
         elif isinstance(value, np.dtype):
             yield repr(value).encode()
         elif isinstance(value, types.CodeType):
-            yield _code_digest(value)
+            yield code_digest(value)
         elif isinstance(value, types.FunctionType) or wraps_function(value):
             described = self.describe(value)
             yield from self._function(value) if described is None else self.value(described)
@@ -236,12 +187,10 @@ class _Walk:
                 yield str(address).encode()
 
     def _function(self, value: Any) -> Iterator[bytes]:
-        if id(value) in self._functions:  # recursion, or a second use
-            yield f"function {self._functions[id(value)][0]}".encode()
+        if id(value) in self.functions:  # recursion, or a second use
+            yield f"function {self.functions[id(value)][0]}".encode()
             return
-        self._functions[id(value)] = len(self._functions), value
-        if len(self._functions) > 1 and hasattr(value, "overloads") and not self.present:
-            yield from self._compiled_before(value)
+        self.functions[id(value)] = len(self.functions), value
         if not isinstance(value, types.FunctionType):
             yield from self._options(value)
         function = python_function(value)
@@ -249,7 +198,7 @@ class _Walk:
             yield qualified_name(function).encode()
             yield from self._implementations(function)
         else:
-            yield self.definition(function) if self.definition else _code_digest(function.__code__)
+            yield self.definition(function) if self.definition else code_digest(function.__code__)
             yield from self.value((function.__defaults__, function.__kwdefaults__))
             yield from self._free(function)
             yield from self._implementations(value)
@@ -260,17 +209,6 @@ class _Walk:
             self._expanded[id(value)] = value
             if found := list(self.implementations(value)):
                 yield from self.value(found)
-
-    def _compiled_before(self, helper: Any) -> Iterator[bytes]:
-        """Tell a helper apart whose code may be older than what it refers to now.
-
-        It is used as it was compiled first, with the values of that time.
-        """
-        now = _digest(_Walk(self.implementations, present=True, describe=self.describe).content(helper))
-        if helper not in _first_seen and not helper.overloads:
-            _first_seen[helper] = now
-        if _first_seen.get(helper) != now and _refers_to_values(python_function(helper)):
-            yield self._number(helper)
 
     def _options(self, wrapper: Any) -> Iterator[bytes]:
         """What a wrapper of Numba's was told besides the function: its options, and signatures if these are final."""
@@ -362,17 +300,11 @@ def _layout(value: Any) -> str:
     return order if flags.aligned else f"{order} unaligned"
 
 
-def _refers_to_values(function: types.FunctionType) -> bool:
-    """Return True if *function* uses anything that may change: a closure's cell, or a name that its module binds."""
-    names, space = names_in(function.__code__), function.__globals__
-    return bool(function.__closure__) or any(name in space and not is_versioned(space[name]) for name in names)
-
-
 # The code of an unchanged kernel is asked for whenever a program with it is lowered.
 @functools.lru_cache(maxsize=4096)
-def _code_digest(code: types.CodeType) -> bytes:
-    """Return the digest of bytecode: it refers to nothing outside, so that it is the same for ever."""
+def code_digest(code: types.CodeType) -> bytes:
+    """Return the digest of bytecode, whatever lines it came from; it refers to nothing outside, and stays the same."""
     names = repr((code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)).encode()
     arguments = repr((code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)).encode()
-    consts = _Walk(lambda _: ()).value(code.co_consts)
+    consts = _Walk().value(code.co_consts)
     return _digest([code.co_code, code.co_exceptiontable, names, arguments, *consts]).encode()

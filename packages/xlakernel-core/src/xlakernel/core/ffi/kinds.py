@@ -1,4 +1,4 @@
-"""What tells objects apart that a function refers to, kernels of other libraries above all: for `fingerprint`."""
+"""Descriptions of objects that a function refers to, such as kernels of other libraries, for `fingerprint`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from . import warp_kinds
 
 # Package and name of a type → the attributes, all public, that say what its objects are.
 _ATTRIBUTES: Mapping[tuple[str, str], tuple[str, ...]] = {
+    ("builtins", "method"): ("__func__", "__self__"),
     ("cupy", "RawKernel"): ("code", "file_path", "name", "options", "backend", "enable_cooperative_groups"),
     ("cupy", "RawModule"): (
         *("code", "file_path", "options", "backend", "name_expressions", "enable_cooperative_groups"),
@@ -29,7 +30,7 @@ _ATTRIBUTES: Mapping[tuple[str, str], tuple[str, ...]] = {
 
 
 def describe(value: Any) -> Any:
-    """Return what *value* is, in what `fingerprint` understands; None: it is nothing that this knows."""
+    """Return *value* in terms that `fingerprint` understands; None: its kind is unknown."""
     kind = value if isinstance(value, type) else type(value)
     package = kind.__module__.partition(".")[0]
     if package == "warp":

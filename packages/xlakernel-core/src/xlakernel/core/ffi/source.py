@@ -1,4 +1,4 @@
-"""What a function is defined as, in a form that different versions of Python agree on.
+"""Definitions of functions, in a form that different versions of Python agree on.
 
 Bytecode changes from one Python to the next; the text of a function changes with its comments. In between is the
 syntax tree, written out without positions. It is read from the file, which may have been edited since the function was
@@ -13,11 +13,11 @@ import linecache
 import types
 from collections.abc import Iterator
 
-from .fingerprint import same_code
+from .fingerprint import code_digest
 
 
 class SourceError(LookupError):
-    """The source that a function was compiled from is not to be had."""
+    """The source that a function was compiled from is missing."""
 
 
 def definition(function: types.FunctionType) -> bytes:
@@ -31,7 +31,8 @@ def definition(function: types.FunctionType) -> bytes:
     text = "".join(linecache.getlines(code.co_filename, function.__globals__))
     tree, codes = _parse(text, code.co_filename)
     where = f"{code.co_filename}:{code.co_firstlineno}"
-    if not any(same_code(code, found) for found in codes.get((code.co_name, code.co_firstlineno), ())):
+    here = codes.get((code.co_name, code.co_firstlineno), ())
+    if code_digest(code) not in map(code_digest, here):
         raise SourceError(f"{where}: the file does not hold the source that {code.co_name} was compiled from")
     nodes = [node for node in ast.walk(tree) if _begins_at(node, code)]
     if len(nodes) != 1:

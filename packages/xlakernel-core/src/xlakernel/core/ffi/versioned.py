@@ -25,8 +25,8 @@ _VERSIONED = frozenset(
 )
 # Likewise if they have a version: a user's own package of the same name is taken to have none.
 _VERSIONED_IF = {"cupy": "cupy", "cupyx": "cupy", "torch": "torch", "warp": "warp"}
-# A package "cuda" may be a user's own.
-_VERSIONED_PARTS = ("cuda.bindings.", "cuda.core.")
+# A package "cuda" may be a user's own, and kernels of other packages of the namespace are walked through.
+_VERSIONED_PARTS = ("cuda.bindings.", "cuda.core.", "xlakernel.core.")
 # So are the modules that came with Python: those without a file, and those of this folder, not a user's of that name.
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib") + os.sep
 # Which holds those that are installed, too, where there is no virtual environment.

@@ -1,4 +1,4 @@
-"""What tells objects of NVIDIA Warp's apart: kernels, and what these may refer to; a part of `kinds`.
+"""Descriptions of objects of NVIDIA Warp's: kernels, and what these may refer to; a part of `kinds`.
 
 Warp is imported where one of its objects is at hand: core does not need it.
 """
@@ -16,7 +16,7 @@ _PARTS_OF_A_FUNCTION = (
 
 
 def describe(value: Any) -> Any:
-    """Return what an object of Warp's is, or a class of its; None: it is nothing that this knows."""
+    """Return an object or a class of Warp's in terms that `fingerprint` understands; None: its kind is unknown."""
     names, described = _KINDS.get(type(value).__qualname__, ((), _describe_value))
     return described(value) if all(hasattr(value, name) for name in names) else None
 

@@ -1,4 +1,4 @@
-"""The device arrays that a function uses besides its arguments."""
+"""Device arrays and other objects that a function uses besides its arguments."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Any
 
 import jax
 import numpy as np
+
+from ..ffi.names import names_in
 
 _DEPTH = 8  # of objects in objects
 # Their objects lead everywhere, and to no array that a user has put there.
@@ -35,52 +37,33 @@ class DeviceArray:
     end: int
 
 
-def device_arrays(roots: Iterable[Any]) -> list[DeviceArray]:
-    """Return the device arrays that *roots* refer to.
+class Closure:
+    """The objects that functions refer to now.
 
     Looked into are functions, with their closures, defaults and the globals that they name, methods and partials,
     containers, and the attributes of objects and, as far as a function names them, of modules.
+
+    Args:
+      roots: the functions.
+
+    Attributes:
+      arrays: the device arrays.
+      state: numbers, texts, and the identities of other objects: attributes of objects that stay may be bound anew.
     """
-    walk = _Walk()
-    for root in roots:
-        walk.visit(root, frozenset(), 0)
-    return walk.found
 
-
-def referred(roots: Iterable[Any]) -> list[Any]:
-    """Return all that *roots* refer to now, as `device_arrays` looks into them: kernels among it.
-
-    Whoever holds it keeps modules loaded that a plan launches from, also when the names are bound to other kernels.
-    """
-    walk = _Walk()
-    for root in roots:
-        walk.visit(root, frozenset(), 0)
-    return walk.met
-
-
-def state(roots: Iterable[Any]) -> list[str]:
-    """Return what tells the state of all that *roots* refer to from another one, in this process.
-
-    That is numbers and texts, and which objects the others are: attributes may be bound anew, of objects that stay.
-    """
-    walk = _Walk()
-    for root in roots:
-        walk.visit(root, frozenset(), 0)
-    return walk.state
-
-
-class _Walk:
-    def __init__(self) -> None:
-        self.found: list[DeviceArray] = []
+    def __init__(self, roots: Iterable[Any]) -> None:
+        self.arrays: list[DeviceArray] = []
         self.state: list[str] = []
         self._seen: dict[int, Any] = {}  # keeps them alive, so that an identity stays its object's
+        for root in roots:
+            self._visit(root, frozenset(), 0)
 
     @property
-    def met(self) -> list[Any]:
-        """The objects that it came by."""
+    def objects(self) -> list[Any]:
+        """All objects, kernels among them: while these live, modules stay loaded that a plan launches from."""
         return list(self._seen.values())
 
-    def visit(self, value: Any, names: frozenset[str], depth: int) -> None:
+    def _visit(self, value: Any, names: frozenset[str], depth: int) -> None:
         """Look into *value*, met in a function that uses *names*."""
         if isinstance(value, (str, bytes, int, float, complex)):
             self.state.append(repr(value))
@@ -89,7 +72,7 @@ class _Walk:
             return
         if isinstance(value, types.ModuleType):
             for name in sorted(names & vars(value).keys()):
-                self.visit(vars(value)[name], names, depth + 1)
+                self._visit(vars(value)[name], names, depth + 1)
             return
         if id(value) in self._seen:
             return
@@ -97,10 +80,10 @@ class _Walk:
         self.state.append(f"{type(value).__qualname__} {_identity(value)}")
         array = _device_array(value)
         if array is not None:
-            self.found.append(array)
+            self.arrays.append(array)
             return
         for inner, inner_names in _parts(value):
-            self.visit(inner, inner_names or names, depth + 1)
+            self._visit(inner, inner_names or names, depth + 1)
 
 
 def _parts(value: Any) -> Iterator[tuple[Any, frozenset[str]]]:
@@ -109,7 +92,7 @@ def _parts(value: Any) -> Iterator[tuple[Any, frozenset[str]]]:
     if isinstance(value, types.FunctionType):
         if str(value.__module__).partition(".")[0] in _NOT_ENTERED:
             return
-        names = frozenset(_names(value.__code__))
+        names = frozenset(names_in(value.__code__))
         for cell in value.__closure__ or ():
             try:
                 yield cell.cell_contents, names
@@ -138,13 +121,6 @@ def _identity(value: Any) -> int | None:
         return id(value.__code__)
     inside = (Mapping, list, tuple, set, frozenset, functools.partial, types.MethodType)
     return None if isinstance(value, inside) else id(value)
-
-
-def _names(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _names(constant)
 
 
 def _device_array(value: Any) -> DeviceArray | None:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from ..errors import RecordingError
 from .addresses import Ranges
-from .closure import DeviceArray, device_arrays
+from .closure import Closure, DeviceArray
 from .graph import Caught
 from .launchable import Launchable
 from .plan import Address, Copy, Fill, Launch, Plan, Pointer, Step
@@ -179,7 +179,7 @@ class _Matching:
     def _owner(self, address: int, place: _Place) -> DeviceArray | None:
         """Return the device array that the function refers to and that *address* points into."""
         if self._known is None:
-            self._known = device_arrays(self.launchable.closed_over)
+            self._known = Closure(self.launchable.closed_over).arrays
         begin = address - place.offset  # of the allocation: an array without elements may be anywhere
         return next(
             (

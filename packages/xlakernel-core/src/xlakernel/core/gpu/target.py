@@ -11,7 +11,7 @@ from ..call import Target
 from ..errors import RecordingError, RecordingWarning
 from ..ffi.registry import Handler, ensure_registered, free_name
 from ..warning import warn
-from .closure import device_arrays, referred
+from .closure import Closure
 from .debug import build_debug_handler
 from .driver import allow_shared_mem, context_of, device_of, devices, load_kernel, usual_device
 from .launch import build_handler
@@ -104,7 +104,7 @@ def _build_recorded(launchable: Launchable) -> tuple[Handler, tuple[int, ...]]:
     scratch = _largest([plan.scratch for plan in plans], launchable)
     handler = build_handler(plans, label=launchable.label)
     # Kernels among what it refers to: one that a name is bound to no longer would be unloaded.
-    keep_alive.append(referred(launchable.closed_over))
+    keep_alive.append(Closure(launchable.closed_over).objects)
     return Handler(handler.address, (handler.keep_alive, keep_alive, launchable)), scratch
 
 
@@ -112,7 +112,7 @@ def _home(launchable: Launchable) -> int:
     """Return the device to record on: the one that has the device arrays it refers to, or else the usual one."""
     usual = usual_device()
     with context_of(usual):
-        found = {device_of(array.begin) for array in device_arrays(launchable.closed_over)} - {None}
+        found = {device_of(array.begin) for array in Closure(launchable.closed_over).arrays} - {None}
     (home,) = found if len(found) == 1 else (None,)
     return home if home in devices() else usual
 

@@ -17,42 +17,18 @@ import dataclasses
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
-from ..ffi.fingerprint import fingerprint, names_reached
+from ..ffi.fingerprint import examine, fingerprint
 from ..ffi.names import names_in
+from .compiler import Compiler, Finish, Helper
 from .declared import definition_of
-
-if TYPE_CHECKING:
-    from .recipe import Compiler
 
 # Modules that Numba itself knows.
 _COMPILED_SPECIALLY = ("numba", "numba_cuda", "numpy", "math", "cmath", "operator", "random", "scipy")
 
 # What Numba's templates of user-declared implementations remember of earlier compilations.
 _CACHES = ("_impl_cache", "_compiled_overloads", "_inline_overloads", "_overload_cache")
-
-
-Finish = Callable[[Any], None]
-
-
-class Helper(NamedTuple):
-    """A kind of compiled function, and how one is made anew.
-
-    Attributes:
-      kind: its class.
-      function: returns its Python function.
-      make: ``make(original, function, options)`` returns one like *original* that has compiled nothing, and a function
-        that compiles for it the signatures that *original* declares, or None.
-      filled: whether *make* needs a function whose namespace is complete.
-      reduce: returns what ``__reduce__`` does; None: Numba pickles it.
-    """
-
-    kind: type
-    function: Callable[[Any], types.FunctionType]
-    make: Callable[[Any, types.FunctionType, Mapping[str, Any]], tuple[Any, Finish | None]]
-    filled: bool = False
-    reduce: Callable[[Any], tuple[Any, ...]] | None = None
 
 
 @dataclasses.dataclass
@@ -94,7 +70,7 @@ class OwnCopies:
         self._options = dict(options or {})
         self._declarations = compiler.declarations()
         self._declarations.load()
-        self._names = names_reached(dispatcher, self._declarations)  # which meets all that is declared
+        self._names = examine(dispatcher, None, self._declarations).names  # which meets all that is declared
         self._modules: dict[int, types.ModuleType] = {}
         self._kept: dict[int, _Kept] = {}  # by the original's identity: functions may call each other
         self._top: list[_Kept] = []
@@ -141,7 +117,7 @@ class OwnCopies:
 
     def _content(self, helper: Any) -> str:
         options = self._compiler.environment()
-        return fingerprint(helper, options, self._compiler.declarations(), present=True)
+        return fingerprint(helper, options, self._compiler.declarations())
 
     def _helper(self, original: Any, helper: Helper) -> Any:
         kept = self._kept.get(id(original)) or self._shared(original, helper)

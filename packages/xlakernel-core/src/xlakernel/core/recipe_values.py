@@ -1,0 +1,60 @@
+"""Arrays, scalars and formats in recipes, made of what JSON has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from .errors import ExportError
+from .output_init import Frozen
+from .specs import Struct
+
+FORMAT = 3  # of the recipes of all backends
+
+
+def check_format(package: str, target: str, data: Mapping[str, Any]) -> None:
+    """Raise `ExportError` unless a recipe is of the format that this version of *package* writes."""
+    if data.get("format") != FORMAT:
+        raise ExportError(
+            f"deserialize: {target!r} was exported by another {package}, whose recipes are of format "
+            f"{data.get('format')!r}; this one reads format {FORMAT}. Install that version, or export again."
+        )
+
+
+def write_structs(structs: Sequence[Struct]) -> list[list[Any]]:
+    """Return shapes and dtypes: `read_structs` reads them."""
+    return [[list(map(int, struct.shape)), struct.dtype.name] for struct in structs]
+
+
+def read_structs(written: Sequence[Any]) -> list[Struct]:
+    """Return what was given to `write_structs`."""
+    return [Struct(tuple(shape), jnp.dtype(dtype)) for shape, dtype in written]
+
+
+def write_static(static: Mapping[str, np.generic]) -> dict[str, list[str]]:
+    """Return static scalars by name: `read_static` reads them."""
+    return {name: [value.dtype.name, value.tobytes().hex()] for name, value in static.items()}
+
+
+def read_static(written: Mapping[str, Any]) -> dict[str, np.generic]:
+    """Return what was given to `write_static`."""
+    found = {name: read_frozen(*value) for name, value in written.items()}
+    return {name: np.frombuffer(value, dtype)[0] for name, (dtype, value) in found.items()}
+
+
+def write_init(init: Sequence[Frozen | None]) -> list[list[str] | None]:
+    """Return what outputs begin with: `read_init` reads it."""
+    return [None if given is None else [given[0].name, given[1].hex()] for given in init]
+
+
+def read_init(written: Sequence[Any]) -> tuple[Frozen | None, ...] | None:
+    """Return what was given to `write_init`; None: there are no outputs."""
+    return tuple(None if value is None else read_frozen(*value) for value in written) or None
+
+
+def read_frozen(dtype: str, value: str) -> Frozen:
+    """Return a number as its dtype and bytes."""
+    return jnp.dtype(dtype), bytes.fromhex(value)
