@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import warp
 
-from xlakernel.core.errors import DtypeError, InputError, KernelTypeError, StaticArgumentError
+from xlakernel.core.errors import DtypeError, ExportError, InputError, KernelTypeError, StaticArgumentError
 from xlakernel.core.specs import Struct
 
 from . import _inside
@@ -61,9 +61,15 @@ class Parameter:
         """Raise what is wrong with an argument.
 
         Raises:
+          ExportError: if its shape is symbolic.
           DtypeError: if its dtype is another one.
           InputError: if its rank is, or the extents of its vectors or matrices.
         """
+        if not all(isinstance(extent, (int, np.integer)) for extent in struct.shape):
+            raise ExportError(
+                f"{kernel}: {where} has the symbolic shape {struct.shape}. A recorded launch holds for one shape: "
+                "export the program for each shape that it is to be called with. (A symbolic batch works, under jax.vmap.)"
+            )
         wanted = self.jax_dtype
         if wanted is None:
             self._check_choice(jaxtype_to_warptype(struct.dtype), DtypeError, f"{kernel}: {where}, {self.name!r},")
