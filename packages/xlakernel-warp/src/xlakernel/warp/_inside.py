@@ -22,7 +22,7 @@ lock = threading.RLock()
 
 # What changes that which Warp knows of kernels and modules, by class; each Warp has some of it.
 _CHANGING = {
-    "Module": ("load",),
+    "Module": ("load", "register_kernel", "register_function", "register_struct"),
     "Kernel": ("add_overload", "_add_normalized_overload"),
     "ModuleExec": ("get_kernel_hooks",),
 }
