@@ -33,6 +33,7 @@ _OWN = ("default_device", "tape")
 
 _own = threading.local()
 _static_memory: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+_added: weakref.WeakSet[Any] = weakref.WeakSet()  # overloads that users did not ask for
 _Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 _Result = TypeVar("_Result")
@@ -85,6 +86,34 @@ def is_array(kind: Any) -> bool:
 def generic(kernel: Any) -> Any:
     """Return the generic kernel that a kernel is an overload of; None: it is no overload."""
     return getattr(kernel, "generic_parent", None)
+
+
+def overload(kernel: Any, annotations: list[Any]) -> Any:
+    """Return a generic kernel's overload, to be dropped again by `drop_overload` if it is new and does not compile."""
+    before = list(kernel.overloads.values())
+    made = warp.overload(kernel, annotations)
+    if all(made is not one for one in before):
+        _added.add(made)
+    return made
+
+
+def restore_overload(kernel: Any) -> None:
+    """Have Warp compile an overload with its module again that `drop_overload` dropped."""
+    parent = generic(kernel)
+    if kernel in _added and not _is_given_up(kernel) and kernel.sig not in parent.overloads:
+        parent.overloads[kernel.sig] = kernel
+        kernel.module.mark_modified()
+
+
+def drop_overload(kernel: Any) -> None:
+    """Have Warp compile a module without an overload of ours, which fails to compile.
+
+    Warp compiles all overloads with their module and never forgets one: no other kernel of the module would compile.
+    """
+    parent = generic(kernel)
+    if kernel in _added and parent.overloads.get(kernel.sig) is kernel:
+        del parent.overloads[kernel.sig]
+        kernel.module.mark_modified()
 
 
 def content(kernel: Any, block_dim: int) -> str:

@@ -233,7 +233,8 @@ def concrete(kernel: Any, given: Sequence[tuple[Parameter, Any]]) -> Any:
                 warp.array(dtype=kind, ndim=parameter.ndim) if parameter.is_array else kind
                 for (parameter, _), kind in zip(given, types, strict=True)
             ]
-            known[types] = warp.overload(kernel, annotations)
+            known[types] = _inside.overload(kernel, annotations)
+        _inside.restore_overload(known[types])
         return known[types]
 
 
