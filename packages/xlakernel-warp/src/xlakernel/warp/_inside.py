@@ -7,6 +7,7 @@ recorded launch holds. A Warp in which that is not found is not guessed at: see 
 from __future__ import annotations
 
 import contextlib
+import copy
 import ctypes
 import os
 import threading
@@ -135,6 +136,21 @@ def code_hash(kernel: Any, block_dim: int) -> str:
             return str(kernel.hash.hex())
     except (AttributeError, TypeError) as error:
         raise Unrecognised(f"the kernel's hash: {error}") from error
+
+
+def is_outdated(kernel: Any, block_dim: int) -> bool:
+    """Return True if what a kernel refers to has changed since Warp hashed its code, which Warp does not notice."""
+    with lock, _block_option(kernel.module, block_dim):
+        try:
+            kernel.module.get_module_hash(block_dim)
+            hasher = kernel.module.hashers[block_dim]
+            compiled = getattr(hasher, "kernel_hashes", {}).get(kernel, kernel.hash)  # Warp 1.14 notes it there alone
+            anew = copy.copy(kernel)  # which Warp notes the hash of
+            options = getattr(kernel.module, "resolved_options", {}).get(block_dim, dict(kernel.module.options))
+            type(hasher)([anew], options)
+            return bool(anew.hash != compiled)
+        except Exception:  # noqa: BLE001  # Warp lets errors of all kinds escape, and says the same when it compiles
+            return False
 
 
 @contextlib.contextmanager

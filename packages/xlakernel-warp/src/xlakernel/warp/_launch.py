@@ -100,6 +100,10 @@ class WarpLaunch:
                 _failures[self.kernel] = self._refused(platform, error)
             return f"object {id(self.kernel)}"
 
+    def is_outdated(self, platform: str) -> bool:
+        """Return True if Warp compiled the kernel before something that it refers to changed."""
+        return _inside.is_outdated(self.kernel, self.block_on(platform))
+
     def load(self, device: str) -> None:
         """Have Warp compile and load the kernel.
 
