@@ -68,7 +68,8 @@ class Parameter:
         if not all(isinstance(extent, (int, np.integer)) for extent in struct.shape):
             raise ExportError(
                 f"{kernel}: {where} has the symbolic shape {struct.shape}. A recorded launch holds for one shape: "
-                "export the program for each shape that it is to be called with. (A symbolic batch works, under jax.vmap.)"
+                "export the program for each shape that it is to be called with. (A symbolic batch works, under "
+                "jax.vmap.)"
             )
         wanted = self.jax_dtype
         if wanted is None:
