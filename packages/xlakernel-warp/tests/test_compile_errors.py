@@ -134,6 +134,28 @@ def test_a_kernel_that_is_mended_and_defined_anew_runs_and_so_do_others():
         jax.jit(broken)(X)
 
 
+def test_an_overload_that_does_not_compile_leaves_others_alone():
+    module = wp.get_module(f"{__name__}.overloads")
+
+    @wp.kernel(module=module)
+    def pair(x: wp.array(dtype=Any), y: wp.array(dtype=Any), out: wp.array(dtype=Any), also: wp.array(dtype=Any)):
+        i = wp.tid()
+        out[i] = x[i]
+        also[i] = y[i]
+
+    @wp.kernel(module=module)
+    def other(x: wp.array(dtype=float), out: wp.array(dtype=float)):
+        i = wp.tid()
+        out[i] = x[i]
+
+    y = X.astype("i4")
+    for _ in range(2):
+        with pytest.raises(CompileError, match=r"pair: (.|\n)*must be of the same type as the array"):
+            warp_kernel(pair, lambda x, y: (x, x))(X, y)
+        assert_array_equal(warp_kernel(pair, lambda x, y: (x, y))(X, y)[1], y)
+        assert_array_equal(warp_kernel(other, same)(X), X)
+
+
 beside = wp.get_module(f"{__name__}.beside")
 
 

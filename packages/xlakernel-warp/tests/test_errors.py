@@ -31,7 +31,7 @@ from xlakernel.core.errors import (
     StaticArgumentError,
     VmapMethodError,
 )
-from xlakernel.warp import jax_kernel, warp_kernel
+from xlakernel.warp import jax_callable, jax_kernel, warp_kernel
 
 wp.set_module_options({"enable_backward": False})
 
@@ -372,6 +372,17 @@ def test_symbolic_shapes_are_no_launch():
     (n,) = jax.export.symbolic_shape("n")
     with pytest.raises(ExportError, match=r"copy: input 0 has the symbolic shape \(n,\).*export the program for each"):
         jax.export.export(jax.jit(run_copy))(Struct((n,), F32))
+
+
+@pytest.mark.parametrize("output_dims", [None, 8, {"out": 8}])
+def test_symbolic_shapes_are_no_call_of_a_function(output_dims):
+    def function(x: wp.array(dtype=float), out: wp.array(dtype=float)):
+        wp.launch(copy, dim=x.shape, inputs=[x], outputs=[out])
+
+    (n,) = jax.export.symbolic_shape("n")
+    run = jax.jit(jax_callable(function, output_dims=output_dims))
+    with pytest.raises(ExportError, match=r"function: input 0 has the symbolic shape \(n,\).*export the program"):
+        jax.export.export(run)(Struct((n,), F32))
 
 
 def test_more_elements_than_warps_arrays_have():

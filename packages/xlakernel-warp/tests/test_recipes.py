@@ -46,6 +46,11 @@ SOURCE = """
         i = wp.tid()
         out[i] = x[i]
 
+    @wp.kernel
+    def constant(x: wp.array(dtype=Any), out: wp.array(dtype=Any)):
+        i = wp.tid()
+        out[i] = x.dtype(FACTOR) * x[i]
+
     of_vectors = wp.overload(generic, [wp.array(dtype=wp.vec3)] * 2)
 
     def several(x: wp.array(dtype=Any), s: float, total: wp.array(dtype=wp.vec3), out: wp.array(dtype=Any)):
@@ -209,6 +214,22 @@ def test_what_changed_since_it_was_compiled(module):
     mine.FACTOR = 3.0
     with pytest.raises(ExportError, match=r"lowered before something that the kernel .*scaled refers to changed"):
         recipe_of(function, X, factor=1.0)
+
+
+@pytest.mark.parametrize("is_generic", [False, True])
+def test_a_constant_that_changed_after_warp_compiled_the_kernel(module, is_generic):
+    mine = module()
+    kernel = mine.constant if is_generic else mine.scaled
+    arrays = [wp.ones(4, dtype=float, device="cpu") for _ in range(2)]
+    wp.launch(kernel, dim=4, inputs=[arrays[0]] if is_generic else [arrays[0], 1.0], outputs=arrays[1:], device="cpu")
+    static = {} if is_generic else {"factor": 1.0}
+    data, _ = recipe_of(warp_kernel(kernel, same), X, **static)
+    mine.FACTOR = 3.0
+    function = warp_kernel(kernel, same, launch_dims=3)
+    with pytest.raises(ExportError, match=r"lowered before something that the kernel .* refers to changed"):
+        recipe_of(function, X, **static)
+    with pytest.raises(ExportError, match=r"Warp compiled the kernel .* here before something that it refers to"):
+        _export.prepare("again", data)
 
 
 # What is not loaded

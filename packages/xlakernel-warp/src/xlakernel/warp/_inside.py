@@ -7,6 +7,7 @@ recorded launch holds. A Warp in which that is not found is not guessed at: see 
 from __future__ import annotations
 
 import contextlib
+import copy
 import ctypes
 import os
 import threading
@@ -22,7 +23,7 @@ lock = threading.RLock()
 
 # What changes that which Warp knows of kernels and modules, by class; each Warp has some of it.
 _CHANGING = {
-    "Module": ("load",),
+    "Module": ("load", "register_kernel", "register_function", "register_struct"),
     "Kernel": ("add_overload", "_add_normalized_overload"),
     "ModuleExec": ("get_kernel_hooks",),
 }
@@ -33,6 +34,7 @@ _OWN = ("default_device", "tape")
 
 _own = threading.local()
 _static_memory: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+_added: weakref.WeakSet[Any] = weakref.WeakSet()  # overloads that users did not ask for
 _Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 _Result = TypeVar("_Result")
@@ -87,6 +89,34 @@ def generic(kernel: Any) -> Any:
     return getattr(kernel, "generic_parent", None)
 
 
+def overload(kernel: Any, annotations: list[Any]) -> Any:
+    """Return a generic kernel's overload, to be dropped again by `drop_overload` if it is new and does not compile."""
+    before = list(kernel.overloads.values())
+    made = warp.overload(kernel, annotations)
+    if all(made is not one for one in before):
+        _added.add(made)
+    return made
+
+
+def restore_overload(kernel: Any) -> None:
+    """Have Warp compile an overload with its module again that `drop_overload` dropped."""
+    parent = generic(kernel)
+    if kernel in _added and not _is_given_up(kernel) and kernel.sig not in parent.overloads:
+        parent.overloads[kernel.sig] = kernel
+        kernel.module.mark_modified()
+
+
+def drop_overload(kernel: Any) -> None:
+    """Have Warp compile a module without an overload of ours, which fails to compile.
+
+    Warp compiles all overloads with their module and never forgets one: no other kernel of the module would compile.
+    """
+    parent = generic(kernel)
+    if kernel in _added and parent.overloads.get(kernel.sig) is kernel:
+        del parent.overloads[kernel.sig]
+        kernel.module.mark_modified()
+
+
 def content(kernel: Any, block_dim: int) -> str:
     """Return what tells a kernel's binary apart: Warp's hash of its code, and the options it is built with."""
     with lock:
@@ -106,6 +136,21 @@ def code_hash(kernel: Any, block_dim: int) -> str:
             return str(kernel.hash.hex())
     except (AttributeError, TypeError) as error:
         raise Unrecognised(f"the kernel's hash: {error}") from error
+
+
+def is_outdated(kernel: Any, block_dim: int) -> bool:
+    """Return True if what a kernel refers to has changed since Warp hashed its code, which Warp does not notice."""
+    with lock, _block_option(kernel.module, block_dim):
+        try:
+            kernel.module.get_module_hash(block_dim)
+            hasher = kernel.module.hashers[block_dim]
+            compiled = getattr(hasher, "kernel_hashes", {}).get(kernel, kernel.hash)  # Warp 1.14 notes it there alone
+            anew = copy.copy(kernel)  # which Warp notes the hash of
+            options = getattr(kernel.module, "resolved_options", {}).get(block_dim, dict(kernel.module.options))
+            type(hasher)([anew], options)
+            return bool(anew.hash != compiled)
+        except Exception:  # noqa: BLE001  # Warp lets errors of all kinds escape, and says the same when it compiles
+            return False
 
 
 @contextlib.contextmanager

@@ -7,11 +7,10 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import warp
 
 from xlakernel.core.backend import Struct
-from xlakernel.core.errors import ExportError, LaunchError
+from xlakernel.core.errors import LaunchError
 from xlakernel.core.extents import resolve
 from xlakernel.core.gpu.plan import arrays_of
 from xlakernel.core.output_init import OutputInit, or_zeros, patterns
@@ -92,12 +91,6 @@ class WarpKernel:
     def check(self, inputs: Sequence[Struct], outs: Sequence[Struct]) -> None:
         """Raise what is wrong with a launch for these inputs and outputs of one slice, while it is traced."""
         for (parameter, _), struct, where in self._given(inputs, outs):
-            if not all(isinstance(extent, (int, np.integer)) for extent in struct.shape):
-                raise ExportError(
-                    f"{self.name}: {where} has the symbolic shape {struct.shape}. A recorded launch holds for one "
-                    "shape: export the program for each shape that it is to be called with. (A symbolic batch works, "
-                    "under jax.vmap.)"
-                )
             parameter.check(struct, self.name, where)
         self.threads(inputs)
         patterns(self.name, self.output_init, outs)

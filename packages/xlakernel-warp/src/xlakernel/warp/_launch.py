@@ -100,6 +100,10 @@ class WarpLaunch:
                 _failures[self.kernel] = self._refused(platform, error)
             return f"object {id(self.kernel)}"
 
+    def is_outdated(self, platform: str) -> bool:
+        """Return True if Warp compiled the kernel before something that it refers to changed."""
+        return _inside.is_outdated(self.kernel, self.block_on(platform))
+
     def load(self, device: str) -> None:
         """Have Warp compile and load the kernel.
 
@@ -117,6 +121,7 @@ class WarpLaunch:
             )
             raise CompileError(_failures.get(self.kernel, again))
         _inside.forget_failed(self.kernel.module, _failures)
+        _inside.restore_overload(self.kernel)
         # Warp 1.14 compiles a module anew for a launch on the CPU unless it is told that blocks have one thread there.
         block_dim = self.block_on("cpu" if device == "cpu" else "cuda")
         load = functools.partial(warp.load_module, self.kernel.module, device=device, block_dim=block_dim)
@@ -125,6 +130,7 @@ class WarpLaunch:
         except Exception as error:  # Warp lets errors of all kinds escape
             _failures[self.kernel] = self._refused(device, error)
             _inside.hash_anew(self.kernel.module)
+            _inside.drop_overload(self.kernel)
             raise CompileError(_failures[self.kernel]) from error
 
     def _refused(self, device: str, error: Exception) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 import warp
 
 from xlakernel.core.backend import Struct
-from xlakernel.core.errors import DtypeError, InputError, KernelTypeError, StaticArgumentError
+from xlakernel.core.errors import DtypeError, ExportError, InputError, KernelTypeError, StaticArgumentError
 
 from . import _inside
 from ._types import PYTHON_SCALARS, jaxtype_to_warptype, split_warptype, warptype_to_jaxtype
@@ -61,9 +61,16 @@ class Parameter:
         """Raise what is wrong with an argument.
 
         Raises:
+          ExportError: if its shape is symbolic.
           DtypeError: if its dtype is another one.
           InputError: if its rank is, or the extents of its vectors or matrices.
         """
+        if not all(isinstance(extent, (int, np.integer)) for extent in struct.shape):
+            raise ExportError(
+                f"{kernel}: {where} has the symbolic shape {struct.shape}. A recorded launch holds for one shape: "
+                "export the program for each shape that it is to be called with. (A symbolic batch works, under "
+                "jax.vmap.)"
+            )
         wanted = self.jax_dtype
         if wanted is None:
             self._check_choice(jaxtype_to_warptype(struct.dtype), DtypeError, f"{kernel}: {where}, {self.name!r},")
@@ -229,7 +236,8 @@ def concrete(kernel: Any, given: Sequence[tuple[Parameter, Any]]) -> Any:
                 warp.array(dtype=kind, ndim=parameter.ndim) if parameter.is_array else kind
                 for (parameter, _), kind in zip(given, types, strict=True)
             ]
-            known[types] = warp.overload(kernel, annotations)
+            known[types] = _inside.overload(kernel, annotations)
+        _inside.restore_overload(known[types])
         return known[types]
 
 

@@ -41,7 +41,7 @@ class Origin:
       platform: ``"cpu"`` or ``"cuda"``.
       ordered: whether the slices of a batch run one after the other.
       debug: whether the target checks what the kernel does.
-      content: the kernel's fingerprint when it was made.
+      content: the kernel's fingerprint when it was made; empty if Warp had compiled other code.
     """
 
     described: WarpKernel
@@ -68,7 +68,7 @@ class Origin:
         debug: bool,
     ) -> Origin:
         """Return one for the kernel as it is now."""
-        content = _examine(described.kernel).digest
+        content = "" if launch.is_outdated(platform) else _examine(described.kernel).digest
         return cls(described, launch, inputs, outs, static, platform, ordered, debug, content)
 
     def recipe(self, **native: Any) -> Recipe:
@@ -138,7 +138,12 @@ def read_kernel(target: str, data: Mapping[str, Any]) -> Any:
 
 
 def check_kernel(name: str, launch: WarpLaunch, kernel: Any, data: Mapping[str, Any]) -> None:
-    """Raise `ExportError` unless a kernel is the one that was exported."""
+    """Raise `ExportError` unless a kernel is the one that was exported, and Warp runs it as it is now."""
+    if launch.is_outdated(data["launch"]["platform"]):
+        raise ExportError(
+            f"deserialize: Warp compiled the kernel {name} here before something that it refers to changed: a global "
+            "or a function. Load the program in a process that changes nothing in between."
+        )
     here, there = dict(_inside.options(kernel)), data["options"]
     known = sorted(here.keys() & there.keys())  # another Warp has others
     options = ([[option, found[option]] for option in known] for found in (there, here))

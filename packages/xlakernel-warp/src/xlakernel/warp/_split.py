@@ -118,7 +118,7 @@ class SplitParameters:
           OutputSpecError: if the extents of one are missing, or cannot be its.
         """
         found = [Struct(inputs[i].shape, inputs[i].dtype) for i in self.aliases]
-        by_name = None if dims and isinstance(dims[0], int) else dict(dims)  # type: ignore[arg-type,index]
+        by_name = None if dims and not isinstance(dims[0], tuple) else dict(dims)  # type: ignore[arg-type,index]
         generic = next((x.dtype for p, x in zip(self.inputs, inputs, strict=False) if p.dtype is None), None)
         for parameter in self.outputs:
             if by_name is not None and parameter.name not in by_name:
