@@ -1,10 +1,11 @@
-"""Check who imports whom: the arrows of rooms.toml, heavy imports, private JAX, the namespace."""
+"""Check who imports whom: the arrows of rooms.toml, circles of files, heavy imports, private JAX, the namespace."""
 
 from __future__ import annotations
 
 import sys
 import tomllib
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,23 @@ def broken_arrows(package: str, path: Path, root: Path) -> Iterator[tuple[Import
             yield found, "private JAX belongs in _compat.py"
 
 
+def circle(root: Path) -> list[str]:
+    """Return the files of one circle of imports, those in functions and for types included; none if there is no circle.
+
+    Each imports the one before it.
+    """
+    files = {module_name(path, root): path for path in root.rglob("*.py")}
+    needs = {
+        name: {next(filter(files.get, (found.target, found.target.rpartition(".")[0])), name) for found in imports}
+        for name, imports in ((name, find_imports(path, root)) for name, path in files.items())
+    }
+    try:
+        TopologicalSorter({name: found - {name} for name, found in needs.items()}).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
 def problems() -> Iterator[str]:
     """Yield one line for everything that is wrong with the packages."""
     folders = {path.name.removeprefix("xlakernel-"): path for path in PACKAGES.glob("xlakernel-*")}
@@ -57,6 +75,8 @@ def problems() -> Iterator[str]:
             inside = root.joinpath("xlakernel", package, *room.split("."))
             if inside.with_suffix(".py").exists():
                 yield f"{inside}.py: the room {room!r} is a folder in rooms.toml"
+        if found_circle := circle(root):
+            yield f"xlakernel-{package}: a circle of files: {' → '.join(reversed(found_circle))}"
         for path in sorted(root.rglob("*.py")):
             for found, why in broken_arrows(package, path, root):
                 where = path.relative_to(PACKAGES.parent)
