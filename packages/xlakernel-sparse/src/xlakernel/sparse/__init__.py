@@ -2,16 +2,16 @@
 
 from . import _serialization  # noqa: F401  # names the formats in exported programs
 from .__about__ import __version__ as __version__
-from ._bit_packed import BitPackedArray as BitPackedArray
-from ._compact import CompactArray as CompactArray
-from ._compressed import CSC as CSC
-from ._compressed import CSR as CSR
-from ._coo import COO as COO
-from ._events import BinaryArray as BinaryArray
-from ._events import EventArray as EventArray
-from ._events import WeightedArray as WeightedArray
-from ._matrix import SparseMatrix as SparseMatrix
-from ._sharded import ShardedMatrix as ShardedMatrix
+from .events.arrays import BinaryArray as BinaryArray
+from .events.arrays import EventArray as EventArray
+from .events.arrays import WeightedArray as WeightedArray
+from .events.bit_packed import BitPackedArray as BitPackedArray
+from .events.compact import CompactArray as CompactArray
+from .formats.matrices import COO as COO
+from .formats.matrices import CSC as CSC
+from .formats.matrices import CSR as CSR
+from .formats.matrices import SparseMatrix as SparseMatrix
+from .formats.sharded import ShardedMatrix as ShardedMatrix
 from .operators import derivatives as _derivatives  # noqa: F401  # gives the operators their rules
 from .operators.compact import compact_csrmv as compact_csrmv
 from .operators.conversion import csr_to_csc as csr_to_csc

@@ -5,12 +5,11 @@ from typing import Any
 
 from jax import export
 
-from ._bit_packed import BitPackedArray
-from ._compact import CompactArray
-from ._compressed import CSC, CSR
-from ._coo import COO
-from ._events import BinaryArray, WeightedArray
-from ._prepared import Order, Prepared
+from .events.arrays import BinaryArray, WeightedArray
+from .events.bit_packed import BitPackedArray
+from .events.compact import CompactArray
+from .formats.matrices import COO, CSC, CSR
+from .formats.prepared import Order, Prepared
 
 
 def _write(static: Any) -> bytes:

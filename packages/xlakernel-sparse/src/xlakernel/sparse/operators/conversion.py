@@ -14,6 +14,7 @@ from xlakernel.core import XLACustomKernel
 
 from .arguments import check_compressed, check_room, check_shape, check_structure, fits
 from .backends import register
+from .entries import in_order
 
 _Struct = jax.ShapeDtypeStruct
 
@@ -141,6 +142,14 @@ def sort_entries(
         found = structure_transpose.primitive.bind(line, everything, outs=outs, dispatch=dispatch, shape=one_row)
     _, indptr, permutation = found
     return *_sorted_structure(place, indptr, permutation, places), permutation
+
+
+def compress(
+    data: jax.Array, line: jax.Array, place: jax.Array, shape: tuple[int, int], *, in_range: bool = False
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return the weights, ``indices`` and ``indptr`` of entries in coordinates; see `sort_entries`."""
+    indices, indptr, permutation = sort_entries(line, place, shape, in_range=in_range)
+    return data if data.shape == (1,) else in_order(data, permutation), indices, indptr
 
 
 @jax.jit

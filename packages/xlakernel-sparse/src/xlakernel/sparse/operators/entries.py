@@ -16,6 +16,13 @@ def rows_of_entries(indptr: jax.Array, entries: int) -> jax.Array:
     return jnp.cumsum(ends[:entries], dtype=indptr.dtype)
 
 
+def coordinates_of_rows(indices: jax.Array, indptr: jax.Array, shape: tuple[int, int]) -> tuple[jax.Array, jax.Array]:
+    """Return the row and the column of each entry of a matrix in compressed rows; for padding those of *shape*."""
+    rows, columns = shape
+    row = rows_of_entries(indptr, indices.shape[0])
+    return row, jnp.where(row < rows, indices, columns)
+
+
 @jax.jit
 def in_order(array: jax.Array, entries: jax.Array) -> jax.Array:
     """Return the elements of *array* that belong to the entries of these numbers."""

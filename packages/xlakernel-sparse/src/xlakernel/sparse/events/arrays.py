@@ -13,9 +13,9 @@ import numpy as np
 
 from xlakernel.core.errors import DtypeError, InputError, ShapeError
 
-from .operators.arguments import as_array, as_integer
-from .operators.dtypes import check_dtype
-from .operators.operand import BINARY, WEIGHTED, Operand, ones_where_active
+from ..operators.arguments import as_array, as_integer
+from ..operators.dtypes import check_dtype
+from ..operators.operand import BINARY, WEIGHTED, Operand, ones_where_active
 
 
 class EventArray(abc.ABC):
@@ -34,7 +34,7 @@ class EventArray(abc.ABC):
     #: Equality is that of the elements.
     __hash__ = None  # type: ignore[assignment]
 
-    def __new__(cls, *_: Any, **__: Any) -> Self:
+    def __new__(cls, *_: Any, **__: Any) -> Self:  # noqa: D102  # the subclasses describe their arguments
         if cls is EventArray:
             raise InputError(
                 "EventArray is what event arrays have in common, and is not made itself. Spikes are BinaryArray(x); "
@@ -223,6 +223,11 @@ for _name in ("neg", "pos", "abs", "invert"):
 
 
 def checked(kind: type, value: Any, *, real: bool) -> jax.Array:
+    """Return *value* as the plain array that an event array of this kind is made of.
+
+    Raises:
+      DtypeError: if its dtype is not supported, or complex where *real* is required.
+    """
     array = value.value if isinstance(value, EventArray) else as_array(kind.__name__, "value", value)
     if array.dtype != jnp.bool_:
         check_dtype(kind.__name__, "value", array.dtype)

@@ -1,4 +1,4 @@
-"""`COO`: matrices in coordinates."""
+"""`Coordinates`: matrices stored entry by entry, in any order."""
 
 from __future__ import annotations
 
@@ -9,43 +9,18 @@ import numpy as np
 
 from xlakernel.core.errors import StructureError
 
-from ._compact import CompactArray
-from ._interchange import host_data
-from ._matrix import SparseMatrix
-from ._validation import check_coordinate_values, should_check, three_arrays
-from .operators.coordinates import COORDINATE_PRODUCTS, check_coordinates
-from .operators.operand import BINARY, Operand
+from ..events.compact import CompactArray
+from ..operators.conversion import compress
+from ..operators.coordinates import COORDINATE_PRODUCTS, check_coordinates
+from ..operators.entries import coordinates_of_rows
+from ..operators.operand import BINARY, Operand
+from .base import Arrays, Format
+from .interchange import host_data
+from .validation import check_coordinate_values, should_check, three_arrays
 
 
-@jax.tree_util.register_pytree_with_keys_class
-class COO(SparseMatrix):
-    """A matrix in coordinates: entry ``k`` is in row ``row[k]``, column ``col[k]``, in any order.
-
-    It is the format to build a matrix in. `CSR` and `CSC` multiply faster, and products with events cost there what the
-    events cost.
-
-    Args:
-      arrays: ``(data, row, col)``: weights, ``(nnz,)``, or ``(1,)`` where all entries are equal; the row and the column
-        of each entry, ``(nnz,)``, int32 or int64. Entries of one place add up. An entry whose row and column are both
-        those of *shape*, out of range, is padding.
-      shape: (rows, columns); it is always given, and never guessed from the indices.
-      check: whether to check the values of the indices, on which the kernels rely: they read and write where those
-        say. None: unless they are traced. False is for indices that you trust.
-
-    Raises:
-      InputError: if *arrays* are not three arrays.
-      ShapeError: if lengths do not fit each other.
-      DtypeError: if a dtype is not supported, or that of the indices has no room for the shape.
-      StructureError: if an index is out of range.
-      ArgumentError: if *check* is true and the indices are traced.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> from xlakernel.sparse import COO
-      >>> A = COO((jnp.array([1.0, 2.0, 3.0]), jnp.array([0, 1, 1]), jnp.array([2, 0, 1])), shape=(2, 3))
-      >>> print(A, A @ jnp.ones(3))
-      COO(float32[2,3], nnz=3) [1. 5.]
-    """
+class Coordinates(Format):
+    """A matrix stored entry by entry; a base of `COO`."""
 
     __slots__ = ("col", "row")
     _leaves = ("data", "row", "col")
@@ -64,11 +39,6 @@ class COO(SparseMatrix):
     def structure(self) -> tuple[jax.Array, jax.Array]:
         """The index arrays: ``(row, col)``."""
         return self.row, self.col
-
-    @property
-    def T(self) -> COO:
-        """The transposed matrix, of the same arrays."""
-        return object.__new__(COO)._set(data=self.data, row=self.col, col=self.row, shape=self.shape[::-1])
 
     def coordinates(self) -> tuple[jax.Array, jax.Array]:
         """Return the row and the column of each entry, ``(nnz,)``; for padding those of *shape*, out of range."""
@@ -117,14 +87,18 @@ class COO(SparseMatrix):
     # From and to others.
 
     @classmethod
-    def _convert(cls, matrix: SparseMatrix) -> Self:
-        if isinstance(matrix, cls):
-            return matrix
-        return cls((matrix.data, *matrix.coordinates()), shape=matrix.shape, check=False)
+    def _of_coordinates(cls, arrays: Arrays, shape: tuple[int, int], *, in_range: bool = False) -> Self:
+        return cls(arrays, shape=shape, check=False)
 
     @classmethod
-    def _of_entries(cls, entries: COO, *, in_range: bool = False) -> COO:
-        return entries
+    def _of_lines(cls, axis: int, arrays: Arrays, shape: tuple[int, int]) -> Self:
+        data, indices, indptr = arrays
+        row, col = coordinates_of_rows(indices, indptr, shape if axis == 0 else shape[::-1])
+        return cls((data, row, col) if axis == 0 else (data, col, row), shape=shape, check=False)
+
+    def _lines(self, axis: int) -> Arrays:
+        line, place = self.coordinates() if axis == 0 else self.coordinates()[::-1]
+        return compress(self.data, line, place, self.shape if axis == 0 else self.shape[::-1])
 
     def to_scipy(self) -> Any:
         """Return a sparse array of SciPy's of the same format, on the host and without padding.

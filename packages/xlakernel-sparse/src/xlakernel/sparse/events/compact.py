@@ -11,8 +11,8 @@ import numpy as np
 
 from xlakernel.core.errors import DtypeError, ShapeError, StructureError
 
-from ._events import EventArray, checked
-from .operators.arguments import as_array, as_integer, check_size, index_array, is_known, known_stays_known
+from ..operators.arguments import as_array, as_integer, check_size, index_array, is_known, known_stays_known
+from .arrays import EventArray, checked
 
 
 @jax.tree_util.register_pytree_with_keys_class

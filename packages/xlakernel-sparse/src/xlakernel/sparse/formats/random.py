@@ -18,7 +18,7 @@ import numpy as np
 
 from xlakernel.core.errors import ArgumentError, DtypeError, InputError
 
-from .operators.arguments import as_array, strong
+from ..operators.arguments import as_array, strong
 
 
 def split_key(who: str, key: Any) -> tuple[jax.Array, jax.Array]:

@@ -11,8 +11,8 @@ import numpy as np
 
 from xlakernel.core.errors import DtypeError, ShapeError
 
-from ._events import EventArray, checked
-from .operators.arguments import as_array, check_size
+from ..operators.arguments import as_array, check_size
+from .arrays import EventArray, checked
 
 _WORD = 32
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -13,14 +13,12 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from xlakernel.core.errors import ArgumentError, InputError, ShapeError, StructureError
 
-from ._bit_packed import BitPackedArray
-from ._compact import CompactArray
-from ._compat import reshard
-from ._events import BinaryArray, EventArray
-from .operators.arguments import as_array, strong
-
-if TYPE_CHECKING:
-    from ._compressed import Compressed
+from .._compat import reshard
+from ..events.arrays import BinaryArray, EventArray
+from ..events.bit_packed import BitPackedArray
+from ..events.compact import CompactArray
+from ..operators.arguments import as_array, strong
+from .compressed import Compressed
 
 
 @jax.tree_util.register_pytree_with_keys_class

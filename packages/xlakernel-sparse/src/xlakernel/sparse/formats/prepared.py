@@ -7,20 +7,17 @@ matrix without them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 from jax import lax
 
-from .operators.blocks import make_blocks
-from .operators.conversion import csr_transpose
-from .operators.dtypes import accumulator
-from .operators.entries import in_order
-from .operators.operand import Operand
-from .operators.prepared import PREPARED_PRODUCTS
-
-if TYPE_CHECKING:
-    from ._compressed import Compressed
+from ..operators.blocks import make_blocks
+from ..operators.conversion import csr_transpose
+from ..operators.dtypes import accumulator
+from ..operators.entries import in_order
+from ..operators.operand import Operand
+from ..operators.prepared import PREPARED_PRODUCTS
 
 
 class Order(NamedTuple):
@@ -59,6 +56,29 @@ class Prepared(NamedTuple):
         blocks = self.blocks and tuple(order.with_data(data) for order in self.blocks)
         return Prepared(self.mirror.with_data(data), blocks)  # type: ignore[arg-type]  # two as before
 
+    def multiply(
+        self,
+        operand: Operand,
+        data: jax.Array,
+        indices: jax.Array,
+        indptr: jax.Array,
+        x: jax.Array,
+        *,
+        shape: tuple[int, int],
+        transpose: bool,
+        who: str,
+    ) -> jax.Array:
+        """Multiply the matrix of these arrays, taken as one in compressed rows, by *x* of rank 1 or 2."""
+        orders = (self.mirror, *(self.blocks or ()))
+        return PREPARED_PRODUCTS[operand](
+            *(who, data, indices, indptr, x),
+            shape=shape,
+            transpose=transpose,
+            backend=None,
+            orders=[array for order in orders for array in (order.indices, order.indptr)],
+            weights=[order.data for order in orders if order.data is not None],
+        )
+
 
 def prepare(
     data: jax.Array, indices: jax.Array, indptr: jax.Array, shape: tuple[int, int], *, blocks: bool
@@ -73,18 +93,3 @@ def prepare(
         permutation = in_order(mirror.permutation, mirrored.permutation)
         in_blocks = Order(*own), Order(*mirrored._replace(permutation=permutation))
     return Prepared(mirror, in_blocks).with_data(data)
-
-
-def multiply(matrix: Compressed, operand: Operand, x: Any, *, transpose: bool, who: str) -> jax.Array:
-    """Multiply a prepared matrix, taken as one in compressed rows, by *x* of rank 1 or 2."""
-    assert matrix.prepared is not None
-    mirror, blocks = matrix.prepared
-    orders = (mirror, *(blocks or ()))
-    return PREPARED_PRODUCTS[operand](
-        *(who, matrix.data, *matrix.structure, x),
-        shape=matrix.line_shape,
-        transpose=transpose,
-        backend=None,
-        orders=[array for order in orders for array in (order.indices, order.indptr)],
-        weights=[order.data for order in orders if order.data is not None],
-    )

@@ -12,8 +12,8 @@ import numpy as np
 
 from xlakernel.core.errors import ArgumentError, InputError, ShapeError
 
-from .operators.arguments import as_array, check_room
-from .operators.dtypes import check_dtype
+from ..operators.arguments import as_array, check_room
+from ..operators.dtypes import check_dtype
 
 Coordinates = tuple[jax.Array, jax.Array, jax.Array]
 

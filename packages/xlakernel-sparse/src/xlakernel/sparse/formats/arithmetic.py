@@ -12,10 +12,10 @@ import numpy as np
 
 from xlakernel.core.errors import ArgumentError, InputError, ShapeError, StructureError
 
-from ._events import EventArray
-from ._format import Format
-from .operators.arguments import as_array
-from .operators.dtypes import accumulator
+from ..events.arrays import EventArray
+from ..operators.arguments import as_array
+from ..operators.dtypes import accumulator
+from .base import Format
 
 _NUMBERS = (bool, int, float, complex, np.generic)
 _UNION = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,15 +13,12 @@ import numpy as np
 
 from xlakernel.core.errors import ArgumentError, StructureError
 
-from ._events import BinaryArray
-from .operators.entries import in_order
-
-if TYPE_CHECKING:
-    from ._compressed import Compressed
-    from ._matrix import SparseMatrix
+from ..events.arrays import BinaryArray
+from ..operators.entries import in_order
+from .base import Format
 
 
-def select(matrix: SparseMatrix, index: Any) -> Any:
+def select(matrix: Format, index: Any) -> Any:
     """Return the part of *matrix* that *index* asks for, dense where it asks for one row or column, else sparse."""
     who = f"{type(matrix).__name__}[...]"
     first, second = _two(who, index)
@@ -83,7 +80,7 @@ def _within(index: jax.Array, extent: int) -> jax.Array:
     return jnp.clip(jnp.where(index < 0, index + extent, index), 0, last)
 
 
-def _line(who: str, matrix: SparseMatrix, axis: int, index: Any) -> jax.Array:
+def _line(who: str, matrix: Format, axis: int, index: Any) -> jax.Array:
     """Return a row or a column as a dense vector: the product with the event that asks for it."""
     extent = matrix.shape[axis]
     event = BinaryArray(_is_number_of(_number(who, index, extent), extent))
@@ -104,7 +101,7 @@ def _elements(who: str, line: jax.Array, axis: int, chosen: Any) -> jax.Array:
     return line[chosen if isinstance(chosen, slice) else _numbers(who, chosen, axis, line.shape[0])]
 
 
-def _submatrix(who: str, matrix: SparseMatrix, chosen: Mapping[int, Any]) -> SparseMatrix:
+def _submatrix(who: str, matrix: Format, chosen: Mapping[int, Any]) -> Format:
     """Return some of the rows and columns, by axis, as a matrix of the same format."""
     numbers = {axis: _numbers(who, part, axis, matrix.shape[axis]) for axis, part in chosen.items()}
     if any(map(_is_traced, matrix.structure)):
@@ -123,18 +120,19 @@ def _submatrix(who: str, matrix: SparseMatrix, chosen: Mapping[int, Any]) -> Spa
     return part.with_data(matrix.data if matrix.homogeneous else in_order(matrix.data, part.data))
 
 
-def _lines(matrix: SparseMatrix, axis: int, numbers: np.ndarray) -> SparseMatrix:
+def _lines(matrix: Format, axis: int, numbers: np.ndarray) -> Format:
     """Return these rows or columns as a matrix of the same format."""
-    by_lines: Compressed = matrix.tocsc() if axis else matrix.tocsr()
-    indices, indptr = (np.asarray(array) for array in by_lines.structure)
+    data, *structure = matrix._lines(axis)
+    indices, indptr = map(np.asarray, structure)
     lengths = np.diff(indptr)[numbers]
     ends = np.cumsum(lengths)
     # The entries of line after line: each line's counts on from where it begins.
     entries = np.arange(ends[-1] if ends.size else 0) + np.repeat(indptr[:-1][numbers] - (ends - lengths), lengths)
-    data = by_lines.data if by_lines.homogeneous else in_order(by_lines.data, entries)
-    shape = tuple(len(numbers) if i == axis else extent for i, extent in enumerate(matrix.shape))
-    arrays = data, indices[entries], np.concatenate([[0], ends]).astype(indptr.dtype)
-    return type(matrix)._convert(type(by_lines)(arrays, shape=shape, check=False))
+    data = data if matrix.homogeneous else in_order(data, entries)
+    starts = np.concatenate([[0], ends]).astype(indptr.dtype)
+    rows, columns = matrix.shape
+    shape = (rows, len(numbers)) if axis else (len(numbers), columns)
+    return matrix._of_lines(axis, (data, *jax.device_put((indices[entries], starts))), shape)
 
 
 def _numbers(who: str, chosen: Any, axis: int, extent: int) -> np.ndarray:

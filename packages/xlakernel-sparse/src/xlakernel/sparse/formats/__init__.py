@@ -1,0 +1,1 @@
+"""Formats of sparse matrices: how entries are stored, multiplied, selected and converted."""

@@ -1,0 +1,172 @@
+"""`Compressed`: matrices stored line by line, in compressed rows or in compressed columns."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any, ClassVar, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from xlakernel.core.errors import ArgumentError
+
+from ..events.compact import CompactArray
+from ..operators.arguments import check_data, check_shape, check_structure
+from ..operators.compact import compact_csrmv
+from ..operators.conversion import compress, csr_to_csc
+from ..operators.entries import coordinates_of_rows
+from ..operators.operand import BINARY, Operand
+from ..operators.product import PRODUCTS
+from .base import Arrays, Format
+from .interchange import host_data
+from .prepared import Prepared, prepare
+from .validation import check_compressed_values, should_check, three_arrays
+
+
+class Compressed(Format):
+    """A matrix stored line by line; a base of `CSR` and `CSC`."""
+
+    __slots__ = ("indices", "indptr", "prepared")
+    _leaves = ("data", "indices", "indptr", "prepared")
+
+    #: The axis that counts the lines.
+    _axis: ClassVar[int]
+    _names: ClassVar[tuple[str, str]]  # what the lines are, and what their places are
+
+    indices: jax.Array
+    indptr: jax.Array
+    prepared: Prepared | None
+
+    def __init__(self, arrays: Any, shape: Any = None, *, check: bool | None = None) -> None:
+        who = type(self).__name__
+        data, indices, indptr = three_arrays(who, arrays, "data, indices, indptr")
+        shape = check_shape(who, shape)
+        lines = _line_shape(self._axis, shape)
+        indices, indptr = check_structure(who, indices, indptr, lines, lines=f"{self._names[0]}s")
+        data = check_data(who, data, indices.shape[0])
+        if should_check(who, check, indices, indptr):
+            check_compressed_values(who, indices, indptr, lines[1], self._names)
+        self._set(data=data, indices=indices, indptr=indptr, shape=shape, prepared=None)
+
+    @property
+    def structure(self) -> tuple[jax.Array, jax.Array]:
+        """The index arrays: ``(indices, indptr)``."""
+        return self.indices, self.indptr
+
+    @property
+    @abc.abstractmethod
+    def T(self) -> Compressed:
+        """The transposed matrix, of the same arrays."""
+
+    @property
+    def line_shape(self) -> tuple[int, int]:
+        """How many lines there are, and how many places a line has."""
+        return _line_shape(self._axis, self.shape)
+
+    def coordinates(self) -> tuple[jax.Array, jax.Array]:
+        """Return the row and the column of each entry, ``(nnz,)``; for padding those of *shape*, out of range."""
+        self._check_single()
+        line, place = coordinates_of_rows(*self.structure, self.line_shape)
+        return (line, place) if self._axis == 0 else (place, line)
+
+    def _is_entry(self) -> jax.Array:
+        self._check_single()
+        return jnp.arange(self.nnz) < self.indptr[-1]
+
+    def with_data(self, data: Any) -> Self:
+        """Return the matrix with other weights, and all else as it is, what `prepare` added too.
+
+        Args:
+          data: the weights, ``(nnz,)``, or ``(1,)`` where all are to be equal, of any dtype that a matrix may have.
+
+        Raises:
+          ShapeError: if it has another length.
+          DtypeError: if its dtype is not supported.
+        """
+        data = self._checked_data(data)
+        prepared = None if self.prepared is None else self.prepared.with_data(data)
+        return self._like(data=data, prepared=prepared)
+
+    def prepare(self, *, blocks: bool | None = None) -> Self:
+        """Return the matrix with what makes its products fast on both sides.
+
+        It adds the entries in the order of the other axis: products with event arrays then cost what the active rows
+        *or columns* cost, and dense ones read along the result. That doubles the memory, or adds the indices alone
+        where all weights are equal. It may be called inside of ``jax.jit``; call it once, outside of loops.
+
+        The matrix holds its weights twice then. Derivatives are those in *data*, and `with_data` puts new weights in
+        both places. A derivative in the matrix as a whole is an error: leaves that are updated one by one would no
+        longer agree.
+
+        Args:
+          blocks: whether to add two more orders, which the GPU's kernels for dense vectors read fastest: columns are
+            16-bit numbers in blocks that fit in shared memory. None: where JAX's default device is a GPU.
+
+        Raises:
+          ArgumentError: if *blocks* is none of these.
+        """
+        if blocks is not None and not isinstance(blocks, bool):
+            raise ArgumentError(f"{type(self).__name__}.prepare: blocks is {blocks!r}; allowed: True, False or None.")
+        self._check_single()
+        blocks = jax.default_backend() == "gpu" if blocks is None else blocks
+        prepared = prepare(self.data, *self.structure, self.line_shape, blocks=blocks)
+        return self._like(prepared=prepared)
+
+    def __repr__(self) -> str:
+        text = super().__repr__()
+        return text if self.prepared is None else f"{text[:-1]}, prepared)"
+
+    # Products, of the matrix whose rows the lines are.
+
+    def _multiply(self, operand: Operand, x: jax.Array, *, transpose: bool, who: str) -> jax.Array:
+        across = transpose != (self._axis == 1)
+        if self.prepared is not None:
+            return self.prepared.multiply(
+                *(operand, self.data, *self.structure, x), shape=self.line_shape, transpose=across, who=who
+            )
+        return PRODUCTS[operand](
+            who, self.data, *self.structure, x, shape=self.line_shape, transpose=across, backend=None
+        )
+
+    def _multiply_compact(self, events: CompactArray, *, transpose: bool, who: str) -> jax.Array:
+        if transpose == (self._axis == 1):  # the events are places, and not lines
+            return self._multiply(BINARY, events.value, transpose=transpose, who=who)
+        return compact_csrmv(self.data, *self.structure, events.indices, events.count, shape=self.line_shape)
+
+    # From and to others.
+
+    @classmethod
+    def _of_coordinates(cls, arrays: Arrays, shape: tuple[int, int], *, in_range: bool = False) -> Self:
+        data, *places = arrays
+        line, place = places if cls._axis == 0 else places[::-1]
+        lines = compress(data, line, place, _line_shape(cls._axis, shape), in_range=in_range)
+        return cls(lines, shape=shape, check=False)
+
+    @classmethod
+    def _of_lines(cls, axis: int, arrays: Arrays, shape: tuple[int, int]) -> Self:
+        if axis != cls._axis:
+            arrays = csr_to_csc(*arrays, shape=_line_shape(axis, shape))
+        return cls(arrays, shape=shape, check=False)
+
+    def _lines(self, axis: int) -> Arrays:
+        self._check_single()
+        arrays = self.data, *self.structure
+        return arrays if axis == self._axis else csr_to_csc(*arrays, shape=self.line_shape)
+
+    def to_scipy(self) -> Any:
+        """Return a sparse array of SciPy's of the same format, on the host and without padding.
+
+        float16 and bfloat16, which SciPy does not know, become float32.
+        """
+        import scipy.sparse
+
+        self._check_single()
+        indices, indptr = (np.array(array) for array in self.structure)  # SciPy sorts in place
+        data = host_data(self.data, self.nnz)
+        kind = getattr(scipy.sparse, self._scipy[0])
+        return kind((data[: indptr[-1]], indices[: indptr[-1]], indptr), shape=self.shape)
+
+
+def _line_shape(axis: int, shape: tuple[int, int]) -> tuple[int, int]:
+    return shape if axis == 0 else shape[::-1]
