@@ -18,7 +18,8 @@ def matrix_of(kind):
     rng = np.random.default_rng(0)
     row, col = (rng.integers(0, n, ROOM).astype("int32") for n in SHAPE)
     row[-20:], col[-20:] = SHAPE
-    return kind._convert(COO((rng.normal(size=ROOM).astype("float32"), row, col), shape=SHAPE))
+    entries = COO((rng.normal(size=ROOM).astype("float32"), row, col), shape=SHAPE)
+    return getattr(entries, f"to{kind.__name__.lower()}")()
 
 
 def loss_of(matrix, operand, side):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from xlakernel.core.backend import Kernel
 
@@ -27,6 +28,11 @@ class RunnableKernel(OnBothPlatforms):
     def name(self) -> str:  # type: ignore[override]  # read-only here
         """The kernel's name."""
         return self.described.name
+
+    @property
+    def kernel(self) -> Any:
+        """What ``warp.kernel`` returned; exports find it here behind a wrapper's name."""
+        return self.described.kernel
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:  # type: ignore[override]  # read-only here
