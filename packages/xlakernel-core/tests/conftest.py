@@ -17,7 +17,9 @@ from jax.interpreters import batching, mlir
 from numba.core import types
 
 from xlakernel.core import XLACustomKernel
+from xlakernel.core._compat import get_global, set_global
 from xlakernel.core.cache_folder import cache_folder
+from xlakernel.core.config import _defaults
 from xlakernel.core.errors import KernelCheckError
 from xlakernel.core.ffi.registry import ensure_registered
 from xlakernel.core.measure import auto, race
@@ -32,6 +34,14 @@ if jax.config.jax_num_cpu_devices != 4:
 
 _numbers = itertools.count()
 _ONES = np.ones(5, np.float32)
+
+
+@pytest.fixture(autouse=True)
+def no_default_outlives_a_test():
+    """An operator whose default is "auto" takes the fast path of eager calls from all of them."""
+    before = get_global(_defaults)
+    yield
+    set_global(_defaults, before)
 
 
 @pytest.fixture(autouse=True)
