@@ -104,7 +104,11 @@ def fresh(
 
     def compile_with_copies(signature: Any) -> Any:
         with global_compiler_lock, copies.compiling():
-            return compile_(signature)
+            kernel = compile_(signature)
+        if loads and checked:  # the body raises, and numbers its exceptions itself
+            *_, compiled = body.overloads.values()
+            kernel.call_helper = compiled.call_helper
+        return kernel
 
     own.compile = compile_with_copies
     return own
