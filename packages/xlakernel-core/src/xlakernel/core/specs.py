@@ -176,7 +176,7 @@ def of_structs(
         raise ArityError(
             f"{asked_by}: {what} is a function, called with the {len(inputs)} inputs' shape/dtype structs: {error}. It "
             f"takes {inspect.signature(function)}, and the call gives {counted(len(inputs), 'input')}: either may be "
-            f"wrong. It is passed the scalars that it has parameters for, by name.{kernel}"
+            f"wrong.{' It is passed the scalars that it has parameters for, by name.' * (scalars is not None)}{kernel}"
         ) from error
     except ValueError:  # a builtin without a signature
         pass
