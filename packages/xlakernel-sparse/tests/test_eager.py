@@ -57,3 +57,11 @@ def test_indices_of_numpy_are_checked_for_room():
     structure = np.array([0, 2**40]), np.array([0, 1, 2])
     with pytest.raises(DtypeError, match="has room"):
         csrmv(jnp.ones(2), *structure, jnp.ones(2), shape=(2, 2))
+
+
+@pytest.mark.parametrize("dtype", [">i4", ">f4"])
+def test_bytes_of_another_order_are_refused(dtype):
+    matrix = CSR.from_dense(jnp.eye(4))
+    for multiply in (lambda x: matrix @ x, lambda x: x @ matrix, lambda x: BinaryArray(x) @ matrix):
+        with pytest.raises(InputError, match="expected an array"):
+            multiply(np.arange(4).astype(dtype))

@@ -364,7 +364,7 @@ _compiled_product = jit_when_eager(_product, static_argnames="transpose")
 
 
 def _multiply(matrix: Format, other: Any, *, transpose: bool) -> jax.Array:
-    """Return a product, as one program where none is traced; lists and SciPy's matrices are not its arguments."""
-    multiply = _compiled_product if hasattr(other, "dtype") and not is_of_scipy(other) else _product
+    """Return a product, as one program where none is traced; `_product` checks what is no array of JAX's first."""
+    multiply = _compiled_product if isinstance(other, (jax.Array, EventArray)) else _product
     product: jax.Array = multiply(matrix, other, transpose=transpose)
     return product
