@@ -125,9 +125,8 @@ class Format(abc.ABC):
     def _is_entry(self) -> jax.Array:
         """Return which entries are no padding, ``(nnz,)``."""
 
-    @abc.abstractmethod
     def with_data(self, data: Any) -> Self:
-        """Return the matrix with other weights, and all else as it is.
+        """Return the matrix with other weights, and all else as it is, what `prepare` added too.
 
         Args:
           data: the weights, ``(nnz,)``, or ``(1,)`` where all are to be equal, of any dtype that a matrix may have.
@@ -136,6 +135,11 @@ class Format(abc.ABC):
           ShapeError: if it has another length.
           DtypeError: if its dtype is not supported.
         """
+        self._check_single()
+        return self._with_data(check_data(f"{type(self).__name__}.with_data", data, self.nnz))
+
+    def _with_data(self, data: jax.Array) -> Self:
+        return self._like(data=data)
 
     @abc.abstractmethod
     def _multiply(self, operand: Operand, x: jax.Array, *, transpose: bool, who: str) -> jax.Array:
@@ -328,10 +332,6 @@ class Format(abc.ABC):
         if number not in (0, 1, -1, -2):
             raise ShapeError(f"{type(self).__name__}.{method}: axis is {axis!r}; allowed: 0, 1, -1, -2 or None.")
         return number
-
-    def _checked_data(self, data: Any) -> jax.Array:
-        self._check_single()
-        return check_data(f"{type(self).__name__}.with_data", data, self.nnz)
 
 
 @jax.jit

@@ -74,17 +74,7 @@ class Compressed(Format):
         self._check_single()
         return jnp.arange(self.nnz) < self.indptr[-1]
 
-    def with_data(self, data: Any) -> Self:
-        """Return the matrix with other weights, and all else as it is, what `prepare` added too.
-
-        Args:
-          data: the weights, ``(nnz,)``, or ``(1,)`` where all are to be equal, of any dtype that a matrix may have.
-
-        Raises:
-          ShapeError: if it has another length.
-          DtypeError: if its dtype is not supported.
-        """
-        data = self._checked_data(data)
+    def _with_data(self, data: jax.Array) -> Self:
         prepared = None if self.prepared is None else self.prepared.with_data(data)
         return self._like(data=data, prepared=prepared)
 

@@ -49,18 +49,6 @@ class Coordinates(Format):
         self._check_single()
         return self.row < self.shape[0]
 
-    def with_data(self, data: Any) -> Self:
-        """Return the matrix with other weights, and all else as it is.
-
-        Args:
-          data: the weights, ``(nnz,)``, or ``(1,)`` where all are to be equal, of any dtype that a matrix may have.
-
-        Raises:
-          ShapeError: if it has another length.
-          DtypeError: if its dtype is not supported.
-        """
-        return self._like(data=self._checked_data(data))
-
     def prepare(self, *, blocks: bool | None = None) -> NoReturn:
         """Raise an error: `CSR` and `CSC` can be prepared, coordinates cannot.
 
