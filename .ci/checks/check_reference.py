@@ -110,7 +110,7 @@ def _directives(text: str) -> Iterator[tuple[str, str, dict[str, str]]]:
 
 
 def is_shown(root: griffe.Module, owner: Definition, one: Definition, shown: set[str]) -> bool:
-    """Whether the reference has it, or for a method one of its name in a class of the same family."""
+    """Return True if the reference has it, or, for a method, one of its name in a class of the same family."""
     if one.path in shown or one is owner:
         return one.path in shown
     others = (find(root, path.rpartition(".")[0]) for path in shown if path.endswith(f".{one.name}"))

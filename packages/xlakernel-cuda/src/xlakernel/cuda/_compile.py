@@ -101,7 +101,7 @@ class NumbaCudaKernel(Kernel):
 
     @property
     def launch_functions(self) -> tuple[Callable[..., Any], ...]:
-        """What says how it is launched."""
+        """The functions that return its launch dimensions."""
         return self.form.functions
 
     def given(self, scalars: Sequence[Entry]) -> NumbaCudaKernel:

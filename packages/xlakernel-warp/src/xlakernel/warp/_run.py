@@ -31,7 +31,7 @@ class RunnableKernel(OnBothPlatforms):
 
     @property
     def kernel(self) -> Any:
-        """What ``warp.kernel`` returned; exports find it here behind a wrapper's name."""
+        """The result of ``warp.kernel``; exports find it here behind a wrapper's name."""
         return self.described.kernel
 
     @property
@@ -41,7 +41,7 @@ class RunnableKernel(OnBothPlatforms):
 
     @property
     def derivative_advice(self) -> str:  # type: ignore[override]  # read-only here
-        """What to add to the message of a call that has no derivative."""
+        """The end of the message of a call that has no derivative."""
         return self.described.derivative_advice
 
     def __repr__(self) -> str:

@@ -57,11 +57,11 @@ class Kernel(abc.ABC):
     takes_batches: bool = False
     #: The names of the parameters that are scalars, where the kernel says so itself; None: those given by keyword.
     scalars: tuple[str, ...] | None = None
-    #: Whether its scalars are operands; otherwise they are static, and `target` is given their values.
+    #: True: its scalars are operands; otherwise they are static, and `target` is given their values.
     takes_scalars: bool = False
-    #: What to add to the message of a call with a wrong number of arguments.
+    #: The end of the message of a call with a wrong number of arguments.
     arity_advice: str = ""
-    #: What to add to the message of a call that has no derivative.
+    #: The end of the message of a call that has no derivative.
     derivative_advice: str = ""
 
     def on(self, platform: str) -> Kernel:
@@ -147,7 +147,7 @@ class NativeCall(Call):
 
     @property
     def derivative_advice(self) -> str:  # type: ignore[override]  # the kernel's
-        """What to add to the message of a call that has no derivative."""
+        """The end of the message of a call that has no derivative."""
         return self.kernel.derivative_advice
 
     def rule(self, inputs: Sequence[Any]) -> ShardingRule | None:

@@ -28,9 +28,9 @@ class Call(abc.ABC):
 
     #: The results of one slice of the batch.
     outs: tuple[Struct, ...]
-    #: Whether to run the call even if its results are not used.
+    #: True: the call runs even if its results are not used.
     has_side_effect: bool
-    #: What to add to the message of a call that has no derivative.
+    #: The end of the message of a call that has no derivative.
     derivative_advice: str = ""
 
     @property

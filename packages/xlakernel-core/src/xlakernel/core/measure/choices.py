@@ -74,8 +74,8 @@ class Question:
         return f"{hashlib.sha256(content.encode()).hexdigest()[:32]}.json"
 
 
-# What this process knows; None: nothing was on disk. Threads share it without a lock: each access is one operation of
-# the dict, and iteration goes over a copy.
+# The choices that this process has read; None: nothing was on disk. Threads share it without a lock: each access is one
+# operation of the dict, and iteration goes over a copy.
 _known: dict[Question, AutoChoice | None] = {}
 _warned: set[object] = set()
 

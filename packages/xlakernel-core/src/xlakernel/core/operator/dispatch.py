@@ -15,7 +15,7 @@ from ..specs import Mapped
 
 @dataclasses.dataclass(frozen=True)
 class Dispatch:
-    """How to run a call: the parameter ``dispatch`` of an operator's primitive.
+    """The choices of a call: the parameter ``dispatch`` of an operator's primitive.
 
     Attributes:
       backends: (platform, backend) pairs, as they were asked for where the call was traced. For other platforms it is

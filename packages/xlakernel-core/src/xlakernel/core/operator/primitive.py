@@ -46,7 +46,7 @@ class OperatorCall(Call):
 
     @property
     def has_side_effect(self) -> bool:  # type: ignore[override]  # the operator's
-        """Whether the operator has one."""
+        """True if the operator has one."""
         return self.primitive.has_side_effect
 
     @property
@@ -113,7 +113,7 @@ class OperatorPrimitive(CallPrimitive):
       has_side_effect: whether to run the kernel even if its results are not used.
     """
 
-    #: How often what was compiled was forgotten, of all operators: a rule may pass a call on to another one.
+    #: The number of times that compiled calls were dropped, of all operators: a rule may call another one.
     generation = 0
 
     def __init__(self, backends: Backends, has_side_effect: bool) -> None:

@@ -165,12 +165,12 @@ class Format(abc.ABC):
 
     @property
     def nnz(self) -> int:
-        """How many entries are stored, zeros, duplicates and padding among them."""
+        """The number of entries that are stored, zeros, duplicates and padding among them."""
         return self.structure[0].shape[-1]  # symbolic where a program is exported for any number
 
     @property
     def homogeneous(self) -> bool:
-        """Whether all entries have one weight, which *data* then holds alone."""
+        """True if all entries have one weight, which *data* then holds alone."""
         return self.data.shape == (1,)
 
     def __repr__(self) -> str:

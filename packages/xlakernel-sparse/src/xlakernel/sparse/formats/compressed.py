@@ -61,7 +61,7 @@ class Compressed(Format):
 
     @property
     def line_shape(self) -> tuple[int, int]:
-        """How many lines there are, and how many places a line has."""
+        """The number of lines, and the number of places in a line."""
         return _line_shape(self._axis, self.shape)
 
     def coordinates(self) -> tuple[jax.Array, jax.Array]:
