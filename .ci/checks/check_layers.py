@@ -28,6 +28,16 @@ def room_of(package: str, module: str) -> dict[str, Any] | None:
     return None
 
 
+def inner_module(package: str, found: Import) -> str | None:
+    """Return the module of *package* that an import reaches into and that its facade leaves out, if there is one."""
+    if not found.reaches(f"xlakernel.{package}") or "facade" not in RULES[package]:
+        return None
+    module = found.target.removeprefix(f"xlakernel.{package}").lstrip(".").partition(".")[0]
+    folder = PACKAGES / f"xlakernel-{package}/src/xlakernel" / package
+    is_module = bool(module) and (folder.joinpath(f"{module}.py").exists() or folder.joinpath(module).is_dir())
+    return f"xlakernel.{package}.{module}" if is_module and module not in RULES[package]["facade"] else None
+
+
 def broken_arrows(package: str, path: Path, root: Path) -> Iterator[tuple[Import, str]]:
     """Yield the imports of one file that the rules forbid, each with the rule that it breaks."""
     rule, room = RULES[package], room_of(package, module_name(path, root))
@@ -37,6 +47,9 @@ def broken_arrows(package: str, path: Path, root: Path) -> Iterator[tuple[Import
         for other in (RULES.keys() | BESIDE) - allowed - beside:
             if found.reaches(f"xlakernel.{other}"):
                 yield found, f"only {sorted(allowed)} may be imported from xlakernel here"
+        if hidden := next(filter(None, (inner_module(other, found) for other in allowed - {package})), None):
+            facade = RULES[hidden.split(".")[1]]["facade"]
+            yield found, f"{hidden} is another package's own; of its modules only {facade} may be imported here"
         for heavy in rule.get("heavy", []):
             if room is None and found.at_import and found.reaches(heavy):
                 rooms = sorted(rule["rooms"])

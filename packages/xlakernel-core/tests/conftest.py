@@ -18,13 +18,13 @@ from numba.core import types
 
 from xlakernel.core import XLACustomKernel
 from xlakernel.core._compat import get_global, set_global
+from xlakernel.core.backend.native import Argument, NumbaFunction, array_type, build_handler, numba_dtype
 from xlakernel.core.cache_folder import cache_folder
 from xlakernel.core.config import _defaults
 from xlakernel.core.errors import KernelCheckError
 from xlakernel.core.ffi.registry import ensure_registered
 from xlakernel.core.measure import auto, race
 from xlakernel.core.measure import choices as remembered
-from xlakernel.core.native import Argument, NumbaFunction, array_type, build_handler, numba_dtype
 from xlakernel.core.testing import check_kernel
 from xlakernel.core.testing._table import CHECKS
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
+from xlakernel.core.backend.native import Argument, new_lock
 from xlakernel.core.ffi import abi
-from xlakernel.core.native import Argument, new_lock
 from xlakernel.core.native.call_frame import ArrayView
 from xlakernel.core.native.copies import POISONS, Copies, part_of, poison
 from xlakernel.core.native.debug import runs_needed

@@ -12,7 +12,7 @@ import pytest
 from numba import objmode
 from numpy.testing import assert_array_equal
 
-from xlakernel.core.native import new_lock
+from xlakernel.core.backend.native import new_lock
 
 F32 = ("float32", 1)
 # JAX raises a ValueError where the program ran in the calling thread, and its own error where it did not.

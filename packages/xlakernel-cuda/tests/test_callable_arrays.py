@@ -18,7 +18,7 @@ from xlakernel.core.errors import DtypeError, ResultError
 from xlakernel.cuda import DeviceBuffer, StreamHandle, _dlpack, _libraries, cuda_callable
 from xlakernel.cuda._environment import has_bfloat16_arrays
 
-gpu = pytest.importorskip("xlakernel.core.gpu", exc_type=ImportError)
+gpu = pytest.importorskip("xlakernel.core.backend.gpu", exc_type=ImportError)
 from xlakernel.core.gpu import target  # noqa: E402  # needs them
 
 STREAM, DEVICE = 0x57, 3
@@ -35,7 +35,8 @@ def _a_device_is_current(monkeypatch):
 def launch(monkeypatch):
     """Return a function that runs another one as it is recorded: on the arrays X and *scalar*, at 0x1000, 0x2000."""
     seen = []
-    monkeypatch.setattr(target, "register", lambda launchable, **_: seen.append(launchable))
+    for module in (gpu, target):  # the second one where a recording is registered again
+        monkeypatch.setattr(module, "register", lambda launchable, **_: seen.append(launchable))
 
     def run(func, *, scalar=SCALAR, **options):
         static = options.pop("static", {})

@@ -16,6 +16,7 @@ from xlakernel.cuda import cuda_callable
 
 cuda = pytest.importorskip("numba.cuda", reason="numba-cuda is not installed")
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
+gpu = pytest.importorskip("xlakernel.core.backend.gpu", exc_type=ImportError)
 target = pytest.importorskip("xlakernel.core.gpu.target", exc_type=ImportError)
 
 X = jax.ShapeDtypeStruct((4,), jnp.float32)
@@ -26,7 +27,8 @@ Y = jax.ShapeDtypeStruct((4, 1), jnp.float32)
 def launchable(monkeypatch):
     """Return a function that wraps another one and returns the `Launchable` for arrays and static scalars."""
     seen = []
-    monkeypatch.setattr(target, "register", lambda launchable, **_: seen.append(launchable))
+    for module in (gpu, target):  # the second one where a recording is registered again
+        monkeypatch.setattr(module, "register", lambda launchable, **_: seen.append(launchable))
 
     def make(func, inputs=(X,), outs=(X,), static=None, **options):
         wrapped = cuda_callable(func, outs, **{"arrays": as_it_is, **options})

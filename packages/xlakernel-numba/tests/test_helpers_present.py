@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 from numba.extending import intrinsic, overload, overload_attribute, overload_method, register_jitable
 
+from xlakernel.core.backend.native import OwnCopies
 from xlakernel.core.errors import CompileError
 from xlakernel.core.ffi.registry import registered_targets
-from xlakernel.core.native import OwnCopies
 from xlakernel.numba import numba_kernel
 
 ONE = jnp.zeros(1)

@@ -17,9 +17,8 @@ from numba.cuda import dispatcher as cuda_dispatcher
 from numba.cuda import serialize, utils
 from numba.cuda.core.caching import NullCache
 
-from xlakernel.core.code_files import read_code, write_code
+from xlakernel.core.backend import read_code, warn, write_code
 from xlakernel.core.errors import CacheWarning
-from xlakernel.core.warning import warn
 
 
 class KernelCache(NullCache):  # type: ignore[misc]  # Numba CUDA has no stubs

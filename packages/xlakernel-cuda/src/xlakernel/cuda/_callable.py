@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from xlakernel.core.backend import Transpose, kernel_function
-from xlakernel.core.decorating import as_decorator
+from xlakernel.core.backend import Transpose, as_decorator, kernel_function
 from xlakernel.core.errors import ArgumentError
 
 from ._function import CudaFunction

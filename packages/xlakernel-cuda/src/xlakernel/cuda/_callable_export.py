@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from xlakernel.core.programs.callables import Callables
-from xlakernel.core.programs.values import check_format, read_static
+from xlakernel.core.backend import Callables, check_format, read_static
 
 from ._function import CudaFunction
 from ._libraries import Adapter
@@ -20,7 +19,7 @@ def prepare(target: str, data: Mapping[str, Any]) -> Callable[[], None]:
       ExportError: if it is not there, or is another one now.
     """
     check_format("xlakernel-cuda", target, data)
-    from xlakernel.core.gpu.plan import Array
+    from xlakernel.core.backend.gpu import Array
 
     callables = Callables.find(data, "arrays", "stream")
     adapter = Adapter(**callables.others)

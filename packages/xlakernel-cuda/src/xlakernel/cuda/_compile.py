@@ -12,16 +12,24 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from xlakernel.core.backend import Entry, Kernel, Scalar, Struct, Target
-from xlakernel.core.call.checks import names
+from xlakernel.core.backend import (
+    Entry,
+    Kernel,
+    OutputInit,
+    Scalar,
+    Struct,
+    Target,
+    fingerprint,
+    for_each,
+    has_parameter,
+    or_zeros,
+    patterns,
+    write_init,
+    write_structs,
+)
+from xlakernel.core.backend.gpu import Launchable, arrays_of, register
+from xlakernel.core.backend.native import changed, is_importable, until_unchanged, write_recipe
 from xlakernel.core.errors import ExportError
-from xlakernel.core.gpu.launchable import Launchable
-from xlakernel.core.gpu.plan import arrays_of
-from xlakernel.core.gpu.target import register
-from xlakernel.core.identity.fingerprint import fingerprint
-from xlakernel.core.native import changed, is_importable, until_unchanged, write_recipe
-from xlakernel.core.output_init import OutputInit, for_each, or_zeros, patterns
-from xlakernel.core.programs.values import write_init, write_structs
 
 from ._arrays import array_type
 from ._device import check_launch
@@ -106,7 +114,9 @@ class NumbaCudaKernel(Kernel):
 
     def given(self, scalars: Sequence[Entry]) -> NumbaCudaKernel:
         """Return the kernel of a call in which *scalars* are known."""
-        named = tuple(entry for entry in scalars if any(names(function, entry[0]) for function in self.form.functions))
+        named = tuple(
+            entry for entry in scalars if any(has_parameter(function, entry[0]) for function in self.form.functions)
+        )
         return dataclasses.replace(self, form=dataclasses.replace(self.form, known=named)) if named else self
 
     def check(self, inputs: Sequence[Struct], outs: Sequence[Struct]) -> None:

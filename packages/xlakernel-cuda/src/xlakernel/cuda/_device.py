@@ -60,13 +60,13 @@ def device_limits() -> tuple[Limits, ...]:
     Raises:
       DeviceError: if there is none, or no driver.
     """
-    from cuda.bindings import driver
+    from cuda.bindings import driver as cuda
 
-    from xlakernel.core.gpu.driver import check
+    from xlakernel.core.backend.gpu import driver
 
     try:
-        check(driver.cuInit(0))
-        count = check(driver.cuDeviceGetCount())
+        driver.check(cuda.cuInit(0))
+        count = driver.check(cuda.cuDeviceGetCount())
     except DeviceError as error:
         raise DeviceError(f"{error} Check that nvidia-smi lists a GPU.") from error
     except Exception as error:  # cuda-bindings has several kinds for a missing driver, none of them public
@@ -81,16 +81,16 @@ def device_limits() -> tuple[Limits, ...]:
 
 
 def _limits(ordinal: int) -> Limits:
-    from cuda.bindings import driver
+    from cuda.bindings import driver as cuda
 
-    from xlakernel.core.gpu.driver import check
+    from xlakernel.core.backend.gpu import driver
 
-    device = check(driver.cuDeviceGet(ordinal))
-    name = check(driver.cuDeviceGetName(128, device)).split(b"\0")[0].decode()
+    device = driver.check(cuda.cuDeviceGet(ordinal))
+    name = driver.check(cuda.cuDeviceGetName(128, device)).split(b"\0")[0].decode()
 
     def ask(attribute: str) -> int:
-        kind = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{attribute}")
-        return int(check(driver.cuDeviceGetAttribute(kind, device)))
+        kind = getattr(cuda.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{attribute}")
+        return int(driver.check(cuda.cuDeviceGetAttribute(kind, device)))
 
     x, y, z = (ask(f"MAX_BLOCK_DIM_{axis.upper()}") for axis in AXES)
     grid_x, grid_y, grid_z = (ask(f"MAX_GRID_DIM_{axis.upper()}") for axis in AXES)

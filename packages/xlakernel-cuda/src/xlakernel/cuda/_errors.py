@@ -9,7 +9,7 @@ from typing import Any
 from numba import cuda
 from numba.cuda import types
 
-from xlakernel.core import native
+from xlakernel.core.backend import native
 from xlakernel.core.errors import CompileError
 
 _HINTS = (

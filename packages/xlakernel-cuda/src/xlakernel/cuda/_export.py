@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from xlakernel.core.backend import Scalar
-from xlakernel.core.gpu.target import register_again
-from xlakernel.core.native import read_kernel
-from xlakernel.core.programs.values import read_init, read_structs
+from xlakernel.core.backend import Scalar, read_init, read_structs
+from xlakernel.core.backend.gpu import register_again
+from xlakernel.core.backend.native import read_kernel
 
 from ._compile import NumbaCudaKernel
 from ._environment import numba_cuda

@@ -13,19 +13,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import jax.numpy as jnp
 import numpy as np
 
-from xlakernel.core.backend import Kernel, Struct, Target
+from xlakernel.core.backend import FORMAT, Callables, Kernel, Recipe, Struct, Target, fingerprint, write_static
 from xlakernel.core.errors import DtypeError, ExportError, ResultError
-from xlakernel.core.ffi.registry import Recipe
-from xlakernel.core.identity.fingerprint import fingerprint
-from xlakernel.core.programs.callables import Callables
-from xlakernel.core.programs.values import FORMAT, write_static
 
 from . import _libraries
 from ._buffer import DeviceBuffer
 from ._signature import Signature
 
 if TYPE_CHECKING:
-    from xlakernel.core.gpu.plan import Array
+    from xlakernel.core.backend.gpu import Array
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -82,7 +78,7 @@ class CudaFunction(Kernel):
     ) -> Target:
         """Record the function for these arrays and static scalars, unless that was done before."""
         self._check(inputs, outs)
-        from xlakernel.core.gpu.plan import arrays_of
+        from xlakernel.core.backend.gpu import arrays_of
 
         return self.register(arrays_of(inputs, outs), static, once=ordered, debug=debug)
 
@@ -96,8 +92,7 @@ class CudaFunction(Kernel):
         target: str | None = None,
     ) -> Target:
         """Register the function under *target*, or under the name that says all that it depends on."""
-        from xlakernel.core.gpu.launchable import Launchable
-        from xlakernel.core.gpu.target import register, register_again
+        from xlakernel.core.backend.gpu import Launchable, register, register_again
 
         found = self.callables.examine()
         launch = _Launch(self.function, self.signature, self.adapter, tuple(arrays), _plain(static))
@@ -153,7 +148,7 @@ class CudaFunction(Kernel):
     def _target_name(
         self, arrays: Sequence[Array], static: Mapping[str, np.generic], content: str, has_unknown: bool
     ) -> str:
-        from xlakernel.core.gpu.closure import Closure
+        from xlakernel.core.backend.gpu import Closure
 
         options = {
             "record": self.record,

@@ -7,9 +7,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from xlakernel.core.backend import Entry, Struct, plain_numbers
+from xlakernel.core.backend import Entry, Struct, extents, plain_numbers, resolve
 from xlakernel.core.errors import LaunchError
-from xlakernel.core.extents import extents, resolve
 
 Dimensions = tuple[int, int, int]
 

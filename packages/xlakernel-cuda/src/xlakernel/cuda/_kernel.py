@@ -6,9 +6,8 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from xlakernel.core import output_init as begin
-from xlakernel.core.backend import Struct, Transpose, kernel_function
-from xlakernel.core.decorating import as_decorator
+from xlakernel.core.backend import Struct, Transpose, as_decorator, kernel_function
+from xlakernel.core.backend import output_init as begin
 from xlakernel.core.errors import KernelTypeError
 
 from ._environment import numba_cuda

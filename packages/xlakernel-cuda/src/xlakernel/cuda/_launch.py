@@ -11,9 +11,8 @@ from typing import Any
 import numba
 from numba import cuda
 
+from xlakernel.core.backend.gpu import Array, fill
 from xlakernel.core.errors import LaunchError
-from xlakernel.core.gpu.fill import fill
-from xlakernel.core.gpu.plan import Array
 
 from ._arrays import array_at
 from ._errors import compile_error

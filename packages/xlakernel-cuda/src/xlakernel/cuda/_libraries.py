@@ -141,7 +141,7 @@ def _cupy_recording() -> AbstractContextManager[Any]:
     """Let CuPy's arrays be made where a recording can see them: its pool hides them in larger blocks."""
     import cupy
 
-    from xlakernel.core.gpu import addresses  # type: ignore[attr-defined,unused-ignore]
+    from xlakernel.core.backend.gpu import addresses  # type: ignore[attr-defined,unused-ignore]
 
     usual = cupy.cuda.get_allocator()
 
@@ -171,25 +171,25 @@ def _cupy_unused(sizes: Sequence[int], position: int) -> Collection[int]:
 def _warp_array(buffer: DeviceBuffer, stream: int) -> Any:
     import warp
 
-    from xlakernel.core.gpu.warp import device_array  # type: ignore[attr-defined,unused-ignore]
+    from xlakernel.core.backend.gpu import warp_streams  # type: ignore[attr-defined,unused-ignore]
 
     # Warp's arrays have a dimension at least.
-    return device_array(
+    return warp_streams.device_array(
         buffer.ptr, buffer.nbytes, buffer.shape or (1,), warp.dtype_from_numpy(buffer.dtype), buffer.device
     )
 
 
 def _warp_stream(handle: int, device: int) -> AbstractContextManager[Any]:
-    from xlakernel.core.gpu.warp import entered  # type: ignore[attr-defined,unused-ignore]
+    from xlakernel.core.backend.gpu import warp_streams  # type: ignore[attr-defined,unused-ignore]
 
-    context: AbstractContextManager[Any] = entered(handle, device)
+    context: AbstractContextManager[Any] = warp_streams.entered(handle, device)
     return context
 
 
 def _warp_recording() -> AbstractContextManager[Any]:
-    from xlakernel.core.gpu.warp import set_up  # type: ignore[attr-defined,unused-ignore]
+    from xlakernel.core.backend.gpu import warp_streams  # type: ignore[attr-defined,unused-ignore]
 
-    set_up(current_device())
+    warp_streams.set_up(current_device())
     return contextlib.nullcontext()
 
 
@@ -313,6 +313,6 @@ def _imported() -> Iterator[Library]:
 
 def current_device() -> int:
     """Return the ordinal of the device whose context is current in this thread."""
-    from xlakernel.core.gpu import driver  # which needs cuda-bindings
+    from xlakernel.core.backend.gpu import driver  # which needs cuda-bindings
 
     return int(driver.current_device())

@@ -12,7 +12,7 @@ from numba import cuda
 from numba.core.dispatcher import Dispatcher
 from numba.cuda.dispatcher import CUDADispatcher, global_compiler_lock
 
-from xlakernel.core.native import Compiler, Declarations, Helper, OwnCopies
+from xlakernel.core.backend.native import Compiler, Declarations, Helper, OwnCopies
 
 from ._cache import KernelCache
 from ._environment import versions

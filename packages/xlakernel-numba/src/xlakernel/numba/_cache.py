@@ -25,10 +25,9 @@ from numba.core import serialize, types
 from numba.core.environment import Environment, lookup_environment
 from numba.core.funcdesc import ExternalFunctionDescriptor
 
-from xlakernel.core.code_files import read_code, write_code
+from xlakernel.core.backend import read_code, warn, write_code
+from xlakernel.core.backend.native import compiler_facts, load_object_code
 from xlakernel.core.errors import CacheWarning
-from xlakernel.core.native.machine_code import compiler_facts, load_object_code
-from xlakernel.core.warning import warn
 
 # How Numba calls the address of a function that calls itself, in the code.
 _UNRESOLVED = ".numba.unresolved$"

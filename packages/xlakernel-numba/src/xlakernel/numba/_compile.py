@@ -13,11 +13,9 @@ import numba
 from numba.core import types
 from numba.core.compiler_lock import global_compiler_lock
 
-from xlakernel.core.backend import Kernel, Scalar, Struct, Target
-from xlakernel.core.errors import CompileError
-from xlakernel.core.ffi.registry import Handler, ensure_registered
-from xlakernel.core.identity.fingerprint import examine, fingerprint
-from xlakernel.core.native import (
+from xlakernel.core.backend import Handler, Kernel, Scalar, Struct, Target, ensure_registered, examine, fingerprint
+from xlakernel.core.backend.native import (
+    SUPPORTED,
     Argument,
     ChangedError,
     NumbaFunction,
@@ -32,7 +30,7 @@ from xlakernel.core.native import (
     until_unchanged,
     write_recipe,
 )
-from xlakernel.core.native.parallel import SUPPORTED
+from xlakernel.core.errors import CompileError
 
 from ._bounds import explained_bounds
 from ._cache import code_fingerprint, read_kernel, write_kernel

@@ -7,8 +7,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from xlakernel.core.backend.native import Argument, array_type, read_kernel
 from xlakernel.core.errors import ExportError
-from xlakernel.core.native import Argument, array_type, read_kernel
 
 from ._compile import NumbaKernel, scalar_argument
 from ._recipe import COMPILER

@@ -9,8 +9,7 @@ from typing import Any
 import numba
 from numba.core.dispatcher import Dispatcher
 
-from xlakernel.core.backend import Transpose, kernel_function
-from xlakernel.core.decorating import as_decorator
+from xlakernel.core.backend import Transpose, as_decorator, kernel_function
 from xlakernel.core.errors import KernelTypeError
 
 from ._compile import NumbaKernel

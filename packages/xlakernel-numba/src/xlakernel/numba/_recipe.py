@@ -17,7 +17,7 @@ from numba.np.ufunc.dufunc import DUFunc
 from numba.np.ufunc.gufunc import GUFunc
 from numba.stencils.stencil import StencilFunc
 
-from xlakernel.core.native import HANDLER_VERSION, Compiler, Declarations, Helper
+from xlakernel.core.backend.native import HANDLER_VERSION, Compiler, Declarations, Helper
 
 _Options = Mapping[str, Any]
 

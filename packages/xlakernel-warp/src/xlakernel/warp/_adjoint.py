@@ -9,8 +9,8 @@ from typing import Any
 import jax.numpy as jnp
 
 from xlakernel.core.backend import Struct
+from xlakernel.core.backend.gpu import arrays_of
 from xlakernel.core.errors import DifferentiationError
-from xlakernel.core.gpu.plan import arrays_of
 
 from . import _inside
 from ._kernel import WarpKernel

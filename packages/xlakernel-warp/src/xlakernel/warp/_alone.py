@@ -20,7 +20,7 @@ from typing import Any
 
 import warp
 
-from xlakernel.core.native import new_lock
+from xlakernel.core.backend.native import new_lock
 
 from . import _inside
 

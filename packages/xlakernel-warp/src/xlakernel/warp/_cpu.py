@@ -12,12 +12,10 @@ import numpy as np
 import warp
 from numba.core.compiler_lock import global_compiler_lock
 
-from xlakernel.core.backend import Struct, Target
+from xlakernel.core.backend import Handler, Struct, Target, ensure_registered, warn
+from xlakernel.core.backend.gpu import Launchable
+from xlakernel.core.backend.native import HANDLER_VERSION, Argument, build_handler
 from xlakernel.core.errors import RecordingWarning
-from xlakernel.core.ffi.registry import Handler, ensure_registered
-from xlakernel.core.gpu.launchable import Launchable
-from xlakernel.core.native import HANDLER_VERSION, Argument, build_handler
-from xlakernel.core.warning import warn
 
 from . import _alone, _inside
 from ._entry import WarpEntry

@@ -8,10 +8,18 @@ from typing import Any
 from llvmlite import ir
 from numba.core import cgutils
 
-from xlakernel.core.native import Argument, Callee, Slices
-from xlakernel.core.native.debug import UNCHECKED_THREADS
-from xlakernel.core.native.frame import I8, I64, POINTER, Frame, i64
-from xlakernel.core.native.machine_code import pointer_to
+from xlakernel.core.backend.native import (
+    I8,
+    I64,
+    POINTER,
+    UNCHECKED_THREADS,
+    Argument,
+    Callee,
+    Frame,
+    Slices,
+    i64,
+    pointer_to,
+)
 
 from ._recorded import Layout
 

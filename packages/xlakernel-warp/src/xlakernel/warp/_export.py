@@ -7,8 +7,8 @@ from typing import Any
 
 import warp
 
+from xlakernel.core.backend import read_init, read_static, read_structs
 from xlakernel.core.errors import ExportError
-from xlakernel.core.programs.values import read_init, read_static, read_structs
 
 from . import _inside
 from ._adjoint import AdjointKernel
@@ -85,7 +85,7 @@ def _register_on_the_cpu(origin: Origin, target: str, data: Mapping[str, Any]) -
 
 
 def _register_on_gpus(origin: Origin, target: str) -> None:
-    from xlakernel.core.gpu.target import register_again
+    from xlakernel.core.backend.gpu import register_again
 
     check_device(origin.described.name)
     launchable = KernelOnGpu(origin.described).launchable(origin.launch, origin.recipe)

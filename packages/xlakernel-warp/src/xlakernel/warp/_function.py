@@ -11,15 +11,19 @@ from typing import Any
 import numpy as np
 import warp
 
-from xlakernel.core.backend import Kernel, Struct, Target
+from xlakernel.core.backend import (
+    FORMAT,
+    Callables,
+    Kernel,
+    Recipe,
+    Struct,
+    Target,
+    fingerprint,
+    write_static,
+    write_structs,
+)
+from xlakernel.core.backend.gpu import Array, Closure, Launchable, arrays_of
 from xlakernel.core.errors import CompileError, DeviceError, PlatformError, ResultError
-from xlakernel.core.ffi.registry import Recipe
-from xlakernel.core.gpu.closure import Closure
-from xlakernel.core.gpu.launchable import Launchable
-from xlakernel.core.gpu.plan import Array, arrays_of
-from xlakernel.core.identity.fingerprint import fingerprint
-from xlakernel.core.programs.callables import Callables
-from xlakernel.core.programs.values import FORMAT, write_static, write_structs
 
 from ._alone import launching
 from ._gpu import check_device, device_set_up
@@ -194,7 +198,7 @@ class _OnGpu(OnPlatform):
         self, inputs: Sequence[Struct], outs: Sequence[Struct], static: Static, *, ordered: bool, debug: bool
     ) -> Target:
         """Record what the function launches, unless that was done before."""
-        from xlakernel.core.gpu.target import register
+        from xlakernel.core.backend.gpu import register
 
         check_device(self.name)
         launchable = self.described.launchable(inputs, outs, static, on_a_gpu=True, ordered=ordered, debug=debug)
@@ -221,18 +225,17 @@ class FunctionLaunch:
 
     def prepare(self, stream: int, addresses: Sequence[int]) -> Callable[[], None]:
         """Return what does it on a stream; it makes no arrays, which a capture may not allow."""
-        from xlakernel.core.gpu.driver import current_device
-        from xlakernel.core.gpu.warp import device_array, entered
+        from xlakernel.core.backend.gpu import driver, warp_streams
 
-        device = current_device()
+        device = driver.current_device()
 
         def array(number: int, shape: tuple[int, ...], dtype: Any) -> Any:
-            return device_array(addresses[number], self.arrays[number].nbytes, shape, dtype, device)
+            return warp_streams.device_array(addresses[number], self.arrays[number].nbytes, shape, dtype, device)
 
         given = list(self._arguments(array))
 
         def run() -> None:
-            with entered(stream, device):
+            with warp_streams.entered(stream, device):
                 self._call(given)
 
         return run

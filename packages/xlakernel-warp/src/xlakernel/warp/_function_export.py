@@ -7,8 +7,7 @@ from typing import Any
 
 import warp
 
-from xlakernel.core.programs.callables import Callables
-from xlakernel.core.programs.values import check_format, read_static, read_structs
+from xlakernel.core.backend import Callables, check_format, read_static, read_structs
 
 from ._alone import guard
 from ._function import WarpFunction
@@ -41,7 +40,7 @@ def prepare(target: str, data: Mapping[str, Any]) -> Callable[[], None]:
         if not how["on_a_gpu"]:
             python_target(launchable, once=how["ordered"], debug=how["debug"], target=target)
             return
-        from xlakernel.core.gpu.target import register_again
+        from xlakernel.core.backend.gpu import register_again
 
         check_device(kernel.name)
         register_again(launchable, target, debug=how["debug"])

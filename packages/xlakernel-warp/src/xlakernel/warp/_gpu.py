@@ -10,10 +10,9 @@ from typing import Any
 
 import warp
 
-from xlakernel.core.backend import Struct, Target
+from xlakernel.core.backend import Recipe, Struct, Target
+from xlakernel.core.backend.gpu import Launchable
 from xlakernel.core.errors import DeviceError
-from xlakernel.core.ffi.registry import Recipe
-from xlakernel.core.gpu.launchable import Launchable
 
 from ._kernel import WarpKernel
 from ._launch import WarpLaunch
@@ -36,7 +35,7 @@ class KernelOnGpu(OnPlatform):
         self, inputs: Sequence[Struct], outs: Sequence[Struct], static: Static, *, ordered: bool, debug: bool
     ) -> Target:
         """Record the launch, unless that was done before."""
-        from xlakernel.core.gpu.target import register
+        from xlakernel.core.backend.gpu import register
 
         launch = self.described.launch(inputs, outs, static)
         known = _targets.setdefault(self.described.kernel, {})
@@ -72,9 +71,9 @@ class KernelOnGpu(OnPlatform):
 
 def check_device(name: str) -> None:
     """Raise `DeviceError` if Warp does not run on a GPU here."""
-    from xlakernel.core.gpu.driver import devices
+    from xlakernel.core.backend.gpu import driver
 
-    devices()
+    driver.devices()
     if not warp.is_cuda_available():
         raise DeviceError(
             f"{name}: this build of Warp does not include CUDA support, or finds no driver. Install a wheel from PyPI, "
@@ -85,8 +84,7 @@ def check_device(name: str) -> None:
 @contextlib.contextmanager
 def device_set_up() -> Iterator[None]:
     """Have Warp set up the device before something is recorded there."""
-    from xlakernel.core.gpu.driver import current_device
-    from xlakernel.core.gpu.warp import set_up
+    from xlakernel.core.backend.gpu import driver, warp_streams
 
-    set_up(current_device())
+    warp_streams.set_up(driver.current_device())
     yield

@@ -9,8 +9,7 @@ from typing import Any
 import jax
 import warp
 
-from xlakernel.core.backend import Struct, kernel_function
-from xlakernel.core.decorating import as_decorator
+from xlakernel.core.backend import Struct, as_decorator, kernel_function
 
 from ._function import WarpFunction
 from ._parameters import annotated

@@ -10,8 +10,7 @@ from typing import Any
 
 import jax
 
-from xlakernel.core.backend import Struct, kernel_function
-from xlakernel.core.decorating import as_decorator
+from xlakernel.core.backend import Struct, as_decorator, kernel_function
 from xlakernel.core.errors import ArityError, DifferentiationError
 
 from . import _inside

@@ -9,11 +9,9 @@ from typing import Any
 
 import warp
 
-from xlakernel.core.backend import Struct
+from xlakernel.core.backend import OutputInit, Struct, or_zeros, patterns, resolve
+from xlakernel.core.backend.gpu import arrays_of
 from xlakernel.core.errors import LaunchError
-from xlakernel.core.extents import resolve
-from xlakernel.core.gpu.plan import arrays_of
-from xlakernel.core.output_init import OutputInit, or_zeros, patterns
 
 from ._launch import Slot, WarpLaunch
 from ._parameters import Parameter, concrete, name_of

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import warp
 
+from xlakernel.core.backend.gpu import Array
 from xlakernel.core.errors import CompileError, DeviceError, LaunchError
-from xlakernel.core.gpu.plan import Array
 
 from . import _inside
 from ._alone import launching
@@ -183,14 +183,13 @@ class WarpLaunch:
 
     def prepare(self, stream: int, addresses: Sequence[int]) -> Callable[[], None]:
         """Return what does all of it on a stream; it makes no arrays, which a capture may not allow."""
-        from xlakernel.core.gpu.driver import current_device
-        from xlakernel.core.gpu.warp import device_array
+        from xlakernel.core.backend.gpu import driver, warp_streams
 
-        device = current_device()
+        device = driver.current_device()
         self.load(f"cuda:{device}")
 
         def array(slot: Slot, address: int) -> Any:
-            return device_array(address, self.arrays[slot.number].nbytes, slot.shape, slot.dtype, device)
+            return warp_streams.device_array(address, self.arrays[slot.number].nbytes, slot.shape, slot.dtype, device)
 
         given = self._arguments(array, addresses)
         return functools.partial(self._run_on_a_gpu, stream, device, addresses, given)
@@ -200,13 +199,12 @@ class WarpLaunch:
         self.prepare(stream, addresses)()
 
     def _run_on_a_gpu(self, stream: int, device: int, addresses: Sequence[int], given: dict[str, Any]) -> None:
-        from xlakernel.core.gpu.fill import fill
-        from xlakernel.core.gpu.warp import entered
+        from xlakernel.core.backend.gpu import fill, warp_streams
 
         for number, pattern in self.fills:
             fill(self.arrays[number], addresses[number], pattern, stream)
         if not self.is_empty:
-            with entered(stream, device) as its_stream:
+            with warp_streams.entered(stream, device) as its_stream:
                 self._call(given, stream=its_stream)
 
     # Both

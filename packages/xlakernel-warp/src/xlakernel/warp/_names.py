@@ -7,7 +7,7 @@ from typing import Any
 
 import warp
 
-from xlakernel.core.programs.reference import Reference
+from xlakernel.core.backend import Reference
 
 from . import _inside
 from ._kernel import WarpKernel

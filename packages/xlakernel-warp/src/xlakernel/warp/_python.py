@@ -7,13 +7,9 @@ from collections.abc import Sequence
 
 from numba.core.compiler_lock import global_compiler_lock
 
-from xlakernel.core.backend import Target
-from xlakernel.core.ffi.registry import ensure_registered
-from xlakernel.core.gpu.launchable import Launchable
-from xlakernel.core.gpu.python_call import Run, build_python_handler
-from xlakernel.core.native.call_frame import ArrayView
-from xlakernel.core.native.debug import UNCHECKED_THREADS, Observer
-from xlakernel.core.native.memory import HostMemory
+from xlakernel.core.backend import Target, ensure_registered
+from xlakernel.core.backend.gpu import Launchable, Run, build_python_handler
+from xlakernel.core.backend.native import UNCHECKED_THREADS, ArrayView, HostMemory, Observer
 
 
 def python_target(launchable: Launchable, *, once: bool, debug: bool, target: str | None = None) -> Target:

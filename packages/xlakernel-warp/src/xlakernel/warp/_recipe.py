@@ -9,15 +9,24 @@ from typing import Any
 
 import warp
 
-from xlakernel.core.backend import Struct
+from xlakernel.core.backend import (
+    FORMAT,
+    PYTHON,
+    Compared,
+    Definition,
+    Examination,
+    Recipe,
+    Reference,
+    Struct,
+    check_format,
+    code_of,
+    examine,
+    for_each,
+    write_init,
+    write_static,
+    write_structs,
+)
 from xlakernel.core.errors import ExportError
-from xlakernel.core.ffi.registry import Recipe
-from xlakernel.core.identity.fingerprint import Definition, Examination, examine
-from xlakernel.core.identity.warp_kinds import code_of
-from xlakernel.core.output_init import for_each
-from xlakernel.core.programs.comparison import PYTHON, Compared
-from xlakernel.core.programs.reference import Reference
-from xlakernel.core.programs.values import FORMAT, check_format, write_init, write_static, write_structs
 
 from . import _inside
 from ._adjoint import AdjointKernel

@@ -10,9 +10,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from xlakernel.core.backend import Struct
+from xlakernel.core.backend import Struct, extents
 from xlakernel.core.errors import ArgumentError, ArityError, KernelTypeError, OutputSpecError, StaticArgumentError
-from xlakernel.core.extents import extents
 
 from ._kernel import MAX_DIMS
 from ._parameters import Parameter

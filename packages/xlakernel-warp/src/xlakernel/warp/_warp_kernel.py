@@ -10,12 +10,9 @@ from typing import Any
 import jax
 import warp
 
-from xlakernel.core import output_init as begin
-from xlakernel.core.backend import Transpose, kernel_function
-from xlakernel.core.decorating import as_decorator
+from xlakernel.core.backend import Struct, Transpose, as_decorator, extents, is_function, kernel_function
+from xlakernel.core.backend import output_init as begin
 from xlakernel.core.errors import KernelTypeError, LaunchError, OutputSpecError
-from xlakernel.core.extents import extents
-from xlakernel.core.specs import Struct, is_function
 
 from . import _inside
 from ._kernel import MAX_DIMS, WarpKernel

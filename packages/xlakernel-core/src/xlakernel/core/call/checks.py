@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 
-def names(function: Callable[..., Any], name: str) -> bool:
+def has_parameter(function: Callable[..., Any], name: str) -> bool:
     """Whether *function* has a parameter called *name*."""
     try:
         return name in inspect.signature(function).parameters

@@ -19,7 +19,7 @@ from .._compat import match_type
 from ..errors import DifferentiationError, KernelTypeError, ResultError, XLAKernelError
 from ..specs import Struct, counted, is_smooth
 from . import multilinear
-from .checks import as_array, captured_tracer, fits, is_none, names, places, text
+from .checks import as_array, captured_tracer, fits, has_parameter, is_none, places, text
 from .declaration import Derivative
 from .multilinear import Group, Multilinear
 
@@ -301,7 +301,7 @@ class Differentiable:
         return arguments[:count], dict(zip(self.scalars, arguments[count:], strict=True))
 
     def _call(self, keyword: str, function: Callable[..., Any], /, *args: Any, **scalars: Any) -> Any:
-        offered = {name: value for name, value in self.offered.items() if names(function, name)}
+        offered = {name: value for name, value in self.offered.items() if has_parameter(function, name)}
         static = {**self.static, **scalars, **offered}
         captured = captured_tracer(function)
         if captured is not None:

@@ -27,7 +27,7 @@ from ..specs import (
     of_structs,
     order_of,
 )
-from .checks import names
+from .checks import has_parameter
 from .declaration import Derivative, Transpose, declare
 from .derivative import Differentiable
 from .kernel_function import KernelFunction
@@ -283,7 +283,7 @@ class _Wrapped:
             return f"Missing: {', '.join(arrays[inputs : len(arrays) - outs] or arrays[-outs:])}"
         count, candidates = len(arrays) - inputs - outs, arrays
         if is_function(self.outs):  # the names that it has for inputs are no scalars, and what precedes one no output
-            named = [name for name in arrays if names(self.outs, name)]
+            named = [name for name in arrays if has_parameter(self.outs, name)]
             candidates = [name for name in arrays if name not in named] or arrays
             early = [name for name in candidates if named and arrays.index(name) < arrays.index(named[-1])]
             candidates = early if len(early) == count else candidates

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from xlakernel.core import XLACustomKernel
-from xlakernel.core.missing import missing_package
+from xlakernel.core.backend import missing_package
 
 from .operand import Operand
 

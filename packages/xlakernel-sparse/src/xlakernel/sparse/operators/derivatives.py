@@ -26,7 +26,7 @@ from jax.custom_derivatives import SymbolicZero
 from jax.interpreters import ad
 
 from xlakernel.core import XLACustomKernel
-from xlakernel.core.config import AUTO
+from xlakernel.core.backend import AUTO
 from xlakernel.core.errors import DifferentiationError
 
 from .compact import compact_product

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from xlakernel.core import XLACustomKernel
-from xlakernel.core.config import PLATFORMS
+from xlakernel.core.backend import PLATFORMS
 
 from .blocks import block_count
 from .operand import BINARY, DENSE, WEIGHTED, Operand

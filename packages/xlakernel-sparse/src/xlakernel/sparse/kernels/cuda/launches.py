@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from xlakernel.core.config import is_debugging
+from xlakernel.core.backend import is_debugging
 
 from ...operators.blocks import SHARED_BYTES
 from .walk import TILE
@@ -24,15 +24,15 @@ _WHOLE = 48 * 1024 + 16
 
 def _attribute(name: str, usual: int) -> int:
     """Return what the driver says of the first GPU; *usual* where a program is only lowered, without one."""
-    from cuda.bindings import driver
+    from cuda.bindings import driver as cuda
 
+    from xlakernel.core.backend.gpu import driver
     from xlakernel.core.errors import DeviceError
-    from xlakernel.core.gpu.driver import check
 
     try:
-        check(driver.cuInit(0))
-        attribute = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
-        return int(check(driver.cuDeviceGetAttribute(attribute, check(driver.cuDeviceGet(0)))))
+        driver.check(cuda.cuInit(0))
+        attribute = getattr(cuda.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+        return int(driver.check(cuda.cuDeviceGetAttribute(attribute, driver.check(cuda.cuDeviceGet(0)))))
     except (DeviceError, RuntimeError, OSError):
         return usual
 

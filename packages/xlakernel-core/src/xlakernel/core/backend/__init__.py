@@ -1,0 +1,89 @@
+"""What a package that compiles kernels imports of core, beside the public interface: all of it, and nothing else.
+
+A backend derives `Kernel`, whose ``target`` compiles and registers a handler, and returns `kernel_function` of it.
+`backend.native` has what builds handlers with Numba's compiler, `backend.gpu` what records and replays launches.
+"""
+
+from .. import output_init
+from ..call import VMAP_METHODS, Kernel, NativeCall, Target, native_call
+from ..call.checks import has_parameter
+from ..call.declaration import Transpose
+from ..call.scalars import Entry, Scalar, plain_numbers
+from ..call.wrapper import kernel_function
+from ..code_files import read_code, write_code
+from ..config import AUTO, PLATFORMS, is_debugging
+from ..decorating import as_decorator
+from ..extents import extents, resolve
+from ..ffi.registry import Handler, Recipe, ensure_registered
+from ..identity.fingerprint import Definition, Examination, examine, fingerprint
+from ..identity.warp_kinds import code_of
+from ..missing import missing_package
+from ..operator.eager import jit_when_eager
+from ..output_init import OutputInit, for_each, or_zeros, patterns
+from ..programs.callables import Callables
+from ..programs.comparison import PYTHON, Compared
+from ..programs.reference import Reference
+from ..programs.values import (
+    FORMAT,
+    check_format,
+    read_init,
+    read_static,
+    read_structs,
+    write_init,
+    write_static,
+    write_structs,
+)
+from ..specs import Struct, is_function
+from ..warning import warn
+
+__all__ = [
+    "AUTO",
+    "FORMAT",
+    "PLATFORMS",
+    "PYTHON",
+    "VMAP_METHODS",
+    "Callables",
+    "Compared",
+    "Definition",
+    "Entry",
+    "Examination",
+    "Handler",
+    "Kernel",
+    "NativeCall",
+    "OutputInit",
+    "Recipe",
+    "Reference",
+    "Scalar",
+    "Struct",
+    "Target",
+    "Transpose",
+    "as_decorator",
+    "check_format",
+    "code_of",
+    "ensure_registered",
+    "examine",
+    "extents",
+    "fingerprint",
+    "for_each",
+    "has_parameter",
+    "is_debugging",
+    "is_function",
+    "jit_when_eager",
+    "kernel_function",
+    "missing_package",
+    "native_call",
+    "or_zeros",
+    "output_init",
+    "patterns",
+    "plain_numbers",
+    "read_code",
+    "read_init",
+    "read_static",
+    "read_structs",
+    "resolve",
+    "warn",
+    "write_code",
+    "write_init",
+    "write_static",
+    "write_structs",
+]

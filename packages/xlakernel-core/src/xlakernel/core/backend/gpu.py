@@ -1,0 +1,24 @@
+"""What a package that launches on a GPU imports of core. Needs the extra ``xlakernel-core[gpu]``."""
+
+from ..gpu import addresses, driver, warp_streams
+from ..gpu.closure import Closure
+from ..gpu.fill import fill
+from ..gpu.launchable import Launchable
+from ..gpu.plan import Array, arrays_of
+from ..gpu.python_call import Run, build_python_handler
+from ..gpu.target import register, register_again
+
+__all__ = [
+    "Array",
+    "Closure",
+    "Launchable",
+    "Run",
+    "addresses",
+    "arrays_of",
+    "build_python_handler",
+    "driver",
+    "fill",
+    "register",
+    "register_again",
+    "warp_streams",
+]

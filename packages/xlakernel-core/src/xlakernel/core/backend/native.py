@@ -1,0 +1,56 @@
+"""What a package that builds native handlers imports of core. Needs the extra ``xlakernel-core[native]``."""
+
+from ..native.arguments import Argument, Slices
+from ..native.call_frame import ArrayView
+from ..native.callee import Callee, NumbaFunction
+from ..native.compile_error import compile_error
+from ..native.compiler import Compiler, Helper
+from ..native.debug import UNCHECKED_THREADS, Observer
+from ..native.declared import Declarations
+from ..native.dtypes import array_type, numba_dtype
+from ..native.frame import I8, I64, POINTER, Frame, i64
+from ..native.handler import HANDLER_VERSION, build_handler
+from ..native.lock import new_lock
+from ..native.machine_code import compiler_facts, load_object_code, pointer_to
+from ..native.memory import HostMemory
+from ..native.own_copies import ChangedError, OwnCopies, changed, until_unchanged
+from ..native.parallel import SUPPORTED
+from ..native.prange import on_xla_threads
+from ..native.recipe import is_importable, read_kernel, write_recipe
+
+__all__ = [
+    "HANDLER_VERSION",
+    "I8",
+    "I64",
+    "POINTER",
+    "SUPPORTED",
+    "UNCHECKED_THREADS",
+    "Argument",
+    "ArrayView",
+    "Callee",
+    "ChangedError",
+    "Compiler",
+    "Declarations",
+    "Frame",
+    "Helper",
+    "HostMemory",
+    "NumbaFunction",
+    "Observer",
+    "OwnCopies",
+    "Slices",
+    "array_type",
+    "build_handler",
+    "changed",
+    "compile_error",
+    "compiler_facts",
+    "i64",
+    "is_importable",
+    "load_object_code",
+    "new_lock",
+    "numba_dtype",
+    "on_xla_threads",
+    "pointer_to",
+    "read_kernel",
+    "until_unchanged",
+    "write_recipe",
+]
