@@ -12,6 +12,7 @@ from .call.declaration import Transpose as Transpose
 from .call.scalars import Entry as Entry
 from .call.scalars import Scalar as Scalar
 from .call.scalars import plain_numbers as plain_numbers
+from .call.wrapper import VmapMethod as VmapMethod
 from .call.wrapper import kernel_function as kernel_function
 from .operator.eager import jit_when_eager as jit_when_eager
 from .specs import Struct as Struct
@@ -25,6 +26,7 @@ __all__ = [
     "Struct",
     "Target",
     "Transpose",
+    "VmapMethod",
     "jit_when_eager",
     "kernel_function",
     "native_call",

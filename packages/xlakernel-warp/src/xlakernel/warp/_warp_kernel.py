@@ -11,7 +11,7 @@ import jax
 import warp
 
 from xlakernel.core import output_init as begin
-from xlakernel.core.backend import Transpose, kernel_function
+from xlakernel.core.backend import Transpose, VmapMethod, kernel_function
 from xlakernel.core.decorating import as_decorator
 from xlakernel.core.errors import KernelTypeError, LaunchError, OutputSpecError
 from xlakernel.core.extents import extents
@@ -33,7 +33,7 @@ def warp_kernel(
     launch_dims: _Extents | None = None,
     block_dim: int | None = None,
     output_init: Any = None,
-    vmap_method: str | None = "native",
+    vmap_method: VmapMethod = "native",
     input_output_aliases: Mapping[int, int] | None = None,
     has_side_effect: bool = False,
     reference: Callable[..., Any] | None = None,
@@ -76,7 +76,9 @@ def warp_kernel(
         number or None for each.
       vmap_method: what ``jax.vmap`` does. ``"native"`` (as ``"expand_dims"``): one call, with a launch for each slice,
         on the CPU in several threads where that pays; ``"broadcast_all"``: the same with every input copied to the
-        batch's size; ``"sequential"`` and ``"sequential_unrolled"``: one call after the other; None: an error.
+        batch's size; ``"sequential"`` and ``"sequential_unrolled"``: one call after the other; None: an error. A
+        function computes the whole batch instead: ``function(*inputs, **scalars) -> results``, where each array has the
+        batch as its first dimension. Nested levels are one dimension, and an input that is not mapped is repeated.
       input_output_aliases: inputs whose memory becomes an output's, ``{input: output}``, for kernels that update in
         place. Both parameters are then the same memory, and only the output may be written. JAX copies the input
         first if anyone else still needs it.
@@ -109,7 +111,7 @@ def warp_kernel(
       LaunchError: if *launch_dims*, *block_dim* or *output_init* make no sense.
       OutputSpecError: if *outs* has leaves without shape and dtype, or describes no output without *has_side_effect*.
       AliasError: if *input_output_aliases* cannot hold, or shares an output that has an *output_init*.
-      VmapMethodError: if *vmap_method* is unknown.
+      VmapMethodError: if *vmap_method* is unknown, or a function of a kernel with a side effect.
       ShardingRuleError: if *sharding_rule* is not a rule, or sums an output whose *output_init* is not 0.
 
     The function it returns raises `ArityError`, `InputError`, `DtypeError`, `StaticArgumentError` and `LaunchError`
