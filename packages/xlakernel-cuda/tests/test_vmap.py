@@ -72,6 +72,34 @@ def test_each_input_alone_or_shared(make, axes, inputs, method):
     assert_array_equal(jax.jit(jax.vmap(run, axes))(*inputs), expected(*inputs))
 
 
+@cuda.jit
+def add_gain(x, y, out, gain=1.0):
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = x[i] + gain * y[()]
+
+
+@cuda.jit
+def add_gain_to_rows(x, y, out, gain=1.0):
+    i, b = cuda.grid(1), cuda.blockIdx.y
+    if i < out.shape[1]:
+        out[b, i] = x[b, i] + gain * y[b]
+
+
+@pytest.mark.parametrize("axes", [(0, 0), (0, None), (None, 0)])
+@pytest.mark.parametrize("gain", [2.0, np.float32(2)])
+def test_a_function_computes_the_whole_batch(axes, gain):
+    """Of one level or of two, with a scalar by keyword."""
+    rows = numba_cuda_kernel(add_gain_to_rows, same, grid=lambda x, y: (-(-x.shape[1] // 128), x.shape[0]), block=128)
+    run = numba_cuda_kernel(add_gain, same, launch_dims=lambda x, y: x.size, vmap_method=rows)
+    x, y = X if axes[0] is None else XS, YS[:, 1] if axes[1] == 0 else YS[1, 1]
+    batch = jax.vmap(lambda x, y: run(x, y, gain=gain), axes)
+    reference = jax.vmap(lambda x, y: x + gain * y, axes)
+    assert_array_equal(jax.jit(batch)(x, y), reference(x, y))
+    assert "add_gain_to_rows" in jax.jit(batch).lower(x, y).as_text()
+    assert_array_equal(jax.vmap(batch, (None, 0))(x, y[None]), jax.vmap(reference, (None, 0))(x, y[None]))
+
+
 def test_an_inner_axis_is_moved(make):
     assert_array_equal(jax.vmap(make(), (1, 0))(XS.T, YS), expected(XS, YS))
     assert_array_equal(jax.vmap(make(), (0, 0), 1)(XS, YS), expected(XS, YS).T)

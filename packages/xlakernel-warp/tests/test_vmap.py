@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from xlakernel.core.errors import VmapMethodError
-from xlakernel.warp import warp_kernel
+from xlakernel.warp import jax_kernel, warp_kernel
 
 wp.set_module_options({"enable_backward": False})
 
@@ -57,6 +57,47 @@ def test_no_method_is_an_error():
     assert_array_equal(run(X, Y), expected(X, Y))
     with pytest.raises(VmapMethodError, match="plus_sum"):
         jax.vmap(run)(XS, YS)
+
+
+@wp.kernel
+def plus_sums(x: wp.array2d(dtype=float), y: wp.array2d(dtype=float), out: wp.array2d(dtype=float)):
+    """The same for a whole batch."""
+    b, i = wp.tid()
+    total = x[b, i]
+    for j in range(y.shape[1]):
+        total += y[b, j]
+    out[b, i] = total
+
+
+run_plus_sums = warp_kernel(plus_sums, same, launch_dims=lambda x, y: x.shape)
+
+
+@pytest.mark.parametrize(("axes", "inputs"), [((0, 0), (XS, YS)), ((0, None), (XS, Y)), ((None, 0), (X, YS))])
+def test_a_function_computes_the_whole_batch(axes, inputs):
+    for run in (warp_kernel(plus_sum, same, vmap_method=run_plus_sums), jax_kernel_of_a_batch):
+        program = jax.jit(jax.vmap(run, axes))
+        assert_array_equal(program(*inputs), expected(*inputs))
+        assert "plus_sums" in program.lower(*inputs).as_text()
+
+
+def jax_kernel_of_a_batch(x, y):
+    (found,) = jax_kernel(plus_sum, vmap_method=run_plus_sums)(x, y)
+    return found
+
+
+@on_the_cpu
+def test_the_adjoint_of_a_kernel_is_mapped_by_itself():
+    """The function is the kernel's, and knows nothing of Warp's adjoint."""
+    run = jax_kernel(squares, vmap_method=lambda x: [x * x], enable_backward=True)
+    x = jnp.asarray(XS)
+    assert_array_equal(jax.vmap(jax.grad(lambda x: run(x)[0].sum()))(x), 2 * x)
+    assert_array_equal(jax.grad(lambda x: jax.vmap(run)(x)[0].sum())(x), 2 * x)
+
+
+@wp.kernel(enable_backward=True)
+def squares(x: wp.array(dtype=float), out: wp.array(dtype=float)):
+    i = wp.tid()
+    out[i] = x[i] * x[i]
 
 
 run_plus_sum = warp_kernel(plus_sum, same)

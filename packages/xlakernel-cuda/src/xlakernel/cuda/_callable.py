@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from xlakernel.core.backend import Transpose, as_decorator, kernel_function
+from xlakernel.core.backend import Transpose, VmapMethod, as_decorator, kernel_function
 from xlakernel.core.errors import ArgumentError
 
 from ._function import CudaFunction
@@ -21,7 +21,7 @@ def numba_cuda_callable(
     outs: Any,
     *,
     record: _Record = "auto",
-    vmap_method: str | None = "native",
+    vmap_method: VmapMethod = "native",
     input_output_aliases: Mapping[int, int] | None = None,
     has_side_effect: bool = False,
     reference: Callable[..., Any] | None = None,
@@ -101,7 +101,7 @@ def cuda_callable(
     arrays: Choice = "numba",
     stream: Choice | None = None,
     record: _Record = "auto",
-    vmap_method: str | None = "native",
+    vmap_method: VmapMethod = "native",
     input_output_aliases: Mapping[int, int] | None = None,
     has_side_effect: bool = False,
     reference: Callable[..., Any] | None = None,
@@ -144,7 +144,8 @@ def cuda_callable(
         True: that is a `RecordingError`; False: it is not even tried.
       vmap_method: what ``jax.vmap`` does. ``"native"`` (as ``"expand_dims"``): what was recorded is replayed for each
         slice, in one call; ``"broadcast_all"``: the same with every input copied to the batch's size;
-        ``"sequential"`` and ``"sequential_unrolled"``: one call after the other; None: an error.
+        ``"sequential"`` and ``"sequential_unrolled"``: one call after the other; None: an error. A function computes
+        the whole batch instead: see `numba_cuda_kernel`.
       input_output_aliases: inputs whose memory becomes an output's, ``{input: output}``, for functions that update in
         place. Both parameters are then the same memory, and only the output may be written.
       has_side_effect: whether to keep each call as it stands; without it JAX may merge equal calls, and drop unused
@@ -167,7 +168,7 @@ def cuda_callable(
       MissingDependencyError: if the library that they name is not installed.
       OutputSpecError: if *outs* has leaves without shape and dtype, or describes no output without *has_side_effect*.
       AliasError: if *input_output_aliases* cannot hold.
-      VmapMethodError: if *vmap_method* is unknown.
+      VmapMethodError: if *vmap_method* is unknown, or a function of a kernel with a side effect.
       ShardingRuleError: if *sharding_rule* is not a rule.
 
     The function it returns raises `ArityError`, `InputError`, `StaticArgumentError` when it is traced, and

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from xlakernel.core.backend import Struct, Transpose, as_decorator, kernel_function
+from xlakernel.core.backend import Struct, Transpose, VmapMethod, as_decorator, kernel_function
 from xlakernel.core.backend import output_init as begin
 from xlakernel.core.errors import KernelTypeError
 
@@ -28,7 +28,7 @@ def numba_cuda_kernel(
     shared_mem: int = 0,
     output_init: Any = None,
     batch_axis: str | None = None,
-    vmap_method: str | None = "native",
+    vmap_method: VmapMethod = "native",
     input_output_aliases: Mapping[int, int] | None = None,
     has_side_effect: bool = False,
     reference: Callable[..., Any] | None = None,
@@ -82,7 +82,10 @@ def numba_cuda_kernel(
         axis free. None: a launch for each slice, and the kernel knows nothing of batches.
       vmap_method: what ``jax.vmap`` does. ``"native"`` (as ``"expand_dims"``): one call, with a launch for each slice
         (see *batch_axis*); ``"broadcast_all"``: the same with every input copied to the batch's size; ``"sequential"``
-        and ``"sequential_unrolled"``: one call after the other; None: an error.
+        and ``"sequential_unrolled"``: one call after the other; None: an error. A function, often another wrapped
+        kernel, computes the whole batch instead: ``function(*inputs, **scalars) -> results``, where each array has the
+        batch as its first dimension. Nested levels are one dimension, and an input that is not mapped is repeated.
+        Where a scalar is mapped, it is ``"native"``.
       input_output_aliases: inputs whose memory becomes an output's, ``{input: output}``, for kernels that update in
         place. Both parameters are then the same memory, and only the output may be written. JAX copies the input
         first if anyone else still needs it.
@@ -117,7 +120,7 @@ def numba_cuda_kernel(
       SettingError: if Numba is set to simulate a GPU.
       OutputSpecError: if *outs* has leaves without shape and dtype, or describes no output without *has_side_effect*.
       AliasError: if *input_output_aliases* cannot hold, or shares an output that has an *output_init*.
-      VmapMethodError: if *vmap_method* is unknown.
+      VmapMethodError: if *vmap_method* is unknown, or a function of a kernel with a side effect.
       ShardingRuleError: if *sharding_rule* is not a rule, or sums an output whose *output_init* is not 0.
 
     The function it returns raises `ArityError`, `InputError`, `DtypeError`, `StaticArgumentError` and, where functions

@@ -9,7 +9,7 @@ from typing import Any
 import numba
 from numba.core.dispatcher import Dispatcher
 
-from xlakernel.core.backend import Transpose, as_decorator, kernel_function
+from xlakernel.core.backend import Transpose, VmapMethod, as_decorator, kernel_function
 from xlakernel.core.errors import KernelTypeError
 
 from ._compile import NumbaKernel
@@ -20,7 +20,7 @@ def numba_kernel(
     kernel: Callable[..., None],
     outs: Any,
     *,
-    vmap_method: str | None = "native",
+    vmap_method: VmapMethod = "native",
     input_output_aliases: Mapping[int, int] | None = None,
     has_side_effect: bool = False,
     reference: Callable[..., Any] | None = None,
@@ -60,7 +60,10 @@ def numba_kernel(
       vmap_method: what ``jax.vmap`` does. ``"native"`` (as ``"expand_dims"``): the handler loops over the batch in one
         call, in several threads where that pays; ``"broadcast_all"``: the same with every input copied to the batch's
         size; ``"sequential"`` and ``"sequential_unrolled"``: one call after the other; None: an error. The kernel sees
-        the rank it was written for in each case.
+        the rank it was written for in each case. A function, often another wrapped kernel, computes the whole batch
+        instead: ``function(*inputs, **scalars) -> results``, where each array has the batch as its first dimension.
+        Nested levels are one dimension, and an input that is not mapped is repeated. Where a scalar is mapped, it is
+        ``"native"``.
       input_output_aliases: inputs whose memory becomes an output's, ``{input: output}``, for kernels that update in
         place. Both parameters are then the same memory, and only the output may be written. JAX copies the input
         first if anyone else still needs it.
@@ -92,7 +95,7 @@ def numba_kernel(
       KernelTypeError: if *kernel* is not an ``njit`` function.
       OutputSpecError: if *outs* has leaves without shape and dtype, or describes no output without *has_side_effect*.
       AliasError: if *input_output_aliases* cannot hold.
-      VmapMethodError: if *vmap_method* is unknown.
+      VmapMethodError: if *vmap_method* is unknown, or a function of a kernel with a side effect.
       ShardingRuleError: if *sharding_rule* is not a rule.
 
     The function it returns raises `ArityError`, `InputError`, `DtypeError`, `StaticArgumentError` when it is traced,

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import warp
 
-from xlakernel.core.backend import Struct, as_decorator, kernel_function
+from xlakernel.core.backend import Struct, VmapMethod, as_decorator, kernel_function
 
 from ._function import WarpFunction
 from ._parameters import annotated
@@ -24,7 +24,7 @@ def jax_callable(
     func: Callable[..., None],
     num_outputs: int = 1,
     graph_mode: Any = None,
-    vmap_method: str | None = "broadcast_all",
+    vmap_method: VmapMethod = "broadcast_all",
     output_dims: OutputDims | None = None,
     in_out_argnames: Sequence[str] | None = None,
     stage_in_argnames: Sequence[str] | None = None,
@@ -107,7 +107,7 @@ def _made(
     func: Callable[..., None],
     split: SplitParameters,
     graph_mode: Any,
-    vmap_method: str | None,
+    vmap_method: VmapMethod,
     output_dims: FrozenDims | None,
     in_out: tuple[str, ...],
     stage_in: tuple[str, ...],
@@ -133,7 +133,7 @@ class JaxCallable:
     def __init__(
         self,
         function: WarpFunction,
-        vmap_method: str | None,
+        vmap_method: VmapMethod,
         output_dims: FrozenDims | None,
         stage_in: tuple[str, ...],
         stage_out: tuple[str, ...],
@@ -157,7 +157,7 @@ class JaxCallable:
         return len(self.captures)
 
     def __call__(
-        self, *args: Any, output_dims: OutputDims | None = None, vmap_method: str | None = None, **unknown: Any
+        self, *args: Any, output_dims: OutputDims | None = None, vmap_method: VmapMethod = None, **unknown: Any
     ) -> list[jax.Array]:
         """Run the function; see `jax_callable`."""
         self.xlakernel.split.check_options(unknown, ("output_dims", "vmap_method"))
@@ -166,7 +166,7 @@ class JaxCallable:
         function = self._function(self.output_dims if chosen is None else chosen, vmap_method or self.vmap_method)
         return function(*arrays, **scalars)  # type: ignore[no-any-return]
 
-    def _make_function(self, output_dims: FrozenDims | None, vmap_method: str | None) -> Callable[..., Any]:
+    def _make_function(self, output_dims: FrozenDims | None, vmap_method: VmapMethod) -> Callable[..., Any]:
         split = self.xlakernel.split
 
         def outs(*inputs: Struct) -> list[Struct]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from xlakernel.core.backend import Struct, as_decorator, kernel_function
+from xlakernel.core.backend import Struct, VmapMethod, as_decorator, kernel_function
 from xlakernel.core.errors import ArityError, DifferentiationError
 
 from . import _inside
@@ -36,7 +36,7 @@ from ._warp_kernel import check_kernel
 def jax_kernel(
     kernel: Any,
     num_outputs: int = 1,
-    vmap_method: str | None = "broadcast_all",
+    vmap_method: VmapMethod = "broadcast_all",
     launch_dims: Dims | None = None,
     output_dims: OutputDims | None = None,
     in_out_argnames: Sequence[str] | None = None,
@@ -118,7 +118,7 @@ def jax_kernel(
 def _made(
     kernel: Any,
     split: SplitParameters,
-    vmap_method: str | None,
+    vmap_method: VmapMethod,
     dims: tuple[int, ...] | None,
     output_dims: FrozenDims | None,
     enable_backward: bool,
@@ -136,7 +136,7 @@ class JaxKernel:
         self,
         kernel: Any,
         split: SplitParameters,
-        vmap_method: str | None,
+        vmap_method: VmapMethod,
         launch_dims: tuple[int, ...] | None,
         output_dims: FrozenDims | None,
         has_side_effect: bool,
@@ -159,7 +159,7 @@ class JaxKernel:
         *args: Any,
         output_dims: OutputDims | None = None,
         launch_dims: Dims | None = None,
-        vmap_method: str | None = None,
+        vmap_method: VmapMethod = None,
         **unknown: Any,
     ) -> list[jax.Array]:
         """Run the kernel; see `jax_kernel`."""
@@ -190,7 +190,7 @@ class JaxKernel:
         self,
         launch_dims: tuple[int, ...] | None,
         output_dims: FrozenDims | None,
-        vmap_method: str | None,
+        vmap_method: VmapMethod,
         blocks: bool = False,
     ) -> Callable[..., Any]:
         described = dataclasses.replace(self.described(launch_dims), cpu_blocks=blocks)
@@ -259,7 +259,7 @@ class DifferentiableJaxKernel(JaxKernel):
                 RunnableKernel(dataclasses.replace(adjoint, aliased=frozenset(shared.values()))),
                 dict.fromkeys(filled, inspect.Parameter.empty),
                 outs,
-                vmap_method=self.vmap_method,
+                vmap_method="native" if callable(self.vmap_method) else self.vmap_method,
                 input_output_aliases=shared,
                 has_side_effect=False,
             )

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import warp
 
-from xlakernel.core.backend import Struct, Transpose, as_decorator, extents, is_function, kernel_function
+from xlakernel.core.backend import Struct, Transpose, VmapMethod, as_decorator, extents, is_function, kernel_function
 from xlakernel.core.backend import output_init as begin
 from xlakernel.core.errors import KernelTypeError, LaunchError, OutputSpecError
 
@@ -30,7 +30,7 @@ def warp_kernel(
     launch_dims: _Extents | None = None,
     block_dim: int | None = None,
     output_init: Any = None,
-    vmap_method: str | None = "native",
+    vmap_method: VmapMethod = "native",
     input_output_aliases: Mapping[int, int] | None = None,
     has_side_effect: bool = False,
     reference: Callable[..., Any] | None = None,
@@ -73,7 +73,9 @@ def warp_kernel(
         number or None for each.
       vmap_method: what ``jax.vmap`` does. ``"native"`` (as ``"expand_dims"``): one call, with a launch for each slice,
         on the CPU in several threads where that pays; ``"broadcast_all"``: the same with every input copied to the
-        batch's size; ``"sequential"`` and ``"sequential_unrolled"``: one call after the other; None: an error.
+        batch's size; ``"sequential"`` and ``"sequential_unrolled"``: one call after the other; None: an error. A
+        function computes the whole batch instead: ``function(*inputs, **scalars) -> results``, where each array has the
+        batch as its first dimension. Nested levels are one dimension, and an input that is not mapped is repeated.
       input_output_aliases: inputs whose memory becomes an output's, ``{input: output}``, for kernels that update in
         place. Both parameters are then the same memory, and only the output may be written. JAX copies the input
         first if anyone else still needs it.
@@ -106,7 +108,7 @@ def warp_kernel(
       LaunchError: if *launch_dims*, *block_dim* or *output_init* make no sense.
       OutputSpecError: if *outs* has leaves without shape and dtype, or describes no output without *has_side_effect*.
       AliasError: if *input_output_aliases* cannot hold, or shares an output that has an *output_init*.
-      VmapMethodError: if *vmap_method* is unknown.
+      VmapMethodError: if *vmap_method* is unknown, or a function of a kernel with a side effect.
       ShardingRuleError: if *sharding_rule* is not a rule, or sums an output whose *output_init* is not 0.
 
     The function it returns raises `ArityError`, `InputError`, `DtypeError`, `StaticArgumentError` and `LaunchError`

@@ -9,7 +9,7 @@ from ..call import VMAP_METHODS, Kernel, NativeCall, Target, native_call
 from ..call.checks import has_parameter
 from ..call.declaration import Transpose
 from ..call.scalars import Entry, Scalar, plain_numbers
-from ..call.wrapper import kernel_function
+from ..call.wrapper import VmapMethod, kernel_function
 from ..code_files import read_code, write_code
 from ..config import AUTO, PLATFORMS, is_debugging
 from ..decorating import as_decorator
@@ -57,6 +57,7 @@ __all__ = [
     "Struct",
     "Target",
     "Transpose",
+    "VmapMethod",
     "as_decorator",
     "check_format",
     "code_of",

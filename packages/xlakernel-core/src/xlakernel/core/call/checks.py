@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from ..errors import ResultError
+from ..specs import Struct, counted, is_smooth
 
 
 def has_parameter(function: Callable[..., Any], name: str) -> bool:
@@ -74,3 +77,46 @@ def text(value: Any) -> str:
     if not hasattr(value, "shape") or not hasattr(value, "dtype"):
         return "None" if value is None else f"{value!r} of type {type(value).__name__}"
     return f"{value.dtype}[{','.join(map(str, value.shape))}]"
+
+
+def flat_results(
+    owner: str, keyword: str, found: Any, outs: Sequence[Struct], tree: Any, *, tangents: bool = False
+) -> list[Any]:
+    """Flatten what an author's function returned, and check it against *outs*.
+
+    Args:
+      owner: the kernel's or operator's name, for messages.
+      keyword: the name under which the function was given, for messages.
+      found: what it returned.
+      outs: the results that it should return, in the order of *tree*.
+      tree: their structure.
+      tangents: whether they are the tangents of the results, of which integers have none.
+
+    Raises:
+      ResultError: if *found* differs from *outs* in structure, shape or dtype.
+    """
+    what = "tangents of the results" if tangents else "results"
+    paths, flat = places(found)
+    # The tangent of one integer is None.
+    if found is None and not (tangents and len(outs) == 1 and not is_smooth(outs[0].dtype)):
+        raise ResultError(f"{owner}: {keyword} returned None; return the {what} (does it lack a return?).")
+    if len(flat) != len(outs):
+        both = tangents and isinstance(found, (tuple, list)) and len(found) == 2 and len(flat) == 2 * len(outs)
+        hint = " Return only the tangents, unlike the function given to jax.custom_jvp's defjvp." if both else ""
+        number = counted(len(flat), "tangent" if tangents else "result") + (" of the results" if tangents else "")
+        raise ResultError(f"{owner}: {keyword} returned {number}; the kernel has {counted(len(outs), 'result')}.{hint}")
+    expected = jax.tree.unflatten(tree, [text(out) for out in outs])
+    # Of one array alone it is clear what it stands for.
+    if len(flat) > 1 and paths != places(expected)[0]:
+        given = jax.tree.unflatten(jax.tree.structure(found, is_leaf=is_none), [text(value) for value in flat])
+        raise ResultError(f"{owner}: {keyword} returned {what} as {given}; return them as {expected}.")
+    for i, (value, out) in enumerate(zip(flat, outs, strict=True)):
+        if tangents and not is_smooth(out.dtype):
+            continue
+        if not fits(value, out):
+            raise ResultError(
+                f"{owner}: result {i} of {keyword} is {text(value)}; outs[{i}] is {text(out)}. It must return {what} "
+                "in the kernel's own shapes and dtypes."
+            )
+        flat[i] = as_array(value, out.dtype)
+    return flat

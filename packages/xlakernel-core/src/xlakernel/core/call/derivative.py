@@ -19,7 +19,7 @@ from .._compat import match_type
 from ..errors import DifferentiationError, KernelTypeError, ResultError, XLAKernelError
 from ..specs import Struct, counted, is_smooth
 from . import multilinear
-from .checks import as_array, captured_tracer, fits, has_parameter, is_none, places, text
+from .checks import as_array, captured_tracer, fits, flat_results, has_parameter, text
 from .declaration import Derivative
 from .multilinear import Group, Multilinear
 
@@ -154,9 +154,8 @@ class Differentiable:
         """Compute all results in plain JAX."""
         assert self.derivative.reference is not None
         inputs, scalars = self._split(arguments)
-        return self._flat(
-            "reference", self._call("reference", self.derivative.reference, *inputs, **scalars), self.outs
-        )
+        found = self._call("reference", self.derivative.reference, *inputs, **scalars)
+        return flat_results(self.owner, "reference", found, self.outs, self.tree)
 
     def _of_scalars(self, *arguments: Any) -> list[Any]:
         """Compute all results as a function whose derivative in scalars is wanted."""
@@ -253,7 +252,7 @@ class Differentiable:
         given = iter(moved)
         tangents = tuple(next(given) if is_smooth(x.dtype) else None for x in inputs)
         found = self._call("jvp", self.derivative.jvp, tuple(inputs), tangents, **scalars)
-        return self._only_smooth(self._flat("jvp", found, self.outs, tangents=True))
+        return self._only_smooth(flat_results(self.owner, "jvp", found, self.outs, self.tree, tangents=True))
 
     def _vjp(
         self, arguments: list[Any], results: list[Any], cotangents: list[Any], smooth: Sequence[int]
@@ -322,36 +321,6 @@ class Differentiable:
         except ValueError:  # a builtin without a signature
             pass
         return function(*args, **static)
-
-    def _flat(self, keyword: str, found: Any, outs: Sequence[Struct], *, tangents: bool = False) -> list[Any]:
-        """Flatten what an author's function returned, and check it against *outs*."""
-        what = "tangents of the results" if tangents else "results"
-        paths, flat = places(found)
-        # The tangent of one integer is None.
-        if found is None and not (tangents and len(outs) == 1 and not is_smooth(outs[0].dtype)):
-            raise ResultError(f"{self.owner}: {keyword} returned None; return the {what} (does it lack a return?).")
-        if len(flat) != len(outs):
-            both = tangents and isinstance(found, (tuple, list)) and len(found) == 2 and len(flat) == 2 * len(outs)
-            hint = " Return only the tangents, unlike the function given to jax.custom_jvp's defjvp." if both else ""
-            number = counted(len(flat), "tangent" if tangents else "result") + (" of the results" if tangents else "")
-            raise ResultError(
-                f"{self.owner}: {keyword} returned {number}; the kernel has {counted(len(outs), 'result')}.{hint}"
-            )
-        expected = jax.tree.unflatten(self.tree, [text(out) for out in outs])
-        # Of one array alone it is clear what it stands for.
-        if len(flat) > 1 and paths != places(expected)[0]:
-            given = jax.tree.unflatten(jax.tree.structure(found, is_leaf=is_none), [text(value) for value in flat])
-            raise ResultError(f"{self.owner}: {keyword} returned {what} as {given}; return them as {expected}.")
-        for i, (value, out) in enumerate(zip(flat, outs, strict=True)):
-            if tangents and not is_smooth(out.dtype):
-                continue
-            if not fits(value, out):
-                raise ResultError(
-                    f"{self.owner}: result {i} of {keyword} is {text(value)}; outs[{i}] is {text(out)}. It must "
-                    f"return {what} in the kernel's own shapes and dtypes."
-                )
-            flat[i] = as_array(value, out.dtype)
-        return flat
 
     def _only_smooth(self, values: Sequence[Any]) -> list[Any]:
         return [value for value, out in zip(values, self.outs, strict=True) if is_smooth(out.dtype)]

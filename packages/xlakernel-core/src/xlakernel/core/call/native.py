@@ -19,15 +19,16 @@ from jax.interpreters import mlir
 from jax.sharding import AxisType, get_abstract_mesh
 
 from .._compat import is_partitioned, vary_alike
-from ..config import is_exporting
+from ..config import debug_mode, is_exporting
 from ..errors import PlatformError, SideEffectError, VmapMethodError
 from ..specs import Struct, has_several_devices
+from .batch import BatchFunction
 from .gathered import watch
 from .primitive import Call, CallPrimitive
 from .scalars import Entry, Scalar, number_of
 from .sharding import ShardingRule, may_split
 
-#: What `vmap_method` may be, besides None, which forbids `jax.vmap`.
+#: What `vmap_method` may be, besides None, which forbids `jax.vmap`, and a function that computes the whole batch.
 VMAP_METHODS = ("native", "expand_dims", "broadcast_all", "sequential", "sequential_unrolled")
 
 
@@ -130,7 +131,7 @@ class NativeCall(Call):
     attributes: tuple[Entry, ...] = ()
     scalars: tuple[tuple[str, str], ...] = ()
     aliases: tuple[tuple[int, int], ...] = ()
-    vmap_method: str | None = "native"
+    vmap_method: str | BatchFunction | None = "native"
     has_side_effect: bool = False
     debug: bool = False
     sharding_rule: ShardingRule | None = None
@@ -173,8 +174,20 @@ class NativeCall(Call):
         return native_call(self, inputs)
 
     def lower(self, platform: str, context: Any, *operands: Any) -> Any:
-        """Lower the call to its handler."""
+        """Lower the call to its handler, or to the function that computes its batch."""
+        if self.batch and isinstance(self.vmap_method, BatchFunction):
+            if any(AxisType.Explicit in aval.sharding.mesh.axis_types for aval in context.avals_in):
+                # An explicit sharding forbids merging the levels of a batch.
+                plain = [jax.core.ShapedArray(aval.shape, aval.dtype) for aval in context.avals_in]
+                context = context.replace(avals_in=plain)
+            return mlir.lower_fun(self._run_batch, multiple_results=True)(context, *operands)
         return _lower(context, *operands, call=self, platform=platform)
+
+    def _run_batch(self, *operands: Any) -> list[Any]:
+        assert isinstance(self.vmap_method, BatchFunction)
+        count = len(operands) - len(self.scalars)
+        with debug_mode(self.debug):
+            return self.vmap_method.run(self.batch, self.outs, operands[:count], operands[count:])
 
 
 native_call_p = CallPrimitive("xlakernel", splits=False)
@@ -238,7 +251,10 @@ def _mapped(call: NativeCall, inputs: Sequence[Any], axes: Sequence[int | None],
     batched = [axis is not None for axis in axes]
     if call.vmap_method is None:
         raise VmapMethodError(f"{call}: jax.vmap is not allowed with vmap_method=None; give one of {VMAP_METHODS}.")
-    if call.vmap_method.startswith("sequential"):
+    if isinstance(call.vmap_method, BatchFunction):
+        if any(batched[len(inputs) - len(call.scalars) :]):  # a call has one value of a scalar, so each slice is a call
+            call = dataclasses.replace(call, vmap_method="native")
+    elif call.vmap_method.startswith("sequential"):
         # Calls that a loop does not put in order may run in any.
         unroll = call.vmap_method.endswith("unrolled") and not call.has_side_effect
         return _sequential(call, moved, batched, unroll=unroll)

@@ -27,6 +27,7 @@ from ..specs import (
     of_structs,
     order_of,
 )
+from .batch import BatchFunction
 from .checks import has_parameter
 from .declaration import Derivative, Transpose, declare
 from .derivative import Differentiable
@@ -41,6 +42,9 @@ _Form = tuple[Entry, ...]
 #: which are in its order, and with the tree of ``outs``.
 _Check = Callable[[Any, Sequence[Struct], Sequence[Struct], Any], None]
 
+#: One of `VMAP_METHODS`; a function of the inputs that computes a whole batch; or None, which forbids `jax.vmap`.
+VmapMethod = str | Callable[..., Any] | None
+
 _NAMED = "as outs or the dimensions of the launch depend on it"
 
 
@@ -49,7 +53,7 @@ def kernel_function(
     parameters: Mapping[str, Any],
     outs: Any,
     *,
-    vmap_method: str | None,
+    vmap_method: VmapMethod,
     input_output_aliases: Mapping[int, int] | None,
     has_side_effect: bool,
     reference: Callable[..., Any] | None = None,
@@ -67,7 +71,7 @@ def kernel_function(
         scalars, `inspect.Parameter.empty` for those that have none.
       outs: structs, a pytree of them, or a function of the inputs' structs that returns either, and that may name
         scalars. A dictionary is bound by the names of the outputs' parameters (`specs.order_of`).
-      vmap_method: see `call.VMAP_METHODS`.
+      vmap_method: one of `call.VMAP_METHODS`, None, or a function that computes a whole batch.
       input_output_aliases: input → output that takes its memory.
       has_side_effect: whether to run the kernel even if nobody uses its results.
       reference: a plain JAX function of the inputs that computes the same; derivatives are taken from it.
@@ -91,7 +95,7 @@ def kernel_function(
             if default is not inspect.Parameter.empty
         ),
         outs if is_function(outs) else flatten_outs(outs, kernel.name),
-        _check_vmap_method(kernel.name, vmap_method),
+        _check_vmap_method(kernel.name, vmap_method, has_side_effect),
         _check_aliases(kernel.name, input_output_aliases),
         _check_flag(kernel.name, "has_side_effect", has_side_effect),
         declare(kernel.name, reference=reference, jvp=jvp, vjp=vjp, transpose=transpose),
@@ -127,7 +131,7 @@ class _Wrapped:
     parameters: tuple[str, ...]
     defaults: _Form
     outs: Any  # (structs, tree), or the user's function
-    vmap_method: str | None
+    vmap_method: VmapMethod
     aliases: tuple[tuple[int, int], ...]
     has_side_effect: bool
     derivative: Derivative | None
@@ -159,8 +163,8 @@ class _Wrapped:
             return tuple(sorted(static)), []
         form: list[Entry] = []
         operands: list[Any] = []
-        # Functions that declare a derivative are given numbers where they are known.
-        kept = self.derivative is not None and is_tracing()
+        # Functions that declare a derivative, or compute a batch, are given numbers where they are known.
+        kept = (self.derivative is not None or callable(self.vmap_method)) and is_tracing()
         for name in sorted(given):
             value = given[name]
             if name in known:
@@ -210,13 +214,14 @@ class _Wrapped:
             rule.check(self.name, structs, outs)
             _check_alias_sums(self.name, self.aliases, rule)
             rule = rule.with_scalars(len(form) if kernel.takes_scalars else 0)
+        method = self.vmap_method
         call = NativeCall(
             kernel,
             outs,
             attributes=() if kernel.takes_scalars else form,
             scalars=tuple((name, dtype) for name, dtype, _ in form) if kernel.takes_scalars else (),
             aliases=self.aliases,
-            vmap_method=self.vmap_method,
+            vmap_method=BatchFunction(self.name, method, form, tree, order) if callable(method) else method,
             has_side_effect=self.has_side_effect,
             sharding_rule=rule,
             debug=is_debugging(),
@@ -296,9 +301,18 @@ def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     return function
 
 
-def _check_vmap_method(kernel: str, method: str | None) -> str | None:
-    if method is not None and method not in VMAP_METHODS:
-        raise VmapMethodError(f"{kernel}: unknown vmap_method {method!r}; allowed: {VMAP_METHODS} or None.")
+def _check_vmap_method(kernel: str, method: VmapMethod, has_side_effect: bool) -> VmapMethod:
+    if callable(method):
+        if has_side_effect:
+            raise VmapMethodError(
+                f"{kernel}: has_side_effect=True, and vmap_method is a function, which may lack the effect; allowed "
+                f"here: {VMAP_METHODS} or None."
+            )
+    elif method is not None and method not in VMAP_METHODS:
+        raise VmapMethodError(
+            f"{kernel}: unknown vmap_method {method!r}; allowed: {VMAP_METHODS} or None, or a function that computes "
+            "the whole batch."
+        )
     return method
 
 

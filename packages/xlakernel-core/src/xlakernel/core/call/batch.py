@@ -1,0 +1,62 @@
+"""A batch that a function computes as a whole, in place of the kernel that is run for each slice."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from ..specs import Struct
+from .checks import flat_results
+from .scalars import Entry, plain_numbers
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchFunction:
+    """The function given as a kernel's ``vmap_method``, for one call.
+
+    Attributes:
+      kernel: the kernel's name, for messages.
+      function: ``function(*inputs, **scalars) -> results``, for inputs and results with one leading dimension more.
+      scalars: the call's scalars; those whose values are not known are operands behind the inputs.
+      tree: the structure of the results.
+      order: the number of the kernel's output that each leaf of *tree* is.
+    """
+
+    kernel: str
+    function: Callable[..., Any]
+    scalars: tuple[Entry, ...]
+    tree: Any
+    order: tuple[int, ...]
+
+    def run(
+        self, batch: Sequence[Any], outs: Sequence[Struct], inputs: Sequence[Any], scalars: Sequence[Any]
+    ) -> list[Any]:
+        """Compute a batch, whose levels the function sees as one.
+
+        Args:
+          batch: the sizes of its dimensions, outermost first.
+          outs: the kernel's outputs for one slice.
+          inputs: the inputs, each with the dimensions of the batch, which are 1 where slices share it.
+          scalars: the operands of the scalars, by name, with as many dimensions of 1.
+
+        Returns:
+          The kernel's outputs, with the dimensions of the batch.
+        """
+        size, levels = math.prod(batch), len(batch)
+        merged = []
+        for x in inputs:
+            every = jnp.broadcast_to(x, (*batch, *x.shape[levels:]))
+            merged.append(every if levels == 1 else every.reshape((size, *x.shape[levels:])))
+        given = zip(self.scalars, scalars, strict=False)  # static ones are no operands
+        operands = {name: x.reshape(()) for (name, _, data), x in given if data is None}
+        found = self.function(*merged, **plain_numbers(self.scalars), **operands)
+        structs = [Struct((size, *outs[i].shape), outs[i].dtype) for i in self.order]
+        leaves = flat_results(self.kernel, "vmap_method", found, structs, self.tree)
+        results = [leaves[self.order.index(i)] for i in range(len(outs))]
+        if levels == 1:
+            return results
+        return [x.reshape((*batch, *out.shape)) for x, out in zip(results, outs, strict=True)]
