@@ -350,7 +350,7 @@ def assert_caught(run_check):
         outcome = run_check(check, fn, *args, **options)
         assert outcome.outcome == "failed", outcome
         assert text in outcome.detail
-        assert outcome.advice or outcome.detail.startswith("raised ")
+        assert "Next: " in outcome.detail or outcome.detail.startswith("raised ")
 
     return caught
 

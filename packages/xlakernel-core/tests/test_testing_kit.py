@@ -2,7 +2,6 @@
 
 import ctypes
 import os
-import subprocess
 import sys
 import time
 
@@ -11,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from xlakernel.core.testing import _sharding, check_kernel
-from xlakernel.core.testing._child import Child
+from xlakernel.core import export
+from xlakernel.core.testing import _export, check_kernel
+from xlakernel.core.testing._report import CheckFailure
 from xlakernel.core.testing._table import CHECKS
 
 pytestmark = pytest.mark.slow
@@ -35,12 +35,9 @@ def test_a_correct_kernel_passes_everything():
         X,
         Y,
         reference=lambda x, y: np.cumsum(x) * np.sin(y),
-        zero_size=[(X[:0], Y[:0])],
         grad_order=2,
     )
-    assert not report.failed
-    assert [(o.check, o.detail) for o in report.not_tried] == [("sharding_rule", "no call has a sharding rule")]
-    assert [outcome.check for outcome in report.outcomes] == list(CHECKS)
+    assert [outcome.check for outcome in report.passed] == list(CHECKS)
 
 
 # Single calls
@@ -105,7 +102,7 @@ def test_the_tolerance_is_that_of_the_dtype(assert_caught, assert_passes):
 
     one = np.ones(3, np.float32)
     assert_passes("eager", off(1e-6), one, reference=lambda x: x)
-    assert_caught("eager", "allowed 2.19e-05", off(1e-4), one, reference=lambda x: x)
+    assert_caught("eager", "(rtol=2e-05, atol=1.91e-06)", off(1e-4), one, reference=lambda x: x)
     assert_passes("eager", off(1e-4), one, reference=lambda x: x, rtol=1e-3)
     assert_caught("eager", "element (0,)", off(1e-6), one, reference=lambda x: x, rtol=1e-8, atol=0)
 
@@ -131,7 +128,7 @@ def test_a_kernel_that_raises(assert_caught, run_check):
         raise KeyError("who knows")
 
     assert_caught("eager", "raised KeyError: 'who knows'", fn, X)
-    assert not run_check("eager", fn, X).advice
+    assert "Next: " not in run_check("eager", fn, X).detail
 
 
 def test_a_package_that_is_missing_is_all_that_is_told(run_check, monkeypatch):
@@ -139,7 +136,6 @@ def test_a_package_that_is_missing_is_all_that_is_told(run_check, monkeypatch):
     outcome = run_check("export", cumulative, X, Y)
     assert outcome.outcome == "not tried"
     assert 'pip install "xlakernel-core[export]"' in outcome.detail
-    assert not outcome.advice
 
 
 def test_wrong_under_jit(assert_caught, assert_passes):
@@ -157,7 +153,7 @@ def test_wrong_inside_loops(assert_caught, assert_passes):
         if not isinstance(x, jax.core.Tracer):
             return x
         traces.append(x)
-        return x + (len(traces) > 2)  # the shapes, scan, and then the loop
+        return x + (len(traces) > 1)  # scan, and then the branch
 
     assert_caught("control_flow", "inside lax.", fn, X)
     assert_passes("control_flow", jnp.sin, X)
@@ -167,10 +163,9 @@ def test_wrong_inside_loops(assert_caught, assert_passes):
     ("module", "name", "check", "text"),
     [
         (jax.lax, "scan", "control_flow", "inside lax.scan: "),
-        (jax.lax, "fori_loop", "control_flow", "inside lax.fori_loop: "),
         (jax.lax, "cond", "control_flow", "inside lax.cond: "),
         (jax, "checkpoint", "control_flow", "under jax.checkpoint: "),
-        (jax, "eval_shape", "jit", "jax.eval_shape says that output is float32[6]; it is float32[5]"),
+        (jax, "eval_shape", "jit", "by jax.eval_shape output is float32[6], expected float32[5]"),
     ],
 )
 def test_each_transformation_that_goes_wrong(assert_caught, assert_passes, monkeypatch, module, name, check, text):
@@ -211,7 +206,7 @@ def test_wrong_with_donated_inputs(assert_caught, monkeypatch):
 
 @pytest.mark.parametrize(
     ("dtype", "text"),
-    [("float32", "is 0.0 and then 7.0"), ("bool", "is False and then True"), ("int8", "is 0 and then 7")],
+    [("float32", "is 7.0, expected 0.0"), ("bool", "is True, expected False"), ("int8", "is 7, expected 0")],
 )
 def test_unwritten_elements(assert_caught, assert_passes, register, dtype, text):
     def forgets_the_last(x, out):
@@ -227,7 +222,7 @@ def test_unwritten_elements(assert_caught, assert_passes, register, dtype, text)
         return lambda x: jax.ffi.ffi_call(target, jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
 
     x = np.ones(5, dtype)
-    assert_caught("written", f"output: element (4,) {text}; 1 of 5 differ", wrapped(forgets_the_last), x)
+    assert_caught("written", f"element (4,) {text}; 1 of 5 are wrong", wrapped(forgets_the_last), x)
     assert_passes("written", wrapped(writes_all), x)
 
 
@@ -239,17 +234,17 @@ def test_a_changed_input(assert_caught, assert_passes):
             (ctypes.c_float * 5).from_address(x.unsafe_buffer_pointer())[3] = 0.0
         return y
 
-    assert_caught("inputs_kept", "input 0 was changed: as an output: element (3,) is 0.0", fn, X)
+    assert_caught("inputs_kept", "input 0 was changed: as an output (float32[5]): element (3,) is 0.0", fn, X)
     assert_passes("inputs_kept", jnp.sin, X)
 
 
-def test_wrong_on_zero_size(assert_caught, assert_passes, run_check):
+def test_wrong_on_zero_size(assert_caught, assert_passes, only):
     def fn(x):
         return jnp.sum(x) + (x.size == 0)
 
-    assert_caught("zero_size", "element () is 1.0, expected 0.0", fn, X, reference=np.sum, zero_size=[(X[:0],)])
-    assert_passes("zero_size", jnp.sum, X, reference=np.sum, zero_size=[(X[:0],)])
-    assert run_check("zero_size", jnp.sum, X).outcome == "not tried"
+    assert_caught("eager", "element () is 1.0, expected 0.0", fn, X[:0], reference=np.sum)
+    report = check_kernel(lambda x: jnp.sin(x), X[:0], reference=np.sin, skip=only(*(set(CHECKS) - {"export"})))
+    assert [outcome.check for outcome in report.not_tried] == ["export", "shard_map", "sharding_rule"]
 
 
 scratch = np.zeros(5, np.float32)
@@ -264,7 +259,7 @@ def test_not_thread_safe(assert_caught, assert_passes):
     def wrapped(function):
         return lambda x: jax.pure_callback(function, jax.ShapeDtypeStruct((5,), np.float32), x)
 
-    assert_caught("threads", "the first: alone and in thread", wrapped(uses_scratch), X)
+    assert_caught("threads", "not as alone: output (float32[5]): element ", wrapped(uses_scratch), X)
     assert_passes("threads", wrapped(lambda x: np.asarray(x).copy()), X)
 
 
@@ -287,17 +282,14 @@ def test_an_artifact_with_other_results(assert_caught):
 
 
 def test_the_other_process_says_what_went_wrong():
-    class Bomb:
-        def __reduce__(self):
-            return os._exit, (3,)
-
-    with Child() as child:
-        with pytest.raises(RuntimeError, match="in a new process: "):
-            child.ask(_sharding._run_artifact, b"no artifact", [])
-        with pytest.raises(RuntimeError, match="ended with exit code 3"):
-            child.ask(_sharding._run_artifact, Bomb(), [])
-        with pytest.raises(RuntimeError, match="in a new process: "):  # it is started again
-            child.ask(_sharding._run_artifact, b"no artifact", [])
+    sine = export(jax.jit(jnp.sin))(jax.ShapeDtypeStruct((5,), np.float32)).serialize()
+    for artifact, inputs, message in (
+        (b"no artifact", [], "in a new process: ExportError: "),
+        (sine, map(os._exit, [3]), "in a new process: it ended with exit status 3"),
+        (b"no artifact", [], "in a new process: ExportError: "),  # the next one is not affected
+    ):
+        with pytest.raises(CheckFailure, match=message):
+            _export._run_elsewhere(artifact, inputs)
 
 
 def test_results_that_do_not_say_over_which_axes_they_vary(new_primitive, assert_caught, assert_passes):
@@ -305,33 +297,13 @@ def test_results_that_do_not_say_over_which_axes_they_vary(new_primitive, assert
     assert_passes("shard_map", lambda x: 2 * x, X)
 
 
-FOUR_DEVICES = """
-import jax, numpy as np
-from xlakernel.core.errors import KernelCheckError
-from xlakernel.core.testing import check_kernel
-from xlakernel.core.testing._table import CHECKS
+def test_a_kernel_that_is_wrong_on_one_of_several_devices(assert_caught, assert_passes):
+    def wrong_on_the_third(x, y):
+        try:
+            return x + y + (jax.lax.axis_index("devices") == 2)
+        except NameError:  # not inside shard_map
+            return x + y
 
-def wrong_on_the_third(x, y):
-    try:
-        return x + y + (jax.lax.axis_index("devices") == 2)
-    except NameError:  # not inside shard_map
-        return x + y
-
-skip = {name: "not here" for name in CHECKS if name != "shard_map"}
-x = np.arange(3.0, dtype=np.float32)
-print(check_kernel(lambda x, y: x + y, x, x, skip=skip)["shard_map"].detail)
-try:
-    check_kernel(wrong_on_the_third, x, x, skip=skip)
-except KernelCheckError as error:
-    print(error)
-"""
-
-
-def test_a_kernel_that_is_wrong_on_one_of_four_devices():
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
-    done = subprocess.run(
-        [sys.executable, "-c", FOUR_DEVICES], env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "on 4 cpu devices" in done.stdout
-    assert "Auto axes, all sharded: output (float32[4, 3]): slice 2 of the batch, element (0,)" in done.stdout
+    place = "Auto axes, all sharded: output (float32[4, 5]): slice 2 of the batch, element (0,)"
+    assert_caught("shard_map", place, wrong_on_the_third, X, Y)
+    assert_passes("shard_map", lambda x, y: x + y, X, Y)

@@ -53,7 +53,7 @@ def wrong_for_none(size, batched, x, y):
 @pytest.mark.parametrize(
     ("check", "rule", "text"),
     [
-        ("vmap_first_axis", neighbour, "slice 0 of the batch, element (4,)"),
+        ("vmap_first_axis", neighbour, "slice 0 of the batch, element (0,)"),
         ("vmap_first_axis", last_element_of_the_last_slice, "slice 2 of the batch, element (4,)"),
         ("vmap_last_axis", neighbour, "slice 0 of the batch"),
         ("vmap_nested", only_first_of_unbatched, "in_axes (0, None) of (None, 0): output"),
@@ -100,9 +100,7 @@ def test_equal_slices_need_samples(run_check, assert_passes):
         ("vmap_nested", jnp.sign, X),
     ):
         outcome = run_check(check, fn, x)
-        assert (outcome.outcome, outcome.detail) == (
-            "not tried",
-            "every slice of the batch has the same result, so that mixed-up slices would not show",
-        )
-        assert "samples=[" in outcome.advice
+        assert outcome.outcome == "not tried"
+        assert outcome.detail.startswith("every slice of the batch has the same result")
+        assert "samples=[" in outcome.detail
     assert_passes("vmap_first_axis", jnp.cumsum, whole, samples=[(whole[::-1],), (whole * 2,)])

@@ -6,8 +6,6 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from xlakernel.core import testing
-from xlakernel.core.testing._child import Child
 from xlakernel.core.testing.conformance import CASES, Case, KernelConformance
 
 pytestmark = pytest.mark.slow
@@ -40,16 +38,15 @@ def test_right_kernels_pass(name):
     suite.test_values(name, CASES[name].dtypes[0])
     for check in ("jit", "vmap_nested", "grad_reverse", "grad_vmap"):
         if name != "no_inputs" or check == "jit":
-            suite.test_check(name, check, None)
+            suite.test_check(name, check)
 
 
 def test_right_kernels_pass_elsewhere():
     suite = backend()
     suite.test_any_batch()
-    with Child() as child:
-        for name in ("gather", "several_outputs"):
-            suite.test_check(name, "export", child)
-            suite.test_check(name, "shard_map", child)
+    for name in ("gather", "several_outputs"):
+        suite.test_check(name, "export")
+        suite.test_check(name, "shard_map")
 
 
 def test_a_missing_kernel_fails():
@@ -72,7 +69,7 @@ def test_a_kernel_that_is_wrong_in_one_dtype_fails_for_that_only():
 
 def test_a_kernel_that_is_wrong_for_one_rank_or_size_fails():
     for wrong in (lambda x: x * x + x + (x.ndim == 3), lambda x: x * x + x if x.size else jnp.zeros(3, x.dtype)):
-        with pytest.raises(Failed, match=r"elementwise: (eager|zero_size): "):
+        with pytest.raises(Failed, match=r"elementwise: eager: "):
             backend(kernels={"elementwise": wrong}).test_values("elementwise", "float32")
 
 
@@ -96,7 +93,7 @@ def test_mixed_up_batches_fail():
     )
     suite.test_values("coupled", "float32")
     with pytest.raises(Failed, match=r"slice . of the batch"):
-        suite.test_check("coupled", "vmap_first_axis", None)
+        suite.test_check("coupled", "vmap_first_axis")
     with pytest.raises(Exception, match=r"slice .* of the batch"):
         suite.test_any_batch()
 
@@ -113,7 +110,7 @@ def test_what_is_unsupported_is_skipped_with_its_reason(key):
     with pytest.raises(Skipped, match=f"plain JAX: {key}: the moon is full"):
         suite.test_values("total", "float64")
     with pytest.raises((Failed, Skipped)) as found:
-        suite.test_check("total", "jit", None)
+        suite.test_check("total", "jit")
     assert found.type is (Skipped if key in ("total", "call") else Failed)
 
 
@@ -134,12 +131,6 @@ def test_every_case_has_a_reference_that_says_what_about_says():
 
 def test_the_class_names_every_case():
     assert all(f"``{name}``" in KernelConformance.__doc__ for name in CASES)
-
-
-def test_the_class_is_at_hand_beside_check_kernel():
-    assert testing.KernelConformance is KernelConformance
-    with pytest.raises(AttributeError, match="no attribute 'KernelConformity'"):
-        testing.KernelConformity  # noqa: B018
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)

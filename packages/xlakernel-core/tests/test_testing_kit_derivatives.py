@@ -43,7 +43,8 @@ def test_wrong_derivatives(assert_caught, assert_passes, rule, number, element, 
     x, y = np.linspace(0.5, 1.2, size, dtype=np.float32), np.linspace(1, 2, size, dtype=np.float32)
     options = {"reference": lambda x, y: np.sin(x) * y} if known else {}
     assert_caught("grad_forward", f"differentiable input {number}, by jvp", with_jvp(rule), x, y, **options)
-    found = f"the gradient of differentiable input {number} along element {element}"
+    place = f"element {element}" if size == 5 else "a random direction"
+    found = f"the gradient of differentiable input {number} along {place}"
     assert_caught("grad_reverse", found, with_jvp(rule), x, y, **options)
     for check in ("grad_forward", "grad_reverse", "grad_vmap"):
         assert_passes(check, with_jvp(exact), x, y, **options)
@@ -81,7 +82,9 @@ def test_derivatives_where_only_float32_can_be_had(assert_caught, assert_passes,
     x = np.linspace(-1, 1, size, dtype=np.float32)
     for check in ("grad_forward", "grad_reverse"):
         assert_passes(check, with_factor(1), x)
-        assert_caught(check, "element (", with_factor(1.03), x)
+        assert_caught(
+            check, "element (" if size == 5 or check == "grad_forward" else "a random direction", with_factor(1.03), x
+        )
 
 
 def test_the_second_derivative(assert_caught, assert_passes):
@@ -115,6 +118,6 @@ def test_no_derivative(assert_caught, run_check):
         return jax.pure_callback(lambda x: np.asarray(x) * 2, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
 
     assert_caught("grad_reverse", "raised ValueError", fn, X)
-    assert 'skip={"grad": "the reason"}' in run_check("grad_reverse", fn, X).advice
+    assert 'skip={"grad": "the reason"}' in run_check("grad_reverse", fn, X).detail
     assert run_check("grad_forward", jnp.cumsum, np.arange(3)).outcome == "not tried"
     assert run_check("grad_forward", jnp.sign, np.arange(3)).outcome == "not tried"

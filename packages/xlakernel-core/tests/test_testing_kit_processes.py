@@ -1,6 +1,5 @@
 """Programs in several processes that are one to JAX: what they see, and what is said where one fails."""
 
-import socket
 import time
 
 import pytest
@@ -46,17 +45,6 @@ def test_the_time_that_a_program_has():
         run_in_processes("import time\ntime.sleep(100)", processes=1, timeout=0.5)
 
 
-def test_another_port_is_tried_where_one_is_taken(monkeypatch):
-    known = _processes._free_port
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        ports = [taken.getsockname()[1]]
-        monkeypatch.setattr(_processes, "_free_port", lambda: ports.pop() if ports else known())
-        (text,) = run_in_processes("print('at last')", processes=1)
-    assert "at last" in text and ports == []
-
-
 @pytest.mark.usefixtures("soon")
 def test_a_process_that_exits_says_why_and_is_not_waited_for():
     program = "import sys, time, jax\nif jax.process_index(): sys.exit('enough')\ntime.sleep(100)\n"
@@ -77,7 +65,7 @@ def test_bytes_that_are_no_text_are_shown():
 
 @pytest.mark.parametrize(
     "options",
-    [{"processes": 0}, {"devices": 0}, {"processes": "2"}, {"devices": 1.5}, {"timeout": 0}, {"timeout": "long"}],
+    [{"processes": 0}, {"devices": 0}, {"processes": "2"}, {"devices": 1.5}],
     ids=repr,
 )
 def test_numbers_that_make_no_sense(options):

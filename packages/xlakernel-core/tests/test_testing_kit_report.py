@@ -18,28 +18,36 @@ X = np.linspace(0.5, 2.5, 5, dtype=np.float32)
 Y = np.linspace(-1, 1, 5, dtype=np.float32)
 
 
-def test_every_failure_is_listed_with_what_to_do(only):
-    def fn(x):
-        return x + isinstance(x, jax.core.Tracer)
+@jax.custom_jvp
+def misdeclared(x):
+    return x * x
 
+
+misdeclared.defjvp(lambda primals, tangents: (misdeclared(*primals), 3 * primals[0] * tangents[0]))
+
+
+def test_every_failure_is_listed_with_what_to_do(only):
     with pytest.raises(KernelCheckError) as caught:
-        check_kernel(fn, X, skip=only("eager", "jit", "control_flow"))
-    assert isinstance(caught.value, AssertionError)
-    lines = str(caught.value).splitlines()
-    assert lines[0] == f"fn: of {len(CHECKS)} checks 0 passed, 2 failed, {len(CHECKS) - 2} not tried."
-    found = [line.split(":")[0].strip() for line in lines[1:]]
-    assert found == ["jit", "next", "control_flow", "next", "not tried", "not tried"]
-    assert "eager" in lines[-2]
-    assert "give reference=" in lines[-2]
-    assert [outcome.check for outcome in caught.value.report.failed] == ["jit", "control_flow"]
+        check_kernel(misdeclared, X, skip=only("eager", "grad_forward", "grad_reverse"))
+    error = caught.value
+    assert isinstance(error, AssertionError) and isinstance(error.report, KernelReport)
+    assert str(error) == str(error.report)
+    lines = str(error).splitlines()
+    assert lines[0] == f"misdeclared: of {len(CHECKS)} checks 0 passed, 2 failed, {len(CHECKS) - 2} not tried."
+    assert [line.split()[0] for line in lines if " failed " in line and "Next: " in line] == [
+        "grad_forward",
+        "grad_reverse",
+    ]
+    assert [outcome.check for outcome in error.report.failed] == ["grad_forward", "grad_reverse"]
+    assert "give reference=" in error.report["eager"].detail
 
 
 def test_the_table_holds_every_check_and_the_reasons(only):
     report = check_kernel(jnp.sin, X, skip={**only("eager"), "eager": "because of the moon"})
     lines = str(report).splitlines()
-    assert lines[0].split() == ["check", "outcome", "detail"]
-    assert [line.split()[0] for line in lines[1:]] == [*CHECKS, "sin:"]
-    assert lines[1].split(maxsplit=3) == ["eager", "not", "tried", "skipped: because of the moon"]
+    assert lines[1].split() == ["check", "outcome", "detail"]
+    assert [line.split()[0] for line in lines[2:]] == [*CHECKS]
+    assert lines[2].split(maxsplit=3) == ["eager", "not", "tried", "skipped: because of the moon"]
 
 
 def test_what_a_call_raises_is_told_once(only):
@@ -52,9 +60,7 @@ def test_what_a_call_raises_is_told_once(only):
     report = caught.value.report
     assert [outcome.check for outcome in report.failed] == ["eager"]
     for check in checks[1:]:
-        assert (report[check].outcome, report[check].detail) == ("not tried", "see eager: it raises the same")
-    lines = str(caught.value).splitlines()
-    assert [line.split(":")[0].strip() for line in lines[1:]] == ["eager", "not tried", "not tried"]
+        assert (report[check].outcome, report[check].detail) == ("not tried", "see eager: a single call is wrong")
 
 
 def test_what_the_reference_raises_is_told_of_the_reference(only):
@@ -62,16 +68,7 @@ def test_what_the_reference_raises_is_told_of_the_reference(only):
         check_kernel(jnp.sin, X, reference=lambda x, y: x, skip=only("eager", "jit", "vmap_sizes", "threads"))
     outcome = caught.value.report["eager"]
     assert outcome.detail.startswith("the reference raised TypeError: ") and "missing 1 required" in outcome.detail
-    assert outcome.advice and len(caught.value.report.failed) == 1
-
-
-def test_another_exception_is_told_as_well(only):
-    def fn(x):
-        raise KeyError("traced" if isinstance(x, jax.core.Tracer) else "an array")
-
-    with pytest.raises(KernelCheckError) as caught:
-        check_kernel(fn, X, reference=lambda x: x, skip=only("eager", "jit"))
-    assert [outcome.check for outcome in caught.value.report.failed] == ["eager", "jit"]
+    assert len(caught.value.report.failed) == 1
 
 
 def test_of_a_kernel_that_is_wrong_itself_only_that_is_told(only):
@@ -80,9 +77,8 @@ def test_of_a_kernel_that_is_wrong_itself_only_that_is_told(only):
         check_kernel(lambda x: x + x, X, reference=lambda x: x, skip=only(*checks))
     report = caught.value.report
     assert [outcome.check for outcome in report.failed] == ["eager"]
-    assert report["inputs_kept"].outcome == "passed"
-    for check in ("jit", "vmap_nested", "grad_reverse"):
-        assert (report[check].outcome, report[check].detail) == ("not tried", "see eager: the kernel itself is wrong")
+    for check in checks[1:]:
+        assert (report[check].outcome, report[check].detail) == ("not tried", "see eager: a single call is wrong")
 
 
 def test_of_a_kernel_that_forgets_an_element_only_that_is_told(only, register):
@@ -91,33 +87,32 @@ def test_of_a_kernel_that_forgets_an_element_only_that_is_told(only, register):
             out[i] = x[i]
 
     target = register(forgets_the_last, [("float32", 1)], [("float32", 1)])
-    checks = ("jit", "written", "inputs_kept", "threads")
+    checks = ("written", "inputs_kept", "threads")
     with pytest.raises(KernelCheckError) as caught:
         check_kernel(lambda x: jax.ffi.ffi_call(target, jax.ShapeDtypeStruct(x.shape, x.dtype))(x), X,
                      reference=lambda x: x, skip=only(*checks))  # fmt: skip
     report = caught.value.report
     assert [outcome.check for outcome in report.failed] == ["written"]
-    for check in ("jit", "inputs_kept", "threads"):
-        assert report[check].detail == "see written: the kernel itself is wrong"
+    for check in ("inputs_kept", "threads"):
+        assert report[check].detail == "see written: a single call is wrong"
 
 
 def test_the_summary_counts_all_three_outcomes(only):
     """What was not tried is never counted with what passed."""
     report = check_kernel(jnp.sin, X, skip=only())
-    assert report.summary == f"sin: of {len(CHECKS)} checks 0 passed, 0 failed, {len(CHECKS)} not tried."
-    report = check_kernel(jnp.sin, X, reference=np.sin, skip=only("eager", "zero_size"))
+    assert str(report).splitlines()[0] == f"sin: of {len(CHECKS)} checks 0 passed, 0 failed, {len(CHECKS)} not tried."
+    report = check_kernel(jnp.sin, X, reference=np.sin, skip=only("eager", "vmap_sizes"))
     assert (
-        str(report).splitlines()[-1] == f"sin: of {len(CHECKS)} checks 1 passed, 0 failed, {len(CHECKS) - 1} not tried."
+        str(report).splitlines()[0] == f"sin: of {len(CHECKS)} checks 2 passed, 0 failed, {len(CHECKS) - 2} not tried."
     )
-    assert [outcome.check for outcome in report.passed] == ["eager"]
-    assert len(report.not_tried) == len(CHECKS) - 1
-    assert "; to try it, give some, such as zero_size=" in str(report)
+    assert [outcome.check for outcome in report.passed] == ["eager", "vmap_sizes"]
+    assert len(report.not_tried) == len(CHECKS) - 2
 
 
 def test_without_a_reference_no_values_are_checked(only):
     report = check_kernel(jnp.sin, X, skip=only("eager", "jit"))
-    assert (report["eager"].outcome, report["jit"].outcome) == ("not tried", "passed")
-    assert report["eager"].advice.startswith("give reference=")
+    assert (report["eager"].outcome, report["jit"]) == ("not tried", Outcome("jit", "passed"))
+    assert "give reference=" in report["eager"].detail
 
 
 def test_nothing_passes_that_has_nothing_to_try(only):
@@ -154,25 +149,16 @@ def test_a_family_is_skipped_as_a_whole(only):
     ("options", "text"),
     [
         ({"skip": {"gradient": "none"}}, "skip has 'gradient'; allowed: call, control_flow, eager"),
-        ({"skip": {"grad": " "}}, r"skip\['grad'\] is ' '; say in a sentence why"),
+        ({"skip": {"grad": " "}}, r"skip\['grad'\] is ' '; expected the reason"),
         ({"skip": {"grad": None}}, r"skip\['grad'\] is None"),
-        ({"grad_order": 3}, r"grad_order is 3 \(int\); allowed: 1 or 2"),
+        ({"skip": ["grad"]}, r"skip is \['grad'\]; expected a mapping, such as skip=\{\"grad\": "),
+        ({"skip": "grad"}, r"skip is 'grad'"),
+        ({"skip": []}, r"skip is \[\]"),
+        ({"grad_order": 3}, r"grad_order is 3; allowed: 1 or 2"),
         ({"samples": [(X[1:],)]}, r"samples\[0\] is float32\[4\]; expected .* float32\[5\]"),
         ({"samples": [(X, X)]}, r"samples\[0\] is float32\[5\], float32\[5\]"),
-        ({"zero_size": [(np.zeros((0, 1), np.float32),)]}, r"zero_size\[0\] .* ranks"),
-        ({"skip": ["grad"]}, r"skip is \['grad'\] \(list\); allowed: a mapping .* skip=\{\"grad\": "),
-        ({"skip": "grad"}, r"skip is 'grad' \(str\)"),
-        ({"skip": []}, r"skip is \[\] \(list\)"),
-        ({"zero_size": X[:0]}, r"zero_size is an array, float32\[0\]; allowed: .* zero_size=\[\(jnp.zeros\(0\),\)\]"),
-        ({"zero_size": [X[:0]]}, r"zero_size\[0\] is an array, float32\[0\]; allowed: .* zero_size=\[\("),
-        ({"samples": X}, r"samples is an array, float32\[5\]; allowed: .* samples=\[\("),
-        ({"samples": None}, r"samples is None \(NoneType\)"),
-        ({"static": ["factor"]}, r"static is \['factor'\] \(list\); allowed: a mapping .* static=\{"),
-        ({"static": {1: 2}}, r"static is \{1: 2\} \(dict\)"),
-        ({"reference": X}, r"reference is an array, float32\[5\]; allowed: a function .* leave it out"),
-        ({"rtol": -1e-3}, r"rtol is -0.001 \(float\); allowed: a finite number from 0 up"),
-        ({"atol": np.nan}, r"atol is nan \(float\)"),
-        ({"atol": "tiny"}, r"atol is 'tiny' \(str\)"),
+        ({"samples": X}, r"samples\[0\] is float32\[\]; expected .* samples=\[\("),
+        ({"reference": X}, r"reference is array.*; expected a function of arrays"),
     ],
 )
 def test_wrong_arguments(options, text):
@@ -181,22 +167,16 @@ def test_wrong_arguments(options, text):
 
 
 def test_wrong_functions():
-    with pytest.raises(ArgumentError, match=r"fn is an array, float32\[5\]; allowed: a function .* in a lambda"):
+    with pytest.raises(ArgumentError, match=r"fn is array\(.*; expected a function of arrays"):
         check_kernel(X, jnp.sin)
 
-    def fn(x, y, z=1, *, static=2):
-        return x
 
-    with pytest.raises(ArgumentError, match=r"no arguments to call fn on, which needs x, y. Give arrays after"):
-        check_kernel(fn)
-
-
-def test_pytrees_static_arguments_and_no_inputs(only):
-    def fn(pair, *, factor):
-        return {"sum": (pair["a"] + pair["b"]) * factor}
+def test_pytrees_and_no_inputs(only):
+    def fn(pair):
+        return {"sum": pair["a"] + pair["b"]}
 
     checks = ("eager", "jit", "vmap_nested", "grad_reverse")
-    report = check_kernel(fn, {"a": X, "b": Y}, reference=fn, static={"factor": 2}, skip=only(*checks))
+    report = check_kernel(fn, {"a": X, "b": Y}, reference=fn, skip=only(*checks))
     assert {report[name].outcome for name in checks} == {"passed"}
     report = check_kernel(lambda: jnp.arange(3), reference=lambda: np.arange(3), skip=only("eager", "vmap_sizes"))
     assert (report["eager"].outcome, report["vmap_sizes"].outcome) == ("passed", "not tried")
@@ -207,13 +187,3 @@ def test_importing_core_does_not_import_the_kit():
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == 0
     code = "import sys, xlakernel.core.testing; sys.exit('pytest' in sys.modules or 'hypothesis' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == 0
-
-
-def test_a_report_explains_its_failures(only):
-    with pytest.raises(KernelCheckError) as caught:
-        check_kernel(lambda x: x + isinstance(x, jax.core.Tracer), X, skip=only("eager", "jit"))
-    report = caught.value.report
-    assert isinstance(report, KernelReport)
-    assert report.explain() == str(caught.value)
-    assert isinstance(report["jit"], Outcome)
-    assert report.failed == (report["jit"],)

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from numba import cuda, float64
 
-from xlakernel.core.testing import KernelConformance
-from xlakernel.core.testing.conformance import CASES
+from xlakernel.core.testing.conformance import CASES, KernelConformance
 from xlakernel.cuda import numba_cuda_kernel
 from xlakernel.cuda._arrays import array_type
 

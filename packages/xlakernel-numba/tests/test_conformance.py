@@ -4,7 +4,7 @@ import numba
 import numpy as np
 import pytest
 
-from xlakernel.core.testing import KernelConformance
+from xlakernel.core.testing.conformance import KernelConformance
 from xlakernel.numba import numba_kernel
 
 

@@ -9,8 +9,8 @@ import pytest
 import warp as wp
 
 from xlakernel.core.errors import KernelCheckError
-from xlakernel.core.testing import KernelConformance, check_kernel
-from xlakernel.core.testing.conformance import CASES
+from xlakernel.core.testing import check_kernel
+from xlakernel.core.testing.conformance import CASES, KernelConformance
 from xlakernel.warp import jaxtype_to_warptype, warp_kernel
 
 wp.set_module_options({"enable_backward": False})  # which nothing here needs: it compiles in half the time

@@ -16,6 +16,7 @@ import jax
 #   same need and answers it with a private class; JAX has no public way to define one.
 # lib.xla_client, xla_bridge: how an array is split is known to XLA's partitioner alone, which asks about operations by
 #   name; programs with the one name that is public, of `jax.experimental.custom_partitioning`, are not cached.
+#   And JAX makes its CPU devices once, before a test knows that it needs several of them.
 # sharding_impls: whether a program is for several devices shows in the context of its lowering. And XLA may ask to
 #   split a call whose arrays belong to no mesh; the sharding for these is not public.
 # xla_bridge, too: the public `jax.live_arrays` is of one platform, and starts it if it was not in use.
@@ -105,6 +106,13 @@ def get_global(context: Any) -> Any:
 def is_tracing() -> bool:
     """Whether JAX traces what is called here. The arguments of a call do not say so: they may be constants."""
     return not core.trace_state_clean()
+
+
+def new_cpu_devices(count: int) -> list[jax.Device]:
+    """Return *count* new devices on the CPU, beside those that JAX lists."""
+    client: Any = xla_client.make_cpu_client(asynchronous=True, num_devices=count)
+    devices: list[jax.Device] = client.local_devices()
+    return devices
 
 
 def live_arrays() -> list[jax.Array]:

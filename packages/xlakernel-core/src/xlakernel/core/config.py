@@ -10,7 +10,7 @@ import functools
 import os
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import jax
 
@@ -26,6 +26,7 @@ AUTO = "auto"
 _requested = jax.make_user_context(())  # ((platform, backend), …): what `use_backend` asks for
 _defaults = jax.make_user_context(())  # ((operator's number, platform, backend), …): what `set_default` asked for
 _exporting = jax.make_user_context(False)  # whether the program is lowered for `xlakernel.core.export`
+_several = jax.make_user_context(False)  # whether programs are for more devices than JAX lists, as in `core.testing`
 _defaults_lock = threading.Lock()
 
 _debug = jax.make_user_context(None)  # what `debug_mode` asks for; None: what the environment says
@@ -74,6 +75,19 @@ def use_backend(backend: str | None = None, /, **platforms: str) -> Iterator[Non
         )
     with _requested(tuple(sorted({**dict(_requested.value), **asked}.items()))):
         yield
+
+
+def several_devices() -> AbstractContextManager[None]:
+    """Return a context in which programs may be for several devices although JAX lists one."""
+    return _several(True)  # type: ignore[no-any-return]
+
+
+def has_several_devices(platform: str | None) -> bool:
+    """Return True if programs may be for more than one device of *platform* (None: of the default one)."""
+    try:
+        return _several.value or jax.device_count(platform) > 1
+    except RuntimeError:  # there is no such platform here
+        return False
 
 
 def check_backend(backend: str, asked_by: str) -> str:

@@ -29,14 +29,6 @@ def is_smooth(dtype: Any) -> bool:
     return bool(jax.dtypes.issubdtype(dtype, np.inexact))
 
 
-def has_several_devices(platform: str | None) -> bool:
-    """Whether JAX has more than one device of *platform* (None: of the default one)."""
-    try:
-        return jax.device_count(platform) > 1
-    except RuntimeError:  # there is no such platform here
-        return False
-
-
 def check_plain(array: Any, where: str) -> Struct:
     """Return the shape and dtype of *array*, and nothing else that it may carry.
 

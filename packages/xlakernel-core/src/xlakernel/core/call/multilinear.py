@@ -28,8 +28,9 @@ from .._compat import (
     result_aval,
     vary_alike,
 )
+from ..config import has_several_devices
 from ..errors import DifferentiationError
-from ..specs import Mapped, Struct, has_several_devices, is_smooth
+from ..specs import Mapped, Struct, is_smooth
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -19,9 +19,9 @@ from jax.interpreters import mlir
 from jax.sharding import AxisType, get_abstract_mesh
 
 from .._compat import is_partitioned, vary_alike
-from ..config import debug_mode, is_exporting
+from ..config import debug_mode, has_several_devices, is_exporting
 from ..errors import PlatformError, SideEffectError, VmapMethodError
-from ..specs import Struct, has_several_devices
+from ..specs import Struct
 from .batch import BatchFunction
 from .gathered import watch
 from .primitive import Call, CallPrimitive

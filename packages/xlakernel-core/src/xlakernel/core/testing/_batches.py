@@ -1,4 +1,4 @@
-"""Checks of `jax.vmap`: against a loop of single calls."""
+"""Checks of `jax.vmap` against a loop of single calls."""
 
 from __future__ import annotations
 
@@ -8,43 +8,43 @@ from typing import Any
 import jax
 import numpy as np
 
-from ._compare import compare, named_leaves
-from ._report import CheckFailure, NotTried
-from ._subject import Array, Axes, Subject
+from ._compare import compare, compare_structs
+from ._report import NotTried
+from ._subject import Axes, Subject
 
-OUTER, INNER = 2, 3
+_OUTER, _INNER = 2, 3
 
 
 def check_first_axis(subject: Subject) -> None:
     """A batch along the first axis of all inputs."""
-    stacked, expected = _distinct_batch(subject)
-    for how, batched in (
-        ("jit of vmap: ", jax.jit(jax.vmap(subject.function))),
-        ("vmap of jit: ", jax.vmap(jax.jit(subject.function))),
-    ):
+    stacked, expected = subject.batch((_INNER,))
+    mapped = jax.vmap(subject.function)
+    for how, batched in (("eager: ", mapped), ("under jit: ", jax.jit(mapped))):
         compare(batched(*subject.arrays(stacked)), expected, subject.tolerance, batch=1, what=how)
+    _require_distinct(expected)
 
 
 def check_last_axis(subject: Subject) -> None:
     """A batch along the last axis of all inputs and outputs."""
-    stacked, expected = _distinct_batch(subject)
+    stacked, expected = subject.batch((_INNER,))
     moved = subject.arrays([np.moveaxis(x, 0, -1) for x in stacked])
     results = jax.jit(jax.vmap(subject.function, in_axes=-1, out_axes=-1))(*moved)
     results = jax.tree.map(lambda y: np.moveaxis(np.asarray(y), -1, 0), results)
     compare(results, expected, subject.tolerance, batch=1)
+    _require_distinct(expected)
 
 
 def check_nested(subject: Subject) -> None:
     """Two levels, and one, where in turn each input is unbatched and, in the other level, its neighbour."""
-    _distinct_batch(subject)
     count = len(subject.inputs)
     if count == 1:
         _check_axes(subject, [(0,), (0,)])
-        return
-    unbatched = [tuple(None if i == number else 0 for i in range(count)) for number in range(count)]
-    for outer, inner in zip([*unbatched[1:], unbatched[0]], unbatched, strict=True):
-        _check_axes(subject, [outer, inner])
-        _check_axes(subject, [inner])
+    else:
+        unbatched = [tuple(None if i == number else 0 for i in range(count)) for number in range(count)]
+        for outer, inner in zip([*unbatched[1:], unbatched[0]], unbatched, strict=True):
+            _check_axes(subject, [outer, inner])
+            _check_axes(subject, [inner])
+    _require_distinct(subject.batch((_INNER,))[1])
 
 
 def _check_axes(subject: Subject, axes: Sequence[Axes]) -> None:
@@ -52,41 +52,27 @@ def _check_axes(subject: Subject, axes: Sequence[Axes]) -> None:
     batched = subject.function
     for level in reversed(axes):
         batched = jax.vmap(batched, tuple(level))
-    stacked, expected = subject.batch((OUTER, INNER)[-len(axes) :], axes)
+    stacked, expected = subject.batch((_OUTER, _INNER)[-len(axes) :], axes)
     what = f"in_axes {' of '.join(map(str, axes))}: "
     compare(jax.jit(batched)(*subject.arrays(stacked)), expected, subject.tolerance, batch=len(axes), what=what)
 
 
 def check_sizes(subject: Subject) -> None:
     """A batch of one, and an empty batch."""
-    _require_inputs(subject)
     one, expected = subject.batch((1,))
     batched = jax.jit(jax.vmap(subject.function))
     compare(batched(*subject.arrays(one)), expected, subject.tolerance, batch=1, what="a batch of 1: ")
-    results = batched(*subject.arrays([x[:0] for x in one]))
-    told = jax.eval_shape(subject.function, *subject.arrays())
-    for (name, result), (_, single) in zip(named_leaves(results), named_leaves(told), strict=True):
-        if (result.shape, result.dtype) != ((0, *single.shape), single.dtype):
-            raise CheckFailure(
-                f"a batch of 0: {name} is {result.dtype}{list(result.shape)}, expected "
-                f"{single.dtype}{[0, *single.shape]}."
-            )
+    structs = jax.eval_shape(subject.function, *subject.arrays())
+    empty = jax.tree.map(lambda y: jax.ShapeDtypeStruct((0, *y.shape), y.dtype), structs)
+    compare_structs(batched(*subject.arrays([x[:0] for x in one])), empty, what="a batch of 0: ")
 
 
-def _require_inputs(subject: Subject) -> None:
-    if not subject.inputs:
-        raise NotTried("there are no inputs to batch")
-
-
-def _distinct_batch(subject: Subject) -> tuple[list[Array], Any]:
-    """Return a batch and its results; a batch of equal slices would hide that they were mixed up."""
-    _require_inputs(subject)
-    stacked, expected = subject.batch((INNER,))
+def _require_distinct(expected: Any) -> None:
+    """Raise `NotTried` if all slices of a batch are equal, which would hide that some were mixed up."""
     leaves = [leaf for leaf in jax.tree.leaves(expected) if leaf.size]
     if leaves and all(np.array_equal(leaf, np.broadcast_to(leaf[:1], leaf.shape), equal_nan=leaf.dtype.kind in "fc")
                       for leaf in leaves):  # fmt: skip
         raise NotTried(
-            "every slice of the batch has the same result, so that mixed-up slices would not show",
-            "give further arguments of the same shapes and dtypes, samples=[(x2, y2), (x3, y3)]",
+            "every slice of the batch has the same result, so that mixed-up slices would not show; give further "
+            "arguments of the same shapes and dtypes, samples=[(x2, y2), (x3, y3)]"
         )
-    return stacked, expected

@@ -1,4 +1,4 @@
-"""Whether results are what was expected, and where they are not."""
+"""Comparison of results with what is expected."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import numpy as np
 
 from ._report import CheckFailure
 
-#: Relative tolerance by dtype: some roundings of the dtype, for kernels that sum. Integers and booleans are exact.
+Array = np.ndarray[Any, Any]
+
+#: Relative tolerance by dtype: some roundings, for kernels that sum. Integers and booleans are compared exactly.
 RTOL = {
     "float16": 4e-3,
     "bfloat16": 3e-2,
@@ -22,7 +24,7 @@ RTOL = {
 
 
 def is_inexact(dtype: Any) -> bool:
-    """Whether *dtype* rounds; ``ml_dtypes`` are of kind V to NumPy."""
+    """Return True if *dtype* rounds. The dtypes of ``ml_dtypes`` are of kind V to NumPy."""
     return bool(jax.numpy.issubdtype(dtype, np.inexact))
 
 
@@ -31,19 +33,28 @@ def epsilon(dtype: Any) -> float:
     return float(jax.numpy.finfo(dtype).eps)  # type: ignore[no-untyped-call]
 
 
+def double(dtype: Any) -> Any:
+    """Return the double precision of a real or complex dtype."""
+    return np.complex128 if np.dtype(dtype).kind == "c" else np.float64
+
+
 @dataclasses.dataclass(frozen=True)
 class Tolerance:
-    """How far a result may be off; None: what its dtype allows."""
+    """Allowed errors, as `numpy.isclose` has them; None: those of the dtype."""
 
     rtol: float | None = None
     atol: float | None = None
 
-    def allowed(self, expected: np.ndarray[Any, Any], dtype: Any) -> np.ndarray[Any, Any]:
-        """Return the error that each element may have: relative to itself, and to the largest, for what cancels."""
-        size = np.where(np.isfinite(expected), np.abs(expected), 0.0)
+    def of(self, expected: Array, dtype: Any) -> tuple[float, float]:
+        """Return both for values of *dtype*; the absolute one is some roundings of the largest, for what cancels."""
         rtol = RTOL.get(np.dtype(dtype).name, 4 * epsilon(dtype)) if self.rtol is None else self.rtol
-        atol = 16 * epsilon(dtype) * float(size.max(initial=0.0)) if self.atol is None else self.atol
-        return np.asarray(rtol * size + atol)
+        if self.atol is not None:
+            return rtol, self.atol
+        size = np.abs(expected, where=np.isfinite(expected), out=np.zeros(expected.shape))
+        return rtol, 16 * epsilon(dtype) * float(size.max(initial=0.0))
+
+
+EXACT = Tolerance(0.0, 0.0)
 
 
 def compare(got: Any, expected: Any, tolerance: Tolerance, *, batch: int = 0, what: str = "") -> None:
@@ -52,80 +63,58 @@ def compare(got: Any, expected: Any, tolerance: Tolerance, *, batch: int = 0, wh
     Args:
       got: pytree of arrays.
       expected: pytree with as many leaves; its dtypes may be wider.
-      tolerance: how close.
-      batch: how many leading dimensions are a batch's, for the message.
-      what: begins the message.
+      tolerance: allowed errors.
+      batch: number of leading batch dimensions, for the message.
+      what: start of the message.
 
     Raises:
-      CheckFailure: naming the output, its worst element, and how many are wrong.
+      CheckFailure: naming the output, its first wrong element, and the number of wrong elements.
     """
     found, wanted = named_leaves(got), named_leaves(expected)
     if len(found) != len(wanted):
         raise CheckFailure(f"{what}{len(found)} outputs, expected {len(wanted)}.")
-    problems = [
-        _difference(name, np.asarray(one), np.asarray(other), tolerance, batch)
-        for (name, one), (_, other) in zip(found, wanted, strict=True)
-    ]
-    if problems := [problem for problem in problems if problem]:
-        raise CheckFailure(what + " ".join(problems))
+    for (name, one), (_, other) in zip(found, wanted, strict=True):
+        if problem := _difference(np.asarray(one), np.asarray(other), tolerance, batch):
+            raise CheckFailure(f"{what}{name} {problem}")
 
 
-def compare_bits(got: Any, expected: Any, *, what: str = "", why: str = "") -> None:
-    """Raise `CheckFailure` unless both pytrees hold the same bits."""
+def compare_structs(got: Any, expected: Any, *, what: str) -> None:
+    """Raise `CheckFailure` unless *got* has the shapes and dtypes of *expected*."""
     for (name, one), (_, other) in zip(named_leaves(got), named_leaves(expected), strict=True):
-        a, b = np.ascontiguousarray(one), np.ascontiguousarray(other)
-        differ = _bytes_of(a) != _bytes_of(b)
-        if differ.any():
-            index = _index(np.flatnonzero(differ.any(axis=-1))[0], np.shape(one))
-            raise CheckFailure(
-                f"{what}{name}: element {index} is {np.asarray(one)[index]} and then {np.asarray(other)[index]}; "
-                f"{int(differ.any(axis=-1).sum())} of {a.size} differ. {why}"
-            )
+        if (one.shape, one.dtype) != (other.shape, other.dtype):
+            raise CheckFailure(f"{what}{name} is {describe(one)}, expected {describe(other)}.")
+
+
+def describe(array: Any) -> str:
+    """Return dtype and shape for a message."""
+    return f"{array.dtype.name}{list(array.shape)}"
 
 
 def named_leaves(tree: Any) -> list[tuple[str, Any]]:
     """Return the leaves with names for messages: ``output``, ``output[0]``, ``output['y']``."""
-    return [
-        (f"output{jax.tree_util.keystr(path)}", leaf) for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
-    ]
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return [(f"output{jax.tree_util.keystr(path)}", leaf) for path, leaf in leaves]
 
 
-def _bytes_of(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    return array.reshape(-1, 1).view(np.uint8).reshape(array.size, array.dtype.itemsize)
-
-
-def _index(flat: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(int(i) for i in np.unravel_index(int(flat), shape))
-
-
-def _difference(
-    name: str, got: np.ndarray[Any, Any], expected: np.ndarray[Any, Any], tolerance: Tolerance, batch: int
-) -> str | None:
+def _difference(got: Array, expected: Array, tolerance: Tolerance, batch: int) -> str | None:
     if got.shape != expected.shape:
-        return f"{name} has the shape {got.shape}, expected {expected.shape}."
+        return f"has the shape {got.shape}, expected {expected.shape}."
+    allowed = ""
     with np.errstate(all="ignore"):
         rounded = expected.astype(got.dtype)  # what is beyond the dtype's range is infinite, or wraps
-        if not is_inexact(got.dtype):
-            wrong = got != rounded
-            error = np.abs(got.astype(object) - rounded.astype(object)) if wrong.any() else np.zeros(got.shape)
-            allowed = np.zeros(got.shape)
-        else:
-            wide = np.complex128 if np.iscomplexobj(got) else np.float64
-            one, other = got.astype(wide), rounded.astype(wide)
-            allowed = tolerance.allowed(other, got.dtype)
-            error = np.where(one == other, 0.0, np.abs(one - other))
-            error = np.where(np.isnan(one) & np.isnan(other), 0.0, error)
-            error = np.where(np.isnan(error), np.inf, error)  # one of the two is NaN
-            wrong = error > allowed
+        wrong = got != rounded
+        if is_inexact(got.dtype):
+            one, other = got.astype(double(got.dtype)), rounded.astype(double(got.dtype))
+            rtol, atol = tolerance.of(other, got.dtype)
+            wrong = ~np.isclose(one, other, rtol, atol, equal_nan=True)
+            allowed = f" (rtol={rtol:.3g}, atol={atol:.3g})"
     if not wrong.any():
         return None
-    excess = np.where(wrong, error - allowed, -1)
-    index = _index(np.argmax(excess.astype(float)), got.shape)
+    index = tuple(map(int, np.argwhere(wrong)[0]))
     place = f"element {index}"
     if batch:
         place = f"slice {index[0] if batch == 1 else index[:batch]} of the batch, element {index[batch:]}"
     return (
-        f"{name} ({np.dtype(got.dtype).name}{list(got.shape)}): {place} is {got[index]}, expected {rounded[index]}; "
-        f"{int(wrong.sum())} of {got.size} are wrong, the largest error is {float(error[index]):.3g} "
-        f"(allowed {float(allowed[index]):.3g})."
+        f"({describe(got)}): {place} is {got[index]}, expected {rounded[index]}; "
+        f"{int(wrong.sum())} of {got.size} are wrong{allowed}."
     )

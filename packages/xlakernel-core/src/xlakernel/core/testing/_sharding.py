@@ -1,109 +1,111 @@
-"""A kernel inside `jax.shard_map`, and in a new process."""
+"""Checks on several devices: inside `jax.shard_map`, and with inputs that XLA splits by the sharding rule."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from .._compat import varying_axes
-from ..programs.export import deserialize, export
-from ._child import DEVICES
+from .._compat import new_cpu_devices, varying_axes
+from ..config import several_devices
+from ..errors import GatheredOperandsWarning
 from ._compare import compare
 from ._report import CheckFailure, NotTried
-from ._subject import Axes, Subject, devices_of
+from ._subject import Axes, Subject
 
 _AXIS = "devices"
+_cpu_devices = functools.cache(lambda: new_cpu_devices(8))
 
 
-def check_export(subject: Subject) -> str:
-    """In a process that knows only the artifact, the results are the same."""
-    results = subject.child.ask(_run_artifact, _artifact(subject), subject.inputs)
-    compare(results, subject.single(), subject.tolerance)
-    return "loaded in a new process"
+def _devices_of(subject: Subject) -> Sequence[jax.Device]:
+    """Return the devices of the platform that arrays are put on; JAX may have one CPU, so new ones are made."""
+    (device,) = subject.arrays()[0].devices()
+    if device.platform == "cpu":
+        return _cpu_devices()
+    devices: list[jax.Device] = jax.local_devices(backend=device.platform)
+    if len(devices) == 1:
+        raise NotTried(f"there is one {device.platform} device; use several of them")
+    return devices
 
 
-def check_sharding(subject: Subject) -> str:
-    """Each device computes its slice in `jax.shard_map`: on the devices here, or on four CPUs in a new process."""
-    if not subject.inputs:
-        raise NotTried("there are no inputs to shard")
-    devices = devices_of(subject)
-
-    def here(*call: Any) -> Any:
-        return _run_sharded(subject.function, *call, devices=devices, check_results=True)
-
-    _check_programs(subject, here, len(devices))
-    if len(devices) > 1:
-        return f"on {len(devices)} {devices[0].platform} devices"
-    if devices[0].platform != "cpu":
-        raise NotTried(f"there is one {devices[0].platform} device, on which it is right", "use several of them")
-    artifact = _artifact(subject)
-    _check_programs(subject, lambda *call: subject.child.ask(_run_artifact_sharded, artifact, *call), DEVICES)
-    return f"traced here, and run on {DEVICES} devices in a new process"
-
-
-def _check_programs(subject: Subject, run: Callable[..., Any], devices: int) -> None:
+def check_shard_map(subject: Subject) -> str:
+    """Each device computes its slice in `jax.shard_map`."""
+    devices = _devices_of(subject)[:4]
+    if not all(x.size for x in subject.inputs):
+        raise NotTried("JAX does not read arrays without elements back from several devices")
     programs: dict[str, Axes] = {"all sharded": (0,) * len(subject.inputs)}
     if len(subject.inputs) > 1:
         programs["input 0 unsharded"] = (None, *programs["all sharded"][1:])
-    for explicit in (False, True):
+    for kind in (AxisType.Auto, AxisType.Explicit):
         for name, axes in programs.items():
-            stacked, expected = subject.batch((devices,), [axes])
-            what = f"{'Explicit' if explicit else 'Auto'} axes, {name}: "
-            compare(run(stacked, axes, explicit), expected, subject.tolerance, batch=1, what=what)
+            stacked, expected = subject.batch((len(devices),), [axes])
+            results = _run_sharded(subject, stacked, axes, jax.sharding.Mesh(np.array(devices), _AXIS, (kind,)))
+            compare(results, expected, subject.tolerance, batch=1, what=f"{kind.name} axes, {name}: ")
+    return _where(devices)
 
 
-def _run_sharded(
-    function: Callable[..., Any],
-    inputs: Sequence[Any],
-    axes: Axes,
-    explicit: bool,
-    *,
-    devices: Sequence[jax.Device],
-    check_results: bool = False,
-) -> Any:
-    """Call *function* once on each device, with its slice of every input, or all of it where the axis is None."""
-    kind = AxisType.Explicit if explicit else AxisType.Auto
-    mesh = jax.sharding.Mesh(np.array(devices), (_AXIS,), axis_types=(kind,))
+def _run_sharded(subject: Subject, inputs: Sequence[Any], axes: Axes, mesh: jax.sharding.Mesh) -> Any:
+    """Call the kernel once on each device, with its slice of every input, or all of it where the axis is None."""
     specs = tuple(PartitionSpec() if axis is None else PartitionSpec(_AXIS) for axis in axes)
 
     def body(*blocks: jax.Array) -> Any:
-        results = function(*(x if axis is None else x[0] for x, axis in zip(blocks, axes, strict=True)))
-        if check_results:
-            _check_varying(results, blocks)
+        results = subject.function(*(x if axis is None else x[0] for x, axis in zip(blocks, axes, strict=True)))
+        _check_varying(results, blocks)
         return jax.tree.map(lambda y: y[None], results)
 
     placed = [jax.device_put(x, NamedSharding(mesh, spec)) for x, spec in zip(inputs, specs, strict=True)]
-    return jax.jit(jax.shard_map(body, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(_AXIS)))(*placed)
+    with several_devices():
+        return jax.jit(jax.shard_map(body, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(_AXIS)))(*placed)
 
 
 def _check_varying(results: Any, inputs: Sequence[Any]) -> None:
     """JAX would take a result that does not say so for equal on all devices, and return one of them."""
     varying = frozenset().union(*(varying_axes(jax.typeof(x)) for x in inputs))
     for number, result in enumerate(jax.tree.leaves(results)):
-        said = varying_axes(jax.typeof(result))
-        if said != varying:
+        declared = varying_axes(jax.typeof(result))
+        if declared != varying:
             raise CheckFailure(
-                f"inside jax.shard_map the inputs vary over the mesh axes {sorted(varying)}, but result {number} says "
-                f"that it varies over {sorted(said)}: out_specs without the axis would pass, and "
-                "give the result of one device for that of all."
+                f"inside jax.shard_map the inputs vary over the mesh axes {sorted(varying)}, but the type of result "
+                f"{number} varies over {sorted(declared)}: out_specs without the axis would pass, and give the result "
+                "of one device for that of all."
             )
 
 
-# Programs as bytes: written here, and run in the new process.
+def check_sharding_rule(subject: Subject) -> str:
+    """Each dimension of each input is split in turn, over as many devices as divide it; XLA asks the sharding rule."""
+    devices = _devices_of(subject)
+    tried, left = 0, []
+    for number, x in enumerate(subject.inputs):
+        for dimension, extent in enumerate(x.shape):
+            place = f"dimension {dimension} of input {number}"
+            count = next((n for n in range(len(devices), 1, -1) if extent and extent % n == 0), 0)
+            if count:
+                _check_split(subject, number, dimension, devices[:count], f"split along {place}: ")
+                tried += 1
+            elif extent > 1:
+                left.append(f"{place} (extent {extent})")
+    undivided = f"not along {', '.join(left)}, which 2 to {len(devices)} do not divide"
+    if not tried:
+        raise NotTried(undivided if left else "there is nothing to split")
+    splits = f"split along {tried} dimension{'s' * (tried != 1)} of the inputs"
+    return f"{_where(devices)}, {splits}{f', but {undivided}' * bool(left)}"
 
 
-def _artifact(subject: Subject) -> bytes:
-    structs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in subject.inputs]
-    return export(jax.jit(subject.function))(*structs).serialize()
+def _check_split(subject: Subject, number: int, dimension: int, devices: Sequence[jax.Device], what: str) -> None:
+    mesh = jax.sharding.Mesh(np.array(devices), _AXIS, (AxisType.Auto,))
+    specs = [PartitionSpec()] * len(subject.inputs)
+    specs[number] = PartitionSpec(*[None] * dimension, _AXIS)
+    placed = [jax.device_put(x, NamedSharding(mesh, spec)) for x, spec in zip(subject.inputs, specs, strict=True)]
+    with warnings.catch_warnings(), several_devices():
+        warnings.simplefilter("ignore", GatheredOperandsWarning)  # a kernel without a rule is right too
+        results = jax.block_until_ready(jax.jit(subject.function)(*placed))
+    compare(results, subject.expected(), subject.tolerance, what=what)
 
 
-def _run_artifact(artifact: bytes, inputs: Sequence[Any]) -> Any:
-    return jax.tree.map(np.asarray, jax.jit(deserialize(artifact).call)(*inputs))
-
-
-def _run_artifact_sharded(artifact: bytes, *call: Any) -> Any:
-    return jax.tree.map(np.asarray, _run_sharded(deserialize(artifact).call, *call, devices=jax.local_devices()))
+def _where(devices: Sequence[jax.Device]) -> str:
+    return f"on {len(devices)} {devices[0].platform} devices"

@@ -1,4 +1,4 @@
-"""What a backend's kernels must do, as a class of tests. Needs the extra ``xlakernel-core[testing]``."""
+"""Tests of a backend, as a class. Needs the extra ``xlakernel-core[testing]``."""
 
 from ...errors import MissingDependencyError as _MissingDependencyError
 

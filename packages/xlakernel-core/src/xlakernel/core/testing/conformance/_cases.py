@@ -1,4 +1,4 @@
-"""The kernels that every backend writes in its own language, with what they compute in NumPy and JAX."""
+"""The kernels that every backend writes in its own language, with their references in NumPy and JAX."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._subject import Array
+from .._compare import Array
 
 Shapes = tuple[tuple[int, ...], ...]  # of the inputs of one call
 
@@ -27,12 +27,11 @@ class Case:
 
     Attributes:
       name: what `KernelConformance.build` is asked for.
-      parameters: the kernel's parameters, for whoever writes it.
+      parameters: the kernel's parameters.
       about: what it computes, element by element.
       outs: the outputs' structs, a function of the inputs'.
-      reference: the same in NumPy or ``jax.numpy``, whichever it is given first; it also gives the derivative.
-      shapes: of the inputs; the first is used where one is enough.
-      zero_size: shapes with an extent of 0.
+      reference: the same in NumPy or ``jax.numpy``, its first argument; it also gives the derivative.
+      shapes: of the inputs, some with an extent of 0; the first is used where one is enough.
       dtypes: to try; the first is used where one is enough.
       fixed: dtypes of inputs that are always the same.
       below: upper bounds of integer inputs that are indices.
@@ -46,7 +45,6 @@ class Case:
     outs: Callable[..., Any]
     reference: Callable[..., Any]
     shapes: tuple[Shapes, ...]
-    zero_size: tuple[Shapes, ...] = ()
     dtypes: tuple[str, ...] = ("float32", "float64", "int32")
     fixed: Mapping[int, str] = dataclasses.field(default_factory=dict)
     below: Mapping[int, int] = dataclasses.field(default_factory=dict)
@@ -96,8 +94,7 @@ CASES = {
             "out[i, …] = x[i, …] * x[i, …] + x[i, …], for every rank from 0",
             _first,
             lambda xp, x: x * x + x,
-            shapes=(((5,),), ((),), ((2, 3),), ((2, 1, 3),)),
-            zero_size=(((0,),), ((2, 0),), ((0, 1, 3),)),
+            shapes=(((5,),), ((),), ((2, 3),), ((2, 1, 3),), ((0,),), ((2, 0),), ((0, 1, 3),)),
             dtypes=(*FLOATS[2:], *FLOATS[:2], "bool", *INTEGERS, *COMPLEX),
         ),
         Case(
@@ -106,8 +103,7 @@ CASES = {
             "out[i] = x[0] + … + x[i]: each element depends on all before it",
             _first,
             lambda xp, x: xp.cumsum(x, dtype=x.dtype),
-            shapes=(((7,),), ((1,),)),
-            zero_size=(((0,),),),
+            shapes=(((7,),), ((1,),), ((0,),)),
             dtypes=("float32", "float64", *INTEGERS, *COMPLEX),
         ),
         Case(
@@ -116,8 +112,7 @@ CASES = {
             "out[i] = x[i, 0] + … + x[i, n-1]; 0 if n is 0",
             lambda x: _struct(x.shape[:1], x),
             lambda xp, x: xp.sum(x, axis=1, dtype=x.dtype),
-            shapes=(((3, 4),), ((1, 5),)),
-            zero_size=(((3, 0),), ((0, 4),)),
+            shapes=(((3, 4),), ((1, 5),), ((3, 0),), ((0, 4),)),
         ),
         Case(
             "total",
@@ -125,8 +120,7 @@ CASES = {
             "out[()] = x[0] + … + x[n-1]; 0 if n is 0",
             lambda x: _struct((), x),
             lambda xp, x: xp.sum(x, dtype=x.dtype),
-            shapes=(((6,),),),
-            zero_size=(((0,),),),
+            shapes=(((6,),), ((0,),)),
         ),
         Case(
             "matrix_product",
@@ -134,8 +128,7 @@ CASES = {
             "out[i, j] = the sum over k of a[i, k] * b[k, j]",
             lambda a, b: _struct((a.shape[0], b.shape[1]), a),
             lambda xp, a, b: xp.matmul(a, b),
-            shapes=(((2, 3), (3, 4)), ((1, 1), (1, 2))),
-            zero_size=(((2, 0), (0, 3)), ((0, 2), (2, 3))),
+            shapes=(((2, 3), (3, 4)), ((1, 1), (1, 2)), ((2, 0), (0, 3)), ((0, 2), (2, 3))),
         ),
         Case(
             "outer_product",
@@ -143,8 +136,7 @@ CASES = {
             "out[i, j, k] = x[i] * y[j, k]: inputs of two ranks, an output of a third",
             lambda x, y: _struct((*x.shape, *y.shape), x),
             lambda xp, x, y: x[:, None, None] * y,
-            shapes=(((3,), (2, 4)),),
-            zero_size=(((0,), (2, 4)), ((3,), (2, 0))),
+            shapes=(((3,), (2, 4)), ((0,), (2, 4)), ((3,), (2, 0))),
         ),
         Case(
             "several_outputs",
@@ -152,8 +144,7 @@ CASES = {
             "double[i] = 2 * x[i], positive[i] = x[i] > 0, total[()] = the sum of x",
             lambda x: [x, (jax.ShapeDtypeStruct(x.shape, jnp.bool_), _struct((), x))],
             lambda xp, x: [2 * x, (x > 0, xp.sum(x, dtype=x.dtype))],
-            shapes=(((5,),),),
-            zero_size=(((0,),),),
+            shapes=(((5,),), ((0,),)),
         ),
         Case(
             "no_inputs",
@@ -170,8 +161,7 @@ CASES = {
             "out[i] = a[()] * x[i] + b[()]: inputs of rank 0",
             lambda a, x, b: x,
             lambda xp, a, x, b: a * x + b,
-            shapes=(((), (5,), ()),),
-            zero_size=(((), (0,), ()),),
+            shapes=(((), (5,), ()), ((), (0,), ())),
         ),
         Case(
             "static_scalar",
@@ -179,8 +169,7 @@ CASES = {
             "out[i] = alpha * x[i] + y[i] with alpha static",
             _first,
             lambda xp, x, y, alpha: alpha * x + y,
-            shapes=(((5,), (5,)),),
-            zero_size=(((0,), (0,)),),
+            shapes=(((5,), (5,)), ((0,), (0,))),
             dtypes=("float32", "float64"),
             static={"alpha": 1.5},
         ),
@@ -190,8 +179,7 @@ CASES = {
             "out[i] += x[i], where acc and out are the same memory",
             _first,
             lambda xp, acc, x: acc + x,
-            shapes=(((5,), (5,)),),
-            zero_size=(((0,), (0,)),),
+            shapes=(((5,), (5,)), ((0,), (0,))),
             aliases={0: 0},
         ),
         Case(
@@ -200,8 +188,7 @@ CASES = {
             "out[i] = x[index[i]], with int32 indices",
             lambda x, index: _struct(index.shape, x),
             lambda xp, x, index: x[index],
-            shapes=(((6,), (4,)),),
-            zero_size=(((6,), (0,)),),
+            shapes=(((6,), (4,)), ((6,), (0,))),
             fixed={1: "int32"},
             below={1: 6},
         ),

@@ -1,0 +1,132 @@
+"""`check_kernel`: one call that tries everything."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from ..errors import ArgumentError, KernelCheckError
+from ._compare import Array, Tolerance, describe
+from ._report import KernelReport
+from ._subject import Subject, as_arrays, vary
+from ._table import NAMES, run_all
+
+
+def check_kernel(
+    fn: Callable[..., Any],
+    /,
+    *args: Any,
+    reference: Callable[..., Any] | None = None,
+    samples: Sequence[Sequence[Any]] = (),
+    skip: Mapping[str, str] | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    grad_order: int = 1,
+) -> KernelReport:
+    """Check that a kernel returns the same values under every transformation of JAX.
+
+    It is called eagerly and under ``jit``; in batches (``vmap`` along the first and the last axis, nested with each
+    input unbatched in turn, of 0 and of 1); in a loop and a branch; from eight threads at once; on several devices,
+    inside ``shard_map`` and with each input split along each of its dimensions; and in a new process that has only
+    its artifact. Its derivatives of both modes are compared with finite differences. It must write all of its outputs
+    and leave its inputs alone.
+
+    Args:
+      fn: a function of arrays that returns a pytree of arrays: a wrapped kernel, or a lambda that calls an operator
+        or gives a kernel its scalars.
+      *args: arrays, or pytrees of them, to call it on: small ones, also with an extent of 0; a few different values
+        are better than zeros.
+      reference: what *fn* should compute, in plain JAX or NumPy. It is given double precision where it takes it.
+        Without it ``"eager"`` is not tried, and a call is compared with the same call done otherwise.
+      samples: further argument lists, of the shapes and dtypes of *args*; batches and threads use them. Batches mix
+        them: each input of one must go with the others of another. Left out, they are made from *args* by scaling
+        floats and rolling booleans; integers, which may be indices, stay.
+      skip: check or family of checks (``"call"``, ``"vmap"``, ``"grad"``, ``"threads"``, ``"export"``,
+        ``"sharding"``) → the reason why it is left out.
+      rtol: relative tolerance, in place of the dtype's own; integers and booleans are compared exactly in any case.
+      atol: absolute tolerance, in place of some roundings of the largest expected value.
+      grad_order: 2: also the derivative of the derivative.
+
+    Returns:
+      The outcome of each check, ``"passed"``, ``"failed"`` or ``"not tried"``; it prints as a table whose first line
+      counts the three. If a single call is wrong already, the other checks are not tried.
+
+    Raises:
+      KernelCheckError: if any check failed; the message is the table.
+      ArgumentError: if *fn* or *reference* cannot be called, *skip* has a name that is no check or an empty reason,
+        a sample does not fit *args*, or *grad_order* is neither 1 nor 2.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from xlakernel.core.testing import check_kernel
+      >>> report = check_kernel(
+      ...     lambda x, y: jnp.sin(x) * y, jnp.arange(3.0), jnp.ones(3), skip={"export": "not in an example"}
+      ... )
+      >>> print(report["vmap_nested"].outcome)
+      passed
+    """
+    for name, function in (("fn", fn), ("reference", fn if reference is None else reference)):
+        if not callable(function):
+            raise ArgumentError(f"check_kernel: {name} is {function!r}; expected a function of arrays.")
+    skip = {} if skip is None else skip
+    _check_skip(skip)
+    if grad_order not in (1, 2):
+        raise ArgumentError(f"check_kernel: grad_order is {grad_order!r}; allowed: 1 or 2.")
+    tree = jax.tree.structure(list(args))
+
+    def flat(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *leaves: function(*jax.tree.unflatten(tree, leaves))
+
+    inputs = as_arrays(args)
+    subject = Subject(
+        getattr(fn, "__name__", repr(fn)),
+        flat(fn),
+        None if reference is None else flat(reference),
+        (inputs, *_fitting(samples, inputs)) if len(samples) else vary(inputs),
+        Tolerance(rtol, atol),
+        grad_order,
+    )
+    with _full_precision():
+        report = KernelReport(subject.name, run_all(subject, skip))
+    if report.failed:
+        raise KernelCheckError(str(report), report)
+    return report
+
+
+def _check_skip(skip: Any) -> None:
+    if not isinstance(skip, Mapping):
+        raise ArgumentError(
+            f'check_kernel: skip is {skip!r}; expected a mapping, such as skip={{"grad": "the reason"}}.'
+        )
+    for name, reason in skip.items():
+        if name not in NAMES:
+            raise ArgumentError(f"check_kernel: skip has {name!r}; allowed: {', '.join(NAMES)}.")
+        if not isinstance(reason, str) or not reason.strip():
+            raise ArgumentError(f"check_kernel: skip[{name!r}] is {reason!r}; expected the reason, a sentence.")
+
+
+def _fitting(samples: Sequence[Any], inputs: Sequence[Array]) -> Iterator[tuple[Array, ...]]:
+    """Yield *samples* as arrays, which must have the shapes and dtypes of *inputs*."""
+    expected = ", ".join(map(describe, inputs))
+    for number, sample in enumerate(samples):
+        arrays = as_arrays(sample)
+        if (given := ", ".join(map(describe, arrays))) != expected:
+            raise ArgumentError(
+                f"check_kernel: samples[{number}] is {given}; expected the shapes and dtypes of the arguments, "
+                f"{expected}. Write samples=[(x2, y2)]."
+            )
+        yield arrays
+
+
+@contextlib.contextmanager
+def _full_precision() -> Iterator[None]:
+    """Have products of float32 matrices computed in float32, in every thread: GPUs round them to fewer bits."""
+    before = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
+    jax.config.update("jax_default_matmul_precision", "highest")
+    try:
+        yield
+    finally:
+        jax.config.update("jax_default_matmul_precision", before)

@@ -1,0 +1,110 @@
+"""Check of `xlakernel.core.export`: an artifact is loaded in a new process."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..errors import MissingDependencyError
+from ..programs.export import deserialize, export
+from ._compare import compare
+from ._processes import environment
+from ._report import CheckFailure, NotTried
+from ._subject import Subject
+
+
+def check_export(subject: Subject) -> str:
+    """In a process that has only the artifact, the results are the same."""
+    structs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in subject.inputs]
+    try:
+        artifact = export(jax.jit(subject.function))(*structs).serialize()
+    except MissingDependencyError as error:  # it has the command that installs the package
+        raise NotTried(str(error)) from error
+    compare(_run_elsewhere(artifact, subject.inputs), subject.expected(), subject.tolerance)
+    return "loaded in a new process"
+
+
+def _run_elsewhere(artifact: bytes, inputs: Sequence[Any]) -> Any:
+    """Run an artifact in a new process, a fork of a server that has imported JAX and nothing of the kernel's."""
+    server = _server()
+    assert server.stdin is not None and server.stdout is not None
+    modules = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
+    files = {name: str(path) for name, path in modules.items() if str(path).endswith(".py") and name != "__main__"}
+    platform = next(iter(jax.numpy.zeros(()).devices())).platform
+    pickle.dump((artifact, inputs, "cpu" if platform == "cpu" else None, files), server.stdin)
+    server.stdin.flush()
+    failure, results = pickle.load(server.stdout)
+    if failure:
+        raise CheckFailure(f"in a new process: {failure}")
+    return results
+
+
+@functools.cache
+def _server() -> subprocess.Popen[bytes]:
+    """Start the server, once; it ends with this process."""
+    server = subprocess.Popen(
+        [sys.executable, "-c", f"from {__name__} import serve; serve()"],
+        env=environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    atexit.register(server.communicate)
+    return server
+
+
+# The rest runs in the server and its forks.
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds what `sys.path` does not lead to, such as pytest's test files, by a table of files."""
+
+    def __init__(self, files: Mapping[str, str]) -> None:
+        self.files = files
+
+    def find_spec(self, name: str, *_: Any) -> importlib.machinery.ModuleSpec | None:
+        if name in self.files:
+            return importlib.util.spec_from_file_location(name, self.files[name])
+        if any(known.startswith(f"{name}.") for known in self.files):
+            return importlib.machinery.ModuleSpec(name, None, is_package=True)
+        return None
+
+
+def serve() -> None:
+    """Fork for each request on standard input; the fork answers, or its exit status does."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # output of the user's modules must not get between the answers
+    while True:
+        try:
+            artifact, inputs, platform, files = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        if not (fork := os.fork()):
+            sys.meta_path.append(_Finder(files))
+            pickle.dump(_run(artifact, inputs, platform), answers)
+            answers.flush()
+            os._exit(0)
+        if status := os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1]):
+            pickle.dump((f"it ended with exit status {status}", None), answers)
+            answers.flush()
+
+
+def _run(artifact: bytes, inputs: Sequence[Any], platform: str | None) -> tuple[str, Any]:
+    try:
+        if platform is not None:
+            jax.config.update("jax_platforms", platform)
+        return "", jax.tree.map(np.asarray, jax.jit(deserialize(artifact).call)(*inputs))
+    except Exception as error:  # noqa: BLE001 - raised again in the process that asked
+        return f"{type(error).__name__}: {error}", None
