@@ -259,10 +259,19 @@ def test_a_kernel_that_nobody_holds_any_more_is_exported():
         ({"kernel": []}, r"has the kernel \[\], which does not lead to one"),
         ({"checks": None}, "cannot be made from its recipe: TypeError"),
         ({"imports": ["no.such.module"]}, r"module no\.such\.module cannot be imported"),
-        ({"arguments": [["input", 0, "float32", 1]]}, "has 2 parameters, the arguments"),
-        ({"arguments": [["input", 0, "float32", 1], ["output", 7, "float32", 1]]}, "has 2 parameters, the arguments"),
-        ({"arguments": [["input", 0, "float32", 1], ["other", 0, "float32", 1]]}, "has 2 parameters, the arguments"),
-        ({"arguments": [["input", 0, "floaty", 1], ["output", 0, "float32", 1]]}, "cannot be made from its recipe"),
+        ({"arguments": [["input", 0, "float32", 1, ""]]}, "has 2 parameters, the arguments"),
+        (
+            {"arguments": [["input", 0, "float32", 1, ""], ["output", 7, "float32", 1, ""]]},
+            "has 2 parameters, the arguments",
+        ),
+        (
+            {"arguments": [["input", 0, "float32", 1, ""], ["other", 0, "float32", 1, ""]]},
+            "has 2 parameters, the arguments",
+        ),
+        (
+            {"arguments": [["input", 0, "floaty", 1, ""], ["output", 0, "float32", 1, ""]]},
+            "cannot be made from its recipe",
+        ),
         ({"mode": {}}, "cannot be made from its recipe: KeyError"),
         ({"checks": {"python": "3.0", "bytecode": "", "source": None}}, "compared by its source, which is missing"),
     ],
