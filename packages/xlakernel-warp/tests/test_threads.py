@@ -266,6 +266,7 @@ def launch_plus(x, out):
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not wp.is_cpu_available(), reason="this build of Warp does not include CPU support")
 def test_a_function_on_the_cpu_launches_there_whatever_runs_on_a_gpu_meanwhile():
     cpu, cuda = jax.devices("cpu")[0], jax.devices("cuda")[0]
     rows = wp.array2d(dtype=float)
