@@ -1,5 +1,7 @@
 """An operator as a table of kernels: registering, defaults, and what tools read of it."""
 
+import copy
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -283,3 +285,8 @@ def test_benchmark_data_is_kept(op):
 
     assert op.benchmark_data is data
     assert op.benchmark_data(platform="cpu") == ["cpu"]
+
+
+@pytest.mark.parametrize("made", [copy.copy, copy.deepcopy])
+def test_a_copy_is_the_operator_itself(op, made):
+    assert made(op) is op

@@ -127,6 +127,14 @@ class XLACustomKernel:
         backends = {platform: list(entries) for platform, entries in self._backends.kernels.items()}
         return f"XLACustomKernel({self.name!r}, {backends})"
 
+    def __copy__(self) -> XLACustomKernel:
+        """Return itself, as for a function: a copy's rules would be unknown to JAX."""
+        return self
+
+    def __deepcopy__(self, memo: Any) -> XLACustomKernel:
+        """Return itself, as for a function: a copy's rules would be unknown to JAX."""
+        return self
+
     def _forget_traces(self) -> None:
         """Let calls from now on follow a new rule or kernel: JAX keeps what it has traced."""
         self._calls.clear()
