@@ -47,9 +47,10 @@ def broken_arrows(package: str, path: Path, root: Path) -> Iterator[tuple[Import
         for other in (RULES.keys() | BESIDE) - allowed - beside:
             if found.reaches(f"xlakernel.{other}"):
                 yield found, f"only {sorted(allowed)} may be imported from xlakernel here"
-        if hidden := next(filter(None, (inner_module(other, found) for other in allowed - {package})), None):
-            facade = RULES[hidden.split(".")[1]]["facade"]
-            yield found, f"{hidden} is another package's own; of its modules only {facade} may be imported here"
+        for other in allowed - {package}:
+            if hidden := inner_module(other, found):
+                facade = RULES[other]["facade"]
+                yield found, f"{hidden} is another package's own; of its modules only {facade} may be imported here"
         for heavy in rule.get("heavy", []):
             if room is None and found.at_import and found.reaches(heavy):
                 rooms = sorted(rule["rooms"])

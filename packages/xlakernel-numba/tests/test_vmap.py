@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from xlakernel.core.backend import VMAP_METHODS
+from xlakernel.core.call import VMAP_METHODS
 from xlakernel.core.errors import VmapMethodError
 from xlakernel.numba import numba_kernel
 

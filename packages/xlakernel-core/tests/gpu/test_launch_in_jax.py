@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from xlakernel.core.backend import Kernel, NativeCall, Target, native_call
+from xlakernel.core.call import Kernel, NativeCall, Target, native_call
 from xlakernel.core.ffi.registry import ensure_registered
 from xlakernel.core.gpu.launch import build_handler
 from xlakernel.core.gpu.plan import Fill, Launch, Plan, Pointer, arrays_of

@@ -1,11 +1,11 @@
-"""What a package that compiles kernels imports of core, beside the public interface: all of it, and nothing else.
+"""Facade of core for packages that compile kernels: its only names, beside the public ones, that these import.
 
 A backend derives `Kernel`, whose ``target`` compiles and registers a handler, and returns `kernel_function` of it.
-`backend.native` has what builds handlers with Numba's compiler, `backend.gpu` what records and replays launches.
+Handlers that Numba's compiler builds are in `backend.native`, recordings of GPU launches in `backend.gpu`.
 """
 
 from .. import output_init
-from ..call import VMAP_METHODS, Kernel, NativeCall, Target, native_call
+from ..call import Kernel, Target
 from ..call.checks import has_parameter
 from ..call.declaration import Transpose
 from ..call.scalars import Entry, Scalar, plain_numbers
@@ -41,7 +41,6 @@ __all__ = [
     "FORMAT",
     "PLATFORMS",
     "PYTHON",
-    "VMAP_METHODS",
     "Callables",
     "Compared",
     "Definition",
@@ -49,7 +48,6 @@ __all__ = [
     "Examination",
     "Handler",
     "Kernel",
-    "NativeCall",
     "OutputInit",
     "Recipe",
     "Reference",
@@ -72,7 +70,6 @@ __all__ = [
     "jit_when_eager",
     "kernel_function",
     "missing_package",
-    "native_call",
     "or_zeros",
     "output_init",
     "patterns",

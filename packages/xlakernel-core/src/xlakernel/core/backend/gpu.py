@@ -1,4 +1,4 @@
-"""What a package that launches on a GPU imports of core. Needs the extra ``xlakernel-core[gpu]``."""
+"""Facade of `core.gpu`, for packages that launch kernels on a GPU. Needs the extra ``xlakernel-core[gpu]``."""
 
 from ..gpu import addresses, driver, warp_streams
 from ..gpu.closure import Closure

@@ -1,4 +1,4 @@
-"""What a package that builds native handlers imports of core. Needs the extra ``xlakernel-core[native]``."""
+"""Facade of `core.native`, for packages that build native handlers. Needs the extra ``xlakernel-core[native]``."""
 
 from ..native.arguments import Argument, Slices
 from ..native.call_frame import ArrayView
