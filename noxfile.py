@@ -312,7 +312,8 @@ def wheels(packages: list[str]) -> list[str]:
 def opened(packages: Iterable[str]) -> list[str]:
     """Return each of *packages* alone, and with each of its extras that opens a room."""
     rooms = [(name, room) for name in packages for room in ROOMS[name].get("rooms", {}).values()]
-    return [*packages, *(f"{name}[{room['extra']}]" for name, room in rooms if "extra" in room)]
+    # Several rooms may be behind one extra.
+    return list(dict.fromkeys([*packages, *(f"{name}[{room['extra']}]" for name, room in rooms if "extra" in room)]))
 
 
 @nox.session(requires=["build"], reuse_venv=False)

@@ -87,8 +87,8 @@ def problems() -> Iterator[str]:
             yield f"{root}/xlakernel/__init__.py: xlakernel is a namespace that five packages share"
         for room in RULES[package].get("rooms", {}):
             inside = root.joinpath("xlakernel", package, *room.split("."))
-            if inside.with_suffix(".py").exists():
-                yield f"{inside}.py: the room {room!r} is a folder in rooms.toml"
+            if not inside.is_dir() and not inside.with_suffix(".py").exists():
+                yield f"{inside}: there is no such room, which rooms.toml names"
         if found_circle := circle(root):
             yield f"xlakernel-{package}: a circle of files: {' → '.join(reversed(found_circle))}"
         for path in sorted(root.rglob("*.py")):
