@@ -235,6 +235,7 @@ def test_a_changed_input(assert_caught, assert_passes):
         return y
 
     assert_caught("inputs_kept", "input 0 was changed: as an output (float32[5]): element (3,) is 0.0", fn, X)
+    assert_caught("inputs_kept", "element (3,) is 0.0, expected -0.0", fn, np.full(5, -0.0, np.float32))
     assert_passes("inputs_kept", jnp.sin, X)
 
 

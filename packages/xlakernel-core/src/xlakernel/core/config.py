@@ -79,7 +79,8 @@ def use_backend(backend: str | None = None, /, **platforms: str) -> Iterator[Non
 
 def several_devices() -> AbstractContextManager[None]:
     """Return a context in which programs may be for several devices although JAX lists one."""
-    return _several(True)  # type: ignore[no-any-return]
+    context: AbstractContextManager[None] = _several(True)
+    return context
 
 
 def has_several_devices(platform: str | None) -> bool:

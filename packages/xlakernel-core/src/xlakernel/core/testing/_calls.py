@@ -104,13 +104,15 @@ def check_threads(subject: Subject) -> str:
     inputs = [subject.arrays(sample) for sample in subject.samples]
     alone = [jax.tree.map(np.asarray, jitted(*one)) for one in inputs]
     failures: list[str] = []
+    barrier = threading.Barrier(THREADS)  # a thread could end before the next one begins
 
     def work(number: int) -> None:
         try:
+            barrier.wait(timeout=60)
             for call in range(number, number + CALLS):
                 which = call % len(inputs)
                 compare(jitted(*inputs[which]), alone[which], EXACT, what=f"in thread {number}, not as alone: ")
-        except Exception as error:  # noqa: BLE001 - raised again in the caller's thread
+        except Exception as error:  # noqa: BLE001 - reported in the caller's thread
             failures.append(str(error) if isinstance(error, CheckFailure) else f"{type(error).__name__}: {error}")
 
     threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(THREADS)]

@@ -124,7 +124,7 @@ def _fitting(samples: Sequence[Any], inputs: Sequence[Array]) -> Iterator[tuple[
 @contextlib.contextmanager
 def _full_precision() -> Iterator[None]:
     """Have products of float32 matrices computed in float32, in every thread: GPUs round them to fewer bits."""
-    before = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
+    before = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]  # made at run time
     jax.config.update("jax_default_matmul_precision", "highest")
     try:
         yield

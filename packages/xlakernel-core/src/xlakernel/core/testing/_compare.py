@@ -54,6 +54,7 @@ class Tolerance:
         return rtol, 16 * epsilon(dtype) * float(size.max(initial=0.0))
 
 
+#: The same bits, for results of one program: -0.0 is not 0.0, and a NaN is one of the same payload.
 EXACT = Tolerance(0.0, 0.0)
 
 
@@ -96,6 +97,11 @@ def named_leaves(tree: Any) -> list[tuple[str, Any]]:
     return [(f"output{jax.tree_util.keystr(path)}", leaf) for path, leaf in leaves]
 
 
+def _bytes_of(array: Array) -> Array:
+    """Return the bytes of each element, along one more axis."""
+    return np.ascontiguousarray(array).reshape((*array.shape, 1)).view(np.uint8)
+
+
 def _difference(got: Array, expected: Array, tolerance: Tolerance, batch: int) -> str | None:
     if got.shape != expected.shape:
         return f"has the shape {got.shape}, expected {expected.shape}."
@@ -103,7 +109,9 @@ def _difference(got: Array, expected: Array, tolerance: Tolerance, batch: int) -
     with np.errstate(all="ignore"):
         rounded = expected.astype(got.dtype)  # what is beyond the dtype's range is infinite, or wraps
         wrong = got != rounded
-        if is_inexact(got.dtype):
+        if tolerance is EXACT:
+            wrong = (_bytes_of(got) != _bytes_of(rounded)).any(axis=-1)
+        elif is_inexact(got.dtype):
             one, other = got.astype(double(got.dtype)), rounded.astype(double(got.dtype))
             rtol, atol = tolerance.of(other, got.dtype)
             wrong = ~np.isclose(one, other, rtol, atol, equal_nan=True)

@@ -27,6 +27,8 @@ from ._subject import Subject
 
 def check_export(subject: Subject) -> str:
     """In a process that has only the artifact, the results are the same."""
+    if not hasattr(os, "fork"):
+        raise NotTried("this operating system has no fork; check the kernel on Linux or macOS")
     structs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in subject.inputs]
     try:
         artifact = export(jax.jit(subject.function))(*structs).serialize()
@@ -106,5 +108,5 @@ def _run(artifact: bytes, inputs: Sequence[Any], platform: str | None) -> tuple[
         if platform is not None:
             jax.config.update("jax_platforms", platform)
         return "", jax.tree.map(np.asarray, jax.jit(deserialize(artifact).call)(*inputs))
-    except Exception as error:  # noqa: BLE001 - raised again in the process that asked
+    except Exception as error:  # noqa: BLE001 - reported by the process that asked
         return f"{type(error).__name__}: {error}", None
