@@ -341,6 +341,7 @@ def test_a_scalar_may_have_any_name(name):
     for keyword, derivative in ways.items():
         run = numba_kernel(kernel, outs=lambda x: x, **{keyword: derivative})
         assert_array_equal(run(X, **{name: 3.0}), 3 * X)
+        assert_array_equal(jax.jit(run)(X, **{name: 3.0}), 3 * X)
         assert_array_equal(jax.grad(lambda x, run=run: run(x, **{name: 3.0}).sum())(X), [3, 3, 3])
         assert_array_equal(jax.vmap(jax.grad(lambda x, run=run: run(x, **{name: 3.0}).sum()))(X[None]), [[3, 3, 3]])
 

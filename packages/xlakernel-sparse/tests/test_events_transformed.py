@@ -1,12 +1,14 @@
 """Event arrays as pytrees: in jit, scan and vmap, and what gradients in them are."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 
-from xlakernel.sparse import BinaryArray, BitPackedArray, CompactArray, WeightedArray
+from xlakernel.sparse import CSR, BinaryArray, BitPackedArray, CompactArray, WeightedArray
 
 pytestmark = pytest.mark.usefixtures("plain_jax")
 
@@ -82,3 +84,39 @@ def test_a_gradient_in_events_is_read_as_raw(matrix, dense, spikes):
 def test_a_gradient_in_events_of_bool_is_of_no_dtype(matrix):
     gradient = jax.grad(lambda events: (events @ matrix).sum(), allow_int=True)(BinaryArray(SPIKES))
     assert gradient.raw.dtype == jax.dtypes.float0 and gradient.raw.shape == (5,)
+
+
+WEIGHTS = np.arange(1.0, 17).reshape(4, 4) / 8
+OF_EVENTS = {
+    "value": lambda spikes, matrix: WEIGHTS @ BinaryArray(spikes).value,
+    "element": lambda spikes, matrix: WEIGHTS[0] * BinaryArray(spikes)[2],
+    "dense product": lambda spikes, matrix: jnp.asarray(WEIGHTS) @ BinaryArray(spikes),
+    "product": lambda spikes, matrix: matrix @ BinaryArray(spikes),
+    "weights": lambda spikes, matrix: matrix.with_data(spikes.sum() * matrix.data) @ BinaryArray(spikes),
+    "equal weights": lambda spikes, matrix: (
+        CSR((spikes.sum()[None], matrix.indices, matrix.indptr), shape=matrix.shape) @ BinaryArray(spikes)
+    ),
+}
+
+
+@pytest.mark.parametrize("product", OF_EVENTS)
+def test_derivatives_of_a_loop_are_those_of_its_steps(product, x64):
+    """JAX drops the rule of a `jax.custom_jvp` in a loop that it has taken the gradient of (jax < 0.12)."""
+    product, matrix, scales = OF_EVENTS[product], CSR.from_dense(jnp.asarray(WEIGHTS)), np.array([1.0, 0.5])
+    spikes, tangent = jnp.array([1.0, 0.0, 2.0, 0.0]), jnp.array([1.0, -2.0, 0.5, 3.0])
+
+    def of_step(spikes, scale):
+        return (product(scale * spikes, matrix) ** 3).sum()
+
+    def unrolled(spikes):
+        return sum(of_step(spikes, scale) for scale in scales)
+
+    def loop(spikes):
+        return jax.lax.scan(lambda total, scale: (total + of_step(spikes, scale), None), 0.0, scales)[0]
+
+    def derivatives(f):
+        first = jax.grad(f)
+        second = jax.grad(lambda spikes: first(spikes) @ tangent)
+        return jax.jvp(first, (spikes,), (tangent,)), second(spikes), jax.grad(lambda x: second(x) @ tangent)(spikes)
+
+    jax.tree.map(functools.partial(assert_allclose, rtol=1e-12), derivatives(loop), derivatives(unrolled))

@@ -8,6 +8,7 @@ from .. import output_init
 from ..call import Kernel, Target
 from ..call.checks import has_parameter
 from ..call.declaration import Transpose
+from ..call.multilinear import Group, with_tangents
 from ..call.scalars import Entry, Scalar, plain_numbers
 from ..call.wrapper import VmapMethod, kernel_function
 from ..code_files import read_code, write_code
@@ -46,6 +47,7 @@ __all__ = [
     "Definition",
     "Entry",
     "Examination",
+    "Group",
     "Handler",
     "Kernel",
     "OutputInit",
@@ -80,6 +82,7 @@ __all__ = [
     "read_structs",
     "resolve",
     "warn",
+    "with_tangents",
     "write_code",
     "write_init",
     "write_static",

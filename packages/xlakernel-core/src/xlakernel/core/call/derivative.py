@@ -13,9 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.custom_derivatives import SymbolicZero
 
-from .._compat import match_type
 from ..errors import DifferentiationError, KernelTypeError, ResultError, XLAKernelError
 from ..specs import Struct, counted, is_smooth
 from . import multilinear
@@ -53,36 +51,18 @@ class Differentiable:
         """Whose call it is."""
         return self.derivative.owner
 
-    def function(self) -> Callable[..., list[Any]]:
-        """Return the call as a function that JAX can differentiate."""
-        if self.derivative.transposes:
-            return lambda *inputs: multilinear.apply(self.linear(inputs), inputs)
-        run = jax.custom_jvp(lambda *inputs: list(self.run(*inputs)))
-
-        def rule(primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
-            results = run(*primals)
-            known = [None if isinstance(tangent, SymbolicZero) else tangent for tangent in tangents]
-            found = iter(self.tangents(primals, results, known))
-            return results, [
-                match_type(next(found), x) if is_smooth(x.dtype) else SymbolicZero(jax.typeof(x).to_tangent_aval())
-                for x in results
-            ]
-
-        run.defjvp(rule, symbolic_zeros=True)
-        return run  # type: ignore[no-any-return]
-
     def tangents(self, primals: Sequence[Any], results: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
         """Return the tangents of the results that have any, given those of the inputs (None: zero)."""
         primals = list(primals)
         if self.derivative.transposes:
-            linear = dataclasses.replace(self.linear(primals), has_side_effect=False)  # the results are there already
-            return self._tangents_of(lambda *inputs: multilinear.apply(linear, inputs), primals, tangents)
+            call = dataclasses.replace(self.described(primals), has_side_effect=False)  # the results are there already
+            return _tangents_of(lambda *inputs: multilinear.apply(call, inputs), primals, tangents)
         if self.derivative.jvp is None and self.derivative.vjp is None:
-            return self._tangents_of(self._reference, primals, tangents)
+            return _tangents_of(self._reference, primals, tangents)
         count = len(primals) - len(self.scalars)
         if all(tangent is None for tangent in tangents[count:]):
             return self._tangents_in_inputs(primals, results, tangents)
-        of_scalars = self._tangents_of(self._of_scalars, primals, [*[None] * count, *tangents[count:]])
+        of_scalars = _tangents_of(self._of_scalars, primals, [*[None] * count, *tangents[count:]])
         if all(tangent is None for tangent in tangents[:count]):
             return of_scalars
         of_inputs = self._tangents_in_inputs(primals, results, tangents)
@@ -96,22 +76,23 @@ class Differentiable:
             return self._jvp(primals, moved)
         return multilinear.apply(self._tangent_map(len(primals), smooth), [*primals, *results, *moved])
 
-    # The kernel itself, where it is linear.
+    # The call itself.
 
-    def linear(self, inputs: Sequence[Any]) -> Multilinear:
-        """Return the kernel as a function that is linear in some of its *inputs*, which may be structs."""
+    def described(self, inputs: Sequence[Any]) -> Multilinear:
+        """Return the call with these *inputs*, which may be structs, as a function that JAX can differentiate."""
         self.derivative.check_arity(len(inputs) - len(self.scalars))
-        groups = []
+        groups, tangents = [], self.tangents
         for positions, function in self.derivative.transposes:
             structs = [Struct(jnp.shape(inputs[i]), jax.dtypes.result_type(inputs[i])) for i in positions]
             groups.append(Group(positions, self._transpose(positions, function, structs)))
-        smooth = None if self.derivative.reference is None else self._reference
+        if groups:
+            tangents = None if self.derivative.reference is None else _tangents_by(self._reference)
         return Multilinear(
             self.owner,
             self.run,
             self.outs,
             tuple(groups),
-            smooth,
+            tangents,
             self.has_side_effect,
             spelled=self.derivative.spelled,
             scalars=self.scalars,
@@ -173,23 +154,6 @@ class Differentiable:
         declared = {"jvp": self.derivative.jvp, "vjp": self.derivative.vjp}
         return " and ".join(self.derivative.spelled.format(way) for way, given in declared.items() if given is not None)
 
-    def _tangents_of(self, run: Callable[..., list[Any]], primals: list[Any], tangents: Sequence[Any]) -> list[Any]:
-        """Let JAX differentiate *run* in the inputs that have a tangent."""
-        live = [i for i, tangent in enumerate(tangents) if tangent is not None]
-        of_live = self._of(run, primals, live)
-        return jax.jvp(of_live, [primals[i] for i in live], [tangents[i] for i in live])[1]  # type: ignore[no-any-return]
-
-    def _of(self, run: Callable[..., list[Any]], primals: list[Any], chosen: Sequence[int]) -> Callable[..., list[Any]]:
-        """Return *run* as a function of the *chosen* inputs, which returns the results that can have tangents."""
-
-        def of_chosen(*values: Any) -> list[Any]:
-            moved = list(primals)
-            for i, value in zip(chosen, values, strict=True):
-                moved[i] = value
-            return self._only_smooth(run(*moved))
-
-        return of_chosen
-
     # The map of tangents, where a JVP or a VJP is given.
 
     def _tangent_map(self, inputs: int, smooth: Sequence[int]) -> Multilinear:
@@ -205,7 +169,7 @@ class Differentiable:
             tangents: list[Any] = [None] * inputs
             for i, tangent in zip(smooth, moved, strict=True):
                 tangents[i] = tangent
-            return self._tangents_of(self._reference, primals, tangents)
+            return _tangents_of(self._reference, primals, tangents)
 
         def by_jvp(*arguments: Any) -> list[Any]:
             primals, _, moved = split(arguments)
@@ -218,23 +182,30 @@ class Differentiable:
         def transpose_by_reference(arguments: Sequence[Any], cotangents: Sequence[Any]) -> Sequence[Any]:
             primals, _, _ = split(arguments)
 
-            of_smooth = self._of(self._reference, primals, smooth)
+            of_smooth = _of(self._reference, primals, smooth)
             return list(jax.vjp(of_smooth, *(primals[i] for i in smooth))[1](list(cotangents)))
 
-        forward = by_jvp if self.derivative.jvp is not None else by_reference
-        backward = transpose if self.derivative.vjp is not None else transpose_by_reference
-        if self.derivative.reference is None:
-            forward = forward if self.derivative.jvp is not None else self._no_forward
-        else:  # kernels compute the first derivatives, the reference says what theirs are
-            forward = _differentiated_as(forward, by_reference)
-            backward = _differentiated_as(backward, transpose_by_reference)
+        def transpose_with_derivative(arguments: Sequence[Any], cotangents: Sequence[Any]) -> Sequence[Any]:
+            def of_list(by: Callable[..., Any]) -> Callable[..., list[Any]]:
+                return lambda *values: list(by(values[:first], values[first:]))
+
+            tangents = _tangents_by(of_list(transpose_by_reference))
+            run = multilinear.with_tangents(f"the cotangents of {self.owner}", of_list(transpose), tangents)
+            return run(*arguments[:first], *cotangents)
+
+        # Where all are given, kernels compute the first derivatives, and the reference says what theirs are.
+        known = self.derivative.reference is not None
+        forward = by_jvp if self.derivative.jvp is not None else by_reference if known else self._no_forward
+        backward = transpose_by_reference
+        if self.derivative.vjp is not None:
+            backward = transpose_with_derivative if known else transpose
         outs = tuple(out for out in self.outs if is_smooth(out.dtype))
         return Multilinear(
             f"the tangents of {self.owner}",
             forward,
             outs,
             (Group(positions, backward),),
-            forward,
+            _tangents_by(by_reference if known else forward),
             spelled=self.derivative.spelled,
             sharded_like=lambda *arguments: self._only_smooth(split(arguments)[1]),
         )
@@ -326,11 +297,28 @@ class Differentiable:
         return [value for value, out in zip(values, self.outs, strict=True) if is_smooth(out.dtype)]
 
 
-def _differentiated_as(kernel: Callable[..., Any], reference: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that computes as *kernel* does and has the derivative of *reference*."""
-    run = jax.custom_jvp(kernel)
-    run.defjvp(lambda primals, tangents: (run(*primals), jax.jvp(reference, primals, tangents)[1]))
-    return run
+def _tangents_by(run: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+    """Return JAX's derivative of *run* as the tangents of a `Multilinear` function."""
+    return lambda primals, _, tangents: _tangents_of(run, primals, tangents)
+
+
+def _tangents_of(run: Callable[..., list[Any]], primals: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
+    """Let JAX differentiate *run* in the inputs that have a tangent."""
+    live = [i for i, tangent in enumerate(tangents) if tangent is not None]
+    of_live = _of(run, primals, live)
+    return jax.jvp(of_live, [primals[i] for i in live], [tangents[i] for i in live])[1]  # type: ignore[no-any-return]
+
+
+def _of(run: Callable[..., list[Any]], primals: Sequence[Any], chosen: Sequence[int]) -> Callable[..., list[Any]]:
+    """Return *run* as a function of the *chosen* inputs, which returns the results that can have tangents."""
+
+    def of_chosen(*values: Any) -> list[Any]:
+        moved = list(primals)
+        for i, value in zip(chosen, values, strict=True):
+            moved[i] = value
+        return [x for x in run(*moved) if is_smooth(x.dtype)]
+
+    return of_chosen
 
 
 _SIGNATURES = {

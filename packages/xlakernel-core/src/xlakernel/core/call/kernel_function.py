@@ -172,8 +172,13 @@ def _callers_module() -> str:
 
 
 def _signature(parameters: Mapping[str, Any]) -> inspect.Signature:
-    """Return inputs by position, and scalars by name: those with a default first."""
+    """Return inputs by position, and scalars by name: those with a default first.
+
+    `jax.jit` takes no keyword that is also the name of the inputs.
+    """
     kind, empty = inspect.Parameter, inspect.Parameter.empty
     scalars = [kind(name, kind.KEYWORD_ONLY, default=value) for name, value in parameters.items() if value is not empty]
-    rest = next(name for name in ("static", "_static", "__static") if name not in parameters)
-    return inspect.Signature([kind("inputs", kind.VAR_POSITIONAL), *scalars, kind(rest, kind.VAR_KEYWORD)])
+    inputs, rest = (
+        next(name for name in (own, f"_{own}", f"__{own}") if name not in parameters) for own in ("inputs", "static")
+    )
+    return inspect.Signature([kind(inputs, kind.VAR_POSITIONAL), *scalars, kind(rest, kind.VAR_KEYWORD)])

@@ -1,8 +1,10 @@
-"""A function that is linear in groups of its arguments, as a JAX primitive with transposes that its author gives.
+"""A function with the derivatives that its author gives, as a JAX primitive.
 
-JAX transposes what it can see into, and a kernel it cannot. This primitive carries the two maps together: evaluating it
-runs the one, transposing it runs the other. `jax.custom_derivatives.linear_call` does that too, but has no batching
-rule. Under ``jax.vmap`` the primitive remembers how its arguments are mapped, and maps whichever function it runs.
+JAX transposes what it can see into, and a kernel it cannot. This primitive carries a function and its transposes
+together: evaluating it runs the one, transposing it the other. `jax.custom_derivatives.linear_call` does that too, but
+has no batching rule. It carries the tangents as well, since JAX drops the rule of a `jax.custom_jvp` in the partial
+evaluation of a loop, and would differentiate the kernel itself the second time. Under ``jax.vmap`` the primitive
+remembers how its arguments are mapped, and maps whichever function it runs.
 """
 
 from __future__ import annotations
@@ -49,15 +51,16 @@ class Group:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Multilinear:
-    """A function of arrays that is linear in each of its groups.
+    """A function of arrays that is linear in each of its groups, if it has any.
 
     Attributes:
       name: whose it is, for messages.
       evaluate: the function; it takes its arguments one by one and returns a list of arrays.
       outs: what it returns.
       groups: the groups; no argument is in two of them.
-      smooth: the same function as one that JAX can differentiate in the arguments outside of the groups; None if it
-        has no derivative in them.
+      tangents: ``tangents(arguments, results, tangents of the arguments)``, the tangents of the results that can have
+        any. The tangent of an argument is None for zero, and for those in the groups. None: the function has no
+        derivative in the arguments outside of the groups.
       has_side_effect: whether to evaluate it even if nobody uses its results. Its tangents are none.
       sharded_like: a function of the arguments whose results are sharded over explicit mesh axes as this one's are;
         None: *evaluate* itself.
@@ -69,7 +72,7 @@ class Multilinear:
     evaluate: Callable[..., list[Any]]
     outs: tuple[Struct, ...]
     groups: tuple[Group, ...]
-    smooth: Callable[..., list[Any]] | None
+    tangents: Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], list[Any]] | None
     has_side_effect: bool = False
     sharded_like: Callable[..., list[Any]] | None = None
     spelled: str = "{}="
@@ -89,6 +92,24 @@ require_devices(split_multilinear_p)
 def apply(function: Multilinear, arguments: Sequence[Any]) -> list[Any]:
     """Call *function*."""
     return _bind(function, arguments, ())
+
+
+def with_tangents(
+    name: str,
+    run: Callable[..., list[Any]],
+    tangents: Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], list[Any]],
+    *groups: Group,
+) -> Callable[..., list[Any]]:
+    """Return the plain JAX function *run* with other *tangents* and linear *groups*, as in `Multilinear`.
+
+    It takes the place of `jax.custom_jvp`, whose rule JAX drops in the partial evaluation of a loop.
+    """
+
+    def call(*arguments: Any) -> list[Any]:
+        outs = tuple(Struct(x.shape, x.dtype) for x in jax.eval_shape(run, *arguments))
+        return apply(Multilinear(name, run, outs, groups, tangents), arguments)
+
+    return call
 
 
 def _bind(function: Multilinear, arguments: Sequence[Any], levels: tuple[Mapped, ...]) -> list[Any]:
@@ -167,30 +188,41 @@ def _jvp(arguments: Sequence[Any], tangents: Sequence[Any], *, function: Multili
             parts.append(_bind(of_tangents, moved, levels))
     rest = [i for i in live if not any(i in group.positions for group in function.groups)]
     if rest:
-        if function.smooth is None:
-            by_transpose, by_reference = map(function.spelled.format, ("transpose", "reference"))
-            scalar = rest[0] - len(arguments) + len(function.scalars)
-            which = f"input {rest[0]}" if scalar < 0 else f"the scalar {function.scalars[scalar]!r}"
-            raise DifferentiationError(
-                f"{function}: no derivative in {which}; {by_transpose} covers only "
-                f"{[group.positions for group in function.groups]}. Add an input to {by_transpose} if the kernel is "
-                f"linear in it, give a plain JAX version with {by_reference}, or keep it out of the derivative "
-                "with jax.lax.stop_gradient."
-            )
-        run = map_levels(function.smooth, levels)
-
-        def of_rest(*values: Any) -> list[Any]:
-            moved = list(arguments)
-            for i, value in zip(rest, values, strict=True):
-                moved[i] = value
-            return list(run(*vary_alike(moved)))
-
-        found = jax.jvp(of_rest, [arguments[i] for i in rest], [tangents[i] for i in rest])[1]
-        parts.append([match_type(x, like) for x, like in zip(found, results, strict=True)])
+        found = iter(_tangents(arguments, results, rest, [tangents[i] for i in rest], function, levels))
+        parts.append([match_type(next(found), x) if is_smooth(x.dtype) else None for x in results])
     return results, [
         functools.reduce(add_tangents, (part[i] for part in parts)) if is_smooth(result.dtype) else zero_tangent(result)
         for i, result in enumerate(results)
     ]
+
+
+def _tangents(
+    arguments: Sequence[Any],
+    results: Sequence[Any],
+    live: Sequence[int],
+    tangents: Sequence[Any],
+    function: Multilinear,
+    levels: Sequence[Mapped],
+) -> list[Any]:
+    """Return the tangents of the results that can have any, given the *tangents* of the *live* arguments."""
+    if function.tangents is None:
+        by_transpose, by_reference = map(function.spelled.format, ("transpose", "reference"))
+        scalar = live[0] - len(arguments) + len(function.scalars)
+        which = f"input {live[0]}" if scalar < 0 else f"the scalar {function.scalars[scalar]!r}"
+        raise DifferentiationError(
+            f"{function}: no derivative in {which}; {by_transpose} covers only "
+            f"{[group.positions for group in function.groups]}. Add an input to {by_transpose} if the kernel is "
+            f"linear in it, give a plain JAX version with {by_reference}, or keep it out of the derivative "
+            "with jax.lax.stop_gradient."
+        )
+    of, first, last = function.tangents, len(arguments), len(arguments) + len(results)
+
+    def run(*values: Any) -> list[Any]:
+        moved = dict(zip(live, values[last:], strict=True))
+        return of(values[:first], values[first:last], [moved.get(i) for i in range(first)])
+
+    over = [Mapped((*x.axes, *[0] * len(results), *(x.axes[i] for i in live)), x.size) for x in levels]
+    return list(map_levels(run, over)(*vary_alike([*arguments, *results, *tangents])))
 
 
 def transpose(

@@ -27,6 +27,7 @@ from ..specs import (
     of_structs,
     order_of,
 )
+from . import multilinear
 from .batch import BatchFunction
 from .checks import has_parameter
 from .declaration import Derivative, Transpose, declare
@@ -247,7 +248,8 @@ class _Wrapped:
             return run
         outs = tuple(call.outs[i] for i in order)
         known = plain_numbers(form)
-        return Differentiable(self.derivative, run, outs, tree, known, call.has_side_effect, scalars=unknown).function()
+        of = Differentiable(self.derivative, run, outs, tree, known, call.has_side_effect, scalars=unknown)
+        return lambda *arrays: multilinear.apply(of.described(arrays), arrays)
 
     def _resolve_outs(self, inputs: list[Struct], form: _Form) -> tuple[tuple[Struct, ...], Any]:
         if not callable(self.outs):

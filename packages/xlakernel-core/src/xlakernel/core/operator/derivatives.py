@@ -99,7 +99,7 @@ def define_derivative(primitive: OperatorPrimitive, derivative: Derivative) -> N
 
     def transpose_rule(cotangents: Sequence[Any], *ins: Any, outs: Any, **params: Any) -> Any:
         structs = [x.aval if ad.is_undefined_primal(x) else x for x in ins]
-        return multilinear.transpose(cotangents, *ins, function=differentiable(outs, params).linear(structs))
+        return multilinear.transpose(cotangents, *ins, function=differentiable(outs, params).described(structs))
 
     define_jvp(primitive, user_rule)
     if derivative.transposes:  # jax.linear_transpose asks the operator itself

@@ -16,17 +16,15 @@ inactive events too, and none is left out of it. That lets gradients pass throug
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.custom_derivatives import SymbolicZero
 from jax.interpreters import ad
 
 from xlakernel.core import XLACustomKernel
-from xlakernel.core.backend import AUTO
+from xlakernel.core.backend import AUTO, Group, with_tangents
 from xlakernel.core.errors import DifferentiationError
 
 from .compact import compact_product
@@ -49,23 +47,18 @@ def _is_zero(tangent: Any) -> bool:
     return isinstance(tangent, ad.Zero)
 
 
-@jax.custom_jvp
-def _active_product(cotangent: Any, values: Any, active: Any) -> Any:
+@jax.jit
+def _active_product(cotangent: jax.Array, values: jax.Array, active: jax.Array) -> jax.Array:
     """Return the products of two arrays: 0 where *active* is False, but in the derivative by *values*."""
-    return jnp.where(active, cotangent * values, 0)
+    return _product_where_active(cotangent, values, active)[0]
 
 
-@functools.partial(_active_product.defjvp, symbolic_zeros=True)  # 0 · NaN would be added otherwise
-def _active_product_jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
-    cotangent, values, active = primals
-    of_cotangent, of_values, _ = tangents
-    y = _active_product(*primals)
-    parts = []
-    if not isinstance(of_cotangent, SymbolicZero):
-        parts.append(_active_product(of_cotangent, values, active))
-    if not isinstance(of_values, SymbolicZero):
-        parts.append(cotangent * of_values)
-    return y, sum(parts[1:], parts[0]) if parts else jnp.zeros_like(y)
+_product_where_active = with_tangents(
+    "product where active",
+    lambda cotangent, values, active: [jnp.where(active, cotangent * values, 0)],
+    lambda primals, _, tangents: [primals[0] * tangents[1]],
+    Group((0,), lambda arguments, cotangents: [_active_product(*cotangents, *arguments[1:])]),
+)
 
 
 def _define_product(

@@ -8,16 +8,20 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from xlakernel.core.backend import with_tangents
 
-@jax.custom_jvp
+_ones_where_active = with_tangents(
+    "ones where active",
+    # A bool is compared with no number where JAX promotes strictly.
+    lambda x: [x.astype(bool).astype(x.dtype)],
+    lambda _, ones, tangents: tangents,
+)
+
+
+@jax.jit
 def ones_where_active(x: jax.Array) -> jax.Array:
     """Return 1 where *x* is not zero and 0 elsewhere, of its dtype; differentiated as *x* itself."""
-    return x.astype(bool).astype(x.dtype)  # a bool is compared with no number where JAX promotes strictly
-
-
-@ones_where_active.defjvp
-def _as_if_dense(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
-    return ones_where_active(*primals), tangents[0]
+    return _ones_where_active(x)[0]
 
 
 @dataclasses.dataclass(frozen=True)
