@@ -81,7 +81,8 @@ class Differentiable:
     def described(self, inputs: Sequence[Any]) -> Multilinear:
         """Return the call with these *inputs*, which may be structs, as a function that JAX can differentiate."""
         self.derivative.check_arity(len(inputs) - len(self.scalars))
-        groups, tangents = [], self.tangents
+        groups = []
+        tangents: Callable[..., list[Any]] | None = self.tangents
         for positions, function in self.derivative.transposes:
             structs = [Struct(jnp.shape(inputs[i]), jax.dtypes.result_type(inputs[i])) for i in positions]
             groups.append(Group(positions, self._transpose(positions, function, structs)))

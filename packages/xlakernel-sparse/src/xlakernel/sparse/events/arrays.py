@@ -312,7 +312,8 @@ class BinaryArray(_Unpacked):
     @property
     def value(self) -> jax.Array:
         """The array as a plain one: 1 where it is active, else 0, of its own dtype."""
-        return ones_where_active(self.raw)
+        ones: jax.Array = ones_where_active(self.raw)
+        return ones
 
     def operand_array(self) -> jax.Array:
         """Return the array as it was given; products look for what is not zero themselves."""

@@ -48,7 +48,7 @@ def _is_zero(tangent: Any) -> bool:
 
 
 @jax.jit
-def _active_product(cotangent: jax.Array, values: jax.Array, active: jax.Array) -> jax.Array:
+def _active_product(cotangent: jax.Array, values: jax.Array, active: jax.Array) -> Any:
     """Return the products of two arrays: 0 where *active* is False, but in the derivative by *values*."""
     return _product_where_active(cotangent, values, active)[0]
 

@@ -14,12 +14,12 @@ _ones_where_active = with_tangents(
     "ones where active",
     # A bool is compared with no number where JAX promotes strictly.
     lambda x: [x.astype(bool).astype(x.dtype)],
-    lambda _, ones, tangents: tangents,
+    lambda _, ones, tangents: list(tangents),
 )
 
 
 @jax.jit
-def ones_where_active(x: jax.Array) -> jax.Array:
+def ones_where_active(x: jax.Array) -> Any:
     """Return 1 where *x* is not zero and 0 elsewhere, of its dtype; differentiated as *x* itself."""
     return _ones_where_active(x)[0]
 
