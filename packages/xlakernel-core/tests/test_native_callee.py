@@ -12,7 +12,7 @@ from numpy.testing import assert_array_equal
 
 from xlakernel.core.backend.native import Argument, Callee, build_handler
 from xlakernel.core.ffi.registry import ensure_registered
-from xlakernel.core.native.frame import I64
+from xlakernel.core.native.machine.frame import I64
 
 RAISED = (jax.errors.JaxRuntimeError, ValueError)  # JAX raises the latter where the program ran in the calling thread
 numbers = itertools.count()

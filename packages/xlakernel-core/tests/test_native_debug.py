@@ -11,10 +11,10 @@ from numpy.testing import assert_array_equal
 
 from xlakernel.core.backend.native import Argument, new_lock
 from xlakernel.core.ffi import abi
-from xlakernel.core.native.call_frame import ArrayView
-from xlakernel.core.native.copies import POISONS, Copies, part_of, poison
-from xlakernel.core.native.debug import runs_needed
-from xlakernel.core.native.memory import HostMemory
+from xlakernel.core.native.debugging.call_frame import ArrayView
+from xlakernel.core.native.debugging.copies import POISONS, Copies, part_of, poison
+from xlakernel.core.native.debugging.debug import runs_needed
+from xlakernel.core.native.debugging.memory import HostMemory
 
 F32 = ("float32", 1)
 I8 = ("int8", 1)

@@ -13,8 +13,8 @@ from numba import objmode
 from numpy.testing import assert_array_equal
 
 from xlakernel.core.ffi.abi import ERROR_CODES
-from xlakernel.core.native.status import describe
-from xlakernel.core.native.upcall import Upcall
+from xlakernel.core.native.machine.status import describe
+from xlakernel.core.native.machine.upcall import Upcall
 
 F32 = ("float32", 1)
 # JAX raises a ValueError where the program ran in the calling thread, and its own error where it did not.

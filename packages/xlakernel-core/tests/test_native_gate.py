@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from xlakernel.core.native import gate
+from xlakernel.core.native.machine import gate
 
 F32 = ("float32", 1)
 # JAX raises a ValueError where the program ran in the calling thread, and its own error where it did not.

@@ -9,9 +9,9 @@ from numba.core.codegen import JITCPUCodegen
 from numba.core.compiler_lock import global_compiler_lock
 
 from xlakernel.core.code_files import code_folder
-from xlakernel.core.native import machine_code
-from xlakernel.core.native.frame import I64, i64
-from xlakernel.core.native.machine_code import NAME, load_module, pointer_to
+from xlakernel.core.native.machine import machine_code
+from xlakernel.core.native.machine.frame import I64, i64
+from xlakernel.core.native.machine.machine_code import NAME, load_module, pointer_to
 
 _kept = []
 

@@ -21,7 +21,7 @@ from numpy.testing import assert_array_equal
 
 from xlakernel.core.backend.native import new_lock
 from xlakernel.core.ffi import abi
-from xlakernel.core.native import parallel
+from xlakernel.core.native.threads import parallel
 
 WORDS = 32  # of a frame, of 8 bytes each; what the slices read and write comes after it
 TOTAL = WORDS - 1  # where the frame of a test keeps the number of slices

@@ -266,9 +266,9 @@ def test_an_error_inside_leaves_no_stream_current(launch, cupy):
 
 @pytest.fixture
 def blocks(monkeypatch):
-    """Let recordings give out temporaries, as `xlakernel.core.gpu.addresses` does."""
+    """Let recordings give out temporaries, as `xlakernel.core.gpu.recording.addresses` does."""
     given = []
-    fake = types.ModuleType("xlakernel.core.gpu.addresses")
+    fake = types.ModuleType("xlakernel.core.gpu.recording.addresses")
     fake.recording = True
     fake.temporary = lambda nbytes: (given.append(nbytes) or 0x5000) if fake.recording else None
     monkeypatch.setitem(sys.modules, fake.__name__, fake)

@@ -13,7 +13,7 @@ from numpy.testing import assert_array_equal
 
 from xlakernel.core import debug_mode
 from xlakernel.core.ffi import abi
-from xlakernel.core.native.copies import POISONS, poison
+from xlakernel.core.native.debugging.copies import POISONS, poison
 from xlakernel.numba import numba_kernel
 
 pytestmark = pytest.mark.slow

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from xlakernel.core.ffi import abi
-from xlakernel.core.gpu.cuda_abi import CUDA_MEMCPY3D, CUlaunchConfig
-from xlakernel.core.gpu.launch import build_handler
+from xlakernel.core.gpu.replaying.cuda_abi import CUDA_MEMCPY3D, CUlaunchConfig
+from xlakernel.core.gpu.replaying.launch import build_handler
 
 
 class FakeDriver:

@@ -7,7 +7,7 @@ import types
 import jax
 import pytest
 
-from xlakernel.core.gpu.closure import Closure
+from xlakernel.core.gpu.recording.closure import Closure
 
 
 class DeviceArray:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from xlakernel.core.gpu import cuda_abi
+from xlakernel.core.gpu.replaying import cuda_abi
 
 
 def headers():

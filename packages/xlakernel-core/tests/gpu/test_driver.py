@@ -11,7 +11,8 @@ import pytest
 pytest.importorskip("cuda.bindings")
 
 from xlakernel.core.errors import DeviceError, OutputSpecError, RecordingError
-from xlakernel.core.gpu import addresses, driver, record
+from xlakernel.core.gpu import driver
+from xlakernel.core.gpu.recording import addresses, record
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import struct
 import pytest
 
 from xlakernel.core.errors import DtypeError, RecordingError
-from xlakernel.core.gpu.launch import build_handler
 from xlakernel.core.gpu.plan import Array, Copy, Fill, Launch, Plan, Pointer
+from xlakernel.core.gpu.replaying.launch import build_handler
 
 STREAM = 0x5EED
 X, Y, OUT = 0x10_0000_0000, 0x11_0000_0000, 0x12_0000_0000

@@ -8,9 +8,9 @@ import pytest
 
 from xlakernel.core.errors import DeviceError
 from xlakernel.core.ffi.abi import ERROR_CODES
-from xlakernel.core.gpu import cuda_abi, launch
-from xlakernel.core.gpu.launch import build_handler
 from xlakernel.core.gpu.plan import Array, Copy, Fill, Launch, Plan, Pointer
+from xlakernel.core.gpu.replaying import cuda_abi, launch
+from xlakernel.core.gpu.replaying.launch import build_handler
 
 ARRAYS = (Array("input", 0, "float32", (4,)), Array("input", 1, "int8", ()), Array("output", 0, "float32", (4, 2)))
 STEP = Launch("k", 1, (3, 2, 1), (32, 4, 1), 1024)
@@ -233,7 +233,7 @@ def test_text_is_cut_nowhere(driver, fake_call):
 def test_an_error_that_cannot_be_described_is_an_error(driver, fake_call, monkeypatch):
     driver.refusals["cuLaunchKernelEx"] = 1
     handler = build_handler([Plan((), (STEP,))], label="l", functions=driver.functions)
-    monkeypatch.setattr("xlakernel.core.gpu.reports._name_step", lambda *_: 1 / 0)
+    monkeypatch.setattr("xlakernel.core.gpu.replaying.reports._name_step", lambda *_: 1 / 0)
     call = fake_call()
     assert call.run(handler) == call.OUR_ERROR
     ((text, code),) = call.errors

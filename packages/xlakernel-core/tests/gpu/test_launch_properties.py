@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from xlakernel.core.gpu.launch import build_handler
 from xlakernel.core.gpu.plan import Array, Copy, Fill, Launch, Plan, Pointer
+from xlakernel.core.gpu.replaying.launch import build_handler
 
 STREAM = 0x5EED
 EXTENTS = st.lists(st.integers(0, 4), max_size=3).map(tuple)

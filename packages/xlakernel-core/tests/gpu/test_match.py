@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from xlakernel.core.errors import RecordingError
-from xlakernel.core.gpu.graph import Caught, without_overlaps
 from xlakernel.core.gpu.launchable import Launchable
-from xlakernel.core.gpu.match import Recording, Unsettled, match
 from xlakernel.core.gpu.plan import Array, Copy, Fill, Launch, Pointer
+from xlakernel.core.gpu.recording.graph import Caught, without_overlaps
+from xlakernel.core.gpu.recording.match import Recording, Unsettled, match
 
 ARRAYS = (Array("input", 0, "float32", (8,)), Array("output", 0, "float32", (8,)))
 ROOM = 1 << 21

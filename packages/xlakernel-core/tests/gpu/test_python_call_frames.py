@@ -10,7 +10,7 @@ from xlakernel.core.ffi import abi
 
 pytest.importorskip("cuda.bindings")
 from xlakernel.core.gpu.python_call import build_python_handler
-from xlakernel.core.native import gate
+from xlakernel.core.native.machine import gate
 
 STREAM = 0x5EED
 F32 = ("float32", (3,))

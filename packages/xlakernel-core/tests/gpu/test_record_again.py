@@ -6,9 +6,9 @@ import pytest
 from cuda.bindings import driver as cuda
 
 from xlakernel.core.errors import LaunchError, RecordingError
-from xlakernel.core.gpu import record
 from xlakernel.core.gpu.launchable import Launchable
-from xlakernel.core.gpu.match import Unsettled
+from xlakernel.core.gpu.recording import record
+from xlakernel.core.gpu.recording.match import Unsettled
 
 INVALIDATED = cuda.CUresult.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
 SUCCESS = cuda.CUresult.CUDA_SUCCESS

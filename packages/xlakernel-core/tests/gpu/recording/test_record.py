@@ -114,7 +114,7 @@ def test_fills_and_copies(cuda, wrap):
 
 @pytest.mark.parametrize("kind", ["cuMemAlloc", "cuMemAllocAsync", "allocator"])
 def test_temporary_memory_is_scratch_of_the_call(cuda, kind, wrap):
-    from xlakernel.core.gpu.addresses import temporary
+    from xlakernel.core.gpu.recording.addresses import temporary
 
     kept = []
 

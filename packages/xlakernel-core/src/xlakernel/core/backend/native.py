@@ -1,22 +1,22 @@
 """Facade of `core.native`, for packages that build native handlers. Needs the extra ``xlakernel-core[native]``."""
 
 from ..native.arguments import Argument, Slices
-from ..native.call_frame import ArrayView
 from ..native.callee import Callee, NumbaFunction
 from ..native.compile_error import compile_error
 from ..native.compiler import Compiler, Helper
-from ..native.debug import UNCHECKED_THREADS, Observer
+from ..native.debugging.call_frame import ArrayView
+from ..native.debugging.debug import UNCHECKED_THREADS, Observer
+from ..native.debugging.memory import HostMemory
 from ..native.declared import Declarations
 from ..native.dtypes import array_type, numba_dtype
-from ..native.frame import I8, I64, POINTER, Frame, i64
 from ..native.handler import HANDLER_VERSION, build_handler
-from ..native.lock import new_lock
-from ..native.machine_code import compiler_facts, load_object_code, pointer_to
-from ..native.memory import HostMemory
+from ..native.machine.frame import I8, I64, POINTER, Frame, i64
+from ..native.machine.lock import new_lock
+from ..native.machine.machine_code import compiler_facts, load_object_code, pointer_to
 from ..native.own_copies import ChangedError, OwnCopies, changed, until_unchanged
-from ..native.parallel import SUPPORTED
-from ..native.prange import on_xla_threads
 from ..native.recipe import is_importable, read_kernel, write_recipe
+from ..native.threads.parallel import SUPPORTED
+from ..native.threads.prange import on_xla_threads
 
 __all__ = [
     "HANDLER_VERSION",

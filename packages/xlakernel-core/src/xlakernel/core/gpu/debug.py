@@ -17,10 +17,10 @@ from cuda.bindings import driver as cuda
 
 from ..errors import DeviceError
 from ..ffi.registry import Handler
-from ..native.call_frame import ArrayView
-from ..native.debug import UNCHECKED_THREADS, Observer
-from ..native.memory import Memory
-from ..native.status import CallError
+from ..native.debugging.call_frame import ArrayView
+from ..native.debugging.debug import UNCHECKED_THREADS, Observer
+from ..native.debugging.memory import Memory
+from ..native.machine.status import CallError
 from .driver import check
 from .launchable import Launchable
 from .python_call import Run, build_python_handler

@@ -28,11 +28,11 @@ from numba.core.registry import cpu_target
 from ..errors import DeviceError, DtypeError
 from ..ffi import abi
 from ..ffi.registry import Handler
-from ..native.call_frame import ArrayView, answer_handshake, api_of, arrays_of, counts_of, dtype_of, stream_of
-from ..native.frame import POINTER, load
-from ..native.machine_code import NAME, MachineCode, load_module
-from ..native.status import CallError, describe, new_error
-from ..native.upcall import Upcall, emit_upcall
+from ..native.debugging.call_frame import ArrayView, answer_handshake, api_of, arrays_of, counts_of, dtype_of, stream_of
+from ..native.machine.frame import POINTER, load
+from ..native.machine.machine_code import NAME, MachineCode, load_module
+from ..native.machine.status import CallError, describe, new_error
+from ..native.machine.upcall import Upcall, emit_upcall
 from .driver import check
 from .launchable import Launchable
 

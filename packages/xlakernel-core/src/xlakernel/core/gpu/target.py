@@ -11,14 +11,14 @@ from ..call import Target
 from ..errors import RecordingError, RecordingWarning
 from ..ffi.registry import Handler, ensure_registered, free_name
 from ..warning import warn
-from .closure import Closure
 from .debug import build_debug_handler
 from .driver import allow_shared_mem, context_of, device_of, devices, load_kernel, usual_device
-from .launch import build_handler
 from .launchable import Launchable
 from .plan import Launch, Plan, pointers_of
 from .python_call import build_python_handler
-from .record import record
+from .recording.closure import Closure
+from .recording.record import record
+from .replaying.launch import build_handler
 
 #: What is added to a target's name in debug mode, by whether a call must do its work only once.
 _DEBUG = {False: "&debug", True: "&debug-once"}

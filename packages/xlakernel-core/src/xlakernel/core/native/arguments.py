@@ -10,7 +10,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.np import arrayobj
 
-from .frame import I64, Buffer, i64
+from .machine.frame import I64, Buffer, i64
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,12 +12,13 @@ from numba.core import cgutils
 from numba.core.registry import cpu_target
 
 from ..ffi import abi
-from . import gate, loops
 from .arguments import Argument, Slices
-from .frame import Frame, load, store
-from .machine_code import pointer_to
-from .status import emit_error, emit_exception_is_set
-from .upcall import emit_signals
+from .machine import gate
+from .machine.frame import Frame, load, store
+from .machine.machine_code import pointer_to
+from .machine.status import emit_error, emit_exception_is_set
+from .machine.upcall import emit_signals
+from .threads import loops
 
 
 class Callee(abc.ABC):

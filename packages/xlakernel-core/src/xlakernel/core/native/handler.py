@@ -18,13 +18,13 @@ from numba.core.compiler_lock import global_compiler_lock
 
 from ..ffi import abi
 from ..ffi.registry import Handler
-from . import parallel
 from .arguments import Argument, Slices
 from .callee import Callee
-from .debug import HandlerObserver
-from .frame import I32, I64, POINTER, Buffer, Frame, answer_handshake, create_error, i64, load
-from .lock import held
-from .machine_code import NAME, load_module, pointer_to
+from .debugging.debug import HandlerObserver
+from .machine.frame import I32, I64, POINTER, Buffer, Frame, answer_handshake, create_error, i64, load
+from .machine.lock import held
+from .machine.machine_code import NAME, load_module, pointer_to
+from .threads import parallel
 
 #: Part of every target's name: raise it when the emitted code does something else.
 HANDLER_VERSION = 6

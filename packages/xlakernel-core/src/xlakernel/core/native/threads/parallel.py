@@ -24,10 +24,10 @@ from numba.core import cgutils
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 
-from ..ffi import abi
-from .frame import I32, I64, POINTER, call_api, destroy_error, i64, load, store
-from .lock import acquire, allocate, free, release
-from .machine_code import NAME, MachineCode, load_module
+from ...ffi import abi
+from ..machine.frame import I32, I64, POINTER, call_api, destroy_error, i64, load, store
+from ..machine.lock import acquire, allocate, free, release
+from ..machine.machine_code import NAME, MachineCode, load_module
 
 #: Whether the operating system has the functions that are called here; elsewhere every batch is serial.
 SUPPORTED = os.name == "posix"

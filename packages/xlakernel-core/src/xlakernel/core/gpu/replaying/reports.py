@@ -8,12 +8,12 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping, Sequence
 
-from ..ffi import abi
-from ..native.call_frame import api_of
-from ..native.status import new_error
-from ..native.upcall import Upcall
+from ...ffi import abi
+from ...native.debugging.call_frame import api_of
+from ...native.machine.status import new_error
+from ...native.machine.upcall import Upcall
+from ..plan import Address, Fill, Launch, Plan, Pointer, Step
 from .cuda_abi import ERROR_NAME, EXHAUSTED, STICKY
-from .plan import Address, Fill, Launch, Plan, Pointer, Step
 from .replay import NO_DEVICE, NO_PLAN, OTHER_CALL
 
 _DTYPES = {number: name for name, number in abi.DATA_TYPES.items()}

@@ -14,13 +14,13 @@ from typing import Any
 
 from cuda.bindings import driver as cuda
 
-from ..errors import DeviceError, LaunchError, RecordingError, XLAKernelError
+from ...errors import DeviceError, LaunchError, RecordingError, XLAKernelError
+from ..driver import allocation_of, check, context_of, describe, error_code
+from ..launchable import Launchable
+from ..plan import Array, Plan, Step
 from .addresses import Ranges
-from .driver import allocation_of, check, context_of, describe, error_code
 from .graph import read_graph
-from .launchable import Launchable
 from .match import Recording, Unsettled, match
-from .plan import Array, Plan, Step
 
 #: How often a function is recorded, until two recordings agree.
 _ATTEMPTS = 5

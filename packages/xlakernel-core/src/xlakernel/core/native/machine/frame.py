@@ -8,7 +8,7 @@ from typing import Any
 from llvmlite import ir
 from numba.core import cgutils
 
-from ..ffi import abi
+from ...ffi import abi
 
 I8 = ir.IntType(8)
 I32 = ir.IntType(32)

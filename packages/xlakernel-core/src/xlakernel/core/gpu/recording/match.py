@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from ..errors import RecordingError
+from ...errors import RecordingError
+from ..launchable import Launchable
+from ..plan import Address, Copy, Fill, Launch, Plan, Pointer, Step
 from .addresses import Ranges
 from .closure import Closure, DeviceArray
 from .graph import Caught
-from .launchable import Launchable
-from .plan import Address, Copy, Fill, Launch, Plan, Pointer, Step
 
 _FIELDS = {
     Launch: ("kernel", "handle", "grid", "block", "shared_mem", "offsets", "attributes"),

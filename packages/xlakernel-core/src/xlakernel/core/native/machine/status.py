@@ -11,7 +11,7 @@ from typing import Any
 from llvmlite import ir
 from numba.core import cgutils
 
-from ..ffi import abi
+from ...ffi import abi
 from . import gate
 from .frame import POINTER, create_error
 from .upcall import Upcall, emit_upcall_inside

@@ -24,13 +24,14 @@ from numba.core import cgutils
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 
-from ..ffi import abi
-from . import gate, parallel
-from .frame import I32, I64, POINTER, i64, load, store
-from .machine_code import NAME, MachineCode, load_module, pointer_to
+from ...ffi import abi
+from ..machine import gate
+from ..machine.frame import I32, I64, POINTER, i64, load, store
+from ..machine.machine_code import NAME, MachineCode, load_module, pointer_to
+from ..machine.status import new_kernel_error, report
+from ..machine.upcall import Upcall, emit_upcall_inside
+from . import parallel
 from .parallel import clock, count_threads, external, lap, maximum, minimum, new_function
-from .status import new_kernel_error, report
-from .upcall import Upcall, emit_upcall_inside
 
 # What a thread runs of a call of XLA's, or of a loop in it. "api" and "ctx" are where a call frame has them, so that it
 # can stand for one. *size*: the threads of the pool, 0 if not asked yet. *limit*: those of the loop that the thread

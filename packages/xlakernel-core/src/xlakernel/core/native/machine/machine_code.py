@@ -23,9 +23,9 @@ import numba
 from llvmlite import ir
 from numba.core import cgutils
 
-from ..code_files import read_code, write_code
+from ...code_files import read_code, write_code
+from ..interrupts import uninterrupted
 from .frame import I64, POINTER, i64
-from .interrupts import uninterrupted
 
 #: How the names of a module's functions begin that are called from outside of it.
 NAME = "xlakernel_code"

@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from ..ffi import abi
-from .arguments import Argument
+from ...ffi import abi
+from ..arguments import Argument
+from ..machine.frame import POINTER, load
+from ..machine.status import CallError, describe, new_error
+from ..machine.upcall import Upcall, emit_upcall
 from .call_frame import ArrayView, FrameCopy, api_of, arrays_of
 from .copies import POISONS, Copies, part_of, poison
-from .frame import POINTER, load
 from .memory import HostMemory, Memory
-from .status import CallError, describe, new_error
-from .upcall import Upcall, emit_upcall
 
 #: What to say of a write out of bounds by one of many threads.
 UNCHECKED_THREADS = (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 
-from ..ffi.abi import Struct
+from ...ffi.abi import Struct
 
 
 class CUlaunchConfig(ctypes.Structure):  # noqa: D101

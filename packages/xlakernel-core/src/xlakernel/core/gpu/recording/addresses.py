@@ -19,7 +19,7 @@ from typing import Any
 
 from cuda.bindings import driver as cuda
 
-from .driver import check
+from ..driver import check
 
 _BACKED = 1 << 30  # bytes of an array; mapping more takes milliseconds
 _KEPT = 64  # ranges of a device for arrays of the least size, which the next recording need not make again

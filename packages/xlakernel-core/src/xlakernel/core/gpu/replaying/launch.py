@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
-from ..errors import DeviceError, RecordingError
-from ..ffi import abi
-from ..ffi.registry import Handler
+from ...errors import DeviceError, RecordingError
+from ...ffi import abi
+from ...ffi.registry import Handler
+from ..plan import Plan
 from . import cuda_abi
 from .encode import Encoder, encode_handler
-from .plan import Plan
 from .replay import routine, take_handler
 from .reports import Reporter
 

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..identity.names import names_in
+from ...identity.names import names_in
 
 _DEPTH = 8  # of objects in objects
 # Their objects lead everywhere, and to no array that a user has put there.

@@ -20,8 +20,8 @@ from typing import Any
 from llvmlite import ir
 from numba.core import cgutils
 
-from .._compat import live_arrays
-from ..ffi import abi
+from ..._compat import live_arrays
+from ...ffi import abi
 from .frame import I32, I64, POINTER, create_error, i64
 from .machine_code import pointer_to
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..ffi import abi
+from ...ffi import abi
 
 _POINTER = 8
 _PARTS = {"input": ("args", abi.ARGS), "output": ("rets", abi.RETS)}

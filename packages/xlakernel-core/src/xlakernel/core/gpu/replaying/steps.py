@@ -8,8 +8,8 @@ from typing import Any
 from llvmlite import ir
 from numba.core import cgutils
 
-from ..ffi import abi
-from ..native.frame import I32, I64, POINTER, field, i64, load, store
+from ...ffi import abi
+from ...native.machine.frame import I32, I64, POINTER, field, i64, load, store
 from .cuda_abi import CUDA_MEMCPY3D, CUlaunchConfig, layout
 from .encode import CopyEntry, FillEntry, LaunchEntry, PlaceEntry, PointerEntry, StepEntry
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from cuda.bindings import driver as cuda
 
-from ..errors import RecordingError
-from .driver import check
-from .plan import Copy, Fill, Launch, Step
+from ...errors import RecordingError
+from ..driver import check
+from ..plan import Copy, Fill, Launch, Step
 
 _Kind = cuda.CUgraphNodeType
 _Attribute = cuda.CUlaunchAttributeID

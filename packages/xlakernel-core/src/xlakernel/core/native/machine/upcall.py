@@ -16,7 +16,7 @@ from typing import Any
 from llvmlite import ir
 from numba.core import cgutils
 
-from ..ffi import abi
+from ...ffi import abi
 from . import gate
 from .frame import I32, I64, POINTER, create_error, i64
 from .machine_code import pointer_to

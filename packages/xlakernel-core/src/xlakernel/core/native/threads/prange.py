@@ -20,10 +20,10 @@ from numba.core import cgutils, event
 from numba.core.compiler_lock import global_compiler_lock
 from numba.np.ufunc import parallel, wrappers
 
+from ..machine.frame import I32, I64, POINTER, i64
+from ..machine.status import emit_exception
+from ..own_copies import is_own
 from . import loops
-from .frame import I32, I64, POINTER, i64
-from .own_copies import is_own
-from .status import emit_exception
 
 
 @contextmanager

@@ -18,9 +18,9 @@ from numba.core import cgutils
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 
-from ..ffi import abi
-from ..native.frame import I32, I64, POINTER, Buffer, Frame, answer_handshake, field, get_stream, i64, load
-from ..native.upcall import emit_upcall
+from ...ffi import abi
+from ...native.machine.frame import I32, I64, POINTER, Buffer, Frame, answer_handshake, field, get_stream, i64, load
+from ...native.machine.upcall import emit_upcall
 from . import encode
 from .cuda_abi import layout
 from .steps import PERFORM, PERFORMERS, entry_at

@@ -11,8 +11,9 @@ import ctypes
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ..errors import DtypeError, RecordingError
-from ..ffi import abi
+from ...errors import DtypeError, RecordingError
+from ...ffi import abi
+from ..plan import Address, Array, Copy, Fill, Launch, Plan, Pointer, Step
 from .cuda_abi import (
     COPY_ROW,
     COPY_ROWS,
@@ -24,7 +25,6 @@ from .cuda_abi import (
     CUlaunchAttribute,
     CUlaunchConfig,
 )
-from .plan import Address, Array, Copy, Fill, Launch, Plan, Pointer, Step
 
 #: The driver takes 4 KiB, from CUDA 12.1 on 32764 bytes; what the handler puts on the stack has to end somewhere.
 LARGEST_BLOCK = 1 << 15

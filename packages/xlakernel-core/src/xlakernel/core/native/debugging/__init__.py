@@ -1,0 +1,1 @@
+"""Debug mode: calls that run on guarded copies of their arrays."""

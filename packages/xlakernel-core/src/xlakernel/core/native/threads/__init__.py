@@ -1,0 +1,1 @@
+"""Batches and parallel loops on the threads of XLA's own pool."""
