@@ -10,7 +10,7 @@ from numpy.testing import assert_array_equal
 from xlakernel import sparse
 from xlakernel.core.errors import ArgumentError, DtypeError
 from xlakernel.sparse import COO, CSC, CSR
-from xlakernel.sparse.operators.blocks import make_blocks
+from xlakernel.sparse.operators.products.blocks import make_blocks
 
 pytestmark = pytest.mark.usefixtures("plain_jax")
 

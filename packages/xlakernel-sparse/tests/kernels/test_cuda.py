@@ -25,9 +25,9 @@ from xlakernel.sparse.kernels.cuda import (
     scatter_matrix,
     tally,
 )
-from xlakernel.sparse.kernels.cuda.memory import add4_to
-from xlakernel.sparse.kernels.cuda.tiles import LIST_BYTES
-from xlakernel.sparse.operators.blocks import SHARED_BYTES, block_count, block_width, bytes_of, make_blocks
+from xlakernel.sparse.kernels.cuda.device.memory import add4_to
+from xlakernel.sparse.kernels.cuda.device.tiles import LIST_BYTES
+from xlakernel.sparse.operators.products.blocks import SHARED_BYTES, block_count, block_width, bytes_of, make_blocks
 
 # So many columns that a vector of float32 takes two blocks, and of complex128 more.
 WIDE = {
@@ -235,7 +235,7 @@ class TestCuda(KernelCases):
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128", "int8", "int32"])
 @pytest.mark.parametrize("columns", [0, 1, 5, 50_000, 65_537, 1_000_000])
 def test_a_block_of_columns_fits_into_shared_memory_and_into_16_bits(columns, dtype):
-    from xlakernel.sparse.kernels.cuda.numbers import kind_of
+    from xlakernel.sparse.kernels.cuda.device.numbers import kind_of
 
     blocks = block_count(columns, dtype)
     width = block_width(columns, blocks)
@@ -255,7 +255,7 @@ def test_kernels_ask_for_no_more_shared_memory_than_a_gpu_has(monkeypatch):
     assert tally.tally_launch(struct((200_000,), "float32"), "binary", entries, homogeneous=False) is None
     launch = gather._launch_of("dense", jnp.float32, columns, entries, False)
     assert launch.static["staged"] * 4 <= launch.shared_mem <= 98 * 1024
-    from xlakernel.sparse.operators.prepared import _of_blocks
+    from xlakernel.sparse.operators.products.prepared import _of_blocks
 
     indptr = struct((2 * 10 + 1,), "int32")
     assert _of_blocks([struct((10,), "float32")], indptr, shape=(10, columns), homogeneous=False) is None

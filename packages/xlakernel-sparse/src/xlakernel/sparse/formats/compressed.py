@@ -17,7 +17,7 @@ from ..operators.compact import compact_csrmv
 from ..operators.conversion import compress, csr_to_csc
 from ..operators.entries import coordinates_of_rows
 from ..operators.operand import BINARY, Operand
-from ..operators.product import PRODUCTS
+from ..operators.products.compressed import PRODUCTS
 from .base import Arrays, Format
 from .interchange import host_data
 from .prepared import Prepared, prepare

@@ -11,9 +11,9 @@ from xlakernel.core.errors import StructureError
 
 from ..events.compact import CompactArray
 from ..operators.conversion import compress
-from ..operators.coordinates import COORDINATE_PRODUCTS, check_coordinates
 from ..operators.entries import coordinates_of_rows
 from ..operators.operand import BINARY, Operand
+from ..operators.products.coordinates import COORDINATE_PRODUCTS, check_coordinates
 from .base import Arrays, Format
 from .interchange import host_data
 from .validation import check_coordinate_values, should_check, three_arrays

@@ -12,12 +12,12 @@ from typing import NamedTuple
 import jax
 from jax import lax
 
-from ..operators.blocks import make_blocks
 from ..operators.conversion import csr_transpose
 from ..operators.dtypes import accumulator
 from ..operators.entries import in_order
 from ..operators.operand import Operand
-from ..operators.prepared import PREPARED_PRODUCTS
+from ..operators.products.blocks import make_blocks
+from ..operators.products.prepared import PREPARED_PRODUCTS
 
 
 class Order(NamedTuple):

@@ -11,7 +11,7 @@ import numpy as np
 from xlakernel.core import BenchmarkCase
 
 from .operand import DENSE, Operand
-from .pair import ProductPair
+from .products.pair import ProductPair
 
 #: Rows and columns, and entries in a row.
 SIZES = ((1_000, 50), (10_000, 100), (40_000, 200))

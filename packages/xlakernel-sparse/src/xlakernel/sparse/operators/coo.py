@@ -6,8 +6,8 @@ from typing import Any
 
 import jax
 
-from .coordinates import COORDINATE_PRODUCTS
 from .operand import BINARY, DENSE, WEIGHTED
+from .products.coordinates import COORDINATE_PRODUCTS
 
 
 def coomv(

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from .operand import BINARY, DENSE, WEIGHTED
-from .product import PRODUCTS
+from .products.compressed import PRODUCTS
 
 
 def csrmv(

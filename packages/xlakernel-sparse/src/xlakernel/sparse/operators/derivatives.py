@@ -29,10 +29,10 @@ from xlakernel.core.errors import DifferentiationError
 
 from .compact import compact_product
 from .conversion import sort_entries
-from .coordinates import COORDINATE_PRODUCTS
 from .operand import BINARY, DENSE, OPERANDS, WEIGHTED, Operand
-from .prepared import PREPARED_PRODUCTS
-from .product import PRODUCTS
+from .products.compressed import PRODUCTS
+from .products.coordinates import COORDINATE_PRODUCTS
+from .products.prepared import PREPARED_PRODUCTS
 from .sampled import sampled_product
 
 _Struct = jax.ShapeDtypeStruct

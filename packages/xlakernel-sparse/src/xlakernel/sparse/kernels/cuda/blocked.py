@@ -18,14 +18,14 @@ from numba import cuda
 
 from xlakernel.cuda import numba_cuda_kernel
 
-from ...operators.blocks import block_width
-from . import entries
+from ...operators.products.blocks import block_width
+from .device import entries
+from .device.memory import load
+from .device.numbers import in_memory, kind_of
+from .device.staging import stage_slice
+from .device.walk import TILE, walk_of
+from .device.warp import row_at
 from .launches import filling, multiprocessors, threads_for
-from .memory import load
-from .numbers import in_memory, kind_of
-from .staging import stage_slice
-from .walk import TILE, walk_of
-from .warp import row_at
 
 
 @functools.cache

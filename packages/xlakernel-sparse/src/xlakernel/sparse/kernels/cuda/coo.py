@@ -13,12 +13,12 @@ from numba import cuda
 
 from xlakernel.cuda import numba_cuda_kernel
 
-from .columns import group_of, tiles_of
+from .device.columns import group_of, tiles_of
+from .device.memory import add_to, load
+from .device.numbers import in_memory, kind_of
+from .device.terms import counts, term, weight_at
+from .device.warp import ALL, warp_sum
 from .launches import blocks_of, kept_whole
-from .memory import add_to, load
-from .numbers import in_memory, kind_of
-from .terms import counts, term, weight_at
-from .warp import ALL, warp_sum
 
 _THREADS = 256
 _EACH = 4  # entries of a thread, or of a group of threads

@@ -12,12 +12,12 @@ from numba import cuda
 
 from xlakernel.cuda import numba_cuda_kernel
 
-from . import entries
+from .device import entries
+from .device.memory import load
+from .device.numbers import in_memory, kind_of
+from .device.staging import stage_bits, stage_slice
+from .device.walk import TILE, walk_of
 from .launches import blocks_of, filling, kept_whole, multiprocessors, share_of, shared_bytes, threads_for
-from .memory import load
-from .numbers import in_memory, kind_of
-from .staging import stage_bits, stage_slice
-from .walk import TILE, walk_of
 
 _THREADS = 256
 _EVENT_THREADS = 1024

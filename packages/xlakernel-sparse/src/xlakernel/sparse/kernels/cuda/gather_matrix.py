@@ -12,13 +12,13 @@ from numba import cuda
 
 from xlakernel.cuda import numba_cuda_kernel
 
-from .columns import group_of, tiles_of, weights_of
+from .device.columns import group_of, tiles_of, weights_of
+from .device.memory import add_to, is_aligned, load, load4
+from .device.numbers import in_memory, kind_of
+from .device.terms import term
+from .device.walk import TILE
+from .device.warp import ALL, next_row, row_at, warp_sum
 from .launches import blocks_of, kept_whole, multiprocessors, share_of
-from .memory import add_to, is_aligned, load, load4
-from .numbers import in_memory, kind_of
-from .terms import term
-from .walk import TILE
-from .warp import ALL, next_row, row_at, warp_sum
 
 _THREADS = 256
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from xlakernel.core.backend import is_debugging
 
-from ...operators.blocks import SHARED_BYTES
-from .walk import TILE
+from ...operators.products.blocks import SHARED_BYTES
+from .device.walk import TILE
 
 # Those of the GPUs that the launches are measured on (H100, H200), for where there is no GPU to ask.
 _USUAL_MULTIPROCESSORS = 132

@@ -13,12 +13,12 @@ from numba import cuda
 
 from xlakernel.cuda import numba_cuda_kernel
 
+from .device.memory import load
+from .device.numbers import kind_of
+from .device.terms import term
+from .device.walk import TILE
+from .device.warp import next_row, row_at, warp_sum
 from .launches import blocks_of, kept_whole, multiprocessors, share_of
-from .memory import load
-from .numbers import kind_of
-from .terms import term
-from .walk import TILE
-from .warp import next_row, row_at, warp_sum
 
 _THREADS = 256
 _MOST_GROUP = 8  # threads that have an entry together: they read 32 bytes of each row at once, where it is float32

@@ -12,13 +12,13 @@ from numba import cuda
 
 from xlakernel.cuda import numba_cuda_kernel
 
+from .device.memory import load
+from .device.numbers import in_memory, kind_of
+from .device.push import push_of
+from .device.terms import counts
+from .device.tiles import LANES, active_tiles_of, empty_list
 from .launches import blocks_of, kept_whole, multiprocessors, places_of
-from .memory import load
-from .numbers import in_memory, kind_of
-from .push import push_of
 from .tally import tally_launch
-from .terms import counts
-from .tiles import LANES, active_tiles_of, empty_list
 
 _THREADS = 512
 _BLOCKS = 2  # on a multiprocessor, which all fit where numbers have 32 bits

@@ -12,14 +12,14 @@ from numba import cuda
 
 from xlakernel.cuda import numba_cuda_kernel
 
-from .columns import group_of, tiles_of, weights_of
+from .device.columns import group_of, tiles_of, weights_of
+from .device.memory import add_to, load
+from .device.numbers import in_memory, kind_of
+from .device.terms import counts, term
+from .device.tiles import LANES, active_tiles_of, empty_list
+from .device.walk import TILE
+from .device.warp import ALL
 from .launches import blocks_of, kept_whole, multiprocessors
-from .memory import add_to, load
-from .numbers import in_memory, kind_of
-from .terms import counts, term
-from .tiles import LANES, active_tiles_of, empty_list
-from .walk import TILE
-from .warp import ALL
 
 _THREADS = 256
 

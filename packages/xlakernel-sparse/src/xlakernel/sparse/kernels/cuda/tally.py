@@ -23,13 +23,13 @@ from numba import cuda
 
 from xlakernel.cuda import numba_cuda_kernel
 
-from .flush import flush_of
+from .device.flush import flush_of
+from .device.memory import ADDS_FOUR, add_to, load
+from .device.push import push_of, take_tile_of
+from .device.slices import part_of
+from .device.terms import counts, term, value_at
+from .device.tiles import LANES, LIST_BYTES, active_tiles_of, empty_list
 from .launches import capability, filling, multiprocessors, places_of, shared_bytes
-from .memory import ADDS_FOUR, add_to, load
-from .push import push_of, take_tile_of
-from .slices import part_of
-from .terms import counts, term, value_at
-from .tiles import LANES, LIST_BYTES, active_tiles_of, empty_list
 
 _THREADS = 1024
 _SHARES = _THREADS // LANES

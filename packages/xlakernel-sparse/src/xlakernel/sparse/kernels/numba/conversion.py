@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, prange
 
-from ._elements import cast
-from ._parts import first_of, first_row, part_count
-from ._prefetch import prefetch_for_writing
+from .helpers.elements import cast
+from .helpers.parts import first_of, first_row, part_count
+from .helpers.prefetch import prefetch_for_writing
 
 # Columns in a bucket, as a power of 2: at least so many, and at most as many as 16 bits can number.
 _SMALLEST, _LARGEST = 7, 16

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, prange
 
-from ._elements import equal_weight, term, weight
-from ._parts import first_of, private_part_count
-from ._strips import scatter_strips
+from .helpers.elements import equal_weight, term, weight
+from .helpers.parts import first_of, private_part_count
+from .helpers.strips import scatter_strips
 from .scatter import add_private, clear
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, prange
 
-from ._active import active_flags, active_values, cut_active, entries_of
-from ._elements import cast, scale_each, scale_once
-from ._parts import first_of, part_count, private_part_count
-from ._prefetch import prefetch
+from .helpers.active import active_flags, active_values, cut_active, entries_of
+from .helpers.elements import cast, scale_each, scale_once
+from .helpers.parts import first_of, part_count, private_part_count
+from .helpers.prefetch import prefetch
 from .scatter import add_private, clear
 
 # Entries of the next row to ask for, and how many of them share a cache line at most.

@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, prange
 
-from ._active import pack_flags
-from ._elements import equal_weight, term, unsigned, weight, zero
-from ._parts import first_row, part_count
+from .helpers.active import pack_flags
+from .helpers.elements import equal_weight, term, unsigned, weight, zero
+from .helpers.parts import first_row, part_count
 
 
 @njit

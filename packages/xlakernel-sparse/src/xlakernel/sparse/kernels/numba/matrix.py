@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, prange
 
-from ._parts import first_row, part_count
-from ._strips import scatter_strips
-from ._tiles import gather_tile, tile_width
+from .helpers.parts import first_row, part_count
+from .helpers.strips import scatter_strips
+from .helpers.tiles import gather_tile, tile_width
 
 
 @njit

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, prange
 
-from ._elements import cast, term, zero
-from ._parts import first_of, first_row, part_count
+from .helpers.elements import cast, term, zero
+from .helpers.parts import first_of, first_row, part_count
 
 
 @njit

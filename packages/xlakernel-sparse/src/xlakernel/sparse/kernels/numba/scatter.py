@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, prange
 
-from ._elements import cast, scale_each, scale_once
-from ._parts import first_of, first_row, part_count, private_part_count
+from .helpers.elements import cast, scale_each, scale_once
+from .helpers.parts import first_of, first_row, part_count, private_part_count
 
 
 @njit

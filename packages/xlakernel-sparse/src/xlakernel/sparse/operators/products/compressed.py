@@ -9,10 +9,10 @@ import jax
 
 from xlakernel.core import XLACustomKernel
 
-from .arguments import check_compressed, check_operand
-from .backends import register
-from .cases import compressed, def_cases
-from .operand import BINARY, DENSE, WEIGHTED
+from ..arguments import check_compressed, check_operand
+from ..backends import register
+from ..cases import compressed, def_cases
+from ..operand import BINARY, DENSE, WEIGHTED
 from .pair import ProductPair
 
 

@@ -16,7 +16,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from ._lanes import Lanes, add, any_of, load, load_flags, nonzero, scale, splat, store, where, zeros
+from .lanes import Lanes, add, any_of, load, load_flags, nonzero, scale, splat, store, where, zeros
 
 # Entries that are added up apart: the next need not wait for the sum of the one before.
 _UNROLLED = 2

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export
 
-from .arguments import check_room
-from .entries import rows_of_entries
+from ..arguments import check_room
+from ..entries import rows_of_entries
 
 #: Bytes of shared memory for a part of the vector: what a block of threads can have on the GPUs that have most (compute
 #: capability 9.0) but for 1 KiB. A GPU that has less multiplies without the layout.

@@ -13,9 +13,9 @@ from typing import Any
 from xlakernel.core import XLACustomKernel
 from xlakernel.core.backend import PLATFORMS
 
+from ..operand import BINARY, DENSE, WEIGHTED, Operand
 from .blocks import block_count
-from .operand import BINARY, DENSE, WEIGHTED, Operand
-from .product import PRODUCTS, CompressedProduct
+from .compressed import PRODUCTS, CompressedProduct
 
 
 class PreparedProduct(CompressedProduct):

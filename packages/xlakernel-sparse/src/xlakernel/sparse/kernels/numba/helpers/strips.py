@@ -14,9 +14,9 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, prange
 
-from ._elements import cast
-from ._parts import PRIVATE_BYTES, first_of, first_row, part_count
-from ._tiles import scatter_tile, tile_width
+from .elements import cast
+from .parts import PRIVATE_BYTES, first_of, first_row, part_count
+from .tiles import scatter_tile, tile_width
 
 
 @njit

@@ -11,9 +11,9 @@ import jax
 from xlakernel.core import XLACustomKernel
 from xlakernel.core.backend import jit_when_eager
 
+from ..dtypes import accumulator, as_weights
+from ..operand import BINARY, Operand
 from .batching import fold_columns
-from .dtypes import accumulator, as_weights
-from .operand import BINARY, Operand
 
 
 class ProductPair(abc.ABC):

@@ -10,10 +10,10 @@ import jax
 from xlakernel.core import XLACustomKernel
 from xlakernel.core.errors import ShapeError
 
-from . import cases
-from .arguments import check_data, check_operand, check_room, check_shape, index_array
-from .backends import register
-from .operand import BINARY, DENSE, WEIGHTED
+from .. import cases
+from ..arguments import check_data, check_operand, check_room, check_shape, index_array
+from ..backends import register
+from ..operand import BINARY, DENSE, WEIGHTED
 from .pair import ProductPair
 
 

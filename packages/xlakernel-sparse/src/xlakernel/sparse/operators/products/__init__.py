@@ -1,0 +1,1 @@
+"""The products, for each format: an operator for vectors and one for matrices."""
