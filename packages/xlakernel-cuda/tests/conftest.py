@@ -7,12 +7,13 @@ from hypothesis import settings
 from numba import cuda
 
 from xlakernel.core.call.scalars import Scalar, operand_of
-from xlakernel.cuda import _device, numba_cuda_kernel
+from xlakernel.cuda import numba_cuda_kernel
+from xlakernel.cuda._kernels import device
 
 settings.register_profile("xlakernel", deadline=None, database=None, max_examples=60)
 settings.load_profile("xlakernel")
 
-H200 = _device.Limits("H200 (GPU 0)", (1024, 1024, 64), 1024, (2**31 - 1, 65535, 65535), 232448)
+H200 = device.Limits("H200 (GPU 0)", (1024, 1024, 64), 1024, (2**31 - 1, 65535, 65535), 232448)
 
 
 @cuda.jit
@@ -42,7 +43,7 @@ def enable_x64():
 @pytest.fixture
 def h200(monkeypatch):
     """The limits of a GPU that is not here."""
-    monkeypatch.setattr(_device, "device_limits", lambda: (H200,))
+    monkeypatch.setattr(device, "device_limits", lambda: (H200,))
     return H200
 
 

@@ -13,7 +13,7 @@ from numba.cuda import types
 
 from xlakernel.core import code_files
 from xlakernel.core.errors import CacheWarning
-from xlakernel.cuda._recipe import fresh
+from xlakernel.cuda._kernels.recipe import fresh
 
 
 @pytest.fixture(autouse=True)

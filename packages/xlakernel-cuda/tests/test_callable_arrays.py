@@ -15,8 +15,10 @@ import numpy as np
 import pytest
 
 from xlakernel.core.errors import DtypeError, ResultError
-from xlakernel.cuda import DeviceBuffer, StreamHandle, _dlpack, _libraries, cuda_callable
+from xlakernel.cuda import DeviceBuffer, StreamHandle, cuda_callable
 from xlakernel.cuda._environment import has_bfloat16_arrays
+from xlakernel.cuda._functions import dlpack as _dlpack
+from xlakernel.cuda._functions import libraries
 
 gpu = pytest.importorskip("xlakernel.core.backend.gpu", exc_type=ImportError)
 from xlakernel.core.gpu import target  # noqa: E402  # needs them
@@ -28,7 +30,7 @@ SCALAR = jax.ShapeDtypeStruct((), jnp.bfloat16)
 
 @pytest.fixture(autouse=True)
 def _a_device_is_current(monkeypatch):
-    monkeypatch.setattr(_libraries, "current_device", lambda: DEVICE)
+    monkeypatch.setattr(libraries, "current_device", lambda: DEVICE)
 
 
 @pytest.fixture
@@ -278,7 +280,7 @@ def blocks(monkeypatch):
 
 def test_cupys_temporaries_are_where_the_recording_sees_them(cupy, numba, blocks):
     fake, given = blocks
-    with _libraries.recording():
+    with libraries.recording():
         allocator = Scope.entered[-1].made_of[0][0]
         (pointer, nbytes, _, device), offset = allocator(100)
         assert (pointer, nbytes, device, offset) == (0x5000, 100, DEVICE, 0)
@@ -290,7 +292,7 @@ def test_cupys_temporaries_are_where_the_recording_sees_them(cupy, numba, blocks
 
 
 def test_numbas_temporaries_are_not_freed_meanwhile(numba):
-    with _libraries.recording():
+    with libraries.recording():
         assert len(Scope.entered) == 1
     assert Scope.entered == ()
 

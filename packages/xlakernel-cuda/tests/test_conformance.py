@@ -11,7 +11,7 @@ from numba import cuda, float64
 
 from xlakernel.core.testing.conformance import CASES, KernelConformance
 from xlakernel.cuda import numba_cuda_kernel
-from xlakernel.cuda._arrays import array_type
+from xlakernel.cuda._kernels.arrays import array_type
 
 
 @cuda.jit

@@ -12,7 +12,8 @@ from numpy.testing import assert_array_equal
 from xlakernel.core import debug_mode
 from xlakernel.core.errors import CompileError, LaunchError, ReadOnlyInputError
 from xlakernel.core.specs import Struct
-from xlakernel.cuda import _device, numba_cuda_kernel
+from xlakernel.cuda import numba_cuda_kernel
+from xlakernel.cuda._kernels import device as _device
 
 pytestmark = pytest.mark.gpu
 

@@ -9,7 +9,8 @@ import numba
 import pytest
 
 from xlakernel.core.errors import DeviceError, LaunchError, MissingDependencyError, SettingError
-from xlakernel.cuda import _device, _environment
+from xlakernel.cuda import _environment
+from xlakernel.cuda._kernels import device as _device
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ from xlakernel.core.errors import (
     StaticArgumentError,
 )
 from xlakernel.cuda import numba_cuda_kernel
-from xlakernel.cuda._arrays import array_type
-from xlakernel.cuda._errors import compile_error
+from xlakernel.cuda._kernels.arrays import array_type
+from xlakernel.cuda._kernels.errors import compile_error
 
 
 def plain(x, out):

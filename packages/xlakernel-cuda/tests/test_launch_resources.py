@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from xlakernel.core.errors import LaunchError
-from xlakernel.cuda import _launch
-from xlakernel.cuda._geometry import Geometry
+from xlakernel.cuda._kernels import launch as _launch
+from xlakernel.cuda._kernels.geometry import Geometry
 
 SHARED_MEM = 149_760
 BLOCKS = 128

@@ -18,8 +18,9 @@ from xlakernel.core.backend import Target
 from xlakernel.core.call.scalars import Scalar
 from xlakernel.core.errors import DtypeError, ExportError
 from xlakernel.core.specs import Struct
-from xlakernel.cuda import _compile, numba_cuda_kernel
-from xlakernel.cuda._arrays import array_type
+from xlakernel.cuda import numba_cuda_kernel
+from xlakernel.cuda._kernels import compile as _compile
+from xlakernel.cuda._kernels.arrays import array_type
 
 F32 = Struct((3, 2), jnp.float32)
 
@@ -60,7 +61,7 @@ def test_other_dtypes_are_refused_with_those_that_are_allowed(make_axpy):
 
 
 def test_numba_types_an_argument_as_we_say():
-    from xlakernel.cuda._arrays import Argument
+    from xlakernel.cuda._kernels.arrays import Argument
 
     kind = array_type("bfloat16", 2, "x", readonly=True, shared=True)
     assert cuda.jit(lambda x: None).typeof_pyval(Argument(None, kind)) is kind
@@ -317,7 +318,8 @@ def test_names_are_equal_across_processes(launchable_of, tmp_path):
 import sys; sys.path.insert(0, {str(tmp_path)!r})
 import json, jax, jax.numpy as jnp
 import kernels_of_a_user
-from xlakernel.cuda import _device, numba_cuda_kernel
+from xlakernel.cuda import numba_cuda_kernel
+from xlakernel.cuda._kernels import device as _device
 _device.device_limits = lambda: (_device.Limits("g", (1024, 1024, 64), 1024, (2**31 - 1, 65535, 65535), 232448),)
 run = numba_cuda_kernel(kernels_of_a_user.kernel, lambda x: x, launch_dims=6)
 x = jax.ShapeDtypeStruct((3, 2), jnp.float32)

@@ -13,9 +13,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from xlakernel.core import debug_mode
 from xlakernel.core.errors import CompileError, DifferentiationError, StaticArgumentError
-from xlakernel.cuda import _recipe, numba_cuda_kernel
-from xlakernel.cuda._arrays import array_type
-from xlakernel.cuda._errors import compile_error
+from xlakernel.cuda import numba_cuda_kernel
+from xlakernel.cuda._kernels import recipe
+from xlakernel.cuda._kernels.arrays import array_type
+from xlakernel.cuda._kernels.errors import compile_error
 
 X = np.arange(4, dtype=np.float32)
 Struct = jax.ShapeDtypeStruct
@@ -48,9 +49,9 @@ def compile_entry(monkeypatch):
     monkeypatch.setattr(dispatcher, "get_current_device", Device)
 
     def compile_(kernel, loads, signature, **options):
-        own = _recipe.fresh(kernel, loads=loads, **options)
+        own = recipe.fresh(kernel, loads=loads, **options)
         assert own.py_func.__name__ == kernel.py_func.__name__
-        with _recipe.COMPILER.lock:
+        with recipe.COMPILER.lock:
             return cuda.compile(own.py_func, signature, device=False, abi="numba", output="ptx", cc=(9, 0))[0]
 
     return compile_

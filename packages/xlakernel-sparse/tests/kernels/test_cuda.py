@@ -11,7 +11,7 @@ from conformance import KernelCases
 from grids import each_weight, struct
 from structures import Structure, assert_sums, draw, numbers, operand_of, sum_entries
 
-from xlakernel.cuda._recipe import COMPILER
+from xlakernel.cuda._kernels.recipe import COMPILER
 from xlakernel.sparse.kernels import cuda as generators
 from xlakernel.sparse.kernels.cuda import (
     blocked,

@@ -8,9 +8,9 @@ from typing import Any, Literal
 from xlakernel.core.backend import Transpose, VmapMethod, as_decorator, kernel_function
 from xlakernel.core.errors import ArgumentError
 
-from ._function import CudaFunction
-from ._libraries import Adapter, Choice
-from ._signature import signature_of
+from ._functions.function import CudaFunction
+from ._functions.libraries import Adapter, Choice
+from ._functions.signature import signature_of
 
 _Record = bool | Literal["auto"]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from xlakernel.core.backend import Callables, check_format, read_static
 
-from ._function import CudaFunction
-from ._libraries import Adapter
-from ._signature import signature_of
+from ._functions.function import CudaFunction
+from ._functions.libraries import Adapter
+from ._functions.signature import signature_of
 
 
 def prepare(target: str, data: Mapping[str, Any]) -> Callable[[], None]:

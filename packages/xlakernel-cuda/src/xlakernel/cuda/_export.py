@@ -9,10 +9,10 @@ from xlakernel.core.backend import Scalar, read_init, read_structs
 from xlakernel.core.backend.gpu import register_again
 from xlakernel.core.backend.native import read_kernel
 
-from ._compile import NumbaCudaKernel
 from ._environment import numba_cuda
-from ._geometry import LaunchForm
-from ._recipe import COMPILER
+from ._kernels.compile import NumbaCudaKernel
+from ._kernels.geometry import LaunchForm
+from ._kernels.recipe import COMPILER
 
 
 def prepare(target: str, data: Mapping[str, Any]) -> Callable[[], None]:

@@ -11,7 +11,7 @@ from xlakernel.core.backend import output_init as begin
 from xlakernel.core.errors import KernelTypeError
 
 from ._environment import numba_cuda
-from ._geometry import LaunchForm, check_shared_mem
+from ._kernels.geometry import LaunchForm, check_shared_mem
 
 _Extents = int | Sequence[int] | Callable[..., Any]
 
@@ -143,7 +143,7 @@ def numba_cuda_kernel(
       ShapeDtypeStruct(shape=(3,), dtype=float32)
     """
     numba_cuda()
-    from ._compile import NumbaCudaKernel
+    from ._kernels.compile import NumbaCudaKernel
 
     _check_kernel(kernel)
     name = kernel.__name__

@@ -14,8 +14,8 @@ from numba.cuda.dispatcher import CUDADispatcher, global_compiler_lock
 
 from xlakernel.core.backend.native import Compiler, Declarations, Helper, OwnCopies
 
-from ._cache import KernelCache
-from ._environment import versions
+from .._environment import versions
+from .cache import KernelCache
 
 
 def _parts(dispatcher: Any) -> tuple[Any, ...]:

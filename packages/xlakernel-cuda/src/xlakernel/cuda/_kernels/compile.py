@@ -31,12 +31,12 @@ from xlakernel.core.backend.gpu import Launchable, arrays_of, register
 from xlakernel.core.backend.native import changed, is_importable, until_unchanged, write_recipe
 from xlakernel.core.errors import ExportError
 
-from ._arrays import array_type
-from ._device import check_launch
-from ._environment import versions
-from ._geometry import LaunchForm
-from ._launch import KernelLaunch, Slot
-from ._recipe import COMPILER, fresh
+from .._environment import versions
+from .arrays import array_type
+from .device import check_launch
+from .geometry import LaunchForm
+from .launch import KernelLaunch, Slot
+from .recipe import COMPILER, fresh
 
 _Scalars = Mapping[str, Scalar]
 

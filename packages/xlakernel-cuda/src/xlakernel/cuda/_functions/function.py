@@ -16,9 +16,9 @@ import numpy as np
 from xlakernel.core.backend import FORMAT, Callables, Kernel, Recipe, Struct, Target, fingerprint, write_static
 from xlakernel.core.errors import DtypeError, ExportError, ResultError
 
-from . import _libraries
-from ._buffer import DeviceBuffer
-from ._signature import Signature
+from . import libraries
+from .buffer import DeviceBuffer
+from .signature import Signature
 
 if TYPE_CHECKING:
     from xlakernel.core.backend.gpu import Array
@@ -30,7 +30,7 @@ class CudaFunction(Kernel):
 
     function: Any
     signature: Signature
-    adapter: _libraries.Adapter
+    adapter: libraries.Adapter
     record: bool | Literal["auto"]
     aliased: frozenset[int] = frozenset()  # the outputs that share an input's memory
 
@@ -105,8 +105,8 @@ class CudaFunction(Kernel):
             launch=launch,
             prepare=launch.prepare,
             record=self.record,
-            recording=_libraries.recording,
-            unused=_libraries.unused,
+            recording=libraries.recording,
+            unused=libraries.unused,
             closed_over=self.callables.parts,
             aliased=self.aliased,
             recipe=functools.partial(self._recipe, arrays, static, debug=debug, content=found.digest),
@@ -155,7 +155,7 @@ class CudaFunction(Kernel):
             "aliased": sorted(self.aliased),
             "static": [(name, value.dtype.name, value.tobytes()) for name, value in sorted(static.items())],
             "place": self.place,  # equal code at two places is told apart in messages
-            "versions": [(name, _libraries.LIBRARIES[name].version) for name in self.adapter.libraries],
+            "versions": [(name, libraries.LIBRARIES[name].version) for name in self.adapter.libraries],
             # An object is told by its identity, and what it holds may be another array by now, or another number.
             "state": Closure(self.callables.parts).state if has_unknown else None,
         }
@@ -196,7 +196,7 @@ class _Launch:
 
     function: Any
     signature: Signature
-    adapter: _libraries.Adapter
+    adapter: libraries.Adapter
     arrays: tuple[Array, ...]
     static: Mapping[str, Any]
 
@@ -205,7 +205,7 @@ class _Launch:
 
     def prepare(self, stream: int, addresses: Sequence[int]) -> Callable[[], None]:
         """Make the arrays, and return what launches: a constructor may do what a stream capture does not allow."""
-        device = _libraries.current_device()
+        device = libraries.current_device()
         buffers = [
             self.adapter.array(DeviceBuffer(address, array.shape, jnp.dtype(array.dtype), device), stream)
             for array, address in zip(self.arrays, addresses, strict=True)

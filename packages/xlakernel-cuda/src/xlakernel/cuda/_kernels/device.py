@@ -8,7 +8,7 @@ import math
 
 from xlakernel.core.errors import DeviceError, LaunchError
 
-from ._geometry import AXES, Geometry
+from .geometry import AXES, Geometry
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,8 +14,8 @@ import numpy as np
 
 from xlakernel.core.errors import ArgumentError, MissingDependencyError
 
-from ._buffer import DeviceBuffer, StreamHandle
-from ._environment import has_bfloat16_arrays, numba_cuda
+from .._environment import has_bfloat16_arrays, numba_cuda
+from .buffer import DeviceBuffer, StreamHandle
 
 #: Makes what a function gets for an argument, of its memory and XLA's stream.
 MakeArray = Callable[[DeviceBuffer, int], Any]

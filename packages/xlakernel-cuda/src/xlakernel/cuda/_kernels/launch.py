@@ -14,9 +14,9 @@ from numba import cuda
 from xlakernel.core.backend.gpu import Array, fill
 from xlakernel.core.errors import LaunchError
 
-from ._arrays import array_at
-from ._errors import compile_error
-from ._geometry import Geometry
+from .arrays import array_at
+from .errors import compile_error
+from .geometry import Geometry
 
 # Numba warns of every launch of few blocks, and `warnings.catch_warnings` is of the whole process, and not safe where
 # other threads warn. Numba's setting is of the whole process too, but at worst silences another thread's warning.

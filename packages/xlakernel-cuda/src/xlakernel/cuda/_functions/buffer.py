@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _dlpack
+from . import dlpack
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +49,7 @@ class DeviceBuffer:
         }
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return _dlpack.CUDA, self.device
+        return dlpack.CUDA, self.device
 
     def __dlpack__(
         self,
@@ -61,7 +61,7 @@ class DeviceBuffer:
     ) -> Any:
         if copy or dl_device not in (None, self.__dlpack_device__()):
             raise BufferError(f"This memory stays on CUDA device {self.device} and is not copied; copy it yourself.")
-        return _dlpack.capsule(self.ptr, self.shape, self.dtype, self.device)
+        return dlpack.capsule(self.ptr, self.shape, self.dtype, self.device)
 
 
 @dataclasses.dataclass(frozen=True)

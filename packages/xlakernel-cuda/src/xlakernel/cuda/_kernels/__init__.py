@@ -1,0 +1,1 @@
+"""Numba CUDA kernels: their geometry, compilation and launch."""
