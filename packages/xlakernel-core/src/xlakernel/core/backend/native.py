@@ -15,6 +15,13 @@ from ..native.machine_code import compiler_facts, load_object_code, pointer_to
 from ..native.memory import HostMemory
 from ..native.own_copies import ChangedError, OwnCopies, changed, until_unchanged
 from ..native.parallel import SUPPORTED
+from ..native.pickled import (
+    declare,
+    declared_signatures,
+    dispatcher_parts,
+    make_dispatcher,
+    reduce_dispatcher,
+)
 from ..native.prange import on_xla_threads
 from ..native.recipe import is_importable, read_kernel, write_recipe
 
@@ -43,14 +50,19 @@ __all__ = [
     "changed",
     "compile_error",
     "compiler_facts",
+    "declare",
+    "declared_signatures",
+    "dispatcher_parts",
     "i64",
     "is_importable",
     "load_object_code",
+    "make_dispatcher",
     "new_lock",
     "numba_dtype",
     "on_xla_threads",
     "pointer_to",
     "read_kernel",
+    "reduce_dispatcher",
     "until_unchanged",
     "write_recipe",
 ]
