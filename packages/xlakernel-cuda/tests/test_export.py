@@ -73,6 +73,30 @@ def test_a_kernel_without_a_module_runs_in_another_process(tmp_path):
     assert child.stdout.strip() == "[0.0, 4.0, 8.0, 12.0, 16.0]", child.stderr
 
 
+GAIN = 4.0
+
+
+def test_declared_signatures_of_a_device_function_are_exported(tmp_path, monkeypatch):
+    @cuda.jit("float32(float32)", device=True)
+    def declared(v):
+        return GAIN * v
+
+    def applied(x, out):
+        i = cuda.grid(1)
+        if i < out.size:
+            out[i] = declared(x[i])
+
+    programs = []
+    for gain in (4.0, 5.0):
+        monkeypatch.setitem(globals(), "GAIN", gain)
+        run = numba_cuda_kernel(cuda.jit(applied), lambda x: x, launch_dims=lambda x: x.size)
+        programs.append(export(jax.jit(run))(X).serialize())
+    for gain, program in zip((4.0, 5.0), programs, strict=True):
+        assert_array_equal(deserialize(program).call(X), gain * np.arange(5))
+        child = in_another_process(program, tmp_path)
+        assert child.stdout.strip() == str((gain * np.arange(5)).tolist()), child.stderr
+
+
 @pytest.fixture
 def users_module(tmp_path, monkeypatch):
     name = f"kernels_of_a_user_{next(_numbers)}"  # equal kernels of one module would be one target

@@ -3,9 +3,11 @@
 import json
 
 import jax.numpy as jnp
+import numba
 import numpy as np
 import pytest
 from numba import cuda
+from numba.cuda import extending
 
 from xlakernel.core.backend import gpu
 from xlakernel.core.errors import ExportError
@@ -74,6 +76,43 @@ def test_another_kernel_under_the_name_is_refused(launchable_of, rebuilt):
     data["kernel"] = written(launchable_of(made(3), [X], [X], power=1))["kernel"]
     with pytest.raises(ExportError, match="is not the one that was exported"):
         rebuilt("given", data)
+
+
+GAIN = 2.0
+
+
+@cuda.jit(device=True)
+def device(v):
+    return GAIN * v
+
+
+@numba.njit
+def host(v):
+    return GAIN * v
+
+
+@cuda.jit(device=True)
+def recursive(v, n=3):
+    return recursive(v, n - 1) if n else GAIN * v
+
+
+@extending.intrinsic
+def intrinsic(context, v):
+    return v(v), lambda context, builder, signature, args: args[0] if GAIN else None
+
+
+@pytest.mark.parametrize("helper", [device, host, recursive, intrinsic], ids=lambda helper: helper.__name__)
+def test_helpers_that_differ_by_a_global(launchable_of, rebuilt, monkeypatch, helper):
+    def applied(x, out):
+        out[0] = helper(x[0])
+
+    programs = []
+    for gain in (2.0, 3.0):
+        monkeypatch.setitem(globals(), "GAIN", gain)
+        run = numba_cuda_kernel(cuda.jit(applied), lambda x: x, launch_dims=1)
+        programs.append(written(launchable_of(run, [X], [X])))
+    for program in (*programs, programs[0]):
+        rebuilt("given", program)  # compares it with what was exported
 
 
 def test_a_recipe_of_another_format_is_refused(launchable_of, rebuilt):

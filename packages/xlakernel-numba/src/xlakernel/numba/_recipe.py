@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +18,17 @@ from numba.np.ufunc.dufunc import DUFunc
 from numba.np.ufunc.gufunc import GUFunc
 from numba.stencils.stencil import StencilFunc
 
-from xlakernel.core.backend.native import HANDLER_VERSION, Compiler, Declarations, Helper
+from xlakernel.core.backend.native import (
+    HANDLER_VERSION,
+    Compiler,
+    Declarations,
+    Helper,
+    declare,
+    declared_signatures,
+    dispatcher_parts,
+    make_dispatcher,
+    reduce_dispatcher,
+)
 
 _Options = Mapping[str, Any]
 
@@ -36,28 +47,10 @@ def environment() -> dict[str, object]:
     }
 
 
-def _parts(dispatcher: Any) -> tuple[Any, ...]:
-    compiler = dispatcher._compiler.pipeline_class
-    return type(dispatcher), dispatcher.py_func, dispatcher.locals, dict(dispatcher.targetoptions), compiler
-
-
-def _dispatcher(kind: Any, function: Any, locals_: Any, options: Any, compiler: Any) -> Any:
-    return kind(function, locals=locals_, targetoptions=options, pipeline_class=compiler)
-
-
 def _njit(original: Any, function: types.FunctionType, options: _Options) -> Any:
-    kind, _, locals_, told, compiler = _parts(original)
-    made = _dispatcher(kind, function, locals_, {**told, **options}, compiler)
-    if original._can_compile:
-        return made, None
-    signatures = [compiled.signature for compiled in original.overloads.values()]
-
-    def finish(made: Any) -> None:
-        for signature in signatures:
-            made.compile(signature)
-        made.disable_compile()
-
-    return made, finish
+    kind, _, locals_, told, compiler = dispatcher_parts(original)
+    made = make_dispatcher(kind, function, locals_, {**told, **options}, compiler)
+    return made, functools.partial(declare, signatures=declared_signatures(original))
 
 
 def _vectorize(original: Any, function: types.FunctionType, options: _Options) -> Any:
@@ -120,7 +113,7 @@ def _reduce_stencil(one: Any) -> tuple[Any, ...]:
 
 
 _HELPERS = (
-    Helper(Dispatcher, lambda one: one.py_func, _njit),
+    Helper(Dispatcher, lambda one: one.py_func, _njit, reduce=reduce_dispatcher),
     Helper(DUFunc, lambda one: one._dispatcher.py_func, _vectorize),
     Helper(GUFunc, lambda one: one.gufunc_builder.py_func, _guvectorize),
     Helper(CFunc, lambda one: one._pyfunc, _cfunc, reduce=_reduce_cfunc),
@@ -132,8 +125,8 @@ COMPILER = Compiler(
     "xlakernel-numba",
     "xlakernel.numba._export",
     Dispatcher,
-    _parts,
-    _dispatcher,
+    dispatcher_parts,
+    make_dispatcher,
     lambda: Declarations(cpu_target),
     global_compiler_lock,
     _HELPERS,

@@ -14,6 +14,13 @@ from ..native.machine.frame import I8, I64, POINTER, Frame, i64
 from ..native.machine.lock import new_lock
 from ..native.machine.machine_code import compiler_facts, load_object_code, pointer_to
 from ..native.own_copies import ChangedError, OwnCopies, changed, until_unchanged
+from ..native.pickled import (
+    declare,
+    declared_signatures,
+    dispatcher_parts,
+    make_dispatcher,
+    reduce_dispatcher,
+)
 from ..native.recipe import is_importable, read_kernel, write_recipe
 from ..native.threads.parallel import SUPPORTED
 from ..native.threads.prange import on_xla_threads
@@ -43,14 +50,19 @@ __all__ = [
     "changed",
     "compile_error",
     "compiler_facts",
+    "declare",
+    "declared_signatures",
+    "dispatcher_parts",
     "i64",
     "is_importable",
     "load_object_code",
+    "make_dispatcher",
     "new_lock",
     "numba_dtype",
     "on_xla_threads",
     "pointer_to",
     "read_kernel",
+    "reduce_dispatcher",
     "until_unchanged",
     "write_recipe",
 ]

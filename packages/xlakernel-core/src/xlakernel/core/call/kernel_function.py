@@ -7,7 +7,6 @@ import functools
 import importlib
 import inspect
 import pickle
-import sys
 import types
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,12 +14,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..errors import PickledKernelError
 from ..identity.fingerprint import examine
 from ..identity.kinds import describe
+from .names import MissingKernel, callers_module, name_in_module
 
-# Where wrappers are made; the module that asks for one is the first outside.
-_MAKERS = ("xlakernel.core", "xlakernel.numba", "xlakernel.cuda", "xlakernel.warp")
 # NotImplementedError and RecursionError are RuntimeErrors.
 _NOT_PICKLED = (pickle.PicklingError, AttributeError, ImportError, RuntimeError, TypeError, ValueError)
 
@@ -59,7 +56,7 @@ class KernelFunction(functools.partial):  # type: ignore[type-arg]
           parameters: the kernel's, with the defaults of scalars.
         """
         made = cls(call)
-        made.__module__ = _callers_module()
+        made.__module__ = callers_module()
         made.__name__, made.__qualname__, made.__doc__ = call.__name__, call.__qualname__, call.__doc__
         made.__signature__ = _signature(parameters)
         made.xlakernel = arguments["kernel"]  # so that wrapping it again can be told from a plain function
@@ -76,7 +73,7 @@ class KernelFunction(functools.partial):  # type: ignore[type-arg]
 
     def __reduce__(self) -> Any:
         """Return the name that its module has for it and the digest of what it is made of, or what it is made of."""
-        name, digest = self._name_in_module(), _digest(self._pieces)
+        name, digest = name_in_module(self, self.__name__), _digest(self._pieces)
         if name is None or digest is None:
             return _make_again, self._pieces
         try:
@@ -92,10 +89,6 @@ class KernelFunction(functools.partial):  # type: ignore[type-arg]
     def __deepcopy__(self, memo: Any) -> KernelFunction:
         """Return itself, as for a function."""
         return self
-
-    def _name_in_module(self) -> str | None:
-        space = getattr(sys.modules.get(self.__module__), "__dict__", {})
-        return next((name for name in (self.__name__, *space) if space.get(name) is self), None)
 
 
 def _make_again(make: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
@@ -120,23 +113,12 @@ def _find_again(module: str, name: str, digest: str, pieces: bytes | None) -> An
         if _digest(made._pieces) == digest:
             return made
     there = "nothing" if found is None else "another kernel" if isinstance(found, KernelFunction) else f"{found!r:.80}"
-    return _Missing(
+    return MissingKernel(
         f"the kernel that was pickled as {module}.{name} cannot be found: this process has {there} under that name. "
         f"Bind the wrapper once, at the top level of {module}, to a name that is bound to nothing else, and not below "
         'if __name__ == "__main__", and let it refer to globals that are the same in each process. A wrapper whose '
         "outs= and derivatives are functions at the top level of a module needs no name."
     )
-
-
-class _Missing:
-    """A kernel that was not found where it was unpickled."""
-
-    def __init__(self, reason: str) -> None:
-        self._reason = reason
-
-    def __call__(self, *_: Any, **__: Any) -> Any:
-        """Raise the error."""
-        raise PickledKernelError(self._reason)
 
 
 def _digest(pieces: Any) -> str | None:
@@ -161,14 +143,6 @@ def _describe(value: Any) -> Any:
     if dataclasses.is_dataclass(kind) and kind.__module__.startswith("xlakernel."):
         return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
     return describe(value)
-
-
-def _callers_module() -> str:
-    """Return the module whose code asks for a wrapper, as `collections.namedtuple` does."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith(_MAKERS):
-        frame = frame.f_back
-    return str(frame.f_globals.get("__name__", "__main__"))
 
 
 def _signature(parameters: Mapping[str, Any]) -> inspect.Signature:

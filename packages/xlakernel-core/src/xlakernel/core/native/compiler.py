@@ -23,7 +23,9 @@ class Helper(NamedTuple):
       make: ``make(original, function, options)`` returns one like *original* that has compiled nothing, and a function
         that compiles for it the signatures that *original* declares, or None.
       filled: whether *make* needs a function whose namespace is complete.
-      reduce: returns what ``__reduce__`` does; None: Numba pickles it.
+      reduce: returns a function and its arguments, with which a pickle makes one like the given one; if it may have
+        declared signatures, also ``declare(made, signatures)``, which returns *made*, and these, or None. No function:
+        Numba pickles it.
     """
 
     kind: type

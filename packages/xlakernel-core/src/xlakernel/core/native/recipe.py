@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import functools
-import io
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -20,6 +19,7 @@ from ..programs.reference import Reference
 from ..programs.values import FORMAT, check_format
 from .compiler import Compiler
 from .declared import definition_of
+from .pickled import dumps
 
 
 def is_importable(dispatcher: Any) -> bool:
@@ -107,28 +107,13 @@ def read_kernel(compiler: Compiler, target: str, data: Mapping[str, Any]) -> Any
 
 def _pickle(compiler: Compiler, dispatcher: Any, name: str) -> dict[str, str]:
     try:
-        pickled = _dumps(compiler, compiler.parts(dispatcher))
+        pickled = dumps(compiler, compiler.parts(dispatcher))
     except Exception as error:  # whatever an object's own __reduce__ raises
         raise ExportError(
             f"export: the kernel {name} cannot be imported by its name, and cannot be pickled: {error}. Define it at "
             "the top level of a module."
         ) from error
     return {"pickle": base64.b64encode(pickled).decode()}
-
-
-def _dumps(compiler: Compiler, value: Any) -> bytes:
-    """Pickle *value* as Numba does, and those helpers too that Numba cannot pickle."""
-
-    class Pickler(serialize.NumbaPickler):  # type: ignore[misc]  # Numba has no stubs
-        def reducer_override(self, obj: Any) -> Any:
-            for helper in compiler.helpers:
-                if helper.reduce is not None and isinstance(obj, helper.kind):
-                    return helper.reduce(obj)
-            return super().reducer_override(obj)
-
-    with io.BytesIO() as buffer:
-        Pickler(buffer, protocol=4).dump(value)
-        return buffer.getvalue()
 
 
 def _unpickle(compiler: Compiler, name: str, pickled: str, python: str) -> Any:

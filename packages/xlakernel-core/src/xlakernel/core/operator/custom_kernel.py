@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from ..call.checks import is_none
+from ..call.names import callers_module
 from ..call.sharding import ShardingRule
 from ..config import AUTO, check_backend, is_auto_possible, is_debugging
 from ..errors import XLAKernelError
@@ -28,6 +29,7 @@ from ..specs import (
 from .backends import Backends
 from .dispatch import Dispatch, Static, kinds
 from .names import register
+from .pickled import reduced
 from .primitive import OperatorPrimitive
 from .rules import TransformRules
 
@@ -112,6 +114,7 @@ class XLACustomKernel:
     ) -> None:
         register(self, name, replace=replace)
         self.name = name
+        self.__module__ = callers_module()
         if doc is not None:
             self.__doc__ = doc
         self.has_side_effect = bool(has_side_effect)
@@ -126,6 +129,10 @@ class XLACustomKernel:
     def __repr__(self) -> str:
         backends = {platform: list(entries) for platform, entries in self._backends.kernels.items()}
         return f"XLACustomKernel({self.name!r}, {backends})"
+
+    def __reduce__(self) -> Any:
+        """Return the name that its module has for it: rules and kernels are not part of a pickle."""
+        return reduced(self)
 
     def __copy__(self) -> XLACustomKernel:
         """Return itself, as for a function: a copy's rules would be unknown to JAX."""

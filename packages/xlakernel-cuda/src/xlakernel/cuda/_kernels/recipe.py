@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from numba import cuda
 from numba.core.dispatcher import Dispatcher
 from numba.cuda.dispatcher import CUDADispatcher, global_compiler_lock
 
-from xlakernel.core.backend.native import Compiler, Declarations, Helper, OwnCopies
+from xlakernel.core.backend.native import Compiler, Declarations, Helper, OwnCopies, reduce_dispatcher
 
 from .._environment import versions
 from .cache import KernelCache
@@ -29,19 +30,29 @@ def _dispatcher(function: Any, options: Any) -> Any:
 def _device(original: Any, function: types.FunctionType, options: Mapping[str, Any]) -> Any:
     """Make a device function anew."""
     made = _dispatcher(function, {**original.targetoptions, **options})
-    if original._can_compile:
-        return made, None
-    signatures = [
+    return made, functools.partial(_declare, signatures=_declared(original))
+
+
+def _declared(device: Any) -> list[Any] | None:
+    """Return the only signatures that a device function may compile; None: it may compile any."""
+    if device._can_compile:
+        return None
+    return [
         (arguments, getattr(getattr(compiled, "signature", None), "return_type", None))
-        for arguments, compiled in original.overloads.items()
+        for arguments, compiled in device.overloads.items()
     ]
 
-    def finish(made: Any) -> None:
-        for arguments, returned in signatures:
-            made.compile_device(arguments, returned)
-        made.disable_compile()
 
-    return made, finish
+def _declare(device: Any, signatures: Sequence[Any] | None) -> Any:
+    if signatures is not None:
+        for arguments, returned in signatures:
+            device.compile_device(arguments, returned)
+        device.disable_compile()
+    return device
+
+
+def _reduce_device(device: Any) -> tuple[Any, ...]:
+    return _dispatcher, _parts(device), _declare, _declared(device)
 
 
 def _njit(original: Any, function: types.FunctionType, options: Mapping[str, Any]) -> Any:
@@ -66,8 +77,8 @@ COMPILER = Compiler(
     lambda: Declarations(CUDADispatcher.targetdescr),
     global_compiler_lock,
     (
-        Helper(CUDADispatcher, lambda one: one.py_func, _device),
-        Helper(Dispatcher, lambda one: one.py_func, _njit),
+        Helper(CUDADispatcher, lambda one: one.py_func, _device, reduce=_reduce_device),
+        Helper(Dispatcher, lambda one: one.py_func, _njit, reduce=reduce_dispatcher),
     ),
     versions,
     linked_files,

@@ -1,0 +1,91 @@
+"""Pickles of kernels by value, in which each helper is made anew.
+
+Numba's own pickles of functions and intrinsics hold an identifier, under which Numba returns what it unpickled before,
+with the globals that it had there. They also compile the signatures that a function declares before its globals are
+complete, which fails if it calls itself.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from numba.core import serialize
+
+from .compiler import Compiler
+
+
+class _Unfinished(NamedTuple):
+    """A helper as it is inside of its own globals: it has not compiled the signatures that it declares."""
+
+    make: Callable[..., Any]
+    arguments: tuple[Any, ...]
+
+
+def dumps(compiler: Compiler, value: Any) -> bytes:
+    """Pickle *value* as Numba does, but helpers as *compiler* says, and intrinsics without their identifier."""
+    with io.BytesIO() as buffer:
+        _Pickler(buffer, compiler).dump(value)
+        return buffer.getvalue()
+
+
+class _Pickler(serialize.NumbaPickler):  # type: ignore[misc]  # Numba has no stubs
+    def __init__(self, buffer: io.BytesIO, compiler: Compiler) -> None:
+        super().__init__(buffer, protocol=4)
+        self._compiler = compiler
+        self._unfinished: dict[int, _Unfinished] = {}
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, _Unfinished):
+            return tuple(obj)
+        if type(obj).__name__ == "_Intrinsic":  # Numba CUDA has a class of its own
+            return _intrinsic, (type(obj), obj._name, obj._defn, obj._prefer_literal, obj._ctor_kwargs)
+        for helper in self._compiler.helpers:
+            if helper.reduce is not None and isinstance(obj, helper.kind):
+                make, arguments, *declared = helper.reduce(obj)
+                return self._declared(obj, _Unfinished(make, arguments), *declared) if declared else (make, arguments)
+        return super().reducer_override(obj)
+
+    def _declared(self, obj: Any, made: _Unfinished, declare: Callable[..., Any], signatures: Any) -> tuple[Any, ...]:
+        """Return what makes *obj* and declares its signatures, once its globals are complete."""
+        if id(obj) in self._unfinished:  # it is met again, in its globals
+            return declare, (self._unfinished[id(obj)], None)
+        self._unfinished[id(obj)] = made
+        return declare, (made, signatures)
+
+
+def dispatcher_parts(dispatcher: Any) -> tuple[Any, ...]:
+    """Return what a dispatcher of ``numba.njit`` is made of."""
+    compiler = dispatcher._compiler.pipeline_class
+    return type(dispatcher), dispatcher.py_func, dispatcher.locals, dict(dispatcher.targetoptions), compiler
+
+
+def make_dispatcher(kind: Any, function: Any, locals_: Any, options: Any, compiler: Any) -> Any:
+    """Make a dispatcher of its `dispatcher_parts`, which has compiled nothing and may compile anything."""
+    return kind(function, locals=locals_, targetoptions=options, pipeline_class=compiler)
+
+
+def declared_signatures(dispatcher: Any) -> list[Any] | None:
+    """Return the only signatures that a dispatcher may compile; None: it may compile any."""
+    return None if dispatcher._can_compile else [compiled.signature for compiled in dispatcher.overloads.values()]
+
+
+def declare(dispatcher: Any, signatures: Sequence[Any] | None) -> Any:
+    """Compile a dispatcher for *signatures*, and for no others; None: for any. Return it."""
+    if signatures is not None:
+        for signature in signatures:
+            dispatcher.compile(signature)
+        dispatcher.disable_compile()
+    return dispatcher
+
+
+def reduce_dispatcher(dispatcher: Any) -> tuple[Any, ...]:
+    """Return what a `Helper` tells of a dispatcher of ``numba.njit`` for its pickle."""
+    return make_dispatcher, dispatcher_parts(dispatcher), declare, declared_signatures(dispatcher)
+
+
+def _intrinsic(kind: Any, name: str, definition: Any, prefer_literal: bool, options: Any) -> Any:
+    made = kind(name, definition, prefer_literal, **options)
+    made._register()
+    return made
