@@ -27,6 +27,23 @@ def one_and_twice(x: wp.array(dtype=float), out: wp.array(dtype=float), hits: wp
     add_to(out, hits, i, 2.0 * x[i])
 
 
+def helper_times(factor):
+    @wp.func
+    def helper(x: float):
+        return x * factor
+
+    return helper
+
+
+helper = helper_times(2.0)
+
+
+@wp.kernel
+def with_helper(x: wp.array(dtype=float), out: wp.array(dtype=float)):
+    i = wp.tid()
+    out[i] = helper(x[i])
+
+
 FACTOR = 2.0
 
 
@@ -78,3 +95,18 @@ def test_a_constant_that_changed_is_seen_once_warp_compiles_anew(monkeypatch):
     times_factor.module.mark_modified()  # as the definition of another kernel does
     jax.clear_caches()
     np.testing.assert_array_equal(run(X), 3 * X)
+
+
+def test_a_helper_that_is_defined_anew_is_part_of_what_is_lowered_from_then_on(monkeypatch):
+    run = warp_kernel(with_helper, lambda x: x)
+    program = jax.jit(lambda x: run(x) + 0)
+    for f in (run, program):
+        np.testing.assert_array_equal(f(X), 2 * X)
+    monkeypatch.setattr(f"{__name__}.helper", helper_times(3.0))
+    longer = np.arange(6, dtype=np.float32)
+    for f in (run, program):
+        np.testing.assert_array_equal(f(longer), 3 * longer)
+        np.testing.assert_array_equal(f(X), 2 * X)  # as it was lowered
+    both = jax.jit(lambda x: (run(x), run(x)))
+    for out in both(X):
+        np.testing.assert_array_equal(out, 3 * X)

@@ -23,6 +23,7 @@ import warp
 from xlakernel.core.backend.native import new_lock
 
 from . import _inside
+from ._code_hash import complete
 
 _own = threading.local()
 
@@ -39,7 +40,7 @@ def guard() -> bool:
     """Have Warp's functions hold the locks from now on, in every thread; return whether they could be found."""
     with _inside.lock:
         try:
-            _inside.wrap(_changing, _running)
+            _inside.wrap(_changing, _running, complete)
         except _inside.Unrecognised:
             return False
         return True

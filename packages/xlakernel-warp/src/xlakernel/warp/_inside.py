@@ -1,4 +1,4 @@
-"""What is read of Warp's objects beyond its documented interface: in this one file, with what is made of it.
+"""What is read of Warp's objects beyond its documented interface, with what is made of it; `_code_hash` is the rest.
 
 Warp documents how a kernel is launched and how a launch is recorded (``warp.launch(record_cmd=True)``), not what the
 recorded launch holds. A Warp in which that is not found is not guessed at: see `Unrecognised`.
@@ -29,6 +29,8 @@ _CHANGING = {
 }
 # What runs a kernel on the CPU, given the kernel first.
 _RUNNING = ("invoke", "invoke_cpu_blocks")
+# What hashes the code of a function or kernel.
+_HASHING = "hash_adjoint"
 # What Warp keeps once for all threads, to be set by one for a while.
 _OWN = ("default_device", "tape")
 
@@ -151,6 +153,22 @@ def is_outdated(kernel: Any, block_dim: int) -> bool:
             return bool(anew.hash != compiled)
         except Exception:  # noqa: BLE001  # Warp lets errors of all kinds escape, and says the same when it compiles
             return False
+
+
+def is_merged(kernel: Any) -> bool:
+    """Return True if Warp returned the kernel for another definition too, of equal text, that computes something else.
+
+    With ``module="unique"`` Warp hashes a kernel where it is defined, which may be before the hash is completed.
+    """
+    from warp._src import context
+
+    kernel = generic(kernel) or kernel
+    other = copy.copy(kernel.adj)
+    other.func = getattr(kernel, "__wrapped__", kernel.func)
+    if other.func is kernel.func:
+        return False
+    hasher = context.ModuleHasher([], {})
+    return bool(hasher.hash_adjoint(other) != hasher.hash_adjoint(kernel.adj))
 
 
 @contextlib.contextmanager
@@ -299,8 +317,8 @@ def _is_checked(kernel: Any) -> bool:
     return bool((kernel.options.get("mode") or kernel.module.options.get("mode") or warp.config.mode) == "debug")
 
 
-def wrap(changing: _Wrap, running: _Wrap) -> None:
-    """Wrap what Warp changes its kernels and modules with, and what it runs kernels with on the CPU, once for all.
+def wrap(changing: _Wrap, running: _Wrap, hashing: _Wrap) -> None:
+    """Wrap what Warp changes, hashes and runs (on the CPU) its kernels with, once for all.
 
     From then on a thread may also have its `own_values`.
 
@@ -316,8 +334,9 @@ def wrap(changing: _Wrap, running: _Wrap) -> None:
         owners = [(getattr(context, owner), names) for owner, names in _CHANGING.items()]
         places = [(owner, name, changing) for owner, names in owners for name in names]
         places += [(context, name, running) for name in _RUNNING]
+        places += [(context.ModuleHasher, _HASHING, hashing)]
         found = [(owner, name, wrapper) for owner, name, wrapper in places if hasattr(owner, name)]
-        missing = {"load", "get_kernel_hooks", "invoke"} - {name for _, name, _ in found}
+        missing = {"load", "get_kernel_hooks", "invoke", _HASHING} - {name for _, name, _ in found}
         runtime = context.runtime
         missing |= {name for name in _OWN if name not in vars(runtime)}
     except (AttributeError, TypeError) as error:
@@ -326,6 +345,8 @@ def wrap(changing: _Wrap, running: _Wrap) -> None:
         raise Unrecognised(f"what runs kernels: there is no {', '.join(sorted(missing))}")
     for owner, name, wrapper in found:
         setattr(owner, name, wrapper(getattr(owner, name)))
+    for module in list(context.user_modules.values()):
+        module.mark_modified()  # have it hashed again; what it has loaded stays where the hash is the same
     for name in _OWN:
         setattr(type(runtime), name, _PerThread(name))
     # A child process would wait for ever for a thread that it does not have.

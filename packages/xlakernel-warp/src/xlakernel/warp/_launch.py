@@ -120,6 +120,12 @@ class WarpLaunch:
                 'one of its file or notebook. Define it anew; with @wp.kernel(module="unique") Warp says what is wrong.'
             )
             raise CompileError(_failures.get(self.kernel, again))
+        if _inside.is_merged(self.kernel):
+            raise CompileError(
+                f"{self.name}: Warp {warp.__version__} takes two definitions of the kernel for one, which refer to "
+                'different functions, types or values: with module="unique" it returned the first kernel for both. '
+                'Leave module="unique" out, or give the functions different names.'
+            )
         _inside.forget_failed(self.kernel.module, _failures)
         _inside.restore_overload(self.kernel)
         # Warp 1.14 compiles a module anew for a launch on the CPU unless it is told that blocks have one thread there.

@@ -1,0 +1,113 @@
+"""Additions to Warp's hash of a function's code: objects that names stand for, which that hash leaves out.
+
+Warp decides by the hash whether machine code that it has, in memory or in its cache, is a kernel's. It hashes the text,
+the types and functions of users that the text calls, and constants as 32-bit numbers. The generated code depends on
+other objects too: a builtin under another name, a function that is an argument (``wp.tile_map(f, …)``), a ``dtype=``,
+the default of a parameter, all bits of a constant. Kernels that differ in one of these had the same hash, and all ran
+the code of the first. Warp's tracker has some of the cases: https://github.com/NVIDIA/warp/issues/637.
+
+A function without such objects keeps the hash that Warp gives it, so that it is found in Warp's cache.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import warp
+
+from xlakernel.core.backend import fingerprint
+
+_Hash = Callable[[Any, Any], bytes]
+
+
+def complete(hash_adjoint: _Hash) -> _Hash:
+    """Return Warp's ``ModuleHasher.hash_adjoint`` with the additions."""
+
+    @functools.wraps(hash_adjoint)
+    def completed(hasher: Any, adjoint: Any) -> bytes:
+        digest = hash_adjoint(hasher, adjoint)
+        described = [(name, _describe(hasher, value)) for name, value in _left_out(adjoint)]
+        added = [(name, text) for name, text in described if text is not None]
+        return hashlib.sha256(digest + repr(added).encode()).digest() if added else digest
+
+    return completed
+
+
+def _left_out(adjoint: Any) -> Iterator[tuple[str, Any]]:
+    """Yield name and object for all that a function's code depends on and Warp's hash of it does not."""
+    function = adjoint.func
+    yield from ((f"default {number}", value) for number, value in enumerate(function.__defaults__ or ()))
+    yield from (function.__kwdefaults__ or {}).items()
+    yield from adjoint.resolved_static_expressions.items()
+    yield from adjoint.deferred_static_expressions
+    called: dict[int, str] = {}
+    for path, is_called in _paths(adjoint.source):
+        name, value = ".".join(path), _resolve(adjoint, path)
+        if is_called and (_is_type(value) or (isinstance(value, warp.Function) and not value.is_builtin())):
+            # Warp hashes what is called, each once, and not by which names.
+            if (first := called.setdefault(id(value), name)) != name:
+                yield name, first
+        elif value is not None:
+            yield name, value
+
+
+def _describe(hasher: Any, value: Any) -> str | None:
+    """Return a text that is the same for the same object in every process; None if no code depends on it."""
+    value = value if isinstance(value, warp.Function) else getattr(value, "func", value)  # of `wp.grad(function)`
+    if isinstance(value, warp.Function):
+        if value.is_builtin() or value in hasher.functions_in_progress:
+            return str(value.key)
+        return str(hasher.hash_function(value).hex())
+    kind = value if isinstance(value, type) else type(value)
+    is_plain = issubclass(kind, (int, float, str, np.generic)) or _is_type(kind) or _is_type(value)
+    return fingerprint(value) if is_plain else None
+
+
+def _is_type(value: Any) -> bool:
+    """Return True for the types of Warp's numbers, vectors and matrices, and for structs."""
+    return warp.types.type_is_struct(value) or (isinstance(value, type) and warp.types.type_is_value(value))
+
+
+def _resolve(adjoint: Any, path: tuple[str, ...]) -> Any:
+    """Return the object that a dotted name stands for outside of a function; None if the name itself says which."""
+    if path[0] in adjoint.func.__code__.co_varnames:
+        return None
+    value = adjoint.resolve_external_reference(path[0])
+    if value is warp:
+        return None
+    for name in path[1:]:
+        value = getattr(value, name, None)
+    is_builtin = isinstance(value, warp.Function) and value.is_builtin()
+    return None if is_builtin and value.key == path[-1] else value
+
+
+@functools.lru_cache(maxsize=4096)
+def _paths(source: str) -> tuple[tuple[tuple[str, ...], bool], ...]:
+    """Return the dotted names in the body of a function, each with whether it is called there."""
+    definition = ast.parse(source).body[0]
+    parts = [*definition.body, definition.returns] if isinstance(definition, ast.FunctionDef) else [definition]
+    nodes = [node for part in parts if part is not None for node in _walk(part)]
+    called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+    paths = {(path, id(node) in called): None for node in nodes if (path := _path(node))}
+    return tuple(paths)
+
+
+def _walk(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield a node and all in it, but for the arguments of ``wp.static``: code depends on their value alone."""
+    yield node
+    if isinstance(node, ast.Call) and _path(node.func)[-1:] == ("static",):
+        yield node.func
+        return
+    for child in ast.iter_child_nodes(node):
+        yield from _walk(child)
+
+
+def _path(node: ast.AST) -> tuple[str, ...]:
+    if isinstance(node, ast.Attribute) and (start := _path(node.value)):
+        return (*start, node.attr)
+    return (node.id,) if isinstance(node, ast.Name) else ()
