@@ -82,7 +82,7 @@ SCRIPT = """
 import json, sys
 import jax, ml_dtypes, numpy as np
 from numba.core import event
-from xlakernel.core.native import machine_code
+from xlakernel.core.native.machine import machine_code
 from xlakernel.numba import numba_kernel
 import kernels
 

@@ -83,7 +83,7 @@ import sys, warnings
 import numpy as np
 import jax
 from numba.core import event
-from xlakernel.core.native import machine_code
+from xlakernel.core.native.machine import machine_code
 from xlakernel.numba import numba_kernel
 import kernels
 
