@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numba
 import numpy as np
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 from numpy.testing import assert_allclose
 
 from xlakernel.core import XLACustomKernel, export
@@ -25,8 +26,10 @@ def compiled_anew():
     """What JAX finds in its persistent cache, which the tests have, is not partitioned again."""
     before = jax.config.jax_enable_compilation_cache
     jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()  # JAX asks only once whether there is one
     yield
     jax.config.update("jax_enable_compilation_cache", before)
+    compilation_cache.reset_cache()
 
 
 def make_kernel(name, **options):
