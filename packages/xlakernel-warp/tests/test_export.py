@@ -58,12 +58,12 @@ def run_python(script, *arguments, folder, **settings):
 
 
 PLATFORMS = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
-WAYS = ["own", "another_python", "another_warp"]
+WAYS = ["own", "another_warp"]
 
 
 @pytest.fixture(scope="module", params=PLATFORMS)
 def programs(request, tmp_path_factory):
-    """Folders of programs that a process has exported: as they are, and as another Python or Warp would have."""
+    """Folders of programs that a process has exported: as they are, and as another Warp would have."""
     sources, programs = tmp_path_factory.mktemp("sources"), tmp_path_factory.mktemp("programs")
     return write(sources, programs, request.param)
 
@@ -118,16 +118,14 @@ def test_debug_mode_is_exported(unchanged):
     assert "kernel 'gap'" in unchanged["own"]["debug"] and "did not write" in unchanged["own"]["debug"]
 
 
-@pytest.mark.parametrize("way", ["another_python", "another_warp"])
 @pytest.mark.parametrize("name", [*VALUES, "symbolic", "differentiable"])
-def test_what_can_be_compared_runs_with_other_versions(unchanged, name, way):
+def test_what_can_be_compared_runs_with_another_warp(unchanged, name):
     if name == "asks_object":
         pytest.skip("Warp alone can compare it: see below")
-    assert unchanged[way][name] == unchanged["own"][name]
+    assert unchanged["another_warp"][name] == unchanged["own"][name]
 
 
 def test_what_only_warp_can_compare_wants_the_same_warp(unchanged):
-    assert unchanged["another_python"]["asks_object"] == unchanged["own"]["asks_object"]
     message = unchanged["another_warp"]["asks_object"]
     assert message.startswith("ExportError: deserialize: the kernel kernels.asks_object (")
     assert "refers to namespace(offset=7)" in message and "exported with Warp 1.0" in message

@@ -1,4 +1,4 @@
-"""Exports programs into the folders `own` and, as others would have written them, `another_python` and so on."""
+"""Exports programs into the folders `own` and, as others would have written them, `another_warp` and so on."""
 
 import sys
 import unittest.mock
@@ -64,10 +64,6 @@ def own(data):
     """As they are."""
 
 
-def another_python(data):
-    data["checks"].update(python="3.0", bytecode="another")
-
-
 def another_warp(data):
     written = data if "warp" in data else data["checks"]  # a function's, or a kernel's
     written.update(warp="1.0", hash="another")
@@ -83,7 +79,7 @@ def other_structs(data):
 
 folder = Path(sys.argv[1])
 for name, blob in exported():
-    for change in (own, another_python, another_warp, other_structs):
+    for change in (own, another_warp, other_structs):
         targets, program, _ = unpack(blob)
         for target in targets:
             change(target.recipe.data)

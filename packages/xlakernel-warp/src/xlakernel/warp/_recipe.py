@@ -11,9 +11,7 @@ import warp
 
 from xlakernel.core.backend import (
     FORMAT,
-    PYTHON,
     Compared,
-    Definition,
     Examination,
     Recipe,
     Reference,
@@ -105,7 +103,7 @@ class Origin:
             "overload": overload and write_annotations(self.described.parameters),
             "parameters": _listed(kernel),
             "options": dict(_inside.options(kernel)),
-            "checks": {**compared.fingerprints(), "warp": warp.__version__, "hash": _hash(self.launch, self.platform)},
+            "checks": {**compared.checks(), "warp": warp.__version__, "hash": _hash(self.launch, self.platform)},
             "launch": self._launch(),
             **native,
         }
@@ -159,12 +157,11 @@ def check_kernel(name: str, launch: WarpLaunch, kernel: Any, data: Mapping[str, 
     check_listed(f"the kernel {name}", "options", *options)
     checks = data["checks"]
     compared = _compared(f"the kernel {name} ({kernel.func.__code__.co_filename})", kernel, checks["warp"])
-    kind = "bytecode" if checks["python"] == PYTHON else "source"
-    if None in (checks[kind], compared.fingerprints()[kind]) and checks["warp"] == warp.__version__:
+    if None in (checks["bytecode"], compared.checks()["bytecode"]) and checks["warp"] == warp.__version__:
         # Warp's own hash changes with each comment, and from version to version, but it has what `warp.static` got from
         # an object that cannot be compared.
         own = Examination(_hash(launch, data["launch"]["platform"]) or "", [], [], frozenset())
-        checks, compared = {**checks, kind: checks["hash"]}, dataclasses.replace(compared, examine=lambda _: own)
+        checks, compared = {"bytecode": checks["hash"]}, dataclasses.replace(compared, examine=lambda: own)
     compared.check_same(checks)
 
 
@@ -193,8 +190,8 @@ def _listed(kernel: Any) -> list[list[str]]:
     return [[name, warp.types.type_repr(kind)] for name, kind in _inside.parameters(kernel)]
 
 
-def _examine(kernel: Any, definition: Definition | None = None) -> Examination:
-    return examine(code_of(kernel), definition=definition)
+def _examine(kernel: Any) -> Examination:
+    return examine(code_of(kernel))
 
 
 def _compared(what: str, kernel: Any, version: str = "") -> Compared:

@@ -16,13 +16,13 @@ from ..config import AUTO, PLATFORMS, is_debugging
 from ..decorating import as_decorator
 from ..extents import extents, resolve
 from ..ffi.registry import Handler, Recipe, ensure_registered
-from ..identity.fingerprint import Definition, Examination, examine, fingerprint
+from ..identity.fingerprint import Examination, examine, fingerprint
 from ..identity.warp_kinds import code_of
 from ..missing import missing_package
 from ..operator.eager import jit_when_eager
 from ..output_init import OutputInit, for_each, or_zeros, patterns
 from ..programs.callables import Callables
-from ..programs.comparison import PYTHON, Compared
+from ..programs.comparison import Compared
 from ..programs.reference import Reference
 from ..programs.values import (
     FORMAT,
@@ -41,10 +41,8 @@ __all__ = [
     "AUTO",
     "FORMAT",
     "PLATFORMS",
-    "PYTHON",
     "Callables",
     "Compared",
-    "Definition",
     "Entry",
     "Examination",
     "Group",

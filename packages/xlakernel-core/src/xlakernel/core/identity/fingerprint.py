@@ -46,7 +46,6 @@ _unknown: dict[int, tuple[str, Any]] = {}
 _addresses: dict[str, int | None] = {}
 
 Implementations = Callable[[types.FunctionType | str | None], Iterable[Any]]
-Definition = Callable[[types.FunctionType], bytes]
 Describe = Callable[[Any], Any]
 
 
@@ -71,7 +70,6 @@ def examine(
     function: Any,
     options: Mapping[str, Any] | None = None,
     implementations: Implementations = lambda _: (),
-    definition: Definition | None = None,
     describe: Describe = describe_kind,
 ) -> Examination:
     """Walk over *function* and all that it refers to.
@@ -82,11 +80,9 @@ def examine(
       options: what else determines the machine code.
       implementations: returns the functions that the compiler takes in place of a plain one (``numba.overload``), or
         for an attribute of this name (``numba.extending.overload_method``), or, for None, operators and builtins.
-      definition: what to hash of each function in place of its bytecode, such as `source.definition`, for a
-        fingerprint that different versions of Python agree on.
       describe: returns what to hash in place of an object, such as a kernel of some library; or None.
     """
-    walk = _Walk(implementations, definition, describe)
+    walk = _Walk(implementations, describe)
     parts = itertools.chain(walk.value(dict(sorted((options or {}).items()))), walk.content(function))
     digest = _digest(parts)
     return Examination(digest, walk.unknown, [found for _, found in walk.functions.values()], frozenset(walk.names))
@@ -111,11 +107,9 @@ class _Walk:
     def __init__(
         self,
         implementations: Implementations = lambda _: (),
-        definition: Definition | None = None,
         describe: Describe = describe_kind,
     ) -> None:
         self.implementations = implementations
-        self.definition = definition
         self.describe = describe
         self.unknown: list[Any] = []
         self.names: set[str] = set()
@@ -219,7 +213,7 @@ class _Walk:
             yield qualified_name(function).encode()
             yield from self._implementations(function)
         else:
-            yield self.definition(function) if self.definition else code_digest(function.__code__)
+            yield code_digest(function.__code__)
             yield from self.value((function.__defaults__, function.__kwdefaults__))
             yield from self._free(function)
             yield from self._implementations(value)

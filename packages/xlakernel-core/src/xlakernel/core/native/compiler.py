@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
-from ..identity.fingerprint import Definition, Examination, examine
+from ..identity.fingerprint import Examination, examine
 from .declared import Declarations
 
 Finish = Callable[[Any], None]
@@ -70,9 +70,9 @@ class Compiler:
         """
         return self.make(*self.parts(dispatcher))
 
-    def examine(self, dispatcher: Any, definition: Definition | None = None) -> Examination:
+    def examine(self, dispatcher: Any) -> Examination:
         """Examine a kernel with all that it refers to."""
-        return examine(dispatcher, self.options(dispatcher) or None, self.declarations(), definition)
+        return examine(dispatcher, self.options(dispatcher) or None, self.declarations())
 
     def fingerprint(self, dispatcher: Any) -> str:
         """Return the fingerprint of a kernel and of all that it refers to."""

@@ -14,7 +14,7 @@ from ..errors import ExportError
 from ..ffi.registry import Recipe
 from ..identity.fingerprint import examine
 from ..programs.allowed import import_module, read_pickle
-from ..programs.comparison import PYTHON, Compared, refers_to
+from ..programs.comparison import Compared, refers_to
 from ..programs.reference import Reference
 from ..programs.values import FORMAT, check_format
 from .compiler import Compiler
@@ -46,7 +46,7 @@ def write_recipe(compiler: Compiler, dispatcher: Any, *, content: str, call: Map
     name = f"{dispatcher.py_func.__module__}.{dispatcher.py_func.__qualname__}"
     with compiler.lock:
         _compared(compiler, dispatcher, f"the kernel {name}").check_exportable(content)
-        checks = _compared(compiler, compiler.fresh(dispatcher), name).fingerprints()
+        checks = _compared(compiler, compiler.fresh(dispatcher), name).checks()
         imports = _imports(compiler, dispatcher, name)
     reference = _reference(dispatcher)
     kernel = reference.data if reference.leads_to(dispatcher) else _pickle(compiler, dispatcher, name)
@@ -97,7 +97,7 @@ def read_kernel(compiler: Compiler, target: str, data: Mapping[str, Any]) -> Any
             lambda found: isinstance(found, compiler.kind) and _reference(found).module == reference.module,
         )
     else:
-        dispatcher = _unpickle(compiler, name, kernel["pickle"], checks["python"])
+        dispatcher = _unpickle(compiler, name, kernel["pickle"])
     with compiler.lock:
         function = dispatcher.py_func
         what = f"the kernel {name} of module {function.__module__} ({function.__code__.co_filename})"
@@ -116,13 +116,7 @@ def _pickle(compiler: Compiler, dispatcher: Any, name: str) -> dict[str, str]:
     return {"pickle": base64.b64encode(pickled).decode()}
 
 
-def _unpickle(compiler: Compiler, name: str, pickled: str, python: str) -> Any:
-    if python != PYTHON:
-        raise ExportError(
-            f"deserialize: the kernel {name} is stored in the program as bytecode of Python {python}, because it could "
-            f"not be imported by its name; this is Python {PYTHON}. Load it with Python {python}, or define the "
-            "kernel at the top level of a module and export again."
-        )
+def _unpickle(compiler: Compiler, name: str, pickled: str) -> Any:
     try:
         parts = serialize.loads(read_pickle(f"the kernel {name}", pickled))
     except (ImportError, AttributeError) as error:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import ExportError
-from ..identity.fingerprint import Definition, Examination, examine, fingerprint
+from ..identity.fingerprint import Examination, examine, fingerprint
 from ..identity.kinds import describe
 from ..identity.names import names_in
 from ..identity.versioned import is_versioned, python_function, wraps_function
@@ -52,9 +52,9 @@ class Callables:
         """All of them."""
         return self.function, *self.others.values()
 
-    def examine(self, definition: Definition | None = None) -> Examination:
+    def examine(self) -> Examination:
         """Examine all of them as they are now, with what they refer to."""
-        return examine(self.parts, definition=definition, describe=_describe)
+        return examine(self.parts, describe=_describe)
 
     def write(self, content: str) -> dict[str, Any]:
         """Return where they are found in another process, and what they were: `find` and `check_same` read it.
@@ -70,7 +70,7 @@ class Callables:
         references |= {key: _reference(f"{key}={part!r} of {what}", part) for key, part in self.others.items()}
         compared = self._compared(what)
         compared.check_exportable(content)
-        return {"name": self.name, **references, "checks": compared.fingerprints()}
+        return {"name": self.name, **references, "checks": compared.checks()}
 
     @staticmethod
     def find(written: Mapping[str, Any], *others: str) -> Callables:

@@ -106,11 +106,11 @@ def export(
     """Export a jitted function, with the kernels of this project in it, for another process.
 
     It is `jax.export.export`, and an artifact that says how to make the kernels again: a kernel that can be imported
-    is imported there by module and name, and refused if it, or anything it refers to, is not what was exported. Any
-    other kernel (one defined in ``__main__``, in a notebook, or inside a function, as an operator's generator does) is
-    part of the artifact, pickled, and can be loaded with the same minor version of Python; but not one of Warp, which
-    compiles kernels from their source files. Load only artifacts that you trust: loading one imports modules and
-    unpickles.
+    is imported there by module and name, and refused if its code, or that of anything it refers to, is not the exported
+    one. Any other kernel (one defined in ``__main__``, in a notebook, or inside a function, as an operator's generator
+    does) is pickled into the artifact; but not one of Warp, which compiles kernels from their source files. Kernels
+    are loaded by the minor version of Python that exported them. Load only artifacts that you trust: loading one
+    imports modules and unpickles.
 
     Args:
       jitted: what ``jax.jit`` returned.

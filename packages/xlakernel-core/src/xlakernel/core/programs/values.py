@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,15 +13,22 @@ from ..errors import ExportError
 from ..output_init import Frozen
 from ..specs import Struct
 
-FORMAT = 3  # of the recipes of all backends
+FORMAT = 4  # of the recipes of all backends
+#: The minor version of Python, which bytecode depends on.
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def check_format(package: str, target: str, data: Mapping[str, Any]) -> None:
-    """Raise `ExportError` unless a recipe is of the format that this version of *package* writes."""
+    """Raise `ExportError` unless a recipe has the format of this *package*, and the bytecode of this Python."""
     if data.get("format") != FORMAT:
         raise ExportError(
             f"deserialize: {target!r} was exported by another {package}, whose recipes are of format "
             f"{data.get('format')!r}; this one reads format {FORMAT}. Install that version, or export again."
+        )
+    if (python := data["checks"]["python"]) != PYTHON:
+        raise ExportError(
+            f"deserialize: {target!r} was exported by Python {python}; this is Python {PYTHON}, whose bytecode differs. "
+            f"Load the program with Python {python}, or export it again with this one."
         )
 
 
