@@ -1,4 +1,4 @@
-"""Environments without some library, or with another one: those in which the command must be right."""
+"""Environments that lack a library, or have another version of it."""
 
 import contextlib
 import json
@@ -42,7 +42,7 @@ class Environment:
         path.write_text(text, "utf-8")
 
     def pretend(self, distribution, version):
-        """Let a distribution be of another version, as its metadata has it."""
+        """Change the version in the metadata of a distribution."""
         name = distribution.replace("-", "_")
         for link in self.libraries.glob(f"{name}-*.dist-info"):
             link.unlink()
@@ -63,7 +63,7 @@ class Environment:
         )
 
     def doctor(self):
-        """Return the exit status and the findings by name, as a script gets them."""
+        """Return the exit status and the findings by name, from the JSON output."""
         done = self.python("-m", "xlakernel.command", "doctor", "--json")
         assert done.stdout, done.stderr
         found = json.loads(done.stdout)

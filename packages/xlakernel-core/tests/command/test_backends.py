@@ -1,15 +1,15 @@
 """``xlakernel backends``: what operators offer, and why something cannot be used here."""
 
 import importlib
-import json
 import os
+import re
 import sys
 
 import pytest
 
 from xlakernel.command import backends, command_line
 from xlakernel.command import operators as found_operators
-from xlakernel.command.backends import PACKAGES, Offer, offers_of
+from xlakernel.command.backends import PACKAGES, why_unusable
 from xlakernel.command.doctor import examine
 from xlakernel.command.facts import Facts
 from xlakernel.command.findings import Finding
@@ -41,54 +41,37 @@ def installed(monkeypatch):
     return say
 
 
-def test_the_default_of_a_platform_comes_first(op, installed):
-    assert offers_of(op, [], ON_GPU) == [
-        Offer("cpu", "numba", True),
-        Offer("cpu", "warp", False),
-        Offer("gpu", "own", True),
-        Offer("gpu", "numba_cuda", False),
-    ]
-
-
-def test_a_package_that_is_missing_is_named_with_what_installs_it(op, installed):
+def test_a_package_that_is_missing_is_named_with_the_command_that_installs_it(installed):
     installed("xlakernel.numba")
-    stopped = {offer.backend: (offer.stopped, offer.fix) for offer in offers_of(op, [], ON_GPU)}
-    assert stopped == {
-        "numba": (None, None),
-        "warp": ("needs xlakernel-warp", "pip install xlakernel-warp"),
-        "own": (None, None),
-        "numba_cuda": ("needs xlakernel-cuda", 'pip install "xlakernel-cuda[cuda13]"'),
-    }
+    assert why_unusable("cpu", "numba", [], ON_GPU) is None
+    assert why_unusable("cpu", "warp", [], ON_GPU) == "needs xlakernel-warp (pip install xlakernel-warp)"
+    assert why_unusable("gpu", "own", [], ON_GPU) is None
+    needed = 'needs xlakernel-cuda (pip install "xlakernel-cuda[cuda13]")'
+    assert why_unusable("gpu", "numba_cuda", [], ON_GPU) == needed
 
 
 @pytest.mark.parametrize("backend", PACKAGES)
-def test_the_doctor_the_table_and_the_errors_give_one_advice(op, installed, backend):
+def test_the_doctor_the_table_and_the_errors_give_one_advice(installed, backend):
     installed()
-    (offer,) = [offer for offer in offers_of(op, [], ON_GPU) if offer.backend == backend]
-    package = PACKAGES[backend].removeprefix("xlakernel.")
-    advice = str(missing_package("op", package))
-    assert offer.stopped in advice and f"`{offer.fix}`" in advice
-    findings = examine(ON_CPU)
-    assert offer.fix in [finding.fix for finding in findings if backend in finding.stops]
+    needed, _, fix = why_unusable("cpu", backend, [], ON_GPU).removesuffix(")").partition(" (")
+    advice = str(missing_package("op", PACKAGES[backend].removeprefix("xlakernel.")))
+    assert needed in advice and f"`{fix}`" in advice
+    assert fix in [finding.fix for finding in examine(ON_CPU) if backend in finding.stops]
 
 
-def test_what_the_doctor_finds_is_held_against_backends_and_platforms(op, installed):
+def test_findings_of_the_doctor_stop_backends_and_platforms(installed):
     findings = [
         Finding("driver", "note", "no driver", stops=("gpu",)),
         Finding("numpy", "problem", "too new", "pip install older", stops=("numba_cuda",)),
         Finding("jax", "ok", "well"),
     ]
-    stopped = {offer.backend: (offer.stopped, offer.fix) for offer in offers_of(op, findings, ON_CPU)}
-    assert stopped == {
-        "numba": (None, None),
-        "warp": (None, None),
-        "own": ("no driver", None),
-        "numba_cuda": ("too new", "pip install older"),
-    }
+    assert why_unusable("cpu", "numba", findings, ON_CPU) is None
+    assert why_unusable("gpu", "own", findings, ON_CPU) == "no driver"
+    assert why_unusable("gpu", "numba_cuda", findings, ON_CPU) == "too new (pip install older)"
 
 
-def test_a_platform_of_which_jax_has_no_device(op, installed):
-    assert [offer.stopped for offer in offers_of(op, [], ON_CPU)][2:] == ["JAX has no GPU here."] * 2
+def test_a_platform_of_which_jax_has_no_device(installed):
+    assert why_unusable("gpu", "own", [], ON_CPU) == "JAX has no GPU here."
 
 
 @pytest.fixture
@@ -113,39 +96,22 @@ def test_one_operator(op, quick, capsys):
     ]
 
 
-def test_patterns_and_tags_choose(new_name, quick, capsys):
-    names = ["listed_one", "listed_two", new_name(), new_name()]
-    one, two, tagged, other = ops = [XLACustomKernel(name, replace=True) for name in names]
+def test_names_and_tags_choose(new_name, quick, capsys):
+    one, two, tagged, other = ops = [XLACustomKernel(new_name()) for _ in range(4)]
     for op in ops:
         op.def_jax_kernel(lambda outs: None)
     tagged.def_tags("zebra_crossings")
 
     def listed(*arguments):
-        assert command_line.main(["backends", *arguments, "--json"]) == 0
-        return list(json.loads(capsys.readouterr().out)["operators"])
+        assert command_line.main(["backends", *arguments]) == 0
+        return {line.split()[0] for line in capsys.readouterr().out.splitlines() if line} & {op.name for op in ops}
 
-    assert listed("zebra_crossings", "listed_*", "listed_two") == sorted([one.name, two.name, tagged.name])
-    assert listed(other.name) == [other.name]
+    assert listed("zebra_crossings", one.name, two.name) == {one.name, two.name, tagged.name}
+    assert listed(other.name) == {other.name}
     assert command_line.main(["backends", other.name, "zebra_crosings"]) == 2
-    assert "there is no operator 'zebra_crosings'. Did you mean zebra_crossings?" in capsys.readouterr().err
-
-
-def test_json(op, quick, capsys):
-    assert command_line.main(["backends", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert list(found) == ["operators", "failed"]
-    offer = found["operators"][op.name][0]
-    assert list(offer) == ["platform", "backend", "default", "stopped", "fix"]
-    assert (offer["platform"], offer["backend"], offer["default"]) == ("cpu", "numba", True)
-
-
-def test_a_name_that_is_unknown_is_answered_with_those_like_it(op, quick, capsys):
-    assert command_line.main(["backends", op.name + "x"]) == 2
     said = capsys.readouterr()
     assert said.out == ""
-    assert f"there is no operator '{op.name}x'. Did you mean {op.name}" in said.err
-    assert command_line.main(["backends", "§"]) == 2
-    assert "`xlakernel backends` lists" in capsys.readouterr().err
+    assert "no operator has the name or tag 'zebra_crosings'. `xlakernel backends` lists all" in said.err
 
 
 def test_a_module_that_fails_does_not_hide_the_others(op, quick, capsys, monkeypatch, tmp_path):
@@ -170,22 +136,22 @@ def test_a_module_in_the_current_folder_is_found(quick, capsys, monkeypatch, tmp
     assert "of_this_folder" in capsys.readouterr().out
 
 
-def test_where_core_cannot_be_imported_the_error_says_it(quick, capsys, monkeypatch):
+def test_an_error_says_that_core_cannot_be_imported(quick, capsys, monkeypatch):
     def refuse(name, known=importlib.import_module):
         if name == "xlakernel.core":
             raise ImportError("no jax")
         return known(name)
 
     monkeypatch.setattr(found_operators.importlib, "import_module", refuse)
-    for arguments, status in ((["backends"], 1), (["auto"], 1), (["bench", "any"], 2)):
-        assert command_line.main(arguments) == status
-        assert capsys.readouterr().err == "xlakernel: xlakernel.core cannot be imported: ImportError: no jax\n"
+    assert command_line.main(["backends"]) == 1
+    assert capsys.readouterr().err == "xlakernel: xlakernel.core cannot be imported: ImportError: no jax\n"
 
 
 def test_the_packages_that_are_installed_are_imported(run):
-    done = run("backends", "--json")
-    found = json.loads(done.stdout)
-    assert (done.returncode, found["failed"]) == (0, {}), done.stderr
+    done = run("backends")
+    assert (done.returncode, done.stderr) == (0, "")
     pytest.importorskip("xlakernel.sparse")
-    offered = {(offer["platform"], offer["backend"]) for offer in found["operators"]["csrmv"]}
-    assert offered >= {("cpu", "numba"), ("cpu", "jax"), ("gpu", "numba_cuda"), ("gpu", "warp")}
+    cells = re.search(r"^csrmv +cpu  (.*)\n +gpu  (.*)$", done.stdout, re.MULTILINE)
+    assert {"numba", "jax"} <= set(re.findall(r"\w+", cells[1])) and {"numba_cuda", "warp"} <= set(
+        re.findall(r"\w+", cells[2])
+    )

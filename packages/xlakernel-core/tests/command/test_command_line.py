@@ -30,10 +30,10 @@ def facts(monkeypatch):
 
 
 @pytest.mark.parametrize(("numpy", "status"), [("2.4.0", 0), ("2.5.0", 1)])
-def test_the_exit_status_says_whether_there_is_a_problem(facts, capsys, numpy, status):
+def test_the_exit_status_is_1_if_there_is_a_problem(facts, capsys, numpy, status):
     facts(versions={"jax": "0.12.0", "numpy": numpy, "numba-cuda": "0.30.4"})
     assert command_line.main(["doctor"]) == status
-    assert f"\n{status} problem" in capsys.readouterr().out
+    assert f"\nproblems: {status}" in capsys.readouterr().out
     assert command_line.main(["doctor", "--json"]) == status
     found = json.loads(capsys.readouterr().out)
     assert list(found) == KEYS and found["ok"] == (status == 0)
@@ -43,7 +43,7 @@ def test_the_exit_status_says_whether_there_is_a_problem(facts, capsys, numpy, s
 
 
 @pytest.mark.parametrize("arguments", [[], ["doctr"], ["doctor", "--jsn"], ["doctor", "--timeout", "soon"]])
-def test_what_is_not_understood_has_a_status_of_its_own(arguments, capsys):
+def test_the_exit_status_of_invalid_arguments_is_2(arguments, capsys):
     with pytest.raises(SystemExit) as stopped:
         command_line.main(arguments)
     assert stopped.value.code == 2
@@ -67,14 +67,13 @@ def test_it_is_installed_as_a_script():
     assert [(script.name, script.load()) for script in scripts] == [("xlakernel", command_line.main)]
 
 
-@pytest.mark.parametrize("command", [[], ["doctor"], ["backends"], ["bench"], ["auto"]])
-def test_help_says_what_the_exit_status_means(command, capsys):
+def test_help_lists_commands_and_exit_statuses(capsys):
     with pytest.raises(SystemExit) as stopped:
-        command_line.main([*command, "--help"])
+        command_line.main(["--help"])
     said = capsys.readouterr().out
     assert stopped.value.code == 0
-    assert "exit status: 0" in said and "==SUPPRESS==" not in said
-    assert command or all(f"\n    {name} " in said for name in ("doctor", "backends", "bench", "auto"))
+    assert "exit status: 0" in said
+    assert all(f"\n    {name} " in said for name in ("doctor", "backends", "bench", "auto"))
 
 
 ROWS = [

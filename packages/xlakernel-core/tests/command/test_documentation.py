@@ -1,4 +1,4 @@
-"""What the documentation shows is what the command prints."""
+"""The output of the command as the documentation shows it."""
 
 from pathlib import Path
 
@@ -37,7 +37,7 @@ FACTS = Facts(
 
 @pytest.fixture
 def documented(monkeypatch):
-    """Let the command find what the page tells of, and return the page."""
+    """Give the command the facts of the page, and return the page."""
     if not PAGE.exists():
         pytest.skip("the documentation is not beside the package here")
     for module in (doctor, backends):
@@ -60,6 +60,6 @@ def test_backends(documented, capsys, monkeypatch, new_name):
     for platform in ("cpu", "gpu"):  # a package registers what is not installed last
         op.def_kernel("warp", platform, lambda outs: None)
     op.name = "csrmv"
-    monkeypatch.setattr(backends, "find", lambda modules: ({"csrmv": op}, {}))
+    monkeypatch.setattr(backends, "find", lambda modules: ({"csrmv": op}, True))
     assert command_line.main(["backends", "csrmv"]) == 0
     assert f"```text\n$ xlakernel backends csrmv\n{capsys.readouterr().out}```" in documented

@@ -1,18 +1,11 @@
 """Findings about each library, from made-up answers."""
 
-import re
-import tomllib
-from itertools import chain
-from pathlib import Path
-
 import pytest
 
 from xlakernel.command.doctor import examine
-from xlakernel.command.facts import Facts, release
-from xlakernel.command.libraries import LIBRARIES
+from xlakernel.command.facts import Facts
 from xlakernel.command.probes import NO_ANSWER
 
-PACKAGES = Path(__file__).parents[3]
 WARP = {"devices": ["cpu"]}
 JAX = {"devices": [{"platform": "cpu", "kind": "cpu"}]}
 CORE = {"ffi_major": 0}
@@ -111,35 +104,3 @@ def test_a_driver_that_is_too_old():
     assert found.state == "problem"
     assert "CUDA 12.3" in found.text and "12.4" in found.text and found.stops == ("gpu",)
     assert finding("driver", driver=DRIVER | {"version": 12040}).state == "ok"
-
-
-@pytest.mark.parametrize(
-    ("name", "version", "fix"),
-    [
-        ("jax", "0.7.1", 'pip install -U "jax>=0.7.2"'),
-        ("numpy", "1.26.4", 'pip install -U "numpy>=2.0"'),
-        ("numba", "0.60.0", 'pip install -U "numba>=0.61"'),
-        ("numba-cuda", "0.9", 'pip install -U "numba-cuda>=0.24"'),
-        ("cuda-bindings", "12.8.0", 'pip install -U "cuda-bindings>=12.9"'),
-    ],
-)
-def test_a_library_that_is_too_old(name, version, fix):
-    found = finding(f"{name}-too-old", {name: version})
-    assert (found.state, found.fix) == ("problem", fix)
-    assert version in found.text and found.stops
-    assert finding(f"{name}-too-old", {name: re.search('>=(.*)"', fix)[1]}) is None
-
-
-def test_the_oldest_releases_are_those_that_the_packages_declare():
-    if not (PACKAGES / "xlakernel-core").is_dir():
-        pytest.skip("the packages are not side by side here")
-    declared = {}
-    for path in PACKAGES.glob("*/pyproject.toml"):
-        project = tomllib.loads(path.read_text("utf-8"))["project"]
-        for line in chain(project["dependencies"], *project.get("optional-dependencies", {}).values()):
-            if match := re.match(r"([\w-]+)(?:\[.*\])?>=([\d.]+)", line):
-                declared.setdefault(match[1], set()).add(match[2])
-    for library in LIBRARIES:
-        if library.name != "core":
-            assert library.oldest in declared[library.distribution], library
-            assert all(release(version) >= release(library.oldest) for version in declared[library.distribution])

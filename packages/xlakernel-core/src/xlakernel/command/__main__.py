@@ -1,4 +1,4 @@
-"""``python -m xlakernel.command`` is the command ``xlakernel``."""
+"""``python -m xlakernel.command``, the same as the command ``xlakernel``."""
 
 import sys
 

@@ -13,7 +13,7 @@ from .facts import Facts, collect
 from .findings import Finding
 from .incompatibilities import RULES
 from .libraries import states
-from .text import counted, say
+from .text import say
 
 _WIDEST = 100  # characters of a line
 
@@ -35,13 +35,13 @@ def doctor(*, as_json: bool, timeout: float) -> int:
     if as_json:
         found = {"findings": [dataclasses.asdict(finding) for finding in findings]}
         say(json.dumps({"ok": not count["problem"], **dataclasses.asdict(facts), **found}, indent=2))
-        return int(bool(count["problem"]))
-    _show_table("Versions", {"python": facts.python, **facts.versions})
-    if facts.variables:
-        _show_table("Environment variables", facts.variables)
-    say("Findings")
-    _show_findings(findings)
-    say(f"\n{counted(count['problem'], 'problem')}, {counted(count['note'], 'note')}, {count['ok']} ok.")
+    else:
+        _show_table("Versions", {"python": facts.python, **facts.versions})
+        if facts.variables:
+            _show_table("Environment variables", facts.variables)
+        say("Findings")
+        _show_findings(findings)
+        say(f"\nproblems: {count['problem']}, notes: {count['note']}, ok: {count['ok']}")
     return int(bool(count["problem"]))
 
 
@@ -51,7 +51,7 @@ def _show_table(title: str, rows: Mapping[str, str]) -> None:
 
 
 def _show_findings(findings: list[Finding]) -> None:
-    """Print the findings, each with its fix on a line of its own, to be copied."""
+    """Print the findings, each with its fix on an unbroken line of its own, to be copied."""
     width = min(shutil.get_terminal_size((_WIDEST, 24)).columns, _WIDEST)
     states, names = (max(len(getattr(finding, key)) for finding in findings) for key in ("state", "name"))
     for finding in findings:

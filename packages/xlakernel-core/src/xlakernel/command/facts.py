@@ -15,18 +15,18 @@ from collections.abc import Mapping
 
 from .probes import Answer, ask
 
-#: The distributions whose versions matter, in the order in which they are listed, after our own.
+#: The distributions whose versions are listed, in this order, after our own.
 DISTRIBUTIONS = (
     *("jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin"),
     *("numpy", "scipy", "numba", "llvmlite"),
     *("numba-cuda", "cuda-bindings", "cuda-core", "cuda-toolkit", "warp-lang"),
 )
-#: The environment variables that change what is found, in the order in which they are listed.
+#: The environment variables that are listed, in this order.
 VARIABLES = (
     *("JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES", "XLAKERNEL_DEBUG", "XLAKERNEL_CACHE_DIR"),
     *("NUMBA_DISABLE_JIT", "NUMBA_ENABLE_CUDASIM"),
 )
-# The module that a probe needs.
+# Probe → the module that it needs.
 _MODULES = {"jax": "jax", "core": "jax", "numba": "numba", "numba_cuda": "numba_cuda", "warp": "warp"}
 
 
@@ -36,9 +36,9 @@ class Facts:
 
     Attributes:
       python: version and machine.
-      versions: of the installed distributions that matter.
+      versions: of the installed distributions.
       variables: the environment variables that are set.
-      answers: of the probes, by name (`probes.PROBES`); without those whose library is not installed.
+      answers: of the probes, by name (`probes.PROBES`), without those whose library is not installed.
     """
 
     python: str = ""
@@ -46,39 +46,31 @@ class Facts:
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
     answers: Mapping[str, Answer] = dataclasses.field(default_factory=dict)
 
-    def has(self, *distributions: str) -> bool:
-        """Return whether all of these are installed."""
-        return all(name in self.versions for name in distributions)
-
-    def is_older(self, distribution: str, version: str) -> bool:
-        """Return whether a distribution is installed, and older than *version*."""
-        return self.has(distribution) and release(self.versions[distribution]) < release(version)
-
-    def answered(self, probe: str) -> Answer | None:
-        """Return a probe's answer if it has one and did not fail."""
-        answer = self.answers.get(probe)
-        return None if answer is None or "error" in answer else answer
+    def answered(self, probe: str) -> Answer:
+        """Return a probe's answer; an empty one if it has none or failed."""
+        answer = self.answers.get(probe, {})
+        return {} if "error" in answer else answer
 
     @property
     def driver(self) -> tuple[int, int] | None:
         """The newest CUDA that the NVIDIA driver runs, as ``(major, minor)``; None without a driver."""
-        version = (self.answered("driver") or {}).get("version")
+        version = self.answered("driver").get("version")
         return (version // 1000, version % 1000 // 10) if version else None
 
     @property
     def gpus(self) -> list[str]:
         """The names of the GPUs that the NVIDIA driver finds."""
-        return list((self.answered("driver") or {}).get("devices", ()))
+        return list(self.answered("driver").get("devices", ()))
 
     @property
     def platforms(self) -> set[str]:
-        """The platforms of JAX's default devices, and the CPU."""
+        """The platforms of JAX's default devices, and the CPU; none if JAX does not work."""
         answer = self.answered("jax")
         return {"cpu", *(device["platform"] for device in answer["devices"])} if answer else set()
 
     @property
     def cuda_extra(self) -> str:
-        """The extra of our packages that suits the driver."""
+        """The extra of our packages for the CUDA of the driver."""
         return "cuda12" if self.driver is not None and self.driver[0] == 12 else "cuda13"
 
 
@@ -98,7 +90,7 @@ def collect(timeout: float) -> Facts:
 
 
 def own_packages() -> list[str]:
-    """Return the packages of the namespace that are installed, such as ``xlakernel.numba``, without the command."""
+    """Return the installed packages of the namespace, such as ``xlakernel.numba``, without the command."""
     found = pkgutil.iter_modules(sys.modules["xlakernel"].__path__, "xlakernel.")
     return sorted(module.name for module in found if module.ispkg and module.name != "xlakernel.command")
 
@@ -122,12 +114,14 @@ def _is_present(module: str) -> bool:
 
 
 def release(version: str) -> tuple[int, ...]:
-    """Return the numbers of a version, six of them. The library `packaging` may not be installed.
+    """Return the numbers of a version, without zeros at the end. The library `packaging` may not be installed.
 
     Example:
       >>> release("2.5.0rc1") == release("2.5") < release("2.10")
       True
     """
-    found = re.match(r"\s*v?(\d+(?:\.\d+)*)", version)
-    numbers = [int(part) for part in found[1].split(".")] if found else []
-    return (*numbers, *[0] * (6 - len(numbers)))
+    found = re.match(r"\d+(\.\d+)*", version)
+    numbers = found[0].split(".") if found else []
+    while numbers and not int(numbers[-1]):
+        numbers.pop()
+    return tuple(map(int, numbers))

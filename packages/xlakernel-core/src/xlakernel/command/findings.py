@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-State = Literal["ok", "note", "problem"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
@@ -15,14 +13,14 @@ class Finding:
     Attributes:
       name: its subject; stable, for scripts.
       state: ``"ok"``; ``"note"``, which keeps nothing from working that is installed; or ``"problem"``.
-      text: what was found, and what follows from it.
+      text: the finding and its consequence.
       fix: the command that fixes it.
       link: its documentation.
-      stops: the backends and the platforms that cannot be used as long as it holds.
+      stops: the backends and platforms that cannot be used as long as it holds.
     """
 
     name: str
-    state: State
+    state: Literal["ok", "note", "problem"]
     text: str
     fix: str | None = None
     link: str | None = None

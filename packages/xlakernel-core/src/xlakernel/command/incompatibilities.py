@@ -1,4 +1,4 @@
-"""Known incompatibilities: one function for each, which yields a finding where it holds."""
+"""Known incompatibilities: one function for each, which yields a finding if it is present."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _BREAKS_ON_NUMPY, _KNOWN_TO_BREAK = "2.5", "0.30.4"
 
 
 def numpy_for_numba_cuda(facts: Facts) -> Iterator[Finding]:
-    """Find a NumPy with which numba-cuda fails: its metadata allows it, it may even import, and then cannot compile."""
-    if not facts.has("numpy", "numba-cuda") or facts.is_older("numpy", _BREAKS_ON_NUMPY):
+    """Find a NumPy with which numba-cuda cannot compile, although its metadata allows it and it may be imported."""
+    numpy, cuda = (facts.versions.get(name) for name in ("numpy", "numba-cuda"))
+    if not numpy or not cuda:
         return
-    if release(facts.versions["numba-cuda"]) <= release(_KNOWN_TO_BREAK):
+    if release(numpy) >= release(_BREAKS_ON_NUMPY) and release(cuda) <= release(_KNOWN_TO_BREAK):
         yield Finding(
             "numba-cuda-numpy",
             "problem",
-            f"NumPy {facts.versions['numpy']} is too new for numba-cuda {facts.versions['numba-cuda']}, which cannot "
-            "compile kernels with it.",
+            f"NumPy {numpy} is too new for numba-cuda {cuda}, which cannot compile kernels with it.",
             f'pip install "numpy<{_BREAKS_ON_NUMPY}"',
             "https://github.com/NVIDIA/numba-cuda/issues/907",
             ("numba_cuda",),
@@ -29,18 +29,19 @@ def numpy_for_numba_cuda(facts: Facts) -> Iterator[Finding]:
 
 def cuda_of_the_driver(facts: Facts) -> Iterator[Finding]:
     """Find libraries for a newer generation of CUDA than the driver's."""
-    majors = {name: release(facts.versions[name])[0] for name in ("cuda-bindings", "cuda-toolkit") if facts.has(name)}
-    majors |= {f"jax-cuda{major}-plugin": major for major in (12, 13) if facts.has(f"jax-cuda{major}-plugin")}
+    installed = facts.versions
+    majors = {name: release(installed[name])[0] for name in ("cuda-bindings", "cuda-toolkit") if name in installed}
+    majors |= {f"jax-cuda{major}-plugin": major for major in (12, 13) if f"jax-cuda{major}-plugin" in installed}
     newer = [name for name, major in majors.items() if facts.driver is not None and major > facts.driver[0]]
     if newer and facts.driver is not None:
-        package = next((name for name in ("xlakernel-cuda", "xlakernel-warp") if facts.has(name)), "xlakernel-core")
+        package = next((name for name in ("xlakernel-cuda", "xlakernel-warp") if name in installed), "xlakernel-core")
         plugins = [name for name in newer if name.startswith("jax-")]
         removed = [f"pip uninstall -y {name} {name.replace('plugin', 'pjrt')} && " for name in plugins]
         yield Finding(
             "cuda-driver",
             "problem",
-            f"The NVIDIA driver is for CUDA {facts.driver[0]}, and does not run {', '.join(newer)}, which "
-            f"{'is' if len(newer) == 1 else 'are'} for a newer one.",
+            f"The NVIDIA driver is for CUDA {facts.driver[0]}, and does not run {', '.join(newer)}, which need a newer "
+            "one.",
             f'{"".join(removed)}pip install "{package}[cuda{facts.driver[0]}]"',
             "https://docs.nvidia.com/deploy/cuda-compatibility/",
             ("gpu",),
@@ -49,17 +50,17 @@ def cuda_of_the_driver(facts: Facts) -> Iterator[Finding]:
 
 def gpu_that_jax_does_not_use(facts: Facts) -> Iterator[Finding]:
     """Find a GPU that JAX does not use: because of a setting, or for lack of a plugin that works."""
-    answer = facts.answered("jax")
-    if answer is None or not facts.gpus or "gpu" in facts.platforms:
+    answer, installed = facts.answered("jax"), facts.versions
+    if not answer or not facts.gpus or "gpu" in facts.platforms:
         return
     asked = facts.variables.get("JAX_PLATFORMS", "")
-    plugin = facts.has("jax-cuda12-plugin") or facts.has("jax-cuda13-plugin")
+    plugin = not installed.keys().isdisjoint({"jax-cuda12-plugin", "jax-cuda13-plugin"})
     fix, why = f'pip install -U "jax[{facts.cuda_extra}]"', "its CUDA plugin is not installed."
     if is_excluded := bool(asked) and not {"cuda", "gpu"} & set(asked.split(",")):
         fix, why = "unset JAX_PLATFORMS", f"JAX_PLATFORMS is {asked}."
     elif plugin:
         why = f"it has a CUDA plugin. Its message: {answer.get('message')}"
-    is_problem = not is_excluded and (plugin or facts.has("numba-cuda") or facts.has("xlakernel-cuda"))
+    is_problem = not is_excluded and (plugin or "numba-cuda" in installed or "xlakernel-cuda" in installed)
     text = f"JAX does not use the GPU ({facts.gpus[0]}): {why}"
     yield Finding("jax-gpu", "problem" if is_problem else "note", text, fix, stops=("gpu",))
 

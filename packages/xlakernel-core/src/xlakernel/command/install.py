@@ -1,4 +1,4 @@
-"""How our packages are installed: what the command and the errors of the packages say, so that it is the same."""
+"""Installation commands of our packages, the same in the command's output and in the packages' errors."""
 
 from __future__ import annotations
 

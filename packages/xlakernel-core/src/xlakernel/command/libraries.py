@@ -1,4 +1,4 @@
-"""State of each library: it is missing, broken, too old, or works."""
+"""State of each library: missing, broken, or working."""
 
 from __future__ import annotations
 
@@ -21,25 +21,21 @@ class Library:
 
     Attributes:
       name: of the finding.
-      distribution: its distribution.
-      oldest: the oldest supported release.
       stops: the backends and platforms that need it.
+      reinstall: the command that installs it anew; ``{generation}`` stands for the CUDA of this machine, as in 13.
+      works: makes the text of the finding from the answer of its probe.
       users: our packages that need it.
-      missing: what cannot be done without it.
-      install: our package that brings it; None: the distribution itself.
-      reinstall: the command that installs it anew; ``{cuda}`` stands for the CUDA of this machine, as in ``cu13``.
-      works: makes the text of the finding from the answer of its probe; None: it is not asked.
+      missing: the consequence of its absence.
+      install: the command that installs it, or the package of ours that needs it.
     """
 
     name: str
-    distribution: str
-    oldest: str
     stops: tuple[str, ...]
+    reinstall: str
+    works: Callable[[Answer], str]
     users: tuple[str, ...] = ()
     missing: str = ""
-    install: str | None = None
-    reinstall: str = ""
-    works: Callable[[Answer], str] | None = None
+    install: str = ""
 
 
 def _jax_devices(answer: Answer) -> str:
@@ -49,80 +45,77 @@ def _jax_devices(answer: Answer) -> str:
 
 LIBRARIES = (
     Library(
-        *("jax", "jax", "0.7.2", _PLATFORMS, ("xlakernel-core",)),
+        "jax",
+        stops=_PLATFORMS,
+        users=("xlakernel-core",),
         missing="nothing works",
+        install="pip install jax",
         reinstall="pip install -U jax jaxlib",
         works=_jax_devices,
     ),
     Library(
-        *("core", "xlakernel-core", "0", _PLATFORMS),
+        "core",
+        stops=_PLATFORMS,
         reinstall="pip install -U xlakernel-core jax",
         works=lambda answer: f"it supports version {answer['ffi_major']} of the XLA FFI, which jaxlib has",
     ),
     Library(
-        *("numba", "numba", "0.61", ("numba", "numba_cuda", "warp")),
+        "numba",
+        stops=("numba", "numba_cuda", "warp"),
         users=("xlakernel-numba", "xlakernel-cuda", "xlakernel-warp"),
         missing="no kernel written in Python can be compiled",
-        install="numba",
+        install=install_command("numba"),
         reinstall="pip install -U numba llvmlite",
         works=lambda answer: "it can be imported",
     ),
     Library(
-        *("numba-cuda", "numba-cuda", "0.24", ("numba_cuda",), ("xlakernel-cuda",)),
+        "numba-cuda",
+        stops=("numba_cuda",),
+        users=("xlakernel-cuda",),
         missing="there are no Numba kernels for the GPU",
-        install="cuda",
-        reinstall='pip install -U "numba-cuda[{cuda}]" numba "numpy<2.5"',
+        install=install_command("cuda", "cuda{generation}"),
+        reinstall='pip install -U "numba-cuda[cu{generation}]" numba "numpy<2.5"',
         works=lambda answer: "it can be imported, and finds its compiler",
     ),
     Library(
-        *("warp", "warp-lang", "1.14", ("warp",), ("xlakernel-warp",)),
+        "warp",
+        stops=("warp",),
+        users=("xlakernel-warp",),
         missing="there are no kernels of NVIDIA Warp",
-        install="warp",
+        install=install_command("warp"),
         reinstall="pip install -U warp-lang",
         works=lambda answer: f"its devices are {', '.join(answer['devices'])}",
     ),
-    Library("numpy", "numpy", "2.0", _PLATFORMS),
-    Library("cuda-bindings", "cuda-bindings", "12.9", ("gpu",)),
 )
 
 
 def states(facts: Facts) -> Iterator[Finding]:
     """Yield a finding for each library, and for the NVIDIA driver."""
     for library in LIBRARIES:
-        if library.works is not None:
-            yield from _state(facts, library)
-        if facts.is_older(library.distribution, library.oldest):
-            name, version = library.distribution, facts.versions[library.distribution]
-            text = f"{name} {version} is older than {library.oldest}, the oldest that xlakernel works with."
-            fix = f'pip install -U "{name}>={library.oldest}"'
-            yield Finding(f"{name}-too-old", "problem", text, fix, stops=library.stops)
+        # A broken JAX breaks core, too.
+        if library.name != "core" or ("core" in facts.answers and facts.answered("jax")):
+            yield _state(facts, library)
     if "driver" in facts.answers:
         yield _driver(facts, facts.answers["driver"])
 
 
-def _state(facts: Facts, library: Library) -> Iterator[Finding]:
-    answer = facts.answers.get(library.name.replace("-", "_"))
-    if library.name == "core" and (answer is None or facts.answered("jax") is None):
-        return  # the finding about JAX says it
+def _state(facts: Facts, library: Library) -> Finding:
+    name, answer = library.name, facts.answers.get(library.name.replace("-", "_"))
+    generation = facts.cuda_extra.removeprefix("cuda")
     if answer is None:
-        used = any(facts.has(user) for user in library.users)
-        text = f"{library.name} is not installed: {library.missing}."
-        fix = f"pip install {library.distribution}"
-        if library.install is not None:
-            fix = install_command(library.install, facts.cuda_extra)
-        yield Finding(library.name, "problem" if used else "note", text, fix, stops=library.stops)
-    elif "error" in answer:
-        fix = library.reinstall.format(cuda=f"cu{facts.cuda_extra[-2:]}")
-        if NO_ANSWER in answer["error"]:  # as on a busy machine
-            fix = "xlakernel doctor --timeout 120"
-        elif "XLAKERNEL_DEBUG" in answer["error"]:
-            fix = "unset XLAKERNEL_DEBUG"
-        elif library.name == "jax" and (facts.has("jax-cuda12-plugin") or facts.has("jax-cuda13-plugin")):
-            fix = f'pip install -U "jax[{facts.cuda_extra}]"'
-        text = f"{library.name} cannot be used: {answer['error']}"
-        yield Finding(library.name, "problem", text, fix, stops=library.stops)
-    elif library.works is not None:
-        yield Finding(library.name, "ok", library.works(answer))
+        is_used = any(user in facts.versions for user in library.users)
+        text, fix = f"{name} is not installed: {library.missing}.", library.install.format(generation=generation)
+        return Finding(name, "problem" if is_used else "note", text, fix, stops=library.stops)
+    if "error" not in answer:
+        return Finding(name, "ok", library.works(answer))
+    fix = library.reinstall.format(generation=generation)
+    if NO_ANSWER in answer["error"]:  # as on a busy machine
+        fix = "xlakernel doctor --timeout 120"
+    elif "XLAKERNEL_DEBUG" in answer["error"]:
+        fix = "unset XLAKERNEL_DEBUG"
+    elif name == "jax" and not facts.versions.keys().isdisjoint({"jax-cuda12-plugin", "jax-cuda13-plugin"}):
+        fix = f'pip install -U "jax[{facts.cuda_extra}]"'
+    return Finding(name, "problem", f"{name} cannot be used: {answer['error']}", fix, stops=library.stops)
 
 
 def _driver(facts: Facts, answer: Answer) -> Finding:
@@ -130,12 +123,12 @@ def _driver(facts: Facts, answer: Answer) -> Finding:
         text = f"The NVIDIA driver does not answer: {answer['error']}. Run nvidia-smi for its own message."
         return Finding("driver", "problem", text, stops=("gpu",))
     if not answer["found"]:
-        stops = () if "gpu" in facts.platforms else ("gpu",)  # one of another make
+        stops = () if "gpu" in facts.platforms else ("gpu",)  # a GPU of another make
         return Finding("driver", "note", "There is no NVIDIA driver here, so no kernel runs on its GPUs.", stops=stops)
     if facts.driver is None or not facts.gpus:
         text = f"The NVIDIA driver finds no GPU (CUDA error {answer['status']}). Run nvidia-smi for its own message."
-        hidden = "CUDA_VISIBLE_DEVICES" in facts.variables
-        return Finding("driver", "problem", text, "unset CUDA_VISIBLE_DEVICES" if hidden else None, stops=("gpu",))
+        is_hidden = "CUDA_VISIBLE_DEVICES" in facts.variables
+        return Finding("driver", "problem", text, "unset CUDA_VISIBLE_DEVICES" if is_hidden else None, stops=("gpu",))
     version = "CUDA {}.{}".format(*facts.driver)
     if facts.driver < _OLDEST_DRIVER:
         text = f"The NVIDIA driver is for {version}; kernels need one for CUDA 12.4 (550 on Linux) or newer."

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import difflib
-import fnmatch
 import importlib
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from .facts import own_packages
@@ -18,48 +15,44 @@ if TYPE_CHECKING:
     from xlakernel.core import XLACustomKernel
 
 
-def find(modules: Sequence[str]) -> tuple[Mapping[str, XLACustomKernel], dict[str, str]]:
+class UnknownOperatorError(LookupError):
+    """No operator has a name or tag that the user gave."""
+
+
+def find(modules: Sequence[str]) -> tuple[Mapping[str, XLACustomKernel], bool]:
     """Import the modules that register operators, with an error on stderr for each that cannot be imported.
 
     Args:
-      modules: modules beside the packages of the namespace; also from the current folder, which Python has on its path
-        when it runs a module, and not when it runs a console script.
+      modules: modules besides the packages of the namespace. They may lie in the current folder, which Python has on
+        its path when it runs a module, but not when it runs a console script.
 
     Returns:
-      The operators by name, and the errors by module.
+      The operators by name, and True if all modules were imported.
     """
     if modules and not sys.flags.safe_path and not {"", os.getcwd()} & set(sys.path):
         sys.path.insert(0, os.getcwd())
-    failed = {}
-    with contextlib.redirect_stdout(sys.stderr):  # for messages of libraries
-        for module in [*own_packages(), *modules]:
-            try:
-                importlib.import_module(module)
-            except (Exception, SystemExit) as error:  # noqa: BLE001  # one that is broken must not hide the others
-                failed[module] = f"{type(error).__name__}: {error}"
-                complain(f"{module} cannot be imported: {failed[module]}")
-    return ({} if "xlakernel.core" in failed else importlib.import_module("xlakernel.core").operators()), failed
+    failed = set()
+    for module in [*own_packages(), *modules]:
+        try:
+            importlib.import_module(module)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # a broken one must not hide the others
+            failed.add(module)
+            complain(f"{module} cannot be imported: {type(error).__name__}: {error}")
+    return {} if "xlakernel.core" in failed else importlib.import_module("xlakernel.core").operators(), not failed
 
 
 def choose(asked: Sequence[str], known: Mapping[str, XLACustomKernel]) -> list[XLACustomKernel]:
-    """Return the operators of some names, patterns of names, or tags, in this order.
+    """Return the operators that have some names or tags.
 
     Raises:
-      LookupError: if there is none for one of them.
+      UnknownOperatorError: if there is none for one of them.
     """
     chosen: dict[str, XLACustomKernel] = {}
-    for pattern in asked:
-        # A name may have brackets, which would stand for one of the characters between them.
-        names = [pattern] if pattern in known else fnmatch.filter(known, pattern)
-        found = {name: op for name, op in known.items() if name in names or pattern in op.tags}
+    for word in asked:
+        found = {name: op for name, op in known.items() if word == name or word in op.tags}
         if not found:
-            raise LookupError(unknown(pattern, {*known, *(tag for op in known.values() for tag in op.tags)}))
+            raise UnknownOperatorError(
+                f"no operator has the name or tag {word!r}. `xlakernel backends` lists all operators."
+            )
         chosen |= found
     return list(chosen.values())
-
-
-def unknown(name: str, known: Iterable[str]) -> str:
-    """Return the error about an operator that is not there, with similar names."""
-    near = difflib.get_close_matches(name, sorted(known), n=3)
-    advice = f"Did you mean {' or '.join(near)}?" if near else "`xlakernel backends` lists all operators."
-    return f"there is no operator {name!r}. {advice}"

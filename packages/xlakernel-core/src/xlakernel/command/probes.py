@@ -1,7 +1,6 @@
-"""Questions to the libraries, each asked in a process of its own: ``python -P probes.py NAME``.
+"""Probes of the libraries, each in a process of its own, ``python -P probes.py NAME``: a library may crash or hang.
 
-A library may crash or hang. The process imports nothing of ours but what it asks about, and answers with a line of
-JSON; output of the libraries goes to stderr.
+The process prints its answer as a line of JSON on stdout; output of the libraries goes to stderr.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from typing import Any
 
 Answer = dict[str, Any]
 
-#: Part of the error about a process that was ended for want of time.
+#: Part of the error about a process that took too long.
 NO_ANSWER = "gave no answer within"
 
 
 def ask(names: Collection[str], timeout: float) -> dict[str, Answer]:
-    """Return the answers of the probes, all asked at the same time; that of one that fails has the key ``error``.
+    """Run probes at the same time, and return their answers; the answer of one that fails has the key ``error``.
 
     Args:
       names: of the probes, keys of `PROBES`.
@@ -34,9 +33,9 @@ def ask(names: Collection[str], timeout: float) -> dict[str, Answer]:
 
 
 def _ask(name: str, timeout: float) -> Answer:
-    # -P: the files beside this one are no modules of the libraries.
+    # -P: the libraries must not import the files beside this one.
     command = [sys.executable, "-P", __file__, name]
-    # JAX would take most of the GPU's memory from what runs there.
+    # Without the setting JAX would take most of the GPU's memory from other processes.
     environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     try:
         done = subprocess.run(
@@ -71,14 +70,14 @@ def _core() -> Answer:
 
 def _numba() -> Answer:
     """Import Numba."""
-    import numba  # noqa: F401  # the import is the question
+    import numba  # noqa: F401  # the import is the test
 
     return {}
 
 
 def _numba_cuda() -> Answer:
-    """Import Numba CUDA, and load the library that it compiles with."""
-    import numba.cuda  # noqa: F401  # as above
+    """Import Numba CUDA, and load its compiler."""
+    import numba.cuda  # noqa: F401  # likewise
 
     try:
         from numba.cuda.cudadrv.nvvm import NVVM

@@ -13,13 +13,3 @@ def say(text: str = "") -> None:
 def complain(text: str) -> None:
     """Write an error of the command to stderr."""
     sys.stderr.write(f"xlakernel: {text}\n")
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun.
-
-    Example:
-      >>> counted(1, "problem"), counted(2, "problem")
-      ('1 problem', '2 problems')
-    """
-    return f"{number} {noun}{'s' * (number != 1)}"

@@ -27,8 +27,8 @@ def check_format(package: str, target: str, data: Mapping[str, Any]) -> None:
         )
     if (python := data["checks"]["python"]) != PYTHON:
         raise ExportError(
-            f"deserialize: {target!r} was exported by Python {python}; this is Python {PYTHON}, whose bytecode differs. "
-            f"Load the program with Python {python}, or export it again with this one."
+            f"deserialize: {target!r} was exported by Python {python}; this is Python {PYTHON}, whose bytecode "
+            f"differs. Load the program with Python {python}, or export it again with this one."
         )
 
 
