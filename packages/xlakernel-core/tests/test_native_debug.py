@@ -13,8 +13,8 @@ from xlakernel.core.backend.native import Argument, new_lock
 from xlakernel.core.ffi import abi
 from xlakernel.core.native.debugging.call_frame import ArrayView
 from xlakernel.core.native.debugging.copies import POISONS, Copies, part_of, poison
-from xlakernel.core.native.debugging.debug import runs_needed
 from xlakernel.core.native.debugging.memory import HostMemory
+from xlakernel.core.native.debugging.observer import runs_needed
 
 F32 = ("float32", 1)
 I8 = ("int8", 1)

@@ -194,7 +194,9 @@ def test_an_exception_whose_text_cannot_be_read_has_its_type():
             return self.kode
 
     text, _ = describe(Refused(), "kernel", "file.py:1", None)
-    assert text.startswith("Refused: its text cannot be read, as AttributeError is raised (raised by kernel 'kernel'")
+    assert text.startswith(
+        "Refused: its text cannot be read, because str() raises AttributeError (raised by kernel 'kernel'"
+    )
 
 
 @pytest.mark.parametrize(("raised", "stored"), [(None, 1), (KeyboardInterrupt, 0), (RuntimeError, 2)])

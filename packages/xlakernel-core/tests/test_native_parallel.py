@@ -21,7 +21,7 @@ from numpy.testing import assert_array_equal
 
 from xlakernel.core.backend.native import new_lock
 from xlakernel.core.ffi import abi
-from xlakernel.core.native.threads import parallel
+from xlakernel.core.native.threads import pool as batches
 
 WORDS = 32  # of a frame, of 8 bytes each; what the slices read and write comes after it
 TOTAL = WORDS - 1  # where the frame of a test keeps the number of slices
@@ -91,7 +91,7 @@ class Pool:
         for name, function in functions.items():
             self.api[abi.API[f"XLA_FFI_{name}"] // 8] = ctypes.cast(function, ctypes.c_void_p).value
         run_batch = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 2, ctypes.c_int64, ctypes.c_void_p)
-        self.run_batch = run_batch(parallel.batch_runner())
+        self.run_batch = run_batch(batches.routine("run_batch"))
         self.memory = np.zeros(1, np.int64)
 
     def destroy(self, args):

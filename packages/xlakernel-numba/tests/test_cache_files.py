@@ -210,7 +210,7 @@ def test_a_disk_that_takes_nothing_is_a_warning(process, tmp_path):
     program = LIMIT + "print(call(kernels.plus_one), call(kernels.calls_cached))"
     printed, said = process(program, warn=True, NUMBA_CACHE_DIR=str(tmp_path / "numba"))
     assert printed == "[1.0, 1.0, 1.0] [2.0, 2.0, 2.0]\n"
-    assert said.count("CacheWarning: compiled code cannot be kept in") == 1
+    assert said.count("CacheWarning: compiled code cannot be stored in") == 1
     assert "File too large" in said
     assert not code_files(tmp_path)
 

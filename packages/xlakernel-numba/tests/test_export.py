@@ -341,4 +341,4 @@ def test_a_missing_module_is_named(programs, tmp_path):
     report = json.loads(run_python(READ, programs, folder=tmp_path))
     assert report["plain"].startswith("ExportError: deserialize: the program calls the kernel kernels.plain, and")
     assert "cannot be imported: No module named 'kernels'" in report["plain"]
-    assert "refers to what is not here: No module named 'kernels'" in report["in_main"]
+    assert "its references cannot be imported: No module named 'kernels'" in report["in_main"]

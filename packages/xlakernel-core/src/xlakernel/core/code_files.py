@@ -1,9 +1,9 @@
-"""Machine code on disk: one file for each fingerprint, in a folder of the user's own.
+"""Machine code on disk: one file for each fingerprint, in a folder that belongs to the user alone.
 
-A file is ``<fingerprint>.code``: a magic word, the fingerprint, the digest of the content, the content. All of that is
-compared before anything is done with the content. A file that is missing, damaged or not the user's own is a miss: the
-code is compiled, and written again. So no failure of a disk reaches a kernel, and there is no index of the files that
-two processes could disagree about.
+A file ``<fingerprint>.code`` contains a magic word, the fingerprint, the digest of the content, and the content. All of
+them are compared before the content is used. A file that is missing, damaged or refused is a cache miss: the code is
+compiled, and stored again. A failing disk therefore does not affect kernels, and there is no index for two processes to
+disagree about.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _warned: set[Path | None] = set()  # the folders
 
 
 def code_folder() -> Path | None:
-    """Return the folder; None: there is none."""
+    """Return the folder, or None if the user has no home folder."""
     return cache_folder("code")
 
 
 def read_code(fingerprint: str) -> bytes | None:
-    """Return what `write_code` stored under *fingerprint*; None where that cannot be had.
+    """Return the content that `write_code` stored under *fingerprint*, or None on a cache miss.
 
     Args:
-      fingerprint: a hash in hexadecimal digits of everything that determines the content.
+      fingerprint: a hash, in hexadecimal digits, of everything that determines the content.
     """
     folder = code_folder()
     if folder is None:
@@ -46,14 +46,14 @@ def read_code(fingerprint: str) -> bytes | None:
 
 
 def write_code(fingerprint: str, content: bytes) -> None:
-    """Store *content*, or warn once that nothing can be stored."""
+    """Store *content*, or warn once that it cannot be stored."""
     folder = code_folder()
     try:
         if folder is None:
             raise OSError("there is no home folder")
         replace_file(_path(folder, fingerprint), _head(fingerprint, content) + content)
     except OSError as error:
-        _warn_once("kept in", folder, error)
+        _warn_once("stored in", folder, error)
 
 
 def _path(folder: Path, fingerprint: str) -> Path:

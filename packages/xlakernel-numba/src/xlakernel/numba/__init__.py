@@ -1,4 +1,4 @@
-"""Numba kernels on the CPU, run inside JAX as machine code."""
+"""Numba kernels on the CPU, called by JAX as machine code."""
 
 from .__about__ import __version__ as __version__
 from ._kernel import numba_kernel as numba_kernel

@@ -1,7 +1,8 @@
-"""What Numba's check of an index says when it fails: the index, the axis, its extent, and the line.
+"""Bounds checks whose errors have the index, the axis, its extent, and the line.
 
-Numba says only that "index is out of bounds", because it raises an exception whose arguments are constants. It can
-raise one with arguments of run time too; while a kernel is compiled for debug mode, its check is made to do that.
+Numba's own message is only "index is out of bounds", because its check raises an exception with constant arguments.
+Numba can also raise exceptions with run-time arguments, which the check uses in kernels that are compiled for debug
+mode.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _NUMBA = str(Path(numba.__file__).parent)
 
 
 class OutOfBounds(IndexError):
-    """Makes the `IndexError` for an index; machine code can only pass arguments to a class."""
+    """Constructor of an `IndexError`; a class, because machine code can only call classes."""
 
     def __new__(cls, index: int, axis: int | None, extent: int) -> IndexError:  # type: ignore[misc]
         """Return a plain `IndexError` with a message like NumPy's."""
@@ -30,8 +31,8 @@ class OutOfBounds(IndexError):
 
 @contextmanager
 def explained_bounds() -> Iterator[None]:
-    """Let the bounds checks that this thread compiles inside this context say which index failed, and where."""
-    statements: list[Any] = []  # the functions that are being lowered, innermost last, each with where it is
+    """Compile bounds checks in this context with errors that name the index and the line."""
+    statements: list[Any] = []  # (function, location) of the statements being lowered, innermost last
     check, lower_inst, forced = cgutils.do_boundscheck, lowering.Lower.lower_inst, numba.config.BOUNDSCHECK
 
     def tracked_lower_inst(self: Any, inst: Any) -> Any:
@@ -42,7 +43,7 @@ def explained_bounds() -> Iterator[None]:
             statements.pop()
 
     def explained_check(context: Any, builder: Any, index: Any, extent: Any, axis: Any = None) -> None:
-        if getattr(builder, "_in_try_block", False):  # where Numba catches none with arguments of run time
+        if getattr(builder, "_in_try_block", False):  # in which Numba cannot catch exceptions with run-time arguments
             check(context, builder, index, extent, axis)
         else:
             _emit_check(context, builder, index, extent, axis, _statement_of_user(statements))
@@ -50,7 +51,7 @@ def explained_bounds() -> Iterator[None]:
     with global_compiler_lock:
         cgutils.do_boundscheck = explained_check
         lowering.Lower.lower_inst = tracked_lower_inst
-        numba.config.BOUNDSCHECK = forced or None  # NUMBA_BOUNDSCHECK=0 would switch the checks off
+        numba.config.BOUNDSCHECK = forced or None  # NUMBA_BOUNDSCHECK=0 would disable the checks
         try:
             yield
         finally:
@@ -65,7 +66,7 @@ def _statement_of_user(statements: list[Any]) -> tuple[str | None, Any]:
 
 
 def _emit_check(context: Any, builder: Any, index: Any, extent: Any, axis: Any, statement: tuple[Any, Any]) -> None:
-    """Emit the check; a negative index outside is above every extent when taken for unsigned."""
+    """Emit the check, unsigned, so that a negative index exceeds every extent."""
     with cgutils.if_unlikely(builder, builder.icmp_unsigned(">=", index, extent)):
         arguments = (_as_written(index, extent), axis, extent)
         kinds = [types.intp if isinstance(argument, ir.Value) else None for argument in arguments]
@@ -74,7 +75,7 @@ def _emit_check(context: Any, builder: Any, index: Any, extent: Any, axis: Any, 
 
 
 def _as_written(index: Any, extent: Any) -> Any:
-    """Return the index as the user wrote it: before a negative one was counted from the end."""
+    """Return the index of the source code, before a negative one is counted from the end."""
     if isinstance(index, ir.instructions.SelectInstr):
         _, counted, written = index.operands
         if getattr(counted, "opname", None) == "add" and set(counted.operands) == {written, extent}:

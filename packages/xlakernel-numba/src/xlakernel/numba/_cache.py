@@ -1,11 +1,11 @@
-"""Compiled kernels on disk, for functions that are decorated with ``njit(cache=True)``.
+"""Compiled kernels on disk, for functions decorated with ``njit(cache=True)``.
 
-Numba's own cache cannot be used. Its key has neither the compile options nor the helpers of a kernel. Its index lets
-two processes write different kernels under one number. And the functions in its object code have names that are unique
-in one process only (``helper$2``), so that code of two processes, loaded in a third, calls the wrong helper.
+Numba's own cache cannot be used. Its key contains neither the compile options nor the helpers of a kernel. Its index
+lets two processes write different kernels under one number. And the functions in its object code have names that are
+unique only within one process (``helper$2``), so that code of two processes, loaded in a third, calls the wrong helper.
 
-Here a kernel is one file of `xlakernel.core.code_files`, whose fingerprint covers all that determines the code. All
-functions in its object code are internal, but for the entry, whose name is the fingerprint.
+Here a kernel is one file of `xlakernel.core.code_files`, with a fingerprint of all that determines the code. All
+functions in its object code are internal, except the entry, which has the fingerprint as its name.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from xlakernel.core.backend import read_code, warn, write_code
 from xlakernel.core.backend.native import compiler_facts, load_object_code
 from xlakernel.core.errors import CacheWarning
 
-# How Numba calls the address of a function that calls itself, in the code.
+# Prefix of the symbol for the address of a recursive function.
 _UNRESOLVED = ".numba.unresolved$"
-# How the variables begin that hold the Python objects which compiled code uses, as when it prints an array.
+# Prefix of the variables with the Python objects that compiled code uses, for example to print an array.
 _ENVIRONMENT = "_ZN08NumbaEnv"
 
 _LOCAL = (llvm.Linkage.internal, llvm.Linkage.private)
@@ -39,14 +39,14 @@ _LOCAL = (llvm.Linkage.internal, llvm.Linkage.private)
 
 @dataclasses.dataclass(frozen=True)
 class LoadedKernel:
-    """A kernel that was read from disk, with what a handler needs of Numba's compile result.
+    """A kernel read from disk, with the attributes of Numba's compile result that a handler uses.
 
     Attributes:
-      library: Numba's, which owns the code.
+      library: Numba's library, which owns the code.
       fndesc: name and types of the entry.
       target_context: the dispatcher's.
       environments: the Python objects that the code uses.
-      takes_gil: whether the code calls for the GIL by itself.
+      takes_gil: whether the code takes the GIL itself.
     """
 
     library: Any
@@ -56,19 +56,19 @@ class LoadedKernel:
     takes_gil: bool
 
 
-_loaded: dict[str, LoadedKernel] = {}  # by fingerprint: code is loaded once in a process, as its symbols are unique
+_loaded: dict[str, LoadedKernel] = {}  # by fingerprint; loaded once, because symbols must be unique
 
 
-class _NotKeptError(Exception):
-    """A kernel's code cannot be used in another process; the text says why."""
+class _NotStorableError(Exception):
+    """A kernel's code cannot be used in another process, for the reason in the message."""
 
 
 def code_fingerprint(dispatcher: Any, functions: Sequence[Any], content: str, signature: Sequence[types.Type]) -> str:
-    """Return a hash of all that determines the machine code of a kernel.
+    """Return a hash of everything that determines the machine code of a kernel.
 
     Args:
-      dispatcher: what compiles it.
-      functions: the kernel, and all that it refers to.
+      dispatcher: the dispatcher that compiles the kernel.
+      functions: the kernel and the functions that it refers to.
       content: the fingerprint of the function, its helpers and its options.
       signature: the types of the arguments.
     """
@@ -79,9 +79,9 @@ def code_fingerprint(dispatcher: Any, functions: Sequence[Any], content: str, si
 
 
 def _place(function: Any) -> tuple[Any, ...]:
-    """Return what the code knows of where a function stands: its exceptions say it, a fingerprint of content does not.
+    """Return the source location of a function, which its exceptions contain and a fingerprint of content does not.
 
-    The folder of a notebook's cells is another one in each process.
+    The folder is left out for a notebook's cells, where it is different in each process.
     """
     function = getattr(function, "py_func", function)
     code = getattr(function, "__code__", None)
@@ -92,7 +92,7 @@ def _place(function: Any) -> tuple[Any, ...]:
 
 
 def read_kernel(fingerprint: str, dispatcher: Any, signature: tuple[types.Type, ...]) -> LoadedKernel | None:
-    """Return the kernel that was stored under *fingerprint*; None if there is none that can be used."""
+    """Return the kernel stored under *fingerprint*, or None on a cache miss."""
     if fingerprint not in _loaded:
         content = read_code(fingerprint)
         if content is None:
@@ -100,48 +100,50 @@ def read_kernel(fingerprint: str, dispatcher: Any, signature: tuple[types.Type, 
         head, _, object_code = content.partition(b"\n")
         try:
             environments = [_environment(fingerprint, i, *parts) for i, parts in enumerate(json.loads(head))]
-        except Exception:  # noqa: BLE001  # whatever a constant's class raises: it is another one by now
+        except Exception:  # noqa: BLE001  # raised by the class of a constant, which has changed
             return None
         codegen = dispatcher.targetctx.codegen()
         library = load_object_code(codegen, _entry(fingerprint), object_code, [_entry(fingerprint)])
         for environment in environments:
             codegen.set_env(environment.env_name, environment)
         entry = ExternalFunctionDescriptor(_entry(fingerprint), types.none, signature)
-        takes_gil = b"numba_gil_ensure" in object_code  # among the names that it is linked to
+        takes_gil = b"numba_gil_ensure" in object_code  # among the symbols that it is linked to
         _loaded[fingerprint] = LoadedKernel(library, entry, dispatcher.targetctx, environments, takes_gil)
     return _loaded[fingerprint]
 
 
 def write_kernel(fingerprint: str, compiled: Any) -> None:
-    """Store Numba's compile result, or warn that it cannot be used in another process."""
+    """Store Numba's compile result, or warn that it cannot be stored."""
     try:
         content = _serialized(fingerprint, compiled)
-    except _NotKeptError as reason:
+    except _NotStorableError as reason:
         name = compiled.fndesc.qualname
-        warn(f"{name} is not kept on disk, as njit's cache=True asks for: {reason}", CacheWarning)
+        warn(f"{name} is not kept on disk, as njit's cache=True requests: {reason}", CacheWarning)
     else:
         write_code(fingerprint, content)
 
 
 def _serialized(fingerprint: str, compiled: Any) -> bytes:
-    """Return the names and constants of the environments as JSON, and behind it the object code."""
+    """Return the names and constants of the environments as JSON, followed by the object code."""
     library = compiled.library
     text = library.get_llvm_str()
     if _UNRESOLVED in text:
-        # Numba resolves the address of such a function when it compiles it, and not when it reads it:
+        # Numba resolves the address of a recursive function when it compiles it, but not when it reads it:
         # https://github.com/numba/numba/issues/6061
-        raise _NotKeptError("it calls itself, or a helper does, and its code has an address in it (numba issue 6061).")
+        raise _NotStorableError("it or a helper is recursive, and the code contains an address (numba issue 6061).")
     if library.has_dynamic_globals:
-        raise _NotKeptError("its code has addresses in it, as of a ctypes pointer or a large constant array.")
+        raise _NotStorableError(
+            "its code contains addresses, such as that of a ctypes pointer or a large constant array."
+        )
     if not all(lifted.can_cache for lifted in compiled.lifted):
-        raise _NotKeptError("a part of it runs in the interpreter.")
+        raise _NotStorableError("a part of it runs in the interpreter.")
     module = llvm.parse_assembly(text)
     environments: list[tuple[str, str | None]] = []
     for value in [*module.functions, *module.global_variables]:
         name = value.name
         if value.is_declaration or value.linkage in _LOCAL or name.startswith("llvm."):
             continue
-        # A variable is there for every function that was inlined; most are not used any more.
+        # Every inlined function has left a variable; most are unused.
         environment = lookup_environment(name) if name.startswith(_ENVIRONMENT) and text.count(name) > 1 else None
         if name == compiled.fndesc.llvm_func_name:
             value.name = _entry(fingerprint)
@@ -151,7 +153,7 @@ def _serialized(fingerprint: str, compiled: Any) -> bytes:
         else:
             value.linkage = "internal"
     module.verify()
-    # As Numba's code generator makes code of a module that it has optimised.
+    # As in Numba's code generator, for a module that is already optimised.
     return json.dumps(environments).encode() + b"\n" + bytes(library.codegen._tm.emit_object(module))
 
 
@@ -164,13 +166,13 @@ def _variable(fingerprint: str, number: int) -> str:
 
 
 def _parts(environment: Any) -> tuple[str, str | None]:
-    """Return the module of an environment and its constants: pickled, as they can be any objects; None: it has none."""
+    """Return the module of an environment and its pickled constants; None without constants."""
     if not environment.can_cache():
-        raise _NotKeptError("a helper is of no module.")
+        raise _NotStorableError("a helper has no module.")
     try:
         constants = base64.b64encode(serialize.dumps(list(environment.consts))).decode() if environment.consts else None
-    except Exception as error:  # whatever an object's own __reduce__ raises
-        raise _NotKeptError(f"a constant of it cannot be pickled: {error}.") from error
+    except Exception as error:  # raised by the __reduce__ of any object
+        raise _NotStorableError(f"a constant of it cannot be pickled: {error}.") from error
     return environment.globals["__name__"], constants
 
 

@@ -1,4 +1,4 @@
-"""From a Numba function and the types of a call to a registered handler."""
+"""Compilation of a Numba function for the types of a call, and registration of its handler."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from ._recipe import COMPILER, environment
 
 _Scalars = Mapping[str, Scalar]
 
-# Only a handler calls our own dispatchers: they need no code to be called by Python and by C.
+# Copies of dispatchers are called by handlers alone and need no entry for Python or C.
 _NO_WRAPPERS = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class NumbaKernel(Kernel):
-    """A Numba dispatcher as a kernel; equal to another one of the same dispatcher."""
+    """A Numba dispatcher as a kernel. Kernels with the same dispatcher are equal."""
 
     dispatcher: Any  # Numba's Dispatcher; its type stubs lack most of what is used here
 
@@ -75,13 +75,13 @@ class NumbaKernel(Kernel):
         debug: bool = False,
         levels: int = 0,
     ) -> Target:
-        """Compile the kernel for these types, unless that was done before."""
+        """Compile and register the kernel for these types, unless it is registered."""
         arguments = self._arguments(inputs, outs, scalars)
-        # By the present values of all that it refers to, which may be others than when it was traced last.
-        return Target(self._register(arguments, {"ordered": ordered, "debug": debug}))
+        # The name depends on the present values of all references, which may have changed since the last trace.
+        return Target(self.register(arguments, {"ordered": ordered, "debug": debug}))
 
     def _arguments(self, inputs: Sequence[Struct], outs: Sequence[Struct], scalars: _Scalars) -> list[Argument]:
-        """Say where each of the kernel's parameters comes from."""
+        """Return the buffers of the kernel's parameters."""
         buffers = iter(
             [self._buffer("input", i, struct) for i, struct in enumerate(inputs)]
             + [self._buffer("output", i, struct) for i, struct in enumerate(outs)]
@@ -104,40 +104,35 @@ class NumbaKernel(Kernel):
 
     @property
     def count(self) -> int:
-        """The number of its parameters."""
+        """The number of parameters."""
         return len(self._parameters)
 
-    def register_as(self, target: str, arguments: Sequence[Argument], mode: Mapping[str, bool]) -> None:
-        """Register the kernel under the name that an exported program calls it by."""
-        self._register(arguments, mode, target)
-
-    def _register(self, arguments: Sequence[Argument], mode: Mapping[str, bool], target: str | None = None) -> str:
-        """Register the kernel under *target*, or under the name that says all that it depends on."""
+    def register(self, arguments: Sequence[Argument], mode: Mapping[str, bool], target: str | None = None) -> str:
+        """Register the kernel and return its name: *target*, or a name that identifies its code."""
         return until_unchanged(lambda: self._register_now(arguments, mode, target))
 
     def _register_now(self, arguments: Sequence[Argument], mode: Mapping[str, bool], target: str | None) -> str:
         function = self.dispatcher.py_func
         types_ = ", ".join(f"{a.source[0]}{a.index} {a.content}" for a in arguments)
-        # Building takes this lock, and a thread that holds it may want to register a kernel: so it comes before the
-        # registry's. Inside it, no helper is compiled between being hashed and being used.
+        # Lock order: building takes this lock inside the registry's, so it must be taken first. It also prevents that a
+        # helper is compiled between its fingerprint and its use.
         with global_compiler_lock:
             found = COMPILER.examine(self.dispatcher)
             content = fingerprint(found.digest, {**environment(), **mode})
-            # What no other process can name would be written by each one, and never read.
+            # A kernel with unknown references has a new fingerprint in each process, which no other would read.
             on_disk = content if self.dispatcher.stats.cache_path is not None and not found.unknown else None
             name = f"xlakernel.numba/{function.__module__}.{function.__qualname__}({types_})#{content}"
             return ensure_registered(
-                target or name + self._place_mark(),
+                target or name + self._place_suffix(),
                 "cpu",
                 lambda: self._build(arguments, found.digest, on_disk, mode),
                 lambda: write_recipe(COMPILER, self.dispatcher, content=found.digest, call=_call(arguments, mode)),
             )
 
-    def _place_mark(self) -> str:
-        """Return what tells equal code at two places apart, so that errors point to the right line.
+    def _place_suffix(self) -> str:
+        """Return a suffix that distinguishes equal code at two places, so that errors name the right line.
 
-        A function that others can import has one place, and a name that says nothing of it: it is found again
-        wherever it is installed.
+        An importable function has one place, and no suffix: its name is the same wherever it is installed.
         """
         if is_importable(self.dispatcher):
             return ""
@@ -152,7 +147,7 @@ class NumbaKernel(Kernel):
         self, arguments: Sequence[Argument], code: str, content: str | None, mode: Mapping[str, bool]
     ) -> Handler:
         signature = tuple(argument.type for argument in arguments)
-        # Parallel loops, also those of helpers, are compiled for XLA's threads: in copies that only handlers call.
+        # Parallel loops of the kernel and its helpers are compiled for XLA's threads.
         declarations = COMPILER.declarations()
         functions = examine(self.dispatcher, None, declarations).functions
         options = [getattr(function, "targetoptions", {}) for function in functions]
@@ -179,7 +174,7 @@ class NumbaKernel(Kernel):
     def _load_or_compile(
         self, own: Any, signature: tuple[types.Type, ...], content: str | None, functions: Sequence[Any]
     ) -> Any:
-        """Return Numba's compile result, or what stands for it; with *content*, the fingerprint, it is kept on disk."""
+        """Return Numba's compile result, through the cache on disk if there is a fingerprint *content*."""
         if content is None:
             return self._compile(own, signature)
         fingerprint = code_fingerprint(own, functions, content, signature)
@@ -193,10 +188,10 @@ class NumbaKernel(Kernel):
     def _compile(self, own: Any, signature: tuple[types.Type, ...]) -> Any:
         try:
             own.compile(signature)
-        except (OSError, MemoryError, ChangedError):  # not of the kernel
+        except (OSError, MemoryError, ChangedError):  # not caused by the kernel
             raise
         except Exception as error:  # noqa: BLE001  # Numba lets AttributeError and others of its own escape
-            # Numba's frames are its own inside, and what it says is in the message.
+            # The frames are internal to Numba, and its message is part of ours.
             raise self._explain(own, error, signature) from (error if numba.config.FULL_TRACEBACKS else None)
         compiled = own.overloads[signature]
         if compiled.objectmode:
@@ -212,10 +207,10 @@ class NumbaKernel(Kernel):
         return compiled
 
     def _own_dispatcher(self, code: str, *, debug: bool) -> Any:
-        """Return a dispatcher of our own for the same function, which calls copies of its helpers.
+        """Return a copy of the dispatcher, which calls copies of its helpers.
 
-        The user's may be limited to the signatures it was declared with, and may hold code compiled before a global
-        changed; and what is compiled for a handler should not appear in the user's cache file.
+        The user's may be limited to declared signatures and have code from before a global changed, and its cache file
+        should not contain code for handlers.
         """
         copies = OwnCopies(COMPILER, self.dispatcher, {"boundscheck": True} if debug else None)
         if copies.content != code:
@@ -243,7 +238,7 @@ class NumbaKernel(Kernel):
         writable = [t.copy(readonly=False) if isinstance(t, types.Array) else t for t in signature]
         try:
             own.compile(tuple(writable))
-        except Exception:  # noqa: BLE001  # whatever it is, the first error tells
+        except Exception:  # noqa: BLE001  # the first error is reported
             return False
         return True
 
@@ -252,11 +247,11 @@ _HINTS = ((r"Untyped global name '(\w+)'.*<class 'function'>", r"Decorate \1 wit
 
 
 def _call(arguments: Sequence[Argument], mode: Mapping[str, bool]) -> dict[str, Any]:
-    """Return what a handler was built for, made of what JSON has; `_export.prepare` reads it."""
+    """Return the types and modes of a handler as JSON data, which `_export.prepare` reads."""
     described = [[a.source, a.index, a.dtype, a.ndim, a.scalar] for a in arguments]
     return {"arguments": described, "mode": dict(mode)}
 
 
 def scalar_argument(where: str, index: int, dtype: str, buffer: str) -> Argument:
-    """Return the argument for a scalar of *dtype*, whose operand is input *index* and has the dtype *buffer*."""
+    """Return the argument for a scalar of *dtype* in input *index*, a buffer of dtype *buffer*."""
     return Argument("input", index, buffer, 0, numba_dtype(jnp.dtype(dtype), where), dtype)

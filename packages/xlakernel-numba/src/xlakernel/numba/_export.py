@@ -1,4 +1,4 @@
-"""Targets of kernels in loaded programs: `prepare` is called by `xlakernel.core.deserialize`."""
+"""Targets of kernels in loaded programs, built by `xlakernel.core.deserialize` through `prepare`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ._recipe import COMPILER
 _MOST_DIMENSIONS = 64  # as in NumPy
 
 
-def prepare(target: str, data: Mapping[str, Any]) -> Callable[[], None]:
-    """Find the kernel that *data* describes, and return what compiles and registers it as *target*.
+def prepare(target: str, data: Mapping[str, Any]) -> Callable[[], Any]:
+    """Find the kernel that *data* describes, and return a function that compiles and registers it as *target*.
 
-    The name is the program's, also where this version of Numba would give another one.
+    The program's name is used even if this version of Numba would give another one.
 
     Raises:
       ExportError: if the kernel is not the one that was exported.
@@ -28,29 +28,33 @@ def prepare(target: str, data: Mapping[str, Any]) -> Callable[[], None]:
     arguments = [_argument(kernel.name, *described) for described in data["arguments"]]
     _check_arguments(target, kernel, arguments)
     mode = {name: data["mode"][name] is True for name in ("ordered", "debug")}
-    return lambda: kernel.register_as(target, arguments, mode)
+    return lambda: kernel.register(arguments, mode, target)
 
 
 def _check_arguments(target: str, kernel: NumbaKernel, arguments: Sequence[Argument]) -> None:
-    """Raise `ExportError` unless each parameter is given one of the call's inputs and outputs, all of them.
+    """Raise `ExportError` unless the parameters have all inputs and outputs of the call, one each.
 
-    The handler reads memory by these numbers.
+    The handler uses these numbers as indices into memory.
     """
     given = {source: sorted(a.index for a in arguments if a.source == source) for source in ("input", "output")}
     counted = all(indices == list(range(len(indices))) for indices in given.values())
     if not counted or sum(map(len, given.values())) != len(arguments) or len(arguments) != kernel.count:
         raise ExportError(
-            f"deserialize: {target!r} gives the kernel {kernel.name}, which has {kernel.count} parameters, the "
+            f"deserialize: {target!r} passes to the kernel {kernel.name}, which has {kernel.count} parameters, the "
             f"arguments {given}. The program is damaged, or was not written by xlakernel.core.export; do not load it."
         )
 
 
 def _argument(kernel: str, source: Any, index: int, dtype: str, ndim: int, scalar: str) -> Argument:
     if not (type(index) is type(ndim) is int and 0 <= ndim <= _MOST_DIMENSIONS):
-        raise ExportError(f"deserialize: the kernel {kernel} is to have {source} {index!r} with {ndim!r} dimensions.")
+        raise ExportError(
+            f"deserialize: the kernel {kernel} has an invalid argument, {source} {index!r} with {ndim!r} dimensions."
+        )
     where = f"{kernel}: {source} {index}"
     if scalar:
         if ndim or jnp.dtype(scalar).itemsize != jnp.dtype(dtype).itemsize:
-            raise ExportError(f"deserialize: the kernel {kernel} is to have {scalar} in {source} {index}, a {dtype!r}.")
+            raise ExportError(
+                f"deserialize: the kernel {kernel} has an invalid scalar, {scalar} in {source} {index} of {dtype!r}."
+            )
         return scalar_argument(where, index, scalar, dtype)
     return Argument(source, index, dtype, ndim, array_type(jnp.dtype(dtype), ndim, where, readonly=source == "input"))

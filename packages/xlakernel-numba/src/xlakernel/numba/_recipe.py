@@ -1,4 +1,4 @@
-"""What Numba's dispatchers for the CPU are made of, and the helpers that they call."""
+"""The description of Numba's CPU compiler and of the helpers that kernels call."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _Options = Mapping[str, Any]
 
 
 def environment() -> dict[str, object]:
-    """Return what determines the machine code besides the function."""
+    """Return the versions and settings that determine the machine code of all kernels."""
     config = numba.config
     return {
         "handler": HANDLER_VERSION,
@@ -48,8 +48,8 @@ def environment() -> dict[str, object]:
 
 
 def _njit(original: Any, function: types.FunctionType, options: _Options) -> Any:
-    kind, _, locals_, told, compiler = dispatcher_parts(original)
-    made = make_dispatcher(kind, function, locals_, {**told, **options}, compiler)
+    kind, _, locals_, own_options, compiler = dispatcher_parts(original)
+    made = make_dispatcher(kind, function, locals_, {**own_options, **options}, compiler)
     return made, functools.partial(declare, signatures=declared_signatures(original))
 
 
@@ -88,28 +88,28 @@ def _finish_ufunc(original: Any, signatures: list[Any]) -> Any:
 def _cfunc(original: Any, function: types.FunctionType, options: _Options) -> Any:
     compiler, signature = original._compiler, original._sig
     arguments = (signature.args, signature.return_type), compiler.locals, dict(compiler.targetoptions)
-    return _cfunc_again(function, *arguments, compiler.pipeline_class), lambda made: made.compile()
+    return _make_cfunc(function, *arguments, compiler.pipeline_class), lambda made: made.compile()
 
 
 def _stencil(original: Any, function: types.FunctionType, options: _Options) -> Any:
-    return _stencil_again(function, original.mode, original.options), None
+    return _make_stencil(function, original.mode, original.options), None
 
 
-def _cfunc_again(function: Any, signature: Any, locals_: Any, options: Any, compiler: Any) -> Any:
+def _make_cfunc(function: Any, signature: Any, locals_: Any, options: Any, compiler: Any) -> Any:
     return CFunc(function, signature, locals=locals_, options=options, pipeline_class=compiler)
 
 
 def _reduce_cfunc(one: Any) -> tuple[Any, ...]:
     compiler, signature = one._compiler, (one._sig.args, one._sig.return_type)
-    return _cfunc_again, (one._pyfunc, signature, compiler.locals, compiler.targetoptions, compiler.pipeline_class)
+    return _make_cfunc, (one._pyfunc, signature, compiler.locals, compiler.targetoptions, compiler.pipeline_class)
 
 
-def _stencil_again(function: Any, mode: Any, options: Any) -> Any:
+def _make_stencil(function: Any, mode: Any, options: Any) -> Any:
     return numba.stencil(mode, **options)(function)
 
 
 def _reduce_stencil(one: Any) -> tuple[Any, ...]:
-    return _stencil_again, (one.kernel_ir.func_id.func, one.mode, one.options)
+    return _make_stencil, (one.kernel_ir.func_id.func, one.mode, one.options)
 
 
 _HELPERS = (
@@ -117,7 +117,7 @@ _HELPERS = (
     Helper(DUFunc, lambda one: one._dispatcher.py_func, _vectorize),
     Helper(GUFunc, lambda one: one.gufunc_builder.py_func, _guvectorize),
     Helper(CFunc, lambda one: one._pyfunc, _cfunc, reduce=_reduce_cfunc),
-    # Its globals are read as soon as it is made.
+    # The constructor reads the globals.
     Helper(StencilFunc, lambda one: one.kernel_ir.func_id.func, _stencil, filled=True, reduce=_reduce_stencil),
 )
 

@@ -96,7 +96,6 @@ class KernelOnCpu(OnPlatform):
         arguments = [Argument(a.source, a.index, a.dtype, a.ndim) for a in launch.arrays]
         callee = WarpEntry(None, None, launch.fills)
         if recorded is not None:
-            arguments.append(Argument("attribute", 0, "uint8", 1, size=len(recorded.data)))
             # Warp unloads a module when other kernels are defined in it, unless its launch is kept alive.
             callee = WarpEntry(recorded.entry, recorded.layout, launch.fills, keep_alive=recorded.launch)
         handler: Handler = build_handler(
@@ -108,6 +107,7 @@ class KernelOnCpu(OnPlatform):
             ordered=ordered,
             debug=debug,
             keep=bool(warp.config.cache_kernels),
+            attribute_nbytes=None if recorded is None else len(recorded.data),
         )
         return handler
 

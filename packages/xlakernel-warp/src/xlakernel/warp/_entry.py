@@ -54,16 +54,13 @@ class WarpEntry(Callee):
         self.fills = fills
         self.keep_alive = keep_alive
 
-    def prepare(
-        self, builder: ir.IRBuilder, frame: Frame, arrays: Mapping[Argument, Slices], attributes: Sequence[Argument]
-    ) -> Any:
+    def prepare(self, builder: ir.IRBuilder, frame: Frame, arrays: Mapping[Argument, Slices]) -> Any:
         """Copy the structs."""
         listed = list(arrays.values())
         if self.entry is None or self.layout is None:
             return listed, None
-        _, data = frame.array_attribute(0)
         copy = builder.bitcast(cgutils.alloca_once(builder, ir.ArrayType(I64, self.layout.nbytes // 8)), POINTER)
-        cgutils.raw_memcpy(builder, copy, data, i64(self.layout.nbytes), 1)
+        cgutils.raw_memcpy(builder, copy, frame.attribute().data, i64(self.layout.nbytes), 1)
         return listed, copy
 
     def call(self, builder: ir.IRBuilder, frame: Frame, prepared: Any) -> None:

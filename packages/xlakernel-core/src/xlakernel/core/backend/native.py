@@ -5,8 +5,8 @@ from ..native.callee import Callee, NumbaFunction
 from ..native.compile_error import compile_error
 from ..native.compiler import Compiler, Helper
 from ..native.debugging.call_frame import ArrayView
-from ..native.debugging.debug import UNCHECKED_THREADS, Observer
 from ..native.debugging.memory import HostMemory
+from ..native.debugging.observer import UNCHECKED_THREADS, Observer
 from ..native.declared import Declarations
 from ..native.dtypes import array_type, numba_dtype
 from ..native.handler import HANDLER_VERSION, build_handler
@@ -22,7 +22,7 @@ from ..native.pickled import (
     reduce_dispatcher,
 )
 from ..native.recipe import is_importable, read_kernel, write_recipe
-from ..native.threads.parallel import SUPPORTED
+from ..native.threads.pool import SUPPORTED
 from ..native.threads.prange import on_xla_threads
 
 __all__ = [

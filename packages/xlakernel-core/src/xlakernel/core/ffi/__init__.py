@@ -1,1 +1,1 @@
-"""The XLA FFI: its binary interface as data, and the names under which handlers are known to it."""
+"""The binary interface of the XLA FFI, and the registry of handlers."""

@@ -1,8 +1,8 @@
 """The binary interface of the XLA FFI C API, as data.
 
-Offsets and sizes in bytes on 64-bit platforms, from ``xla/ffi/api/c_api.h``; they are the same from jaxlib 0.7 to
-0.12, and a test compares them with the header of the installed jaxlib (``jax.ffi.include_dir()``). Nothing else in the
-project spells an offset.
+Offsets and sizes in bytes on 64-bit platforms, from ``xla/ffi/api/c_api.h``. They are the same from jaxlib 0.7 to 0.12,
+and a test compares them with the header of the installed jaxlib (``jax.ffi.include_dir()``). All offsets in the project
+come from this file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OLDEST_API_MINOR = 1
 
 @dataclasses.dataclass(frozen=True)
 class Struct:
-    """A C struct: where its fields are, and its size as the API counts it (where we make one)."""
+    """A C struct: the offsets of its fields, and its size in the API for structs that are allocated here."""
 
     name: str
     fields: Mapping[str, int]
@@ -93,7 +93,7 @@ DATA_TYPES = {
     "complex128": 18,
 }
 
-#: ``XLA_FFI_Error_Code_*``, as far as handlers return them.
+#: The ``XLA_FFI_Error_Code_*`` that handlers return.
 ERROR_CODES = {
     "CANCELLED": 1,
     "INVALID_ARGUMENT": 3,
@@ -114,12 +114,12 @@ COMMAND_BUFFER_COMPATIBLE = 1
 
 @functools.cache
 def check_api_version() -> None:
-    """Raise `AbiError` if the installed jaxlib speaks another major version than the one described here."""
+    """Raise `AbiError` if the installed jaxlib has another major version of the FFI."""
     header = Path(jax.ffi.include_dir()) / "xla" / "ffi" / "api" / "c_api.h"
     found = re.search(r"#define XLA_FFI_API_MAJOR (\d+)", header.read_text("utf-8")) if header.exists() else None
-    # A jaxlib without its headers is left to XLA, which compares the versions itself when a handler is registered.
+    # Without headers, XLA compares the versions when a handler is registered.
     if found and int(found[1]) != API_MAJOR:
         raise AbiError(
-            f"jaxlib {jax.lib.__version__} has version {found[1]} of the XLA FFI; this xlakernel-core knows "
+            f"jaxlib {jax.lib.__version__} has version {found[1]} of the XLA FFI; this xlakernel-core supports "
             f"version {API_MAJOR}. Upgrade xlakernel-core, or install an older jax."
         )

@@ -1,8 +1,8 @@
-"""Names of handlers, each registered once, with one address, for the life of the process.
+"""Registry of handlers. Each name is registered once, with one address, for the life of the process.
 
-XLA keeps the address that a name was first registered with and may use it at any time later, also from a cache of
-compiled programs: registering a name again with another address breaks the CPU backend, and freeing a handler crashes
-it. So nothing is ever replaced or released here, and a name must say everything that its machine code depends on.
+XLA keeps the address of a registered name and may use it at any later time, also from a cache of compiled programs. A
+second registration with another address breaks the CPU backend, and a call of a freed handler crashes. So nothing is
+ever replaced or released here, and a name must identify everything that its machine code depends on.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ class Handler(NamedTuple):
     """The machine code of one handler."""
 
     address: int
-    keep_alive: Any  # whatever owns the code at that address, and what it refers to
+    keep_alive: Any  # the owners of the code and of the data that it refers to
 
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """How a backend makes a target again in another process, under the same name.
+    """The description of a target with which a backend builds it in another process, under the same name.
 
     Attributes:
-      module: the backend's module, ``xlakernel.<backend>._export`` or one whose name ends in ``_export``; a loaded
-        program imports no other. Its ``prepare(name, data)`` compares what is here with what was exported, and returns
-        a function that registers the target.
-      data: what that function needs, made of what JSON has.
+      module: the backend's module, ``xlakernel.<backend>._export`` or another name that ends in ``_export``; a loaded
+        program imports no other. Its ``prepare(name, data)`` compares the kernel in this process with the exported one,
+        and returns a function that registers the target.
+      data: the argument of ``prepare``, of types that JSON has.
     """
 
     module: str
@@ -43,16 +43,16 @@ class Recipe:
 
 _handlers: dict[tuple[str, str], Handler] = {}
 _recipes: dict[tuple[str, str], Callable[[], Recipe]] = {}
-# The targets that loaded programs brought, whose names say what the programs claim.
+# The targets of loaded programs, which are responsible for the names.
 _loaded: dict[tuple[str, str], Recipe] = {}
-# The one that this thread registers now.
+# The target of a loaded program that this thread is registering.
 _loading: contextvars.ContextVar[tuple[str, str] | None] = contextvars.ContextVar("_loading", default=None)
-# Building a handler may build another one: a kernel's compilation can run Python.
+# Reentrant, because the compilation of a kernel can run Python that builds another handler.
 _lock = threading.RLock()
 
 
 def free_name(name: str, platform: str) -> str:
-    """Return *name*, or where a loaded program has a target of this name, another one."""
+    """Return *name*, or another name if a loaded program has a target of this name."""
     while (platform, name) in _loaded and _loading.get() != (platform, name):
         name += "+"
     return name
@@ -61,18 +61,17 @@ def free_name(name: str, platform: str) -> str:
 def ensure_registered(
     name: str, platform: str, build: Callable[[], Handler], recipe: Callable[[], Recipe] | None = None
 ) -> str:
-    """Register the handler that *build* makes under *name*, unless the name is known.
+    """Register a handler under *name*, unless the name is registered.
 
     Args:
-      name: the target's name, which must identify the machine code. Where a loaded program has a target of this name,
-        another one is taken.
+      name: the target's name, which must identify the machine code.
       platform: XLA's name of the platform, ``"cpu"`` or ``"CUDA"``.
-      build: makes the handler; called at most once per name, by one thread.
-      recipe: says how to make the target in another process, or raises `ExportError`; called when a program that uses
-        it is exported, which few are. Without it none can be.
+      build: returns the handler; called at most once for each name, by one thread.
+      recipe: returns the target's recipe or raises `ExportError`; called when a program that uses the target is
+        exported. None: it cannot be exported.
 
     Returns:
-      The name.
+      The name, or another one if a loaded program has a target of this name.
 
     Raises:
       KernelTypeError: if the name cannot be printed.
@@ -83,7 +82,7 @@ def ensure_registered(
             name = free_name(name, platform)
             if (platform, name) not in _handlers:
                 check_api_version()
-                if not name.isprintable():  # LLVM and XLA end it at the first zero, and the process with it
+                if not name.isprintable():  # LLVM and XLA cut it at a NUL, and crash
                     raise KernelTypeError(
                         f"{name!r}: the name of a kernel has characters that cannot be printed. Give its function "
                         "another __qualname__."
@@ -97,13 +96,13 @@ def ensure_registered(
 
 
 def register_loaded(name: str, platform: str, recipe: Recipe, register: Callable[[], None]) -> None:
-    """Register a target of a loaded program, for which no kernel of this process is ever taken.
+    """Register a target of a loaded program, which is never used for a kernel of this process.
 
     Args:
-      name: the target's name.
+      name: the target's name in the program.
       platform: see `ensure_registered`.
-      recipe: what the program says of it.
-      register: registers it.
+      recipe: the target's recipe in the program.
+      register: registers the target.
     """
     key = platform, name
     with _lock:
@@ -122,17 +121,17 @@ def register_loaded(name: str, platform: str, recipe: Recipe, register: Callable
 
 
 def check_loaded(name: str, platform: str, recipe: Recipe) -> None:
-    """Raise `ExportError` if a program that was loaded has another kernel under a target's name."""
+    """Raise `ExportError` if a loaded program has another kernel under this name."""
     before = _loaded.get((platform, name))
     if before is not None and _identity(before) != _identity(recipe):
         raise ExportError(
-            f"deserialize: {name!r} is the name of another kernel in a program that was loaded before, so that one of "
-            "them was changed after its export. Load this one in a process of its own, if you trust it."
+            f"deserialize: {name!r} is the name of another kernel in a program that was loaded before; one of the "
+            "programs was changed after its export. Load this program in a process of its own, if you trust it."
         )
 
 
 def _identity(recipe: Recipe) -> tuple[str, list[Any]]:
-    """Return what determines a target's code: a pickle may differ, and the shapes of the call that was recorded."""
+    """Return the parts of a recipe that determine the target's code; pickles and recorded shapes may differ."""
     return recipe.module, [recipe.data.get(key) for key in ("checks", "arguments", "mode", "debug", "ordered")]
 
 
@@ -142,10 +141,10 @@ def registered_targets() -> list[str]:
 
 
 def is_registered(name: str, platform: str) -> bool:
-    """Whether the target exists in this process."""
+    """Return True if the target exists in this process."""
     return (platform, name) in _handlers
 
 
 def recipes_of(name: str) -> dict[str, Callable[[], Recipe] | None]:
-    """Return how the target can be made in another process, by the platforms that it is registered for."""
+    """Return the functions that write the target's recipe, by the platforms that it is registered for."""
     return {platform: _recipes.get((platform, found)) for platform, found in list(_handlers) if found == name}

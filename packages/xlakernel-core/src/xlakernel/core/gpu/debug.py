@@ -18,8 +18,8 @@ from cuda.bindings import driver as cuda
 from ..errors import DeviceError
 from ..ffi.registry import Handler
 from ..native.debugging.call_frame import ArrayView
-from ..native.debugging.debug import UNCHECKED_THREADS, Observer
 from ..native.debugging.memory import Memory
+from ..native.debugging.observer import UNCHECKED_THREADS, Observer
 from ..native.machine.status import CallError
 from .driver import check
 from .launchable import Launchable

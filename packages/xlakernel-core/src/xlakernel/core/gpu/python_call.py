@@ -22,15 +22,16 @@ import jax
 import numpy as np
 from cuda.bindings import driver as cuda
 from llvmlite import ir
+from numba.core import cgutils
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 
 from ..errors import DeviceError, DtypeError
 from ..ffi import abi
 from ..ffi.registry import Handler
-from ..native.debugging.call_frame import ArrayView, answer_handshake, api_of, arrays_of, counts_of, dtype_of, stream_of
-from ..native.machine.frame import POINTER, load
-from ..native.machine.machine_code import NAME, MachineCode, load_module
+from ..native.debugging.call_frame import ArrayView, api_of, arrays_of, counts_of, dtype_of
+from ..native.machine.frame import I32, NULL, POINTER, answer_handshake, get_stream, load
+from ..native.machine.machine_code import NAME, MachineCode, load_module, new_function, new_module
 from ..native.machine.status import CallError, describe, new_error
 from ..native.machine.upcall import Upcall, emit_upcall
 from .driver import check
@@ -66,19 +67,25 @@ def build_python_handler(
                 f"{', '.join(abi.DATA_TYPES)}. Cast before and after the call, or view it as one of them."
             )
     call = _PythonCall(launchable, observer, stream)
-    code = _behind_the_gate(call.upcall.address)
+    code = _compile_entry(call.upcall.address, has_stream=stream is None)
     return Handler(code.address_of(NAME), (code, call))
 
 
 @global_compiler_lock
-def _behind_the_gate(upcall: int) -> MachineCode:
-    """Return machine code that calls a Python handler, unless the process is ending (`native.gate`)."""
-    module = cpu_target.target_context.create_module(NAME)
-    kind = ir.FunctionType(POINTER, [POINTER])
-    function = ir.Function(module, kind, NAME)
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
+def _compile_entry(upcall: int, *, has_stream: bool) -> MachineCode:
+    """Return machine code that answers the handshake, gets the stream of a call, and passes both to *upcall*."""
+    module = new_module(cpu_target.target_context)
+    function, builder = new_function(module, "", ir.FunctionType(POINTER, [POINTER]), linkage="external")
     (frame,) = function.args
-    builder.ret(emit_upcall(builder, upcall, [frame], load(builder, frame, abi.CALL_FRAME, "api")))
+    extension = load(builder, frame, abi.CALL_FRAME, "extension_start")
+    with builder.if_then(cgutils.is_not_null(builder, extension), likely=False):
+        answer_handshake(builder, frame, extension, ir.Constant(I32, 0))
+    api, stream = load(builder, frame, abi.CALL_FRAME, "api"), NULL
+    if has_stream:
+        error, stream = get_stream(builder, api, load(builder, frame, abi.CALL_FRAME, "ctx"))
+        with builder.if_then(cgutils.is_not_null(builder, error), likely=False):
+            builder.ret(error)
+    builder.ret(emit_upcall(builder, upcall, [frame, stream], api))
     return load_module(cpu_target.target_context.codegen(), module, keep=True)
 
 
@@ -87,27 +94,24 @@ class _PythonCall:
         self.launchable = launchable
         self.observer = observer
         self.stream = stream
-        self.upcall = Upcall(self._answer, ctypes.c_void_p)
+        self.upcall = Upcall(self._answer, ctypes.c_void_p, ctypes.c_void_p)
 
-    def _answer(self, frame: int) -> int | None:
+    def _answer(self, frame: int, stream: int | None) -> int | None:
         """Return an XLA_FFI_Error, or None where all is well. What is raised here would be printed and lost."""
         try:
-            return None if answer_handshake(frame) else self._call(frame)
+            self._call(frame, stream or 0)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001
             label, place = self.launchable.label, self.launchable.place
             return new_error(api_of(frame), *describe(error, label, place, _location(error, place)))
+        return None
 
-    def _call(self, frame: int) -> int | None:
+    def _call(self, frame: int, stream: int) -> None:
         inputs, outputs = self._arrays(frame)
         views = [*inputs, *outputs]
         batch = self._batch(views)
-        stream, error = (self.stream, None) if self.stream is not None else stream_of(frame)
-        if error:
-            return error
-
-        with contextlib.nullcontext(stream) if self.stream is not None else _own_stream(stream) as own:
+        with contextlib.nullcontext(self.stream) if self.stream is not None else _own_stream(stream) as own:
 
             def run(addresses: Mapping[ArrayView, int]) -> None:
                 for places in _slices(views, batch, [addresses[view] for view in views]):
@@ -117,7 +121,6 @@ class _PythonCall:
                 run({view: view.address for view in views})
             else:
                 self.observer(own, inputs, outputs, run)
-        return None
 
     def _arrays(self, frame: int) -> tuple[list[ArrayView], list[ArrayView]]:
         """Return the inputs and outputs, which are those that the launchable was made for."""

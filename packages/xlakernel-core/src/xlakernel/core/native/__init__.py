@@ -1,4 +1,4 @@
-"""Native CPU handlers for compiled Numba functions. Needs the extra ``xlakernel-core[native]``."""
+"""Native CPU handlers for functions compiled by Numba. Requires the extra ``xlakernel-core[native]``."""
 
 from ..errors import MissingDependencyError as _MissingDependencyError
 

@@ -1,4 +1,4 @@
-"""The arguments of a kernel, and how a handler makes them from buffers and attributes."""
+"""The arguments of a kernel, and their construction from the buffers of a call."""
 
 from __future__ import annotations
 
@@ -15,43 +15,35 @@ from .machine.frame import I64, Buffer, i64
 
 @dataclasses.dataclass(frozen=True)
 class Argument:
-    """Where one parameter of a kernel comes from.
+    """The buffer of one parameter of a kernel.
 
     Attributes:
-      source: an input or output buffer, or an attribute of the call.
-      index: which one; attributes are counted in the order of their names, as XLA passes them.
-      dtype: NumPy name of the element's dtype.
+      source: an input or an output.
+      index: its number among the inputs or among the outputs.
+      dtype: NumPy name of the buffer's dtype.
       ndim: rank of the array without batch dimensions.
-      type: the Numba type that the kernel was compiled for: an array, or the element itself when passed by value; None
-        where it is no kernel of Numba's.
-      scalar: NumPy name of the dtype of an element that is passed by value, which *dtype* may only hold the bytes of;
-        empty: it is an array.
-      size: elements of an attribute.
+      type: the Numba type of the parameter, an array or a scalar that is passed by value; None if the kernel is not
+        compiled by Numba.
+      scalar: NumPy name of the dtype of a scalar, whose bytes are in a buffer of *dtype*; empty for an array.
     """
 
-    source: Literal["input", "output", "attribute"]
+    source: Literal["input", "output"]
     index: int
     dtype: str
     ndim: int
     type: Any = None
     scalar: str = ""
-    size: int = 0
-
-    @property
-    def is_buffer(self) -> bool:
-        """Whether it arrives in a buffer."""
-        return self.source != "attribute"
 
     @property
     def content(self) -> str:
-        """The dtype and rank of an array, or the dtype of a scalar, and what its buffer has if that is another."""
+        """The dtype and rank of an array, or the dtype of a scalar and that of its buffer if they differ."""
         if not self.scalar:
             return f"{self.dtype}[{self.ndim}d]"
         return self.scalar if self.scalar == self.dtype else f"{self.scalar} in {self.dtype}"
 
 
 class Slices:
-    """A buffer with batch dimensions, seen as one C-contiguous array per slice."""
+    """A buffer with batch dimensions as a C-contiguous array for each slice."""
 
     def __init__(self, builder: ir.IRBuilder, argument: Argument, buffer: Buffer, batch_rank: Any) -> None:
         self.argument = argument
@@ -71,12 +63,12 @@ class Slices:
         self.stride = cgutils.alloca_once(builder, I64)
 
     def rewind(self, builder: ir.IRBuilder) -> None:
-        """Go to the first slice."""
+        """Move to the first slice, before the coordinates are set from the last batch axis to the first."""
         builder.store(i64(0), self.offset)
         builder.store(self.nbytes, self.stride)
 
     def advance(self, builder: ir.IRBuilder, axis: Any, coordinate: Any) -> None:
-        """Move to *coordinate* along a batch axis; an extent of 1 is shared by all slices."""
+        """Move to *coordinate* along a batch axis. All slices share an array with an extent of 1."""
         own = builder.load(builder.gep(self.buffer.dims, [axis]))
         stride = builder.load(self.stride)
         shared = builder.icmp_signed("==", own, i64(1))
@@ -93,7 +85,8 @@ class Slices:
         data = self.data(builder)
         kind = self.argument.type
         if not isinstance(kind, types.Array):
-            return load_element(context, builder, kind, data)
+            stored = builder.load(builder.bitcast(data, context.get_data_type(kind).as_pointer()))
+            return context.data_model_manager[kind].from_data(builder, stored)
         array = arrayobj.make_array(kind)(context, builder)
         arrayobj.populate_array(
             array,
@@ -108,9 +101,3 @@ class Slices:
 
 def _storage(dtype: str) -> str:
     return "uint16" if dtype == "bfloat16" else dtype
-
-
-def load_element(context: Any, builder: ir.IRBuilder, kind: types.Type, pointer: Any) -> Any:
-    """Load an element of type *kind*, as the kernel takes it by value."""
-    stored = builder.load(builder.bitcast(pointer, context.get_data_type(kind).as_pointer()))
-    return context.data_model_manager[kind].from_data(builder, stored)

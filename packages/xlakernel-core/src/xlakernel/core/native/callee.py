@@ -1,10 +1,10 @@
-"""What a handler calls: for Numba a compiled function, and whatever other entry a backend has."""
+"""The code that a handler calls: a function compiled by Numba, or another entry of a backend."""
 
 from __future__ import annotations
 
 import abc
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from llvmlite import ir
@@ -22,32 +22,30 @@ from .threads import loops
 
 
 class Callee(abc.ABC):
-    """The code of a kernel, and how machine code calls it."""
+    """The code of a kernel, and the emission of its call."""
 
-    #: What must live as long as the handler.
+    #: The owner of the code, which lives as long as the handler.
     keep_alive: Any = None
-    #: What debug mode says of a write out of bounds.
+    #: The end of debug mode's message for a write out of bounds.
     out_of_bounds = "at an index that is not checked."
 
     @property
     def context(self) -> Any:
-        """Numba's context, which the handler is compiled in."""
+        """The Numba context that compiles the handler."""
         return cpu_target.target_context
 
     @abc.abstractmethod
-    def prepare(
-        self, builder: ir.IRBuilder, frame: Frame, arrays: Mapping[Argument, Slices], attributes: Sequence[Argument]
-    ) -> Any:
-        """Emit what all slices of a batch share; what it returns is handed to `call`."""
+    def prepare(self, builder: ir.IRBuilder, frame: Frame, arrays: Mapping[Argument, Slices]) -> Any:
+        """Emit the code that all slices of a batch share; the result is passed to `call`."""
 
     @abc.abstractmethod
     def call(self, builder: ir.IRBuilder, frame: Frame, prepared: Any) -> None:
-        """Emit the call for the slice that the arrays are at.
+        """Emit the call for the current slice of the arrays.
 
         Args:
-          builder: where to emit; it returns an ``XLA_FFI_Error`` where the kernel fails.
-          frame: the call's.
-          prepared: what `prepare` returned.
+          builder: where to emit. The emitted function returns an ``XLA_FFI_Error`` if the kernel fails.
+          frame: the call frame.
+          prepared: the result of `prepare`.
         """
 
 
@@ -56,10 +54,10 @@ class NumbaFunction(Callee):
 
     Args:
       compiled: Numba's compile result.
-      arguments: where its parameters come from, in its order.
+      arguments: the buffers of its parameters, in order.
       kernel: its name, for messages.
       place: file and line of its definition, for messages.
-      parallel: whether it has parallel loops, compiled for XLA's threads (`native.prange`).
+      parallel: whether it has parallel loops compiled for XLA's threads (`threads.prange`).
     """
 
     out_of_bounds = (
@@ -70,7 +68,7 @@ class NumbaFunction(Callee):
         self, compiled: Any, arguments: Sequence[Argument], kernel: str, place: str, *, parallel: bool = False
     ) -> None:
         self.compiled = self.keep_alive = compiled
-        # With memory management, which a function that was read from disk comes without.
+        # With memory management, which the context of a function read from disk does not have.
         self._context = compiled.target_context.subtarget(enable_nrt=True)
         self.arguments = arguments
         self.kernel = kernel
@@ -79,25 +77,24 @@ class NumbaFunction(Callee):
 
     @property
     def context(self) -> Any:
-        """The one that compiled it."""
+        """The context that compiled the function."""
         return self._context
 
-    def prepare(
-        self, builder: ir.IRBuilder, frame: Frame, arrays: Mapping[Argument, Slices], attributes: Sequence[Argument]
-    ) -> Any:
-        """Return the arrays: all that a function of Numba's takes is in them."""
+    def prepare(self, builder: ir.IRBuilder, frame: Frame, arrays: Mapping[Argument, Slices]) -> Any:
+        """Return the arrays, which are all that `call` needs."""
         return arrays
 
     def call(self, builder: ir.IRBuilder, frame: Frame, prepared: Any) -> None:
-        """Call it by its address, in Numba's own convention."""
+        """Emit a call by address in Numba's calling convention."""
         values = {argument: array.value(self.context, builder) for argument, array in prepared.items()}
         takes_gil = _takes_gil(self.compiled)
-        if takes_gil:  # Numba's ``print`` crashes where a signal's handler raises
+        if takes_gil:  # Numba's ``print`` crashes if a signal handler raises in it
             with gate.entered(builder, frame.api):
                 error = emit_signals(builder, frame.api)
             with builder.if_then(cgutils.is_not_null(builder, error), likely=False):
                 builder.ret(error)
-        with self._gate(builder, frame, takes_gil), self._region(builder, frame) as region:
+        in_gate = gate.entered(builder, frame.api) if takes_gil else nullcontext()
+        with in_gate, self._region(builder, frame) as region:
             status, _ = self.context.call_conv.call_function(
                 builder,
                 self._function(builder),
@@ -116,17 +113,8 @@ class NumbaFunction(Callee):
             builder.ret(emit_error(self.context, builder, status, frame.api, self.kernel, self.place))
 
     @contextmanager
-    def _gate(self, builder: ir.IRBuilder, frame: Frame, takes_gil: bool) -> Iterator[None]:
-        """Emit a call that may take the GIL in the middle, as for ``print``, inside the gate."""
-        if not takes_gil:
-            yield
-            return
-        with gate.entered(builder, frame.api):
-            yield
-
-    @contextmanager
     def _region(self, builder: ir.IRBuilder, frame: Frame) -> Iterator[Any]:
-        """Emit around a call what its parallel loops look for (`loops`) and leave their error in, and give it."""
+        """Set the region of the thread for the parallel loops of a call (`loops`), and yield it; None without loops."""
         if not self.parallel:
             yield None
             return
@@ -141,7 +129,7 @@ class NumbaFunction(Callee):
         builder.call(exchange, [before])
 
     def _function(self, builder: ir.IRBuilder) -> Any:
-        """Return it by its address: linking its code instead takes seven times as long."""
+        """Return a pointer to the function, because linking its code into the handler takes seven times as long."""
         description = self.compiled.fndesc
         address = self.compiled.library.get_pointer_to_function(description.llvm_func_name)
         kind = self.context.call_conv.get_function_type(description.restype, description.argtypes)
@@ -149,8 +137,8 @@ class NumbaFunction(Callee):
 
 
 def _takes_gil(compiled: Any) -> bool:
-    """Return whether compiled code calls for the GIL by itself; when it only raises, the handler does."""
-    if hasattr(compiled, "takes_gil"):  # it was read from disk
+    """Return True if compiled code takes the GIL itself, as for ``print``. For exceptions, the handler takes it."""
+    if hasattr(compiled, "takes_gil"):  # read from disk
         return bool(compiled.takes_gil)
     try:
         compiled.library._get_module_for_linking().get_function("numba_gil_ensure")

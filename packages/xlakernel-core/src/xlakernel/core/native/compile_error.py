@@ -1,4 +1,4 @@
-"""What Numba says of a kernel that it cannot compile, as our errors: ours first, then all that Numba says."""
+"""Errors for kernels that Numba cannot compile: the cause and the advice first, then Numba's own message."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numba.core.errors import NumbaError
 
 from ..errors import CompileError, ReadOnlyInputError
 
-#: (pattern in what Numba says, what to do about it) pairs.
+#: (pattern in Numba's message, advice) pairs.
 Hints = Sequence[tuple[str, str]]
 
 _ZERO_D = (
@@ -19,13 +19,13 @@ _ZERO_D = (
 
 
 def compile_error(kernel: str, error: Exception, hints: Hints, *, writes_to_input: bool) -> CompileError:
-    """Return what to raise where Numba cannot compile a kernel.
+    """Return the error for a kernel that Numba cannot compile.
 
     Args:
       kernel: its name and the types of its parameters.
-      error: what Numba raised.
-      hints: what to do about some errors.
-      writes_to_input: whether the kernel compiles once its inputs are writable.
+      error: Numba's exception.
+      hints: advice for some errors.
+      writes_to_input: whether the kernel compiles if its inputs are writable.
     """
     said = _numba_says(error, (_ZERO_D, *hints))
     if writes_to_input:
@@ -38,7 +38,7 @@ def compile_error(kernel: str, error: Exception, hints: Hints, *, writes_to_inpu
 
 
 def _numba_says(error: Exception, hints: Hints) -> str:
-    """Return Numba's message, with what to do where that is known."""
+    """Return Numba's message, after the advice for it."""
     if not isinstance(error, NumbaError):
         return f" Numba failed with {type(error).__name__}: {error}"
     text = str(error)
@@ -47,19 +47,19 @@ def _numba_says(error: Exception, hints: Hints) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """Return the line of Numba's message that says what is wrong, and where; Numba puts the pass before it."""
+    """Return the line of Numba's message with the cause, which follows the name of the failed pass, and its place."""
     if not isinstance(error, NumbaError):
         return ""
     text = str(error)
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("Failed in ")]
     if not lines:
         return ""
-    goes_on = lines[0].endswith(":") and len(lines) > 1  # "No implementation of function ... found for signature:"
-    first = " ".join(lines[: 1 + goes_on])
+    continues = lines[0].endswith(":") and len(lines) > 1  # "No implementation of function ... found for signature:"
+    first = " ".join(lines[: 1 + continues])
     return f": {first.rstrip('.')}{_place(text)}"
 
 
 def _place(text: str) -> str:
-    """Return the file and line that Numba names first, the kernel's or a helper's."""
+    """Return the first file and line in Numba's message, those of the kernel or of a helper."""
     found = re.search(r"\bat (\S[^\n]*) \((\d+)\)", text) or re.search(r'File "([^"]+)", line (\d+)', text)
     return f" ({found[1]}:{found[2]})" if found else ""

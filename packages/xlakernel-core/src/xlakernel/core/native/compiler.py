@@ -1,4 +1,4 @@
-"""Descriptions of Numba's compilers, from which copies, fingerprints and recipes of kernels are made."""
+"""Descriptions of Numba's compilers for the copies, fingerprints and recipes of kernels."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ Finish = Callable[[Any], None]
 
 
 class Helper(NamedTuple):
-    """A kind of compiled function, and how one is made anew.
+    """A kind of compiled function that kernels may call.
 
     Attributes:
       kind: its class.
       function: returns its Python function.
-      make: ``make(original, function, options)`` returns one like *original* that has compiled nothing, and a function
-        that compiles for it the signatures that *original* declares, or None.
-      filled: whether *make* needs a function whose namespace is complete.
-      reduce: returns a function and its arguments, with which a pickle makes one like the given one; if it may have
-        declared signatures, also ``declare(made, signatures)``, which returns *made*, and these, or None. No function:
-        Numba pickles it.
+      make: ``make(original, function, options)`` returns a copy of *original* without compiled code, and a function
+        that compiles the declared signatures of *original* for the copy, or None.
+      filled: whether *make* needs a function with a complete namespace.
+      reduce: returns the constructor and its arguments for a pickle, and for a kind with declared signatures also
+        ``declare(made, signatures)``, which returns *made*, and the signatures or None. None: Numba pickles it.
     """
 
     kind: type
@@ -37,19 +36,19 @@ class Helper(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Compiler:
-    """The compiler of a backend: how its kernels are taken apart, put together and compared.
+    """The compiler of a backend, with functions that disassemble, reassemble and compare its kernels.
 
     Attributes:
       package: the backend's distribution, for messages.
       module: the backend's module with a ``prepare`` (see `Recipe`).
       kind: the class of its dispatchers.
-      parts: returns what a dispatcher is made of, its Python function among them; picklable if these are.
-      make: makes a dispatcher of these.
-      declarations: returns what users have declared so far.
-      lock: held while it compiles.
+      parts: returns the arguments of *make* for a dispatcher, its Python function among them; picklable if that is.
+      make: returns a dispatcher.
+      declarations: returns the present declarations of users.
+      lock: held during compilation.
       helpers: the kinds of compiled functions that a kernel may call.
-      environment: returns what the code of all kernels depends on: versions and settings.
-      options: returns what else a dispatcher's code depends on.
+      environment: returns the versions and settings that the code of all kernels depends on.
+      options: returns further data that a dispatcher's code depends on.
     """
 
     package: str
@@ -64,16 +63,16 @@ class Compiler:
     options: Callable[[Any], Mapping[str, Any]] = lambda _: {}
 
     def fresh(self, dispatcher: Any) -> Any:
-        """Return a dispatcher of the same function and options that has compiled nothing and may compile anything.
+        """Return a dispatcher of the same function and options, without compiled code and for any signature.
 
-        It refers to the user's helpers; `OwnCopies` makes copies of them.
+        It refers to the user's helpers, unlike `OwnCopies`.
         """
         return self.make(*self.parts(dispatcher))
 
     def examine(self, dispatcher: Any) -> Examination:
-        """Examine a kernel with all that it refers to."""
+        """Examine a kernel and everything that it refers to."""
         return examine(dispatcher, self.options(dispatcher) or None, self.declarations())
 
     def fingerprint(self, dispatcher: Any) -> str:
-        """Return the fingerprint of a kernel and of all that it refers to."""
+        """Return the fingerprint of a kernel and of everything that it refers to."""
         return self.examine(dispatcher).digest

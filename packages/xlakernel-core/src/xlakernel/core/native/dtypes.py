@@ -1,4 +1,4 @@
-"""Numba types of what a kernel is given."""
+"""Numba types of the arguments of kernels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def numba_dtype(dtype: Any, where: str) -> types.Type:
 
     Args:
       dtype: a NumPy dtype, or one of ml_dtypes.
-      where: which array has it, for the message.
+      where: the array, for the message.
 
     Raises:
       DtypeError: if CPU kernels cannot take the dtype.
@@ -38,10 +38,10 @@ def numba_dtype(dtype: Any, where: str) -> types.Type:
 
 
 def array_type(dtype: Any, ndim: int, where: str, *, readonly: bool) -> types.Array:
-    """Return the type of a C-contiguous array that XLA owns; see `numba_dtype`."""
+    """Return the type of a C-contiguous array in XLA's memory; see `numba_dtype`."""
     return types.Array(numba_dtype(dtype, where), ndim, "C", readonly=readonly, aligned=True)
 
 
 def _carrier(name: str) -> str:
-    """Return a dtype that holds every value of the narrow dtype *name*."""
+    """Return a supported dtype with all values of the narrow dtype *name*."""
     return "uint8" if name.startswith("uint") else "int8" if name.startswith("int") else "float32"

@@ -1,14 +1,15 @@
-"""Build the XLA FFI handler of a kernel, as LLVM IR.
+"""Construction of the XLA FFI handler of a kernel, as LLVM IR.
 
-The handler is emitted directly: no type inference, no C compiler. LLVM compiles it in a tenth of a second, once for all
-processes where it is kept on disk (`machine_code`). It decodes the call frame, checks it against the types
+The handler is emitted directly, without type inference or a C compiler. LLVM compiles it in a tenth of a second, once
+for all processes if the code is stored on disk (`machine_code`). It decodes the call frame, checks it against the types
 that the kernel was compiled for, and calls the kernel (`callee`) once for each slice of a batch. The interpreter is not
-involved, unless the kernel raises (`status`).
+involved unless the kernel raises (`status`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,13 +21,13 @@ from ..ffi import abi
 from ..ffi.registry import Handler
 from .arguments import Argument, Slices
 from .callee import Callee
-from .debugging.debug import HandlerObserver
-from .machine.frame import I32, I64, POINTER, Buffer, Frame, answer_handshake, create_error, i64, load
+from .debugging.observer import HandlerObserver
+from .machine.frame import I32, I64, NULL, POINTER, Buffer, Frame, answer_handshake, create_error, i64, load
 from .machine.lock import held
-from .machine.machine_code import NAME, load_module, pointer_to
-from .threads import parallel
+from .machine.machine_code import NAME, load_module, new_function, new_module, pointer_to
+from .threads import pool
 
-#: Part of every target's name: raise it when the emitted code does something else.
+#: Part of every target's name, to be raised when the behaviour of the emitted code changes.
 HANDLER_VERSION = 6
 
 
@@ -41,73 +42,64 @@ def build_handler(
     debug: bool = False,
     ordered: bool = False,
     keep: bool = False,
+    attribute_nbytes: int | None = None,
 ) -> Handler:
     """Build the handler that calls *callee*.
 
     Args:
       callee: the kernel's code.
-      arguments: where the kernel's parameters come from.
+      arguments: the buffers of the kernel's parameters.
       kernel: the kernel's name, for messages.
       place: file and line of its definition, for messages.
       lock: address of a lock (`native.lock`) to hold during a call, for code that must not run twice at once.
-      debug: whether to check what the kernel does to its arrays (`native.debug`).
-      ordered: whether the slices of a batch must run once each and in order. Others may run at the same time, on XLA's
-        thread pool (`native.parallel`), where there is no lock.
-      keep: whether to keep the machine code on disk for later processes.
+      debug: whether to check the kernel's use of its arrays (`native.debugging`).
+      ordered: whether each slice of a batch must run once and in order. Other slices may run at the same time, on XLA's
+        thread pool (`threads.pool`), unless there is a lock.
+      keep: whether to store the machine code on disk for later processes.
+      attribute_nbytes: size of the only attribute, an array of bytes for the callee; None: there is none.
 
     Returns:
-      The handler; its machine code and the kernel's live as long as it does.
+      The handler, which keeps its machine code and the kernel's alive.
     """
     observer = None
     if debug:
         observer = HandlerObserver(arguments, kernel, place, once=ordered, out_of_bounds=callee.out_of_bounds)
-    pooled = not ordered and lock is None and parallel.SUPPORTED
-    return _HandlerBuilder(callee, arguments, kernel, lock, observer, pooled, keep).build()
+    pooled = not ordered and lock is None and pool.SUPPORTED
+    return _HandlerBuilder(callee, arguments, kernel, lock, observer, pooled, keep, attribute_nbytes).build()
 
 
+@dataclasses.dataclass
 class _HandlerBuilder:
-    """Emits two functions: ``handler(frame)`` checks a call, ``run(frame, first, last)`` runs slices of its batch."""
+    """Emits ``handler(frame)``, which checks a call, and ``run(frame, first, last)``, which runs slices of a batch."""
 
-    def __init__(
-        self,
-        callee: Callee,
-        arguments: Sequence[Argument],
-        kernel: str,
-        lock: int | None,
-        observer: HandlerObserver | None,
-        pooled: bool,
-        keep: bool,
-    ) -> None:
-        self.callee = callee
-        self.arguments = arguments
-        self.kernel = kernel
-        self.lock = lock
-        self.observer = observer
-        self.pooled = pooled
-        self.keep = keep
-        self.context = callee.context
-        self.module = self.context.create_module(NAME)
-        self.buffers = [argument for argument in arguments if argument.is_buffer]
-        self.attributes = [argument for argument in arguments if not argument.is_buffer]
+    callee: Callee
+    arguments: Sequence[Argument]
+    kernel: str
+    lock: int | None
+    observer: HandlerObserver | None
+    pooled: bool
+    keep: bool
+    attribute_nbytes: int | None
+
+    def __post_init__(self) -> None:
+        self.context = self.callee.context
+        self.module = new_module(self.context)
 
     def build(self) -> Handler:
         self._emit_handler(self._emit_run())
         code = load_module(self.context.codegen(), self.module, keep=self.keep)
         return Handler(code.address_of(NAME), (code, self.callee.keep_alive, self.observer))
 
-    def _function(self, name: str, parameters: Sequence[Any]) -> tuple[ir.Function, ir.IRBuilder]:
-        function = ir.Function(self.module, ir.FunctionType(POINTER, parameters), name)
-        # Most of a handler is straight loads: optimising for size halves the time to build it and costs no time to run.
-        function.attributes.add("optsize")
-        return function, ir.IRBuilder(function.append_basic_block("entry"))
-
     def _decode(self, frame: Frame) -> list[Buffer]:
-        return [getattr(frame, argument.source)(argument.index) for argument in self.buffers]
+        return [getattr(frame, argument.source)(argument.index) for argument in self.arguments]
+
+    def _batch_rank(self, builder: ir.IRBuilder, buffers: list[Buffer]) -> Any:
+        return builder.sub(buffers[0].rank, i64(self.arguments[0].ndim)) if buffers else i64(0)
 
     # The handler: the handshake, the checks, and one call of `run` for the whole batch.
 
     def _emit_handler(self, run: ir.Function) -> None:
-        function, builder = self._function(NAME, [POINTER])
+        function, builder = new_function(self.module, "", ir.FunctionType(POINTER, [POINTER]), linkage="external")
         (pointer,) = function.args
         extension = load(builder, pointer, abi.CALL_FRAME, "extension_start")
         with builder.if_then(cgutils.is_not_null(builder, extension), likely=False):
@@ -115,7 +107,7 @@ class _HandlerBuilder:
         frame = Frame(builder, pointer)
         self._emit_count_checks(builder, frame)
         buffers = self._decode(frame)
-        batch_rank = builder.sub(buffers[0].rank, i64(self.buffers[0].ndim)) if buffers else i64(0)
+        batch_rank = self._batch_rank(builder, buffers)
         self._emit_type_checks(builder, frame, buffers, batch_rank)
         total = self._emit_batch_size(builder, frame, buffers, batch_rank)
         if self.observer is not None:
@@ -131,17 +123,16 @@ class _HandlerBuilder:
             return builder.call(run, [pointer, i64(0), total])
 
     def _emit_run_all(self, run: ir.Function) -> ir.Function:
-        """Emit ``run_all(frame, total)``: the whole batch, under the lock. It is held for no longer than that."""
-        function, builder = self._function(f"{NAME}_run_all", [POINTER, I64])
-        function.linkage = "internal"
+        """Emit ``run_all(frame, total)``, which runs the whole batch and holds the lock only for that time."""
+        function, builder = new_function(self.module, "run_all", ir.FunctionType(POINTER, [POINTER, I64]))
         builder.ret(self._call_run(builder, run, *function.args))
         return function
 
     def _emit_batch(self, builder: ir.IRBuilder, pointer: Any, run: ir.Function, total: Any) -> Any:
-        """Run a batch of several slices, on XLA's thread pool if that pays; return the error."""
+        """Emit the run of a batch with several slices, on XLA's thread pool if that pays; return the error."""
         memory = cgutils.add_global_variable(self.module, I64, f"{NAME}_memory")
         memory.linkage, memory.initializer = "internal", i64(0)
-        run_batch = pointer_to(builder, parallel.batch_runner(), parallel.RUN_BATCH.as_pointer())
+        run_batch = pointer_to(builder, pool.routine("run_batch"), pool.RUN_BATCH.as_pointer())
         return builder.call(run_batch, [pointer, run, total, memory])
 
     def _reject(self, builder: ir.IRBuilder, frame: Frame, condition: Any, text: str) -> None:
@@ -151,42 +142,42 @@ class _HandlerBuilder:
             builder.ret(create_error(builder, frame.api, message, code))
 
     def _emit_count_checks(self, builder: ir.IRBuilder, frame: Frame) -> None:
-        expected = [sum(a.source == source for a in self.arguments) for source in ("input", "output", "attribute")]
+        expected = [sum(a.source == source for a in self.arguments) for source in ("input", "output")]
+        expected.append(int(self.attribute_nbytes is not None))
         wrong = [
             builder.icmp_signed("!=", found, i64(count)) for found, count in zip(frame.counts(), expected, strict=True)
         ]
         text = "compiled for {} inputs, {} outputs and {} attributes; the call has other numbers of them"
         self._reject(builder, frame, _any(builder, wrong), text.format(*expected))
-        for attribute in self.attributes:
-            what = f"attribute {attribute.index} is not"
-            kind, dtype = frame.attribute(attribute.index)
-            other_kind = builder.icmp_signed("!=", kind, ir.Constant(I32, abi.ATTR_TYPES["array"]))
-            self._reject(builder, frame, other_kind, f"{what} an array")
-            other_dtype = builder.icmp_signed("!=", dtype, ir.Constant(I32, abi.DATA_TYPES[attribute.dtype]))
-            self._reject(builder, frame, other_dtype, f"{what} {attribute.dtype}")
-            size, _ = frame.array_attribute(attribute.index)
-            other_size = builder.icmp_signed("!=", size, i64(attribute.size))
-            self._reject(builder, frame, other_size, f"{what} of size {attribute.size}")
+        if self.attribute_nbytes is not None:
+            attribute = frame.attribute()
+            wrong = [
+                builder.icmp_signed("!=", attribute.kind, ir.Constant(I32, abi.ATTR_TYPES["array"])),
+                builder.icmp_signed("!=", attribute.dtype, ir.Constant(I32, abi.DATA_TYPES["uint8"])),
+                builder.icmp_signed("!=", attribute.size, i64(self.attribute_nbytes)),
+            ]
+            text = f"the attribute of the call is not an array of {self.attribute_nbytes} uint8"
+            self._reject(builder, frame, _any(builder, wrong), text)
 
     def _emit_type_checks(self, builder: ir.IRBuilder, frame: Frame, buffers: list[Buffer], batch_rank: Any) -> None:
         wrong = [builder.icmp_signed("<", batch_rank, i64(0))]
-        for argument, buffer in zip(self.buffers, buffers, strict=True):
+        for argument, buffer in zip(self.arguments, buffers, strict=True):
             dtype = ir.Constant(I32, abi.DATA_TYPES[argument.dtype])
             wrong.append(builder.icmp_signed("!=", buffer.dtype, dtype))
             extra = builder.sub(buffer.rank, i64(argument.ndim))
             wrong.append(builder.icmp_signed("!=", extra, batch_rank))
         text = "the call's buffers differ in dtype or rank from those that the kernel was compiled for: "
-        described = ", ".join(f"{a.source} {a.index} {a.content}" for a in self.buffers)
+        described = ", ".join(f"{a.source} {a.index} {a.content}" for a in self.arguments)
         self._reject(builder, frame, _any(builder, wrong), text + described)
 
     def _emit_batch_size(self, builder: ir.IRBuilder, frame: Frame, buffers: list[Buffer], batch_rank: Any) -> Any:
-        """Return the number of slices, after checking that the buffers agree on it."""
+        """Return the number of slices, after a check that the buffers agree on it."""
         total = cgutils.alloca_once_value(builder, i64(1))
         wrong = cgutils.alloca_once_value(builder, ir.Constant(ir.IntType(1), 0))
         with cgutils.for_range(builder, batch_rank, intp=I64) as loop:
             extent = self._batch_extent(builder, buffers, loop.index)
             builder.store(builder.mul(builder.load(total), extent), total)
-            for argument, buffer in zip(self.buffers, buffers, strict=True):
+            for argument, buffer in zip(self.arguments, buffers, strict=True):
                 own = builder.load(builder.gep(buffer.dims, [loop.index]))
                 differs = builder.icmp_signed("!=", own, extent)
                 if argument.source == "input":
@@ -197,39 +188,38 @@ class _HandlerBuilder:
         return builder.load(total)
 
     def _batch_extent(self, builder: ir.IRBuilder, buffers: list[Buffer], axis: Any) -> Any:
-        """Return the extent of a batch axis: what any buffer has there, 1 standing for "the same in each slice"."""
+        """Return the extent of a batch axis: that of any buffer in which it is not 1, which is shared by all slices."""
         extent: Any = i64(1)
         for buffer in buffers:
             own = builder.load(builder.gep(buffer.dims, [axis]))
             extent = builder.select(builder.icmp_signed("==", own, i64(1)), extent, own)
         return extent
 
-    # run(frame, first, last): the kernel on slices first … last - 1 of the flattened batch.
+    # run(frame, first, last): call the kernel for the slices first … last - 1 of the flattened batch.
 
     def _emit_run(self) -> ir.Function:
-        function, builder = self._function(f"{NAME}_run", [POINTER, I64, I64])
-        # A call without a batch should not pay for the address that a batch needs of this.
+        function, builder = new_function(self.module, "run", pool.RUN)
+        # Batches take the address of this function, which must not make a call without a batch slower.
         function.attributes.add("alwaysinline")
-        function.linkage = "internal"
         pointer, first, last = function.args
         frame = Frame(builder, pointer)
         buffers = self._decode(frame)
-        batch_rank = builder.sub(buffers[0].rank, i64(self.buffers[0].ndim)) if buffers else i64(0)
+        batch_rank = self._batch_rank(builder, buffers)
         arrays = [
             Slices(builder, argument, buffer, batch_rank)
-            for argument, buffer in zip(self.buffers, buffers, strict=True)
+            for argument, buffer in zip(self.arguments, buffers, strict=True)
         ]
-        prepared = self.callee.prepare(builder, frame, dict(zip(self.buffers, arrays, strict=True)), self.attributes)
+        prepared = self.callee.prepare(builder, frame, dict(zip(self.arguments, arrays, strict=True)))
         with cgutils.for_range_slice(builder, first, last, i64(1), intp=I64) as (index, _):
             self._emit_offsets(builder, buffers, arrays, batch_rank, index)
             self.callee.call(builder, frame, prepared)
-        builder.ret(ir.Constant(POINTER, None))
+        builder.ret(NULL)
         return function
 
     def _emit_offsets(
         self, builder: ir.IRBuilder, buffers: list[Buffer], arrays: list[Slices], batch_rank: Any, index: Any
     ) -> None:
-        """Set each array's byte offset to where slice *index* of the flattened batch begins."""
+        """Move each array to slice *index* of the flattened batch."""
         remaining = cgutils.alloca_once(builder, I64)
         builder.store(index, remaining)
         for array in arrays:

@@ -1,4 +1,4 @@
-"""Ctrl-C during steps that Numba cannot repeat."""
+"""Protection from Ctrl-C for steps that Numba cannot repeat."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Let Ctrl-C take effect after what runs in this context, which is short.
+    """Delay Ctrl-C until the exit from this context, which must be short.
 
-    Numba takes over new declarations once: one that an interrupt cuts off there lacks the rest for ever, and no kernel
-    compiles in the process any more.
+    For example, Numba registers new declarations once. After an interrupt there, the rest of them would be missing, and
+    no kernel would compile in the process any more.
     """
     previous = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(previous):

@@ -1,9 +1,8 @@
 """bfloat16 and float16 in CPU kernels: stored in 16 bits, computed in float32.
 
-Numba has no bfloat16 on the CPU, and its float16 has no arithmetic there. These two types promote to float32 as soon
-as a kernel computes with them, and round to nearest even when they are stored, once: also from float64 and from
-integers that float32 does not hold. The usual functions of one or two numbers compute in float32 too; functions of
-whole arrays do not take these types.
+Numba has no bfloat16 on the CPU, and its float16 has no arithmetic there. These two types promote to float32 in
+arithmetic. Stores round once, to nearest even, also from float64 and from integers that float32 cannot represent. The
+usual functions of one or two numbers compute in float32; functions of whole arrays do not accept these types.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ _NARROWER = (*types.integer_domain, types.boolean)
 
 
 class LowPrecision(types.Type):  # type: ignore[misc]  # Numba has no stubs
-    """A number that is computed with as a float32.
+    """A number that is converted to float32 in computations.
 
-    It is no `types.Number`: Numba finds the common type of those by asking NumPy, which does not know these.
+    It is not a `types.Number`, because Numba derives the common type of numbers from NumPy, which lacks these dtypes.
     """
 
     def unify(self, context: Any, other: types.Type) -> types.Type | None:
-        """Return the type of a variable that is assigned this and *other*."""
+        """Return the common type of two values that are assigned to one variable."""
         if isinstance(other, LowPrecision):
             return types.float32
         return context.unify_pairs(types.float32, other) if isinstance(other, (types.Number, types.Boolean)) else None
@@ -55,10 +54,10 @@ float16 = Float16("float16 in float32")
 
 
 def _to_odd(builder: ir.IRBuilder, value: Any) -> Any:
-    """Return a float64 as the float32 next to zero, with its last bit set where that is not exact.
+    """Return a float64 rounded to odd: the float32 towards zero, with its last bit set if that is not exact.
 
-    Rounded further, to 16 bits, this gives what rounding once does. The hardware may flush float32 denormals to zero,
-    so these are made of integers: as multiples of the smallest one, 2⁻¹⁴⁹.
+    A second rounding, to 16 bits, then has the result of a single one. Hardware may flush float32 denormals to zero, so
+    they are built from integers, as multiples of the smallest one, 2⁻¹⁴⁹.
     """
     bits = builder.bitcast(value, I64)
     magnitude = builder.bitcast(builder.and_(bits, I64((1 << 63) - 1)), DOUBLE)
@@ -78,7 +77,7 @@ def _to_odd(builder: ir.IRBuilder, value: Any) -> Any:
 
 
 def _to_double(context: Any, builder: ir.IRBuilder, source: Any, value: Any) -> Any:
-    """Return an integer as a float64, with its last bit set where that is not exact."""
+    """Return an integer as a float64 rounded to odd; see `_to_odd`."""
     if source.bitwidth == 64:
         large = builder.icmp_unsigned(">=", value, I64(1 << 53))
         if source.signed:
@@ -98,7 +97,7 @@ def _narrow_to_bfloat16(builder: ir.IRBuilder, value: Any) -> Any:
     # Round to nearest, ties to even: add half of the last kept place, less one where that place is even.
     last = builder.and_(builder.lshr(bits, ir.Constant(I32, 16)), ir.Constant(I32, 1))
     rounded = builder.add(bits, builder.add(last, ir.Constant(I32, 0x7FFF)))
-    # Rounding could carry a NaN's payload into infinity: keep its sign and make it quiet.
+    # Rounding could turn the payload of a NaN into infinity: keep the sign, and make it quiet.
     quiet = builder.or_(bits, ir.Constant(I32, 0x400000))
     chosen = builder.select(builder.fcmp_unordered("uno", value, value), quiet, rounded)
     return builder.trunc(builder.lshr(chosen, ir.Constant(I32, 16)), I16)
@@ -113,7 +112,7 @@ def _narrow_to_float16(builder: ir.IRBuilder, value: Any) -> Any:
 
 
 def _define(kind: type, instance: LowPrecision, widen: Callable[..., Any], narrow: Callable[..., Any]) -> None:
-    """Tell Numba how *instance* is stored, what it converts to and from, and how."""
+    """Register the storage and the conversions of *instance* with Numba."""
 
     @register_default(kind)
     class Model(models.PrimitiveModel):  # type: ignore[misc]  # Numba has no stubs
@@ -143,7 +142,7 @@ def _define(kind: type, instance: LowPrecision, widen: Callable[..., Any], narro
     def truth(context: Any, builder: Any, source: Any, target: Any, value: Any) -> Any:
         return builder.fcmp_unordered("!=", widen(builder, value), ir.Constant(FLOAT, 0))
 
-    for target in (types.Float, types.Integer, types.Complex):
+    for target in (types.Float, types.Integer, types.Complex, LowPrecision):
         lower_cast(kind, target)(from_instance)
     lower_cast(kind, types.Boolean)(truth)
     for source in (types.Float, types.Integer, types.Boolean):
@@ -153,26 +152,15 @@ def _define(kind: type, instance: LowPrecision, widen: Callable[..., Any], narro
 _define(BFloat16, bfloat16, _widen_bfloat16, _narrow_to_bfloat16)
 _define(Float16, float16, _widen_float16, _narrow_to_float16)
 
-
-@lower_cast(BFloat16, Float16)
-def _bfloat16_to_float16(context: Any, builder: Any, source: Any, target: Any, value: Any) -> Any:
-    return _narrow_to_float16(builder, _widen_bfloat16(builder, value))
-
-
-@lower_cast(Float16, BFloat16)
-def _float16_to_bfloat16(context: Any, builder: Any, source: Any, target: Any, value: Any) -> Any:
-    return _narrow_to_bfloat16(builder, _widen_float16(builder, value))
-
-
 rules.default_type_manager.set_unsafe_convert(bfloat16, float16)
 rules.default_type_manager.set_unsafe_convert(float16, bfloat16)
 
 
-_ONE = np.float32(1)  # what multiplies by it is a float32, with the same value and sign
+_ONE = np.float32(1)  # multiplication converts to float32 and keeps value and sign
 
 
 def _compute_in_float32(function: Any) -> None:
-    """Let *function*, of one or two numbers, take these types as the float32 they stand for."""
+    """Define *function*, of one or two numbers, for these types by conversion to float32."""
 
     @overload(function, strict=False)
     def unary(x):  # type: ignore[no-untyped-def]  # Numba compares the parameters, annotations included

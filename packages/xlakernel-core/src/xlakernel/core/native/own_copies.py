@@ -1,13 +1,13 @@
-"""Copies of a kernel and of every helper that it refers to, for compilations of our own.
+"""Copies of a kernel and of every helper that it refers to, for the compilations of handlers.
 
-Numba freezes what a function refers to when it first compiles it: a helper that was compiled before keeps older values
-of its globals, closure cells and helpers, and a file that Numba keeps of it may be older still. So a kernel is never
-compiled against the dispatchers, ufuncs, stencils and C callbacks that a user holds. Each of them is copied, with a
-namespace in which all helpers are copies too. The copy of a helper is kept by the fingerprint of its present content,
-so that it is compiled once, whatever kernels call it.
+Numba freezes the references of a function when it first compiles it: a compiled helper keeps older values of its
+globals, closure cells and helpers, and a file in Numba's cache may have still older ones. So a kernel is never compiled
+against the dispatchers, ufuncs, stencils and C callbacks of the user. Each of them is copied, with a namespace in which
+all helpers are copies as well. The copy of a helper is stored by the fingerprint of its present content, so that all
+kernels share one compilation.
 
-Implementations that users declare with ``numba.overload`` and its like cannot be copied, because Numba finds them by
-the identity of what they stand for. While a kernel is compiled, Numba is given other caches of them.
+Implementations that users declare with ``numba.overload`` and similar functions cannot be copied, because Numba finds
+them by the identity of the declared function. While a kernel is compiled, their caches in Numba are replaced.
 """
 
 from __future__ import annotations
@@ -28,48 +28,48 @@ from .declared import definition_of
 _Built = TypeVar("_Built")
 _ATTEMPTS = 10
 
-# Modules that Numba itself knows.
+# Packages with special support in Numba.
 _COMPILED_SPECIALLY = ("numba", "numba_cuda", "numpy", "math", "cmath", "operator", "random", "scipy")
 
-# What Numba's templates of user-declared implementations remember of earlier compilations.
+# The caches of earlier compilations in Numba's templates of declared implementations.
 _CACHES = ("_impl_cache", "_compiled_overloads", "_inline_overloads", "_overload_cache")
 
 
 @dataclasses.dataclass
 class _Kept:
-    """A copy, what is left to be done for it, and the copies that it refers to."""
+    """A copy, the outstanding compilation of its declared signatures, and the copies that it refers to."""
 
     made: Any
     finish: Finish | None
     below: list[_Kept]
 
 
-# By content and place; never freed, as machine code calls them.
+# By content and place; never freed, because machine code calls them.
 _helpers: dict[tuple[Any, ...], _Kept] = {}
 _declared: dict[tuple[Any, ...], tuple[dict[str, Any], list[_Kept]]] = {}
-# The dispatchers among the copies, those of kernels too.
+# The dispatchers among the copies, including those of kernels.
 _own: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def is_own(dispatcher: Any) -> bool:
-    """Return whether only handlers call *dispatcher*."""
+    """Return True if only handlers call *dispatcher*."""
     return dispatcher in _own
 
 
 class ChangedError(CompileError):
-    """Another thread changed what a kernel refers to, after its fingerprint was taken."""
+    """Another thread changed an object that a kernel refers to, after its fingerprint was taken."""
 
 
 def changed(name: str) -> ChangedError:
-    """Return the error of a kernel or a helper of this name."""
+    """Return the error for a kernel or helper of this name."""
     return ChangedError(
-        f"{name}: something that it refers to, a global or a helper, changes in another thread while it is compiled. "
-        "Change it before, or pass it as an argument."
+        f"{name}: a global or a helper that it refers to changes in another thread while it is compiled. "
+        "Change it before the call, or pass it as an argument."
     )
 
 
 def until_unchanged(build: Callable[[], _Built]) -> _Built:
-    """Return what *build* returns; it is called again where another thread changes what it copies."""
+    """Return the result of *build*, which is called again if another thread changes the objects that it copies."""
     for _ in range(_ATTEMPTS - 1):
         with contextlib.suppress(ChangedError):
             return build()
@@ -77,13 +77,12 @@ def until_unchanged(build: Callable[[], _Built]) -> _Built:
 
 
 class OwnCopies:
-    """The copies of a kernel's Python function and of its helpers. The compiler's lock is to be held.
+    """The copies of a kernel's Python function and of its helpers. The compiler's lock must be held.
 
     Args:
       compiler: the kernel's.
       dispatcher: the user's.
-      options: what helpers are compiled with besides their own options; copies with options are not shared with other
-        kernels.
+      options: further compile options of helpers; copies with such options are not shared with other kernels.
 
     Attributes:
       content: the kernel's fingerprint.
@@ -97,7 +96,7 @@ class OwnCopies:
         self._options = dict(options or {})
         self._declarations = compiler.declarations()
         self._declarations.load()
-        self._names = examine(dispatcher, None, self._declarations).names  # which meets all that is declared
+        self._names = examine(dispatcher, None, self._declarations).names  # collects the declarations
         self._modules: dict[int, types.ModuleType] = {}
         self._kept: dict[int, _Kept] = {}  # by the original's identity: functions may call each other
         self._top: list[_Kept] = []
@@ -106,10 +105,10 @@ class OwnCopies:
         self._original = dispatcher
 
     def fill(self, own: Any) -> None:
-        """Complete the namespace of `function`, where *own* stands for the user's dispatcher.
+        """Complete the namespace of `function`, in which *own* replaces the user's dispatcher.
 
         Raises:
-          ChangedError: if the copies may have other values than the fingerprint.
+          ChangedError: if the copies may differ from the fingerprint.
         """
         _own.add(own)
         self._kept[id(self._original)] = _Kept(own, None, [])
@@ -119,14 +118,14 @@ class OwnCopies:
 
     @contextlib.contextmanager
     def compiling(self) -> Iterator[None]:
-        """Let Numba compile the kernel in this context, with implementations of present content.
+        """Make Numba use the copies of declared implementations in this context.
 
         Raises:
-          ChangedError: if the copies may have other values than the fingerprint.
+          ChangedError: if the copies may differ from the fingerprint.
         """
         states = [(template, self._state_of(template)) for template in self._declarations.met]
         before = [(template, {name: vars(template)[name] for name in state}) for template, state in states]
-        if not self._options:  # with these, Numba may be given other implementations by now, as in debug mode
+        if not self._options:  # with options, as in debug mode, Numba may use different implementations here
             self._check_unchanged()
         try:
             _set_all(states)
@@ -136,13 +135,13 @@ class OwnCopies:
             _set_all(before)
 
     def _check_unchanged(self) -> None:
-        """Raise `ChangedError` if the copies may have other values than the fingerprint."""
+        """Raise `ChangedError` if the copies may differ from the fingerprint."""
         dispatcher = self._dispatcher()
         if dispatcher is not None and self._compiler.fingerprint(dispatcher) != self.content:
             raise changed(dispatcher.py_func.__name__)
 
     def _state_of(self, template: Any) -> dict[str, Any]:
-        """Return the attributes that *template* has while a kernel of ours is compiled."""
+        """Return the attributes of *template* during the compilation of a kernel."""
         name, function = definition_of(template)
         key = (template, self._content(function))
         if self._options or key not in _declared:
@@ -207,27 +206,27 @@ class OwnCopies:
     def _copy(
         self, function: types.FunctionType, *, defines: Any = None
     ) -> tuple[types.FunctionType, Callable[[], None]]:
-        """Return a copy of *function*, and a function that puts the copies of its helpers into its namespace.
+        """Return a copy of *function*, and a function that adds the copies of its helpers to its namespace.
 
         Args:
-          function: what is to be copied.
-          defines: what *function* returns implementations of; None: it is compiled itself.
+          function: the original.
+          defines: the function that *function* returns implementations of; None: *function* is compiled itself.
         """
         names = frozenset(names_in(function.__code__))
-        # Not all of the module, which would keep its arrays alive as long as the code.
+        # Only the names in use: the whole module would keep its arrays alive as long as the code.
         space = {name: value for name, value in function.__globals__.items() if name in names or name[:2] == "__"}
         cells = tuple(types.CellType() for _ in function.__closure__ or ())
         copied = types.FunctionType(function.__code__, space, function.__name__, function.__defaults__, cells or None)
         copied.__kwdefaults__ = function.__kwdefaults__
         copied.__qualname__, copied.__module__ = function.__qualname__, function.__module__
-        if function.__defaults__:  # which a dispatcher reads as soon as it is made
+        if function.__defaults__:  # read by the constructor of a dispatcher
             copied.__defaults__ = tuple(self._value(value) for value in function.__defaults__)
 
         def fill() -> None:
             for name in space.keys() & set(names_in(function.__code__)):
                 space[name] = self._value(space[name], defines)
             for cell, own in zip(function.__closure__ or (), cells, strict=True):
-                with contextlib.suppress(ValueError):  # a cell that is not bound yet stays so
+                with contextlib.suppress(ValueError):  # an unbound cell stays unbound
                     own.cell_contents = self._value(cell.cell_contents, defines)
 
         return copied, fill
@@ -253,8 +252,8 @@ class OwnCopies:
         return value
 
     def _implementation(self, function: types.FunctionType, defines: Any) -> Any:
-        """Return a copy of what a definition refers to: Numba may compile it, unless something is declared for it."""
-        if function is defines:  # register_jitable: it stands for itself
+        """Return a copy of a function in a definition, unless Numba replaces it by another implementation."""
+        if function is defines:  # register_jitable declares a function as its own implementation
             copied, fill = self._copy(function)
         elif _package(function.__module__) in _COMPILED_SPECIALLY or self._declarations.declares(function):
             return function
@@ -265,9 +264,9 @@ class OwnCopies:
         return copied
 
     def _module(self, module: types.ModuleType) -> types.ModuleType:
-        """Return a module with copies of the helpers in it, and the values that it has now.
+        """Return a copy of a module with its present values and copies of its helpers.
 
-        A helper that gets it as an argument is compiled for each such module: Numba tells them apart by identity.
+        Numba identifies modules by identity, so a helper with a module as argument is compiled for each copy.
         """
         names = self._names & vars(module).keys()
         if not names or _package(module.__name__) in _COMPILED_SPECIALLY or self._declarations.of_module(module):
@@ -290,7 +289,7 @@ def _set_all(states: Iterable[tuple[Any, Mapping[str, Any]]]) -> None:
 
 
 def _finish(level: Iterable[_Kept]) -> None:
-    """Compile the declared signatures of copies, those below first, unless that was done."""
+    """Compile the outstanding declared signatures of copies, and before them those of the copies they refer to."""
     for kept in level:
         finish, kept.finish = kept.finish, None  # a helper below may call it
         below, kept.below = kept.below, []

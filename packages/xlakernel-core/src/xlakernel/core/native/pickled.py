@@ -1,8 +1,8 @@
-"""Pickles of kernels by value, in which each helper is made anew.
+"""Pickles of kernels by value, in which each helper is a new one.
 
-Numba's own pickles of functions and intrinsics hold an identifier, under which Numba returns what it unpickled before,
-with the globals that it had there. They also compile the signatures that a function declares before its globals are
-complete, which fails if it calls itself.
+Numba's own pickles of functions and intrinsics contain an identifier, for which Numba returns a previously unpickled
+object with the globals of that time. They also compile declared signatures before the globals are complete, which fails
+for a function that calls itself.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from .compiler import Compiler
 
 
 class _Unfinished(NamedTuple):
-    """A helper as it is inside of its own globals: it has not compiled the signatures that it declares."""
+    """A helper inside its own globals, before its declared signatures are compiled."""
 
     make: Callable[..., Any]
     arguments: tuple[Any, ...]
 
 
 def dumps(compiler: Compiler, value: Any) -> bytes:
-    """Pickle *value* as Numba does, but helpers as *compiler* says, and intrinsics without their identifier."""
+    """Pickle *value* as Numba does, but helpers by their `Helper.reduce`, and intrinsics without identifier."""
     with io.BytesIO() as buffer:
         _Pickler(buffer, compiler).dump(value)
         return buffer.getvalue()
@@ -39,7 +39,7 @@ class _Pickler(serialize.NumbaPickler):  # type: ignore[misc]  # Numba has no st
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, _Unfinished):
             return tuple(obj)
-        if type(obj).__name__ == "_Intrinsic":  # Numba CUDA has a class of its own
+        if type(obj).__name__ == "_Intrinsic":  # Numba CUDA has another class of this name
             return _intrinsic, (type(obj), obj._name, obj._defn, obj._prefer_literal, obj._ctor_kwargs)
         for helper in self._compiler.helpers:
             if helper.reduce is not None and isinstance(obj, helper.kind):
@@ -48,31 +48,31 @@ class _Pickler(serialize.NumbaPickler):  # type: ignore[misc]  # Numba has no st
         return super().reducer_override(obj)
 
     def _declared(self, obj: Any, made: _Unfinished, declare: Callable[..., Any], signatures: Any) -> tuple[Any, ...]:
-        """Return what makes *obj* and declares its signatures, once its globals are complete."""
-        if id(obj) in self._unfinished:  # it is met again, in its globals
+        """Reduce *obj* to a call that declares its signatures once its globals are complete."""
+        if id(obj) in self._unfinished:  # a recursive reference in its globals
             return declare, (self._unfinished[id(obj)], None)
         self._unfinished[id(obj)] = made
         return declare, (made, signatures)
 
 
 def dispatcher_parts(dispatcher: Any) -> tuple[Any, ...]:
-    """Return what a dispatcher of ``numba.njit`` is made of."""
+    """Return the arguments of `make_dispatcher` for a dispatcher of ``numba.njit``."""
     compiler = dispatcher._compiler.pipeline_class
     return type(dispatcher), dispatcher.py_func, dispatcher.locals, dict(dispatcher.targetoptions), compiler
 
 
 def make_dispatcher(kind: Any, function: Any, locals_: Any, options: Any, compiler: Any) -> Any:
-    """Make a dispatcher of its `dispatcher_parts`, which has compiled nothing and may compile anything."""
+    """Return a dispatcher without compiled code, for any signature."""
     return kind(function, locals=locals_, targetoptions=options, pipeline_class=compiler)
 
 
 def declared_signatures(dispatcher: Any) -> list[Any] | None:
-    """Return the only signatures that a dispatcher may compile; None: it may compile any."""
+    """Return the declared signatures of a dispatcher; None if it compiles any."""
     return None if dispatcher._can_compile else [compiled.signature for compiled in dispatcher.overloads.values()]
 
 
 def declare(dispatcher: Any, signatures: Sequence[Any] | None) -> Any:
-    """Compile a dispatcher for *signatures*, and for no others; None: for any. Return it."""
+    """Compile a dispatcher for *signatures* and forbid others, unless they are None; return it."""
     if signatures is not None:
         for signature in signatures:
             dispatcher.compile(signature)
@@ -81,7 +81,7 @@ def declare(dispatcher: Any, signatures: Sequence[Any] | None) -> Any:
 
 
 def reduce_dispatcher(dispatcher: Any) -> tuple[Any, ...]:
-    """Return what a `Helper` tells of a dispatcher of ``numba.njit`` for its pickle."""
+    """Reduce a dispatcher of ``numba.njit``, as `Helper.reduce`."""
     return make_dispatcher, dispatcher_parts(dispatcher), declare, declared_signatures(dispatcher)
 
 

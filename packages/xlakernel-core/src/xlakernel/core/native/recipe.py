@@ -1,4 +1,4 @@
-"""Recipes of kernels that Numba compiles: written at export, read and compared in another process."""
+"""Recipes of kernels that Numba compiles, written at export and compared in another process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .pickled import dumps
 
 
 def is_importable(dispatcher: Any) -> bool:
-    """Return True if the kernel, or its Python function, is what its module has under its name."""
+    """Return True if the name of the kernel leads to it, or to its Python function, in its module."""
     return _reference(dispatcher).leads_to(dispatcher, dispatcher.py_func)
 
 
@@ -32,16 +32,16 @@ def _reference(dispatcher: Any) -> Reference:
 
 
 def write_recipe(compiler: Compiler, dispatcher: Any, *, content: str, call: Mapping[str, Any]) -> Recipe:
-    """Return the recipe that makes the target of a kernel in another process.
+    """Return the recipe of a kernel's target for another process.
 
     Args:
       compiler: the kernel's.
       dispatcher: the kernel.
-      content: the fingerprint that it had when it was compiled.
-      call: what it was compiled for, made of what JSON has.
+      content: the fingerprint of the kernel when it was compiled.
+      call: the types and modes that it was compiled for, of types that JSON has.
 
     Raises:
-      ExportError: if it cannot be made there, or only something else.
+      ExportError: if another process cannot build the target, or would build a different one.
     """
     name = f"{dispatcher.py_func.__module__}.{dispatcher.py_func.__qualname__}"
     with compiler.lock:
@@ -55,26 +55,26 @@ def write_recipe(compiler: Compiler, dispatcher: Any, *, content: str, call: Map
 
 
 def _imports(compiler: Compiler, dispatcher: Any, name: str) -> list[str]:
-    """Return the modules that declare implementations of what the kernel calls.
+    """Return the modules that declare implementations of functions that the kernel calls.
 
     Raises:
-      ExportError: if another process would not find a declaration by importing them.
+      ExportError: if another process cannot import a declaration.
     """
     declarations = compiler.declarations()
-    examine(dispatcher, None, declarations)  # which meets all that is declared
+    examine(dispatcher, None, declarations)  # collects the declarations
     modules = set()
     for template in declarations.met:
         attribute, function = definition_of(template)
-        if attribute == "_definition_func":  # an intrinsic, which is what the kernel refers to
+        if attribute == "_definition_func":  # an intrinsic, which the kernel itself refers to
             continue
-        if str(function.__module__).startswith("numba."):  # register_jitable declares with a function of Numba's
+        if str(function.__module__).startswith("numba."):  # register_jitable declares a function of Numba's
             function = template.key
         module = str(function.__module__)
         if module == "__main__" or module not in sys.modules or "<locals>" in function.__qualname__:
             raise ExportError(
                 f"export: the kernel {name} may call {getattr(template.key, '__name__', template.key)}, for which "
-                f"numba.extending declares {function.__qualname__} in {module}, where another process does not find "
-                "it. Declare it at the top level of a module that can be imported, or call a function of numba.njit."
+                f"numba.extending declares {function.__qualname__} in {module}, which another process cannot "
+                "import. Declare it at the top level of an importable module, or call a function of numba.njit."
             )
         modules.add(module)
     return sorted(modules)
@@ -84,7 +84,7 @@ def read_kernel(compiler: Compiler, target: str, data: Mapping[str, Any]) -> Any
     """Return the kernel's dispatcher.
 
     Raises:
-      ExportError: if it is not there, or is another one now.
+      ExportError: if it cannot be found, or differs from the exported one.
     """
     check_format(compiler.package, target, data)
     name, kernel, checks = data["name"], data["kernel"], data["checks"]
@@ -108,7 +108,7 @@ def read_kernel(compiler: Compiler, target: str, data: Mapping[str, Any]) -> Any
 def _pickle(compiler: Compiler, dispatcher: Any, name: str) -> dict[str, str]:
     try:
         pickled = dumps(compiler, compiler.parts(dispatcher))
-    except Exception as error:  # whatever an object's own __reduce__ raises
+    except Exception as error:  # raised by the __reduce__ of any object
         raise ExportError(
             f"export: the kernel {name} cannot be imported by its name, and cannot be pickled: {error}. Define it at "
             "the top level of a module."
@@ -121,8 +121,8 @@ def _unpickle(compiler: Compiler, name: str, pickled: str) -> Any:
         parts = serialize.loads(read_pickle(f"the kernel {name}", pickled))
     except (ImportError, AttributeError) as error:
         raise ExportError(
-            f"deserialize: the kernel {name} is stored in the program and refers to what is not here: {error}. Install "
-            "it, or put its folder on sys.path."
+            f"deserialize: the kernel {name} is stored in the program, and its references cannot be imported: {error}. "
+            "Install the missing package, or add its folder to sys.path."
         ) from error
     return compiler.make(*parts)
 

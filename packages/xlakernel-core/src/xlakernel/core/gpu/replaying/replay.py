@@ -161,7 +161,7 @@ def _emit_choice(builder: ir.IRBuilder, frame: Frame, handler: Any) -> Any:
 def _report(builder: ir.IRBuilder, frame: Frame, handler: Any, what: int, plan: Any, step: Any, code: Any) -> None:
     number = i64(0) if plan is None else load(builder, plan, _PLAN, "number", I64)
     report = load(builder, handler, _TABLE, "report")
-    builder.ret(emit_upcall(builder, report, [frame.pointer, i64(what), number, step, code], frame.api, fixed=True))
+    builder.ret(emit_upcall(builder, report, [frame.pointer, i64(what), number, step, code], frame.api))
 
 
 def _refuse(builder: ir.IRBuilder, frame: Frame, handler: Any, plan: Any, wrong: Any) -> None:

@@ -1,4 +1,4 @@
-"""The arrays that a kernel is given in debug mode: copies between guards, outputs full of poison."""
+"""Copies of a call's arrays for debug mode, between guard bytes and with poisoned outputs."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ import numpy as np
 from .call_frame import ArrayView
 from .memory import Memory
 
-# Around each array others, or a copy of elements beyond one array into those beyond another would not show.
+# Each array has another guard byte, to detect a kernel that copies bytes beyond one array to bytes beyond another.
 _GUARD_BYTES = tuple(0xA5 ^ number for number in range(64))
 
-# Their low bytes differ, in the last six bits the first four, and none is 0 or 1.
+# The low bytes are distinct, neither 0 nor 1, and those of the first four differ in their last six bits.
 _WORDS = tuple(0x9E3779B97F4A7C15 * k % 2**64 for k in range(1, 9))
 
-#: How many kinds of poison there are.
+#: The number of different poisons.
 POISONS = len(_WORDS)
 
 
 def part_of(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return what is poisoned by itself: the dtype, or that of a complex number's real and imaginary part."""
+    """Return the dtype, or for a complex dtype that of the real and imaginary part."""
     return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
 
 
 def poison(dtype: np.dtype[Any], number: int) -> Any:
-    """Return an element's parts that are poison *number*: a NaN if they can be, no valid bool, for integers any value.
+    """Return the parts of an element with poison *number*: NaNs, invalid bools, or arbitrary integers.
 
     Args:
       dtype: of the element.
-      number: below `POISONS`, each with other bits; those of 16-bit floats repeat after four.
+      number: below `POISONS`, each with different bits; those of 16-bit floats repeat after four.
     """
     part = part_of(dtype)
     unsigned = np.dtype(f"u{part.itemsize}")
@@ -42,25 +42,25 @@ def poison(dtype: np.dtype[Any], number: int) -> Any:
 
 
 class Copies:
-    """Fresh copies of a call's arrays for one run of its kernel.
+    """Copies of a call's arrays in host memory, for one run of its kernel.
 
-    Arrays that share memory in the call share their copy. The copies are the host's; a run finds them in *memory*.
+    Arrays that share memory in the call share their copy.
 
     Args:
       inputs: the call's inputs.
       outputs: its outputs.
-      number: the poison to use.
-      memory: where the call's arrays are.
+      number: the poison of the outputs.
+      memory: the memory of the call's arrays.
     """
 
     def __init__(self, inputs: Sequence[ArrayView], outputs: Sequence[ArrayView], number: int, memory: Memory) -> None:
         self.number = number
         self.memory = memory
         shared = {view.address for view in outputs if view.nbytes}
-        #: Inputs whose memory is no output's: the kernel may not change them.
+        #: Inputs that share no memory with an output: the kernel must not change them.
         self.constant = [view for view in inputs if not (view.nbytes and view.address in shared)]
         shared &= {view.address for view in inputs if view.nbytes}
-        #: Outputs that begin as poison.
+        #: Outputs that are poisoned before the run.
         self.fresh = [view for view in outputs if view.nbytes and view.address not in shared]
         by_address: dict[int, Any] = {}
         self._blocks: dict[ArrayView, Any] = {}
@@ -79,11 +79,7 @@ class Copies:
 
     @contextlib.contextmanager
     def placed(self) -> Iterator[Mapping[ArrayView, int]]:
-        """Put the copies where a kernel can use them, and take up what it makes of them.
-
-        Returns:
-          A context manager that gives the addresses.
-        """
+        """Place the copies in the call's memory, yield their addresses, and read them back on exit."""
         blocks = list({id(block): block for block in self._blocks.values()}.values())
         with self.memory.placed(blocks) as addresses:
             starts = {id(block): address + self.memory.guard for block, address in zip(blocks, addresses, strict=True)}
@@ -95,7 +91,7 @@ class Copies:
         return block[guard : block.size - guard]
 
     def damaged(self) -> Iterator[ArrayView]:
-        """Yield the arrays around which something was written."""
+        """Yield the arrays with changed guard bytes."""
         guard = self.memory.guard
         for view, block in self._blocks.items():
             byte = self._guard_bytes[id(block)]
@@ -103,21 +99,21 @@ class Copies:
                 yield view
 
     def changed(self, view: ArrayView) -> Any:
-        """Return for each element of *view* whether the copy has other bits."""
+        """Return a mask of the elements of *view* whose copy has different bits."""
         differs = self.bytes_of(view) != self.memory.read(view)
         return differs.reshape(-1, view.dtype.itemsize).any(axis=1)
 
     def poisoned(self, view: ArrayView) -> Any:
-        """Return for each element of *view* whether it still is poison, in part at least."""
+        """Return a mask of the elements of *view* with a poisoned part."""
         return (self._parts(view) == poison(view.dtype, self.number)).any(axis=1)
 
     def hand_out(self, outputs: Sequence[ArrayView]) -> None:
-        """Copy the results to where XLA wants them."""
+        """Copy the results to the call's outputs."""
         for view in outputs:
             self.memory.write(view, self.bytes_of(view))
 
     def _parts(self, view: ArrayView) -> Any:
-        """Return the copy as an array of elements by parts."""
+        """Return the copy as an array of shape (elements, parts)."""
         parts = poison(view.dtype, self.number)
         return self.bytes_of(view).view(parts.dtype).reshape(-1, parts.size)
 

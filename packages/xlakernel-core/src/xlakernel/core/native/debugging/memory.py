@@ -1,4 +1,4 @@
-"""Where the arrays of a call are, for debug mode: in the host's memory, or in another that it can only copy."""
+"""The memory of a call's arrays in debug mode: the host's, or a device's that the host can only copy."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .call_frame import ArrayView
 
 
 class Memory(abc.ABC):
-    """The memory in which a call has its arrays."""
+    """The memory of a call's arrays."""
 
-    #: Bytes on each side of a copy; a multiple of every alignment that a kernel may count on.
+    #: Guard bytes on each side of a copy; a multiple of every alignment that a kernel may assume.
     guard: int
 
     @abc.abstractmethod
     def read(self, view: ArrayView) -> Any:
-        """Return the data of *view* as a NumPy array of bytes, which is not written to."""
+        """Return the data of *view* as a NumPy array of bytes, not to be written to."""
 
     @abc.abstractmethod
     def write(self, view: ArrayView, data: Any) -> None:
@@ -29,9 +29,9 @@ class Memory(abc.ABC):
 
     @abc.abstractmethod
     def placed(self, blocks: Sequence[Any]) -> AbstractContextManager[list[int]]:
-        """Give the addresses at which a kernel finds *blocks*, arrays of bytes on the host.
+        """Place *blocks*, host arrays of bytes, in this memory, and yield their addresses.
 
-        What the kernel makes of them is in the arrays when the context is left.
+        On exit, the arrays have the bytes that a kernel wrote there.
         """
 
 
@@ -52,5 +52,5 @@ class HostMemory(Memory):
         self.read(view)[:] = data
 
     def placed(self, blocks: Sequence[Any]) -> AbstractContextManager[list[int]]:
-        """Give the addresses of the arrays themselves."""
+        """Yield the addresses of the arrays themselves."""
         return nullcontext([int(block.ctypes.data) for block in blocks])

@@ -1,1 +1,1 @@
-"""What handlers are built of: LLVM IR over the XLA FFI's structs, machine code, locks, errors, and calls of Python."""
+"""Components of handlers: LLVM IR for the structs of the XLA FFI, machine code, locks, errors, and calls of Python."""

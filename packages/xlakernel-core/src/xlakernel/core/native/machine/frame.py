@@ -1,4 +1,4 @@
-"""Reading the structs of the XLA FFI in LLVM IR, by the names that `ffi.abi` gives their fields."""
+"""Access to the structs of the XLA FFI in LLVM IR, by the field names of `ffi.abi`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ I8 = ir.IntType(8)
 I32 = ir.IntType(32)
 I64 = ir.IntType(64)
 POINTER = I8.as_pointer()
+VOID = ir.VoidType()
+NULL = ir.Constant(POINTER, None)
 
 
 def i64(value: int) -> ir.Constant:
@@ -42,6 +44,17 @@ def element(builder: ir.IRBuilder, array: Any, index: int, kind: Any = POINTER) 
     return builder.load(builder.gep(typed, [i64(index)]))
 
 
+def address_of_word(builder: ir.IRBuilder, pointer: Any, struct: abi.Struct, name: str) -> Any:
+    """Return the address of a 64-bit field, for atomic operations."""
+    return builder.bitcast(field(builder, pointer, struct, name), I64.as_pointer())
+
+
+def call_symbol(builder: ir.IRBuilder, name: str, returns: ir.Type, *arguments: Any) -> Any:
+    """Call a C function of the process, such as one of libc or of Python's C API."""
+    kind = ir.FunctionType(returns, [argument.type for argument in arguments])
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), arguments)
+
+
 class Buffer:
     """An ``XLA_FFI_Buffer``: one input or output of a call."""
 
@@ -52,8 +65,19 @@ class Buffer:
         self.dims = load(builder, pointer, abi.BUFFER, "dims", I64.as_pointer())
 
 
+class ArrayAttribute:
+    """The first attribute of a call, an ``XLA_FFI_Array`` if *kind* says so."""
+
+    def __init__(self, builder: ir.IRBuilder, attributes: Any) -> None:
+        self.kind = element(builder, load(builder, attributes, abi.ATTRS, "types"), 0, I32)
+        array = element(builder, load(builder, attributes, abi.ATTRS, "attrs"), 0)
+        self.dtype = load(builder, array, abi.ARRAY, "dtype", I32)
+        self.size = load(builder, array, abi.ARRAY, "size", I64)
+        self.data = load(builder, array, abi.ARRAY, "data")
+
+
 class Frame:
-    """An ``XLA_FFI_CallFrame``: everything that a handler is called with."""
+    """An ``XLA_FFI_CallFrame``: the argument of a handler."""
 
     def __init__(self, builder: ir.IRBuilder, pointer: Any) -> None:
         self.builder = builder
@@ -61,11 +85,10 @@ class Frame:
         self.api = load(builder, pointer, abi.CALL_FRAME, "api")
 
     def counts(self) -> tuple[Any, Any, Any]:
-        """Return how many inputs, outputs and attributes there are."""
+        """Return the numbers of inputs, outputs and attributes."""
         parts = (("args", abi.ARGS), ("rets", abi.RETS), ("attrs", abi.ATTRS))
         inputs, outputs, attributes = (
-            load(self.builder, field(self.builder, self.pointer, abi.CALL_FRAME, part), struct, "size", I64)
-            for part, struct in parts
+            load(self.builder, self._part(part), struct, "size", I64) for part, struct in parts
         )
         return inputs, outputs, attributes
 
@@ -77,31 +100,22 @@ class Frame:
         """Return output buffer *index*."""
         return self._buffer("rets", abi.RETS, index)
 
+    def attribute(self) -> ArrayAttribute:
+        """Return the first attribute."""
+        return ArrayAttribute(self.builder, self._part("attrs"))
+
+    def _part(self, part: str) -> Any:
+        return field(self.builder, self.pointer, abi.CALL_FRAME, part)
+
     def _buffer(self, part: str, struct: abi.Struct, index: int) -> Buffer:
-        embedded = field(self.builder, self.pointer, abi.CALL_FRAME, part)
-        pointers = load(self.builder, embedded, struct, part)
+        pointers = load(self.builder, self._part(part), struct, part)
         return Buffer(self.builder, element(self.builder, pointers, index))
-
-    def attribute(self, index: int) -> tuple[Any, Any]:
-        """Return the kind of attribute *index* in the order of the names, and its dtype, if it is an array."""
-        attrs = field(self.builder, self.pointer, abi.CALL_FRAME, "attrs")
-        kind = element(self.builder, load(self.builder, attrs, abi.ATTRS, "types"), index, I32)
-        return kind, load(self.builder, self._attribute(index), abi.ARRAY, "dtype", I32)
-
-    def array_attribute(self, index: int) -> tuple[Any, Any]:
-        """Return the number of elements of attribute *index*, which is known to be an array, and a pointer to them."""
-        array = self._attribute(index)
-        return load(self.builder, array, abi.ARRAY, "size", I64), load(self.builder, array, abi.ARRAY, "data")
-
-    def _attribute(self, index: int) -> Any:
-        attrs = field(self.builder, self.pointer, abi.CALL_FRAME, "attrs")
-        return element(self.builder, load(self.builder, attrs, abi.ATTRS, "attrs"), index)
 
 
 def call_api(
     builder: ir.IRBuilder, api: Any, function: str, struct: abi.Struct, returns: Any = POINTER, **fields: Any
 ) -> Any:
-    """Call a function of the API with its one struct of arguments; most of them return an error, or null."""
+    """Call a function of XLA's API with a struct of arguments; most of them return an error, or null."""
     return _call_api(builder, api, function, _arguments(builder, struct, fields), returns)
 
 
@@ -110,7 +124,7 @@ def _arguments(builder: ir.IRBuilder, struct: abi.Struct, fields: Mapping[str, A
     with builder.goto_entry_block():
         arguments = builder.bitcast(builder.alloca(ir.ArrayType(I64, -(-struct.nbytes // 8))), POINTER)
     store(builder, arguments, struct, "struct_size", i64(struct.nbytes))
-    store(builder, arguments, struct, "extension_start", ir.Constant(POINTER, None))
+    store(builder, arguments, struct, "extension_start", NULL)
     for name, value in fields.items():
         store(builder, arguments, struct, name, value)
     return arguments
@@ -122,16 +136,17 @@ def _call_api(builder: ir.IRBuilder, api: Any, function: str, arguments: Any, re
 
 
 def get_stream(builder: ir.IRBuilder, api: Any, context: Any) -> tuple[Any, Any]:
-    """Return an ``XLA_FFI_Error``, or null, and the stream that a call's work belongs on."""
+    """Return an ``XLA_FFI_Error`` or null, and the CUDA stream of the call."""
     arguments = _arguments(builder, abi.STREAM_GET_ARGS, {"ctx": context})
     error = _call_api(builder, api, "Stream_Get", arguments, POINTER)
     return error, load(builder, arguments, abi.STREAM_GET_ARGS, "stream")
 
 
 def answer_handshake(builder: ir.IRBuilder, pointer: Any, extension: Any, traits: Any) -> None:
-    """Answer XLA's question for the API version: the version described in `abi`, with the runtime's own minor.
+    """Emit the answer to XLA's query of the API version: the major version of `abi` and the runtime's own minor one.
 
-    A runtime that does not say its own (jaxlib before 0.8) gets the oldest that any runtime accepts.
+    A runtime that does not pass its API table with the query (jaxlib before 0.8) gets the oldest minor version, which
+    every runtime accepts.
     """
     metadata = load(builder, extension, abi.METADATA_EXTENSION, "metadata")
     version = builder.gep(metadata, [i64(abi.METADATA["api_version"])])
@@ -143,7 +158,7 @@ def answer_handshake(builder: ir.IRBuilder, pointer: Any, extension: Any, traits
     store(builder, version, abi.API_VERSION, "major_version", ir.Constant(I32, abi.API_MAJOR))
     store(builder, version, abi.API_VERSION, "minor_version", builder.load(minor))
     store(builder, metadata, abi.METADATA, "traits", traits)
-    builder.ret(ir.Constant(POINTER, None))
+    builder.ret(NULL)
 
 
 def create_error(builder: ir.IRBuilder, api: Any, message: Any, code: Any) -> Any:
@@ -152,5 +167,5 @@ def create_error(builder: ir.IRBuilder, api: Any, message: Any, code: Any) -> An
 
 
 def destroy_error(builder: ir.IRBuilder, api: Any, error: Any) -> None:
-    """Free an ``XLA_FFI_Error`` that XLA does not get."""
-    call_api(builder, api, "Error_Destroy", abi.ERROR_DESTROY_ARGS, ir.VoidType(), error=error)
+    """Free an ``XLA_FFI_Error`` that is not returned to XLA."""
+    call_api(builder, api, "Error_Destroy", abi.ERROR_DESTROY_ARGS, VOID, error=error)

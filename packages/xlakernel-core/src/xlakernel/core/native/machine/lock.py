@@ -1,4 +1,4 @@
-"""Locks for code that must not run twice at once."""
+"""Locks for code that must not run twice at once: CPython's raw locks, which need no GIL and no thread state."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from llvmlite import ir
-from numba.core import cgutils
 
-from .frame import I32, POINTER
+from .frame import I32, POINTER, VOID, call_symbol
 from .machine_code import pointer_to
 
 
 def new_lock() -> int:
-    """Return the address of a new lock; it lives as long as the process, like the code that holds it."""
+    """Return the address of a new lock, which lives as long as the process."""
     allocate = ctypes.pythonapi.PyThread_allocate_lock
     allocate.restype, allocate.argtypes = ctypes.c_void_p, []
     return int(allocate())
@@ -23,10 +22,7 @@ def new_lock() -> int:
 
 @contextmanager
 def held(builder: ir.IRBuilder, address: int) -> Iterator[None]:
-    """Emit code that holds a lock around what is emitted inside.
-
-    It is CPython's raw lock: it needs neither the GIL nor a thread state, and waits in the operating system.
-    """
+    """Hold the lock around the code that is emitted in this context."""
     lock = pointer_to(builder, address)
     acquire(builder, lock)
     yield
@@ -34,25 +30,20 @@ def held(builder: ir.IRBuilder, address: int) -> Iterator[None]:
 
 
 def allocate(builder: ir.IRBuilder) -> Any:
-    """Return a new lock, or null."""
-    return _call(builder, "allocate_lock", POINTER)
+    """Emit the allocation of a lock; return it, or null."""
+    return call_symbol(builder, "PyThread_allocate_lock", POINTER)
 
 
 def acquire(builder: ir.IRBuilder, lock: Any) -> None:
-    """Wait until the lock is free, and take it."""
-    _call(builder, "acquire_lock", I32, lock, ir.Constant(I32, 1))
+    """Emit a blocking wait for the lock."""
+    call_symbol(builder, "PyThread_acquire_lock", I32, lock, ir.Constant(I32, 1))
 
 
 def release(builder: ir.IRBuilder, lock: Any) -> None:
-    """Release the lock, in whatever thread."""
-    _call(builder, "release_lock", ir.VoidType(), lock)
+    """Emit the release of the lock, in any thread."""
+    call_symbol(builder, "PyThread_release_lock", VOID, lock)
 
 
 def free(builder: ir.IRBuilder, lock: Any) -> None:
-    """Free a lock that nobody holds."""
-    _call(builder, "free_lock", ir.VoidType(), lock)
-
-
-def _call(builder: ir.IRBuilder, name: str, returns: Any, *arguments: Any) -> Any:
-    kind = ir.FunctionType(returns, [argument.type for argument in arguments])
-    return builder.call(cgutils.get_or_insert_function(builder.module, kind, f"PyThread_{name}"), arguments)
+    """Emit the deallocation of a lock that no thread holds."""
+    call_symbol(builder, "PyThread_free_lock", VOID, lock)

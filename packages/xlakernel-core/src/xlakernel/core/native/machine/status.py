@@ -1,6 +1,6 @@
-"""A kernel's exception → an XLA error that says its type, its message, and the line that raised it.
+"""Conversion of a kernel's exception to an XLA error with its type, its message and the line that raised it.
 
-The handler comes here only after a kernel has failed: this is the one place where a call meets the interpreter.
+This code runs only after a kernel has failed, and is the only use of the interpreter by a handler.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from numba.core import cgutils
 
 from ...ffi import abi
 from . import gate
-from .frame import POINTER, create_error
+from .frame import I32, NULL, POINTER, VOID, call_symbol, create_error
 from .upcall import Upcall, emit_upcall_inside
 
 _CODES = (
@@ -27,7 +27,7 @@ _CODES = (
 
 
 class CallError(Exception):
-    """What is wrong with a call, in full: its text and the name of its XLA error code are not to be changed."""
+    """An error with a complete message and the name of its XLA error code, which `describe` passes on unchanged."""
 
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)
@@ -43,8 +43,8 @@ def describe(
       exception: what the kernel raised.
       kernel: the kernel's name.
       place: file and line of its definition.
-      location: function, file and line that raised. Numba does not know them for an index out of bounds, say, and
-        they may lie in a function of its own.
+      location: function, file and line that raised; None if Numba does not record them, as for an index out of bounds.
+        They may lie in a function of Numba's.
     """
     if isinstance(exception, CallError):
         return _without_nul(str(exception)), exception.code
@@ -61,16 +61,16 @@ def describe(
 def _text_of(exception: BaseException) -> str:
     try:
         return str(exception)
-    except Exception as error:  # noqa: BLE001  # of a user's class
-        return f"its text cannot be read, as {type(error).__name__} is raised"
+    except Exception as error:  # noqa: BLE001  # from a user's class
+        return f"its text cannot be read, because str() raises {type(error).__name__}"
 
 
 def _without_nul(message: str) -> str:
-    return message.replace("\0", "\\0")  # XLA reads it up to the first NUL
+    return message.replace("\0", "\\0")  # XLA reads up to the first NUL
 
 
 def _describe_unpacked(unpacked: Any, kernel: str, place: str) -> tuple[str, int]:
-    """Describe what Numba's calling convention gives: (class, arguments, location), or an exception."""
+    """Describe an exception in the form of Numba's calling convention: itself, or (class, arguments, location)."""
     if isinstance(unpacked, BaseException):
         return describe(unpacked, kernel, place, None)
     kind, arguments, location = unpacked
@@ -87,14 +87,16 @@ class _ErrorCreateArgs(ctypes.Structure):
 
 
 def report(api: int, unpacked: int, kernel: bytes, place: bytes) -> int | None:
-    """Return a new XLA_FFI_Error for the exception at address *unpacked*.
+    """Return a new ``XLA_FFI_Error`` for the exception at address *unpacked*.
 
     Raises:
-      KeyboardInterrupt: if that is the exception: Ctrl-C where the kernel ran Python.
+      KeyboardInterrupt: if that is the exception, after Ctrl-C while the kernel ran Python.
     """
     exception = ctypes.cast(unpacked, ctypes.py_object).value
     cause = exception
-    while isinstance(cause, SystemError) and cause.__cause__:  # Python's, for a C function that ignored an exception
+    while (
+        isinstance(cause, SystemError) and cause.__cause__
+    ):  # raised by Python for a C function that ignored an exception
         cause = cause.__cause__
     if isinstance(cause, KeyboardInterrupt):
         raise cause
@@ -105,18 +107,19 @@ _new_error = Upcall(report, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, c
 
 
 def new_kernel_error(api: int, unpacked: Any, kernel: bytes, place: bytes) -> int | None:
-    """Return a new XLA_FFI_Error for an exception of *kernel* in the form that Numba's calling convention gives it."""
+    """Return a new ``XLA_FFI_Error`` for an exception of *kernel*; see `_describe_unpacked`."""
     try:
         message, code = _describe_unpacked(unpacked, kernel.decode(), place.decode())
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # noqa: BLE001  # called from machine code: an exception here would be printed and lost
-        message, code = f"kernel {kernel.decode()} failed, and so did reading its exception: {error!r}", 13
+    except BaseException as error:  # noqa: BLE001  # called from machine code, which loses exceptions
+        message = f"kernel {kernel.decode()} failed, and so did reading its exception: {error!r}"
+        code = abi.ERROR_CODES["INTERNAL"]
     return new_error(api, message, code)
 
 
 def new_error(api: int, message: str, code: int) -> int | None:
-    """Return a new XLA_FFI_Error, which XLA owns, by the table of functions at address *api*."""
+    """Return a new ``XLA_FFI_Error``, which XLA owns, created by the table of functions at address *api*."""
     create = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(_ErrorCreateArgs))
     address = ctypes.c_void_p.from_address(api + abi.API["XLA_FFI_Error_Create"]).value
     assert address is not None
@@ -125,20 +128,19 @@ def new_error(api: int, message: str, code: int) -> int | None:
 
 
 def emit_error(context: Any, builder: ir.IRBuilder, status: Any, api: Any, kernel: str, place: str) -> Any:
-    """Emit the path taken after a failed kernel; return the XLA_FFI_Error."""
+    """Emit the path after a failed kernel; return the ``XLA_FFI_Error``."""
     with gate.entered(builder, api):
         return _emit_error_inside(context, builder, status, api, kernel, place)
 
 
 def emit_exception_is_set(context: Any, builder: ir.IRBuilder) -> Any:
-    """Emit the test, inside the gate, for an exception that a kernel left in Python, which ``print`` does not report.
+    """Emit a test, inside the gate, for an exception that ``print`` in a kernel set in Python but does not report.
 
-    A thread that had no Python state before the kernel has none afterwards, and is not asked.
+    A thread without a Python state has no exception.
     """
     python = context.get_python_api(builder)
     found = cgutils.alloca_once_value(builder, ir.Constant(ir.IntType(1), 0))
-    state = ir.FunctionType(POINTER, [])
-    state = builder.call(cgutils.get_or_insert_function(builder.module, state, "PyGILState_GetThisThreadState"), [])
+    state = call_symbol(builder, "PyGILState_GetThisThreadState", POINTER)
     with builder.if_then(cgutils.is_not_null(builder, state)):
         gil = python.gil_ensure()
         builder.store(cgutils.is_not_null(builder, python.err_occurred()), found)
@@ -147,21 +149,17 @@ def emit_exception_is_set(context: Any, builder: ir.IRBuilder) -> Any:
 
 
 def emit_exception(context: Any, builder: ir.IRBuilder, python: Any, status: Any) -> Any:
-    """Emit the taking of a failed kernel's exception, with the GIL; return it, or null. The caller owns it."""
+    """Emit the unpacking of a failed kernel's exception, under the GIL; return a new reference to it, or null."""
     null = ir.Constant(python.pyobj, None)
     exception = cgutils.alloca_once_value(builder, null)
     raised = builder.and_(status.is_user_exc, cgutils.is_null(builder, python.err_occurred()))
     with builder.if_then(raised):
         builder.store(context.call_conv.unpack_exception(builder, python, status), exception)
-    # Raised in Python: in an objmode block, by Ctrl-C in ``print``, or while the kernel's own was unpacked.
+    # The exception was raised in Python: in an objmode block, by Ctrl-C in ``print``, or by the unpacking.
     with builder.if_then(cgutils.is_null(builder, builder.load(exception))):
         kind, value, traceback = (cgutils.alloca_once_value(builder, null) for _ in range(3))
         python.err_fetch(kind, value, traceback)
-        normalize = ir.FunctionType(ir.VoidType(), [python.pyobj.as_pointer()] * 3)
-        builder.call(
-            cgutils.get_or_insert_function(builder.module, normalize, "PyErr_NormalizeException"),
-            [kind, value, traceback],
-        )
+        call_symbol(builder, "PyErr_NormalizeException", VOID, kind, value, traceback)
         builder.store(builder.load(value), exception)
         python.decref(builder.load(kind))
         python.decref(builder.load(traceback))
@@ -171,7 +169,7 @@ def emit_exception(context: Any, builder: ir.IRBuilder, python: Any, status: Any
 def _emit_error_inside(context: Any, builder: ir.IRBuilder, status: Any, api: Any, kernel: str, place: str) -> Any:
     python = context.get_python_api(builder)
     gil = python.gil_ensure()
-    error = cgutils.alloca_once_value(builder, ir.Constant(POINTER, None))
+    error = cgutils.alloca_once_value(builder, NULL)
     found = emit_exception(context, builder, python, status)
     with builder.if_then(cgutils.is_not_null(builder, found)):
         texts = [context.insert_const_string(builder.module, text) for text in (kernel, place)]
@@ -181,6 +179,6 @@ def _emit_error_inside(context: Any, builder: ir.IRBuilder, status: Any, api: An
     with builder.if_then(cgutils.is_null(builder, builder.load(error)), likely=False):
         python.err_clear()
         text = context.insert_const_string(builder.module, f"kernel {kernel!r} of {place} failed without an exception")
-        builder.store(create_error(builder, api, text, ir.Constant(ir.IntType(32), 13)), error)
+        builder.store(create_error(builder, api, text, ir.Constant(I32, abi.ERROR_CODES["INTERNAL"])), error)
     python.gil_release(gil)
     return builder.load(error)

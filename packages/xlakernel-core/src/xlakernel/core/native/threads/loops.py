@@ -1,14 +1,14 @@
-"""The parallel loops of a kernel on XLA's own thread pool, in place of Numba's threading layer.
+"""Parallel loops of kernels on XLA's own thread pool, in place of Numba's threading layer.
 
-Code that Numba compiles for ``prange`` calls three functions by their symbols: ``numba_parallel_for``, which is given
-the schedule of a loop, one row of it for each thread that the loop was divided for; ``get_num_threads``; and
-``get_thread_id``. `install` puts functions of this file in their place. They look up which call of XLA's the thread is
-in, its `REGION`. In a call, the rows of the schedule go to XLA's pool as the slices of a batch do (`parallel`): the
-calling thread takes part, so it cannot wait for a thread that does not come. Elsewhere they call Numba's own functions,
-and a plain call of a parallel function runs as ever.
+Code that Numba compiles for ``prange`` calls three functions by their symbols: ``numba_parallel_for`` with the schedule
+of a loop, which has one row for each thread that the loop is divided among; ``get_num_threads``; and ``get_thread_id``.
+`install` replaces them by functions of this file, which look up the `REGION` of the thread: the call of XLA's that it
+runs. Inside a call, the rows of the schedule go to XLA's pool as the slices of a batch do (`pool`). The calling thread
+takes part, so it never waits for a thread that does not start. Outside of calls, Numba's own functions are called, and
+a plain call of a parallel function runs as usual.
 
-A row has the same number, and so the same part of the iterations and the same place for its reductions, whichever
-thread runs it: the result does not depend on who was free.
+A row has the same number in each call, and so the same iterations and the same slot for its reductions, whichever
+thread runs it. The result does not depend on the threads that were free.
 """
 
 from __future__ import annotations
@@ -26,63 +26,60 @@ from numba.core.registry import cpu_target
 
 from ...ffi import abi
 from ..machine import gate
-from ..machine.frame import I32, I64, POINTER, i64, load, store
-from ..machine.machine_code import NAME, MachineCode, load_module, pointer_to
-from ..machine.status import new_kernel_error, report
+from ..machine.frame import I32, I64, NULL, POINTER, VOID, address_of_word, call_symbol, i64, load, store
+from ..machine.machine_code import NAME, MachineCode, load_module, new_function, new_module, pointer_to
+from ..machine.status import report
 from ..machine.upcall import Upcall, emit_upcall_inside
-from . import parallel
-from .parallel import clock, count_threads, external, lap, maximum, minimum, new_function
+from . import pool
+from .pool import clock, count_threads, lap, maximum, minimum
 
-# What a thread runs of a call of XLA's, or of a loop in it. "api" and "ctx" are where a call frame has them, so that it
-# can stand for one. *size*: the threads of the pool, 0 if not asked yet. *limit*: those of the loop that the thread
-# works for, 0 outside of loops. *thread*: its number there. *error*: an ``XLA_FFI_Error`` that the caller gets.
-# *kernel* and *place*: for the text of errors. The others describe a loop as Numba does.
+# The call of XLA's that a thread runs, or a loop in it. "api" and "ctx" are where a call frame has them, so that a
+# region can stand for a frame. *size*: the number of the pool's threads, 0 if unknown. *limit*: the number of threads
+# of the loop, 0 outside of loops. *thread*: the thread's number in the loop. *error*: an ``XLA_FFI_Error``. *kernel*
+# and *place*: texts for messages. *units*: the parts that the loop's rows are divided into. The others are Numba's
+# parameters of a loop.
 _FIELDS = ("size", "limit", "api", "ctx", "thread", "error", "kernel", "place")
-_LOOP = ("function", "arguments", "extents", "steps", "data", "dimensions", "arrays", "busy", "spent")
+_LOOP = ("function", "arguments", "extents", "steps", "data", "dimensions", "arrays", "units", "spent")
 REGION = abi.Struct("region", {name: 8 * n for n, name in enumerate((*_FIELDS, *_LOOP))}, 8 * len(_FIELDS + _LOOP))
 assert all(REGION[name] == abi.CALL_FRAME[name] for name in ("api", "ctx"))
 
-#: ``exchange(region)``: set the region of this thread; return the one before.
+#: ``exchange(region)``: set the region of this thread; return the previous one.
 EXCHANGE = ir.FunctionType(POINTER, [POINTER])
 
-# Measurements of a loop: the nanoseconds of one iteration (a double; a handler serves arrays of every size), and the
-# nanoseconds for which the next runs stay in one thread.
-_MEMORY = abi.Struct("memory", {"cost": 0, "alone": 8}, 16)
+# Measurements of a loop: the nanoseconds of one iteration (a double, because a handler serves arrays of every size),
+# and the nanoseconds for which the next runs stay in one thread.
+_MEMORY = abi.Struct("memory", {"cost": 0, "patience": 8}, 16)
 MEMORY = ir.ArrayType(I64, 2)
 
-# Nanoseconds. A loop that takes less stays in one thread.
+# Nanoseconds. A shorter loop stays in one thread.
 _WORTH = 10_000
-# If threads made a loop slower by this factor, because others want the cores, the next runs stay in one thread: for so
-# many times, all together, what this run took.
+# If threads slow a loop down by this factor, because other programs use the cores, the next runs stay in one thread for
+# this multiple of the time that the run took.
 _SLOWER, _PATIENCE = 2.0, 16
-# Growth, at most, of the remembered cost after a run in several threads: an interrupted thread looks expensive.
+# Growth, at most, of the remembered cost after a run in several threads, where an interruption inflates it.
 _GROWTH = 1.125
-# Nanoseconds. In a shorter run in one thread the iterations look expensive, too: most of it is the call.
+# Nanoseconds. A shorter run in one thread consists mostly of the call, which inflates the cost.
 _SHORT = 1_000
-# Threads of a loop with more rows than threads, each of which takes a bit.
-_MOST = 64
 
-_NULL = ir.Constant(POINTER, None)
-_VOID = ir.VoidType()
 _DOUBLE = ir.DoubleType()
 _COUNT = ir.FunctionType(I64, [])
-PARALLEL_FOR = ir.FunctionType(_VOID, [POINTER] * 5 + [I64] * 3)
-_BODY = ir.FunctionType(_VOID, [POINTER] * 4)
+PARALLEL_FOR = ir.FunctionType(VOID, [POINTER] * 5 + [I64] * 3)
+_BODY = ir.FunctionType(VOID, [POINTER] * 4)
 _SYMBOLS = {"numba_parallel_for": PARALLEL_FOR, "get_num_threads": _COUNT, "get_thread_id": _COUNT}
-#: The gate (`gate`) as functions, for code that knows symbols alone.
+#: The symbols of the gate's entry and exit.
 ENTER, LEAVE = "xlakernel_enter_interpreter", "xlakernel_leave_interpreter"
-#: ``record(exception)``, called inside the gate: give the thread's call an exception in Numba's form.
+#: The symbol of ``record(exception)``, called inside the gate: store an exception in the region of the thread.
 RECORD = "xlakernel_record_prange_error"
 
 
 def _new_key() -> int:
-    """Return a new key for values of threads, which machine code reads without the GIL."""
+    """Return a new key of thread-local storage, which machine code reads without the GIL."""
     allocate, create = ctypes.pythonapi.PyThread_tss_alloc, ctypes.pythonapi.PyThread_tss_create
     allocate.restype, allocate.argtypes = ctypes.c_void_p, []
     create.restype, create.argtypes = ctypes.c_int, [ctypes.c_void_p]
     key = allocate()
     if not key or create(key):
-        raise MemoryError("xlakernel: the system has no more keys for values of threads")
+        raise MemoryError("xlakernel: the system has no more keys of thread-local storage")
     return int(key)
 
 
@@ -98,10 +95,10 @@ def exchange() -> int:
 @functools.cache  # which keeps the machine code alive
 @global_compiler_lock
 def install() -> MachineCode:
-    """Put our functions in the place of Numba's, for all code that is linked from now on."""
-    numba.get_num_threads()  # Numba adds its own when it starts its threads
+    """Replace Numba's functions for all code that is linked from now on."""
+    numba.get_num_threads()  # Numba adds its symbols when it starts its threads
     original = {symbol: llvm.address_of_symbol(symbol) for symbol in _SYMBOLS}
-    module = cpu_target.target_context.create_module(NAME)
+    module = new_module(cpu_target.target_context)
     change = _emit_exchange(module)
     _emit_thread_id(module, original["get_thread_id"])
     counted = _emit_num_threads(module, original["get_num_threads"])
@@ -115,14 +112,13 @@ def install() -> MachineCode:
 
 
 def _current(builder: ir.IRBuilder) -> Any:
-    return builder.call(external(builder, "PyThread_tss_get", POINTER, [POINTER]), [pointer_to(builder, _key())])
+    return call_symbol(builder, "PyThread_tss_get", POINTER, pointer_to(builder, _key()))
 
 
 def _emit_exchange(module: ir.Module) -> ir.Function:
     function, builder = new_function(module, "exchange", EXCHANGE, linkage="external")
     before = _current(builder)
-    key = pointer_to(builder, _key())
-    builder.call(external(builder, "PyThread_tss_set", I32, [POINTER, POINTER]), [key, function.args[0]])
+    call_symbol(builder, "PyThread_tss_set", I32, pointer_to(builder, _key()), function.args[0])
     builder.ret(before)
     return function
 
@@ -140,7 +136,7 @@ def _emit_thread_id(module: ir.Module, original: int) -> None:
 
 
 def _emit_num_threads(module: ir.Module, original: int) -> ir.Function:
-    """Emit what says how many threads a loop is divided for: those of the pool, if Numba's setting allows as many."""
+    """Emit the number of threads that a loop is divided among: those of the pool, at most Numba's setting."""
     function, builder = new_function(module, "get_num_threads", _COUNT, linkage="external")
     region = _current(builder)
     with builder.if_then(cgutils.is_null(builder, region)):
@@ -156,29 +152,34 @@ def _emit_num_threads(module: ir.Module, original: int) -> ir.Function:
 
 
 def _emit_parallel_for(module: ir.Module, rows: ir.Function, counted: ir.Function, original: int) -> None:
-    """Emit what runs a loop: ``(function, arguments, extents, steps, data, dimensions, arrays, threads)``.
+    """Emit ``numba_parallel_for(function, arguments, extents, steps, data, dimensions, arrays, threads)``.
 
-    The function is called as one of NumPy's generalised ones: with the addresses of its arrays, the first of which is
-    the schedule; the extents, the first of which is the number of rows; and the bytes from row to row of each array.
-    *data* is the `MEMORY` of the loop where *threads* is 0, as `prange` compiles it; else it is the function's own.
+    *function* is the body of the loop, with the parameters of a generalised ufunc: the addresses of its arrays, of
+    which the first is the schedule; the extents, of which the first is the number of rows; and the strides of the
+    arrays from row to row. If *threads* is 0, as in loops compiled by `prange`, *data* is the `MEMORY` of the loop;
+    otherwise it is passed to the body.
+
+    The rows are divided into units, at most one for each thread: with ``numba.parallel_chunksize`` there are more rows
+    than threads, and unit u has the rows u, u + units, u + 2 units, … Its number is the thread number of these rows.
     """
     function, builder = new_function(module, "numba_parallel_for", PARALLEL_FOR, linkage="external")
     body, arguments, extents, steps, data, dimensions, arrays, asked = function.args
-    nowhere = cgutils.add_global_variable(module, I64, f"{NAME}_nowhere")  # for `parallel`, whose tasks may be late
-    nowhere.linkage, nowhere.initializer = "internal", i64(0)
+    unused = cgutils.add_global_variable(module, I64, f"{NAME}_unused")  # static, because tasks of the pool may be late
+    unused.linkage, unused.initializer = "internal", i64(0)
     region = _current(builder)
     with builder.if_then(cgutils.is_null(builder, region)):
         _original(builder, original, PARALLEL_FOR, *function.args)
         builder.ret_void()
     with builder.if_then(cgutils.is_not_null(builder, load(builder, region, REGION, "error")), likely=False):
-        builder.ret_void()  # a loop before has failed: the call has no result
+        builder.ret_void()  # an earlier loop has failed
     total = builder.load(builder.bitcast(extents, I64.as_pointer()))
     threads = builder.call(counted, [])
+    units = minimum(builder, threads, total)
     job = new_region(builder)
     values = {name: load(builder, region, REGION, name) for name in ("api", "ctx", "kernel", "place")}
     values |= {"size": load(builder, region, REGION, "size", I64), "limit": threads, "data": data}
     values |= {"function": body, "arguments": arguments, "extents": extents, "steps": steps}
-    for name, value in {**values, "dimensions": dimensions, "arrays": arrays}.items():
+    for name, value in {**values, "dimensions": dimensions, "arrays": arrays, "units": units}.items():
         store(builder, job, REGION, name, value)
 
     memory = cgutils.alloca_once_value(builder, data)
@@ -193,39 +194,36 @@ def _emit_parallel_for(module: ir.Module, rows: ir.Function, counted: ir.Functio
     work = builder.fmul(load(builder, memory, _MEMORY, "cost", _DOUBLE), iterations)
     known = builder.fcmp_ordered(">", work, _DOUBLE(0))
     light = builder.and_(known, builder.fcmp_ordered("<=", work, _DOUBLE(_WORTH)))
-    patience = load(builder, memory, _MEMORY, "alone", I64)
+    patience = load(builder, memory, _MEMORY, "patience", I64)
     crowded = builder.icmp_signed(">", patience, i64(0))
-    single = builder.icmp_signed("<=", minimum(builder, threads, total), i64(1))
+    single = builder.icmp_signed("<=", units, i64(1))
     with builder.if_else(builder.or_(single, builder.or_(light, crowded))) as (in_this_thread, in_the_pool):
         with in_this_thread:
-            store(builder, region, REGION, "error", builder.call(rows, [job, i64(0), total]))
+            store(builder, region, REGION, "error", builder.call(rows, [job, i64(0), units]))
             spent = load(builder, job, REGION, "spent", I64)
-            store(builder, memory, _MEMORY, "alone", maximum(builder, builder.sub(patience, spent), i64(0)))
-            tells = builder.icmp_signed(">=", spent, i64(_SHORT))
-            growth = builder.select(tells, _DOUBLE(float("inf")), _DOUBLE(1))
+            store(builder, memory, _MEMORY, "patience", maximum(builder, builder.sub(patience, spent), i64(0)))
+            reliable = builder.icmp_signed(">=", spent, i64(_SHORT))
+            growth = builder.select(reliable, _DOUBLE(float("inf")), _DOUBLE(1))
             _remember(builder, memory, spent, iterations, growth)
         with in_the_pool:
-            # With a chunk size there are more rows than threads: each thread takes one of 64 places.
-            most = builder.select(builder.icmp_signed(">", total, threads), i64(_MOST), threads)
-            helpers = builder.sub(minimum(builder, threads, most), i64(1))
-            run = pointer_to(builder, parallel.fan_out(), parallel.FAN_OUT.as_pointer())
+            run = pointer_to(builder, pool.routine("fan_out"), pool.FAN_OUT.as_pointer())
             before = cgutils.alloca_once_value(builder, clock(builder))
-            error = builder.call(run, [job, rows, i64(0), total, nowhere, helpers, i64(0)])
+            error = builder.call(run, [job, rows, i64(0), units, unused, builder.sub(units, i64(1)), i64(0)])
             store(builder, region, REGION, "error", error)
             spent = lap(builder, before)
             _remember(builder, memory, load(builder, job, REGION, "spent", I64), iterations, _DOUBLE(_GROWTH))
             limit = builder.fmul(work, _DOUBLE(_SLOWER))
             slower = builder.fcmp_ordered(">", builder.sitofp(spent, _DOUBLE), limit)
             with builder.if_then(builder.and_(slower, known), likely=False):
-                store(builder, memory, _MEMORY, "alone", builder.mul(spent, i64(_PATIENCE)))
+                store(builder, memory, _MEMORY, "patience", builder.mul(spent, i64(_PATIENCE)))
     builder.ret_void()
 
 
 def _count_iterations(builder: ir.IRBuilder, arguments: Any, steps: Any, total: Any) -> Any:
-    """Return the iterations of a schedule of *total* rows, at least 1.
+    """Return the number of iterations of a schedule with *total* rows, at least 1.
 
-    A row has the first index of each dimension, then the last index of each; a row without work has a last one that is
-    smaller than the first.
+    A row has the first index of each dimension, then the last index of each. In a row without work, a last index is
+    less than the first.
     """
     schedule = builder.load(builder.bitcast(arguments, I64.as_pointer().as_pointer()))
     dimensions = builder.udiv(builder.load(builder.bitcast(steps, I64.as_pointer())), i64(16))
@@ -246,9 +244,9 @@ def _count_iterations(builder: ir.IRBuilder, arguments: Any, steps: Any, total: 
 
 
 def _remember(builder: ir.IRBuilder, memory: Any, spent: Any, iterations: Any, growth: Any) -> None:
-    """Store the cost of an iteration after a run of *spent* nanoseconds, at most *growth* times the one before.
+    """Store the cost of an iteration after a run of *spent* nanoseconds, at most *growth* times the previous cost.
 
-    Two calls may write at the same time, and one of the numbers is lost.
+    Of two calls that store it at the same time, one is lost.
     """
     before = load(builder, memory, _MEMORY, "cost", _DOUBLE)
     cost = builder.fdiv(builder.sitofp(spent, _DOUBLE), iterations)
@@ -258,8 +256,8 @@ def _remember(builder: ir.IRBuilder, memory: Any, spent: Any, iterations: Any, g
 
 
 def _emit_rows(module: ir.Module, change: ir.Function) -> ir.Function:
-    """Emit ``rows(job, first, last)``: the rows first … last - 1 of a loop's schedule, in this thread."""
-    function, builder = new_function(module, "rows", parallel.RUN)
+    """Emit ``rows(job, first, last)``: run the units first … last - 1 of a loop in this thread."""
+    function, builder = new_function(module, "rows", pool.RUN)
     job, first, last = function.args
     dimensions, arrays = (load(builder, job, REGION, name, I64) for name in ("dimensions", "arrays"))
     source, extents_of_all, steps = (
@@ -271,68 +269,40 @@ def _emit_rows(module: ir.Module, change: ir.Function) -> ir.Function:
     nbytes = builder.mul(builder.add(dimensions, i64(1)), i64(8))
     cgutils.raw_memcpy(builder, extents, extents_of_all, nbytes, 1)
     total = builder.load(extents)
-    builder.store(i64(1), extents)  # row by row: each has its number
+    builder.store(i64(1), extents)  # the body is called for one row at a time
     region = new_region(builder)
     for name in ("api", "ctx", "kernel", "place", "size", "limit"):
         store(builder, region, REGION, name, load(builder, job, REGION, name))
-    many = builder.icmp_signed(">", total, load(builder, job, REGION, "limit", I64))
     body = load(builder, job, REGION, "function", _BODY.as_pointer())
     data = load(builder, job, REGION, "data")
+    units = load(builder, job, REGION, "units", I64)
     started = cgutils.alloca_once_value(builder, clock(builder))
+    before = builder.call(change, [region])
 
-    def add_time() -> None:
-        builder.atomic_rmw("add", _number(builder, job, "spent"), lap(builder, started), "monotonic")
-
-    with cgutils.for_range_slice(builder, first, last, i64(1), intp=I64) as (row, _):
-        with cgutils.for_range(builder, arrays, intp=I64) as loop:
-            step = builder.mul(builder.load(builder.gep(steps, [loop.index])), row)
-            address = builder.add(builder.load(builder.gep(source, [loop.index])), step)
-            builder.store(address, builder.gep(arguments, [loop.index]))
-        store(builder, region, REGION, "thread", row)
-        with builder.if_then(many, likely=False):
-            store(builder, region, REGION, "thread", _take_place(builder, job))
-        before = builder.call(change, [region])
-        pointers = [builder.bitcast(values, POINTER) for values in (arguments, extents, steps)]
-        builder.call(body, [*pointers, data])
+    def finish(result: Any) -> None:
         builder.call(change, [before])
-        with builder.if_then(many, likely=False):
-            _leave_place(builder, job, load(builder, region, REGION, "thread", I64))
-        error = load(builder, region, REGION, "error")
-        with builder.if_then(cgutils.is_not_null(builder, error), likely=False):
-            add_time()
-            builder.ret(error)
-    add_time()
-    builder.ret(_NULL)
+        spent = address_of_word(builder, job, REGION, "spent")
+        builder.atomic_rmw("add", spent, lap(builder, started), "monotonic")
+        builder.ret(result)
+
+    with cgutils.for_range_slice(builder, first, last, i64(1), intp=I64) as (unit, _):
+        store(builder, region, REGION, "thread", unit)
+        with cgutils.for_range_slice(builder, unit, total, units, intp=I64) as (row, _):
+            with cgutils.for_range(builder, arrays, intp=I64) as loop:
+                step = builder.mul(builder.load(builder.gep(steps, [loop.index])), row)
+                address = builder.add(builder.load(builder.gep(source, [loop.index])), step)
+                builder.store(address, builder.gep(arguments, [loop.index]))
+            pointers = [builder.bitcast(values, POINTER) for values in (arguments, extents, steps)]
+            builder.call(body, [*pointers, data])
+            error = load(builder, region, REGION, "error")
+            with builder.if_then(cgutils.is_not_null(builder, error), likely=False):
+                finish(error)
+    finish(NULL)
     return function
 
 
-def _take_place(builder: ir.IRBuilder, job: Any) -> Any:
-    """Return a number that no other thread of the loop has now: there are as many as threads."""
-    busy = _number(builder, job, "busy")
-    place = cgutils.alloca_once(builder, I64)
-    again, after = builder.append_basic_block("take_place"), builder.append_basic_block("placed")
-    builder.branch(again)
-    builder.position_at_end(again)
-    seen = builder.load_atomic(busy, "monotonic", 8)
-    free = builder.cttz(builder.not_(seen), ir.Constant(ir.IntType(1), 0))
-    builder.store(free, place)
-    result = builder.cmpxchg(busy, seen, builder.or_(seen, builder.shl(i64(1), free)), "acquire", "monotonic")
-    builder.cbranch(builder.extract_value(result, 1), after, again)
-    builder.position_at_end(after)
-    return builder.load(place)
-
-
-def _leave_place(builder: ir.IRBuilder, job: Any, place: Any) -> None:
-    builder.atomic_rmw("and", _number(builder, job, "busy"), builder.not_(builder.shl(i64(1), place)), "release")
-
-
-def _number(builder: ir.IRBuilder, job: Any, name: str) -> Any:
-    """Return the address of a number in the job, for atomic operations."""
-    return builder.bitcast(builder.gep(job, [i64(REGION[name])]), I64.as_pointer())
-
-
 def new_region(builder: ir.IRBuilder) -> Any:
-    """Return a region on the stack, all 0."""
+    """Return a zeroed region on the stack."""
     assert REGION.nbytes is not None
     with builder.goto_entry_block():
         region = builder.bitcast(builder.alloca(ir.ArrayType(I64, REGION.nbytes // 8)), POINTER)
@@ -343,15 +313,15 @@ def new_region(builder: ir.IRBuilder) -> Any:
 def _emit_gate(module: ir.Module) -> None:
     _, builder = new_function(module, ENTER, ir.FunctionType(I32, []), linkage="external")
     builder.ret(builder.zext(gate.enter(builder), I32))
-    _, builder = new_function(module, LEAVE, ir.FunctionType(_VOID, []), linkage="external")
+    _, builder = new_function(module, LEAVE, ir.FunctionType(VOID, []), linkage="external")
     gate.leave(builder)
     builder.ret_void()
 
 
 def _emit_record(module: ir.Module) -> None:
-    function, builder = new_function(module, RECORD, ir.FunctionType(_VOID, [POINTER]), linkage="external")
+    function, builder = new_function(module, RECORD, ir.FunctionType(VOID, [POINTER]), linkage="external")
     region = _current(builder)
-    # A loop inside of this one may have failed before.
+    # A nested loop may have failed before.
     with builder.if_then(cgutils.is_null(builder, load(builder, region, REGION, "error"))):
         api = load(builder, region, REGION, "api")
         error = emit_upcall_inside(builder, _new_error.address, [region, function.args[0]], api)
@@ -359,15 +329,12 @@ def _emit_record(module: ir.Module) -> None:
     builder.ret_void()
 
 
-def _describe(region: int, unpacked: int | None) -> int | None:
-    """Return a new XLA_FFI_Error for the exception at address *unpacked*."""
+def _describe(region: int, unpacked: int) -> int | None:
+    """Return a new ``XLA_FFI_Error`` for the exception at address *unpacked*."""
     api, kernel, place = (
         ctypes.c_void_p.from_address(region + REGION[name]).value or 0 for name in ("api", "kernel", "place")
     )
-    texts = ctypes.string_at(kernel), ctypes.string_at(place)
-    if not unpacked:
-        return new_kernel_error(api, RuntimeError("unknown error"), *texts)
-    return report(api, unpacked, *texts)
+    return report(api, unpacked, ctypes.string_at(kernel), ctypes.string_at(place))
 
 
 _new_error = Upcall(_describe, ctypes.c_void_p, ctypes.c_void_p)

@@ -1,12 +1,12 @@
-"""Compiling kernels whose parallel loops run on XLA's pool and say what they raised.
+"""Compilation of kernels whose parallel loops run on XLA's pool and report exceptions.
 
-Numba calls each loop through a wrapper that takes the GIL, to release it again, and its body through another one that
-drops exceptions (numba/numba issue 2811). Both are replaced while a kernel of ours is compiled: the first one goes
-straight to the loop's threads (`loops`), and the second one hands the exception to `loops.RECORD`, which gives it to
-the call that the thread works for. It is for the dispatchers that only our handlers call (`own_copies`).
+Numba calls each loop through a wrapper that takes and releases the GIL, and its body through a wrapper that drops
+exceptions (numba/numba issue 2811). Both wrappers are replaced while a kernel is compiled for a handler: the first one
+calls `loops` directly, and the second one passes the exception to `loops.RECORD`. This applies only to dispatchers that
+are called by handlers alone (`own_copies`).
 
-LLVM finds the functions behind this by symbols, and the code that is kept on disk refers to them: `loops.install` must
-have run before such code is read.
+LLVM resolves the functions of `loops` by symbols, also in code that is read from disk: `loops.install` must have run
+before.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numba.core import cgutils, event
 from numba.core.compiler_lock import global_compiler_lock
 from numba.np.ufunc import parallel, wrappers
 
-from ..machine.frame import I32, I64, POINTER, i64
+from ..machine.frame import I32, I64, POINTER, VOID, call_symbol, i64
 from ..machine.status import emit_exception
 from ..own_copies import is_own
 from . import loops
@@ -28,7 +28,7 @@ from . import loops
 
 @contextmanager
 def on_xla_threads() -> Iterator[None]:
-    """Compile the parallel loops of functions that only handlers call for XLA's threads; report what they raise."""
+    """Compile parallel loops in this context for XLA's threads, in functions that only handlers call."""
     active: list[Any] = []  # the dispatchers being compiled, innermost last
     original_body, original_kernel = wrappers._GufuncWrapper.gen_loop_body, parallel.build_gufunc_kernel
 
@@ -58,13 +58,13 @@ def on_xla_threads() -> Iterator[None]:
 
 
 def _build_kernel(library: Any, context: Any, info: Any, signature: Any, dimensions: int) -> Any:
-    """Build what calls a loop's threads, as Numba's ``build_gufunc_kernel`` does but for the GIL.
+    """Build the call of a loop's threads, as Numba's ``build_gufunc_kernel`` does, but without the GIL.
 
-    In place of the unused *data* it hands over what is remembered of the loop.
+    The parameter *data*, which Numba does not use, is the `loops.MEMORY` of the loop.
     """
     kernel_library = context.codegen().create_library("xlakernel_loop")
     module = kernel_library.create_ir_module("xlakernel_loop")
-    body_type = ir.FunctionType(ir.VoidType(), [POINTER.as_pointer(), I64.as_pointer(), I64.as_pointer(), POINTER])
+    body_type = ir.FunctionType(VOID, [POINTER.as_pointer(), I64.as_pointer(), I64.as_pointer(), POINTER])
     function = ir.Function(module, body_type, f".kernel.{id(info.env)}_{info.name}")
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     memory = cgutils.add_global_variable(module, loops.MEMORY, f".memory.{info.name}")
@@ -85,17 +85,12 @@ def _gen_recording_body(wrapper: Any, builder: ir.IRBuilder, python: Any, functi
     signature, convention = wrapper.signature, wrapper.context.call_conv
     status, _ = convention.call_function(builder, function, signature.return_type, signature.args, args)
     with builder.if_then(status.is_error, likely=False):
-        entered = _call(builder, loops.ENTER, I32)
+        entered = call_symbol(builder, loops.ENTER, I32)
         with builder.if_then(builder.icmp_signed("!=", entered, ir.Constant(I32, 0))):
             gil = python.gil_ensure()
             exception = emit_exception(wrapper.context, builder, python, status)
-            _call(builder, loops.RECORD, ir.VoidType(), exception)
+            call_symbol(builder, loops.RECORD, VOID, exception)
             python.decref(exception)  # Py_DecRef, which takes NULL
             python.gil_release(gil)
-            _call(builder, loops.LEAVE, ir.VoidType())
+            call_symbol(builder, loops.LEAVE, VOID)
     return status.code, status.is_error
-
-
-def _call(builder: ir.IRBuilder, symbol: str, returns: Any, *args: Any) -> Any:
-    kind = ir.FunctionType(returns, [argument.type for argument in args])
-    return builder.call(cgutils.get_or_insert_function(builder.module, kind, symbol), args)

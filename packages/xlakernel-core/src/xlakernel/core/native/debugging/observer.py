@@ -1,13 +1,13 @@
-"""Running a kernel under observation, in debug mode.
+"""Checks of a kernel's memory accesses in debug mode.
 
-The handler hands its call to a Python function, which gives the kernel copies of its arrays: what it does to them harms
-nobody, also while other threads read the originals. Outputs begin as poison. Afterwards the inputs must be what they
-were, and so must the bytes around each array, and no element of an output may still be poison.
+The handler passes its call to a Python function, which runs the kernel on copies of its arrays: invalid writes damage
+no other data, also while other threads read the originals. Outputs are poisoned before the run. After it, the inputs
+and the bytes around each array must be unchanged, and no element of an output may still have the poison.
 
-An element that holds poison may have been written with just that value. So the kernel runs again, on fresh copies and
-with another poison, until elements have kept 64 bits of poison: no value equals two of them, and random ones do not by
-chance. A kernel that must not run twice is judged by one run where that says enough: a bool is never poison, and four
-bytes are so only by an unlikely chance, which the message mentions.
+A kernel may also write a value equal to the poison. So it runs again, on new copies and with another poison, until an
+element has kept 64 bits of poison: no fixed value equals two poisons, and a random value does not equal so many bits by
+chance. A kernel that must not run twice is judged by one run if that is sufficient: a bool is never poison, and four
+bytes only by an unlikely coincidence, which the message mentions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .call_frame import ArrayView, FrameCopy, api_of, arrays_of
 from .copies import POISONS, Copies, part_of, poison
 from .memory import HostMemory, Memory
 
-#: What to say of a write out of bounds by one of many threads.
+#: `Observer.out_of_bounds` for a kernel of many threads.
 UNCHECKED_THREADS = (
     "at an index that is not checked. Threads that have no element must not write: compare their index with the "
     "array's extents."
@@ -45,7 +45,7 @@ class Observer:
       once: whether a call must run the kernel only once.
     """
 
-    #: What to say of a write out of bounds.
+    #: The end of the message for a write out of bounds.
     out_of_bounds = "at an index that is not checked."
 
     def __init__(self, kernel: str, place: str, *, once: bool) -> None:
@@ -60,19 +60,19 @@ class Observer:
         run: Callable[[Mapping[ArrayView, int]], int | None],
         memory: Memory,
     ) -> int | None:
-        """Run the kernel on copies, and hand out its results if nothing is wrong.
+        """Run the kernel on copies, and copy the results to the outputs if all checks pass.
 
         Args:
           inputs: the call's inputs.
           outputs: its outputs.
-          run: runs the kernel on arrays at these addresses, and returns an XLA_FFI_Error if it made one.
-          memory: where the arrays are.
+          run: runs the kernel on arrays at the given addresses, and returns an ``XLA_FFI_Error`` or None.
+          memory: the memory of the arrays.
 
         Returns:
-          The kernel's own error.
+          The kernel's own error, or None.
 
         Raises:
-          CallError: if the kernel did what it may not do.
+          CallError: if a check fails.
         """
         unwritten: dict[ArrayView, Any] = {}
         for number in range(POISONS):
@@ -94,7 +94,7 @@ class Observer:
 
     def _check_memory(self, copies: Copies) -> None:
         for view in copies.damaged():
-            raise _misbehaviour(f"{self._who} wrote out of bounds, beside {view}, {self.out_of_bounds}")
+            raise _failed_check(f"{self._who} wrote out of bounds, beside {view}, {self.out_of_bounds}")
         for view in copies.constant:
             changed = copies.changed(view)
             if changed.any():
@@ -102,7 +102,7 @@ class Observer:
                 before, after = (
                     array.view(view.dtype)[first] for array in (copies.memory.read(view), copies.bytes_of(view))
                 )
-                raise _misbehaviour(
+                raise _failed_check(
                     f"{self._who} changed {view.name_element(first)}{_and_others(changed)}: {before} became {after}. "
                     "Inputs are read-only, because JAX arrays never change; debug mode left the caller's array as it "
                     "was. Write to an output instead, or make the input's memory an output's with "
@@ -114,7 +114,7 @@ class Observer:
         if self.once and view.dtype.kind != "b":
             value = poison(view.dtype, number).view(view.dtype)[0]
             doubt = f" (Unless it wrote {value}: with has_side_effect it runs only once, which cannot tell.)"
-        return _misbehaviour(
+        return _failed_check(
             f"{self._who} did not write {view.name_element(int(unwritten.argmax()))}{_and_others(unwritten)}. Every "
             f"element must be written, and before it is read: outputs begin with arbitrary values.{doubt}"
         )
@@ -125,15 +125,7 @@ class Observer:
 
 
 class HandlerObserver(Observer):
-    """Checks the calls of a handler in machine code, which hands them over.
-
-    Args:
-      arguments: where the kernel's parameters come from.
-      kernel: see `Observer`.
-      place: see `Observer`.
-      once: see `Observer`.
-      out_of_bounds: what to say of a write out of bounds.
-    """
+    """Checks the calls of a native handler."""
 
     def __init__(
         self, arguments: Sequence[Argument], kernel: str, place: str, *, once: bool, out_of_bounds: str
@@ -141,16 +133,16 @@ class HandlerObserver(Observer):
         super().__init__(kernel, place, once=once)
         self.arguments = arguments
         self.out_of_bounds = out_of_bounds
-        # Machine code calls it: the handler keeps this object as long as it lives.
+        # Called by machine code: the handler keeps this object alive.
         self._upcall = Upcall(self._call, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
 
     def emit_call(self, builder: ir.IRBuilder, run: Any, frame: Any, total: Any) -> Any:
-        """Emit the call that observes ``run(frame, total)``; return the XLA_FFI_Error."""
+        """Emit a call that checks ``run(frame, total)``; return the ``XLA_FFI_Error``."""
         api = load(builder, frame, abi.CALL_FRAME, "api")
         return emit_upcall(builder, self._upcall.address, [frame, total, builder.bitcast(run, POINTER)], api)
 
     def _call(self, frame: int, total: int, run: int) -> int | None:
-        # A function of this kind runs without the GIL.
+        # ctypes releases the GIL around calls of this function.
         function = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(run)
         try:
             inputs, outputs = arrays_of(frame, self.arguments)
@@ -163,16 +155,16 @@ class HandlerObserver(Observer):
             return self.observe(inputs, outputs, run_on, HostMemory())
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # noqa: BLE001  # called from machine code: it would be printed and lost
+        except BaseException as error:  # noqa: BLE001  # called from machine code, which loses exceptions
             return new_error(api_of(frame), *describe(error, self.kernel, self.place, None))
 
 
 def runs_needed(dtype: np.dtype[Any], *, once: bool) -> int:
-    """Return after how many runs an element that always kept its poison has not been written.
+    """Return the number of runs after which an element that keeps its poison counts as not written.
 
     Args:
       dtype: the element's.
-      once: whether there can be only one run; the answer may be more than that.
+      once: whether only one run is possible; the result may be greater.
     """
     width = part_of(dtype).itemsize
     if dtype.kind == "b" or (once and width >= 4):
@@ -180,7 +172,7 @@ def runs_needed(dtype: np.dtype[Any], *, once: bool) -> int:
     return max(2, 8 // width)
 
 
-def _misbehaviour(text: str) -> CallError:
+def _failed_check(text: str) -> CallError:
     return CallError(text, "FAILED_PRECONDITION")
 
 
