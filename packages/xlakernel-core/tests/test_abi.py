@@ -1,4 +1,4 @@
-"""The layout of the XLA FFI that we spell out, against the C header of the installed jaxlib."""
+"""The layout of the XLA FFI in `abi`, compared with the C header of the installed jaxlib."""
 
 import os
 import re
@@ -39,7 +39,7 @@ def described():
 
 @pytest.fixture(scope="session")
 def evaluate(tmp_path_factory):
-    """Return a function that evaluates C expressions where jaxlib's header is included."""
+    """Return a function that evaluates C expressions with jaxlib's header included."""
     compiler = next(filter(None, map(shutil.which, filter(None, [os.environ.get("CC"), "cc", "gcc", "clang"]))), None)
     if compiler is None:
         pytest.skip("no C compiler (CC, cc, gcc, clang) to read jaxlib's header with")
@@ -59,7 +59,7 @@ def evaluate(tmp_path_factory):
     return evaluate_
 
 
-def test_every_number_is_the_headers(evaluate):
+def test_every_number_equals_the_headers(evaluate):
     assert evaluate(described()) == described()
 
 
@@ -110,7 +110,7 @@ def fake_header(tmp_path, monkeypatch):
     abi.check_api_version.cache_clear()
 
 
-def test_the_installed_version_is_known():
+def test_the_installed_version_is_supported():
     abi.check_api_version.cache_clear()
     header = Path(jax.ffi.include_dir()) / "xla" / "ffi" / "api" / "c_api.h"
     assert re.search(r"#define XLA_FFI_API_MAJOR \d+\n", header.read_text()), "the pattern that the check relies on"

@@ -1,4 +1,4 @@
-"""Machine code on disk: what is read is what was written, and nothing else is an error."""
+"""Machine code on disk: the content that was written is read, and any failure is a cache miss."""
 
 import hashlib
 import os
@@ -17,13 +17,13 @@ ONE, TWO = (hashlib.sha256(name).hexdigest() for name in (b"one", b"two"))
 
 @pytest.fixture(autouse=True)
 def root(monkeypatch, tmp_path):
-    """A cache folder that nothing has made yet, and no warning so far."""
+    """A cache folder that does not exist yet, and no warning so far."""
     monkeypatch.setattr(code_files, "_warned", set())
     monkeypatch.setenv("XLAKERNEL_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
-def test_what_was_written_is_read():
+def test_written_code_is_read_back():
     assert read_code(ONE) is None
     for content in (b"", b"some code", os.urandom(100_000)):
         write_code(ONE, content)
@@ -61,7 +61,7 @@ def test_a_file_under_another_name_is_none():
     assert read_code(TWO) is None
 
 
-def test_what_is_not_the_users_own_is_said_once():
+def test_a_foreign_file_is_one_warning():
     write_code(ONE, b"some code")
     code_folder().chmod(0o777)
     with pytest.warns(CacheWarning, match=r"cannot be read from .*can be written by other users.*chmod -R go-w"):
@@ -72,7 +72,7 @@ def test_what_is_not_the_users_own_is_said_once():
     assert read_code(ONE) == b"some code"
 
 
-def test_users_of_one_cache_folder_have_folders_of_their_own(root, monkeypatch):
+def test_users_of_one_cache_folder_have_separate_folders(root, monkeypatch):
     root.mkdir()
     root.chmod(0o1777)
     write_code(ONE, b"mine")
@@ -82,14 +82,14 @@ def test_users_of_one_cache_folder_have_folders_of_their_own(root, monkeypatch):
     assert sorted(path.stat().st_mode & 0o777 for path in root.iterdir()) == [0o700] * 2
 
 
-def test_a_file_in_the_place_of_the_folder_is_said_once(root):
+def test_a_file_in_place_of_the_folder_is_one_warning(root):
     root.write_text("not a folder")
     with pytest.warns(CacheWarning, match="compiled code cannot be read from .*Not a directory"):
         assert read_code(ONE) is None
     write_code(ONE, b"some code")
 
 
-def test_a_user_without_a_home_is_told_once(monkeypatch):
+def test_a_user_without_a_home_gets_one_warning(monkeypatch):
     monkeypatch.delenv("XLAKERNEL_CACHE_DIR")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", "relative")
@@ -114,7 +114,7 @@ def test_a_size_limit_leaves_nothing_behind():
         assert read_code(ONE) is None
 
 
-def test_a_full_disk_is_said(monkeypatch):
+def test_a_full_disk_is_a_warning(monkeypatch):
     """Everything that is written goes to /dev/full."""
     write_code(TWO, b"")
     full = os.open("/dev/full", os.O_WRONLY)

@@ -1,4 +1,4 @@
-"""Whether kernels are checked: by `debug_mode`, and by the environment where that says nothing."""
+"""The setting of debug mode: by `debug_mode`, and otherwise by the environment."""
 
 import threading
 
@@ -57,7 +57,7 @@ def test_a_later_change_of_the_environment_changes_nothing(environment, monkeypa
     assert config.is_debugging()
 
 
-def test_the_innermost_wins_and_an_exception_ends_it():
+def test_the_innermost_context_wins_and_an_exception_ends_it():
     with debug_mode():
         with debug_mode(False):
             assert not config.is_debugging()
@@ -68,7 +68,7 @@ def test_the_innermost_wins_and_an_exception_ends_it():
     assert not config.is_debugging()
 
 
-def test_it_holds_for_one_thread():
+def test_the_setting_applies_to_one_thread():
     found = []
     with debug_mode():
         thread = threading.Thread(target=lambda: found.append(config.is_debugging()))
@@ -77,13 +77,13 @@ def test_it_holds_for_one_thread():
     assert found == [False]
 
 
-def test_it_takes_a_bool():
+def test_debug_mode_requires_a_bool():
     with pytest.raises(KernelTypeError, match="expected True or False; got 'on'"), debug_mode("on"):
         pytest.fail("entered")
 
 
 @pytest.mark.parametrize("value", ["0", "1"])
-def test_what_means_the_same_is_one_program(environment, value):
+def test_equal_settings_share_one_program(environment, value):
     environment(value)
     traced = []
 

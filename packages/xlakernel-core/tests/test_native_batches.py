@@ -1,4 +1,4 @@
-"""A handler called with batches: one call runs the kernel on every slice, and 1 stands for what all slices share."""
+"""A handler called with batches: one call runs the kernel on every slice, and slices share inputs with extent 1."""
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ def call(target, outs, *ins, **attributes):
 
 
 def cumsum(x, out):
-    """The elements of a slice depend on each other, so a mixed-up slice shows."""
+    """The elements of a slice depend on each other, so that mixed-up slices are detected."""
     total = 0.0
     for i in range(x.size):
         total += x[i]
@@ -97,6 +97,6 @@ def test_an_output_of_size_zero_beside_an_input_with_elements(outer_target):
     ("left", "right", "out"), [((3,), (2,), (3,)), ((2,), (2,), (3,)), ((2, 3), (2, 1), (2, 4)), ((2,), (1,), (1,))]
 )
 def test_buffers_that_disagree_on_the_batch_are_refused(outer_target, left, right, out):
-    """Else slices are read or written that are not there; only inputs may be shared by all slices."""
+    """Otherwise slices outside of a buffer would be accessed; only inputs may be shared by all slices."""
     with pytest.raises(RAISED, match=r"INVALID_ARGUMENT.*xlakernel: outer: .*batch"):
         call(outer_target, (*out, 2, 2), jnp.ones((*left, 2)), jnp.ones((*right, 2)))

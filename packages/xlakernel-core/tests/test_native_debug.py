@@ -1,4 +1,4 @@
-"""Handlers that observe their kernel: on copies of its arrays, with poison in the outputs."""
+"""Handlers in debug mode, which run their kernel on copies of its arrays with poisoned outputs."""
 
 import itertools
 from concurrent.futures import ThreadPoolExecutor
@@ -60,7 +60,7 @@ def scale_target(register):
     return register(scale_all_but, [F32], [F32], {"factor": "float32", "skipped": "int32"}, debug=True)
 
 
-def test_scalars_arrive(scale_target):
+def test_scalars_are_passed(scale_target):
     x = jnp.arange(3.0)
     assert_array_equal(call(scale_target, struct_of(x), x, np.float32(3), np.int32(-1)), 3 * x)
     message = message_of(scale_target, struct_of(x), x, np.float32(3), np.int32(1))
@@ -76,7 +76,7 @@ def test_batches_with_shared_inputs(scale_target, batch):
     assert_array_equal(call(scale_target, out, x, *scalars), np.broadcast_to(2 * x, out.shape))
 
 
-def test_the_call_is_checked_before_it_is_observed(scale_target):
+def test_the_call_is_checked_before_the_kernel_runs_on_copies(scale_target):
     out = jax.ShapeDtypeStruct((3,), jnp.float32)
     text = message_of(scale_target, out, jnp.arange(3), np.float32(3), np.int32(1))
     assert "differ in dtype or rank" in text
@@ -93,7 +93,7 @@ def test_memory_that_an_input_and_an_output_share(register):
 
 
 def test_an_empty_array_at_an_address_that_others_share():
-    """XLA gives an array without elements any address."""
+    """XLA passes arrays without elements at arbitrary addresses."""
     data = np.arange(4, dtype=np.int32)
 
     def view(source, index, extent):
@@ -110,7 +110,7 @@ def test_an_empty_array_at_an_address_that_others_share():
 
 @pytest.mark.parametrize("ordered", [False, True])
 def test_a_kernel_that_must_run_in_order_runs_once(register, ordered):
-    """The number of runs shows in what bytes it cannot tell from unwritten ones."""
+    """The number of runs determines the bytes that cannot be distinguished from unwritten ones."""
     target = register(lambda x, out: None, [I8], [I8], debug=True, ordered=ordered)
     x = jnp.ones(3, jnp.int8)
     if ordered:
@@ -120,7 +120,7 @@ def test_a_kernel_that_must_run_in_order_runs_once(register, ordered):
 
 
 @pytest.mark.parametrize("width", ["float32", "complex64"])
-def test_one_run_tells_wide_elements_but_says_that_it_may_err(register, width):
+def test_one_run_suffices_for_wide_elements_with_a_caveat(register, width):
     target = register(lambda x, out: None, [(width, 1)], [(width, 1)], debug=True, ordered=True)
     x = jnp.ones(3, width)
     assert "(Unless it wrote " in message_of(target, struct_of(x), x)
@@ -158,7 +158,7 @@ def test_many_threads_and_one_lock(register):
 
 
 @pytest.mark.parametrize("name", abi.DATA_TYPES)
-def test_poison_is_what_the_search_for_it_relies_on(name):
+def test_poison_has_the_properties_that_its_detection_needs(name):
     dtype = np.dtype(name)
     patterns = [poison(dtype, number).tobytes() for number in range(POISONS)]
     assert {len(pattern) for pattern in patterns} == {dtype.itemsize}
@@ -180,5 +180,5 @@ def test_poison_is_what_the_search_for_it_relies_on(name):
 @pytest.mark.parametrize(
     ("name", "runs"), [("bool", 1), ("int8", 8), ("bfloat16", 4), ("float32", 1), ("complex64", 1)]
 )
-def test_one_run_is_enough_for_some(name, runs):
+def test_the_number_of_runs_by_dtype(name, runs):
     assert runs_needed(np.dtype(name), once=True) == runs

@@ -1,4 +1,4 @@
-"""What XLA is told when a kernel raises."""
+"""The XLA errors of kernels that raise."""
 
 import ctypes
 import re
@@ -79,7 +79,7 @@ def test_every_code_is_used():
     assert {describe(kind(), "k", "file.py:1", None)[1] for kind in CODES} == set(ERROR_CODES.values()) - ending
 
 
-def test_an_exception_from_elsewhere_says_where_the_kernel_is():
+def test_an_exception_from_another_file_names_the_place_of_the_kernel():
     message, _ = describe(ValueError("text"), "k", "file.py:1", ("helper", "other.py", 7))
     assert message == "ValueError: text (raised by kernel 'k' of file.py:1, other.py:7 in helper)"
     message, _ = describe(ValueError("text"), "k", "file.py:1", ("k", "file.py", 7))
@@ -91,7 +91,7 @@ def test_a_message_is_not_cut_at_a_null_character():
 
 
 @pytest.mark.parametrize("kind", [ValueError, KeyError, IndexError, AssertionError, NotImplementedError, RuntimeError])
-def test_type_message_file_and_line_arrive(register, kind):
+def test_type_message_file_and_line_are_reported(register, kind):
     kernel = raising(kind, "with arguments")
     target = register(kernel, [F32], [F32])
     text = error_of(target, jnp.array([1.0, -1.0]))
@@ -107,7 +107,7 @@ def test_an_exception_without_arguments_is_its_type(register):
     )
 
 
-def test_a_users_exception_class_arrives(register):
+def test_a_users_exception_class_is_reported(register):
     class SpikeError(LookupError):
         pass
 
@@ -116,7 +116,7 @@ def test_a_users_exception_class_arrives(register):
     assert "SpikeError: ('wrong value', 7)" in text
 
 
-def test_an_exception_class_that_cannot_be_made_is_still_an_error(register):
+def test_an_exception_class_that_cannot_be_instantiated_is_an_error(register):
     class PickyError(Exception):
         def __init__(self, *, keyword):
             super().__init__(keyword)
@@ -166,7 +166,7 @@ def through_python(x, out):
     out[:] = x
 
 
-def test_an_exception_of_an_objmode_block_arrives_whole(register):
+def test_an_exception_of_an_objmode_block_is_reported_in_full(register):
     text = error_of(register(through_python, [F32], [F32]), jnp.ones(2))
     assert text.startswith("NOT_FOUND: KeyError: ")
     assert repr(MESSAGE) in text
@@ -200,7 +200,7 @@ def test_an_exception_whose_text_cannot_be_read_has_its_type():
 
 
 @pytest.mark.parametrize(("raised", "stored"), [(None, 1), (KeyboardInterrupt, 0), (RuntimeError, 2)])
-def test_a_result_is_there_only_if_the_function_came_to_its_end(monkeypatch, raised, stored):
+def test_a_result_is_stored_only_at_the_end_of_the_function(monkeypatch, raised, stored):
     def function(argument):
         assert argument == 7
         if raised is not None:

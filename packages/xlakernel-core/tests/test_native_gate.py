@@ -1,4 +1,4 @@
-"""The gate in front of the interpreter: what happens to calls when it is closed, and that they are counted."""
+"""The gate in front of the interpreter: calls when it is closed, and the count of calls inside."""
 
 import jax
 import jax.numpy as jnp
@@ -45,7 +45,7 @@ def test_an_exception_is_not_read_when_the_process_ends(register, closed, option
         run(target, jnp.full(3, 2.0))
 
 
-def test_what_needs_no_interpreter_goes_on(register, closed):
+def test_a_kernel_that_needs_no_interpreter_continues(register, closed):
     assert_array_equal(run(register(fails_above_one, [F32], [F32]), jnp.ones(3)), 1)
 
 
@@ -57,7 +57,7 @@ def test_a_kernel_that_prints_is_not_begun(register, closed, capfd):
 
 @pytest.mark.parametrize("kernel", [fails_above_one, prints])
 @pytest.mark.parametrize("options", [{}, {"debug": True}], ids=["plain", "debug"])
-def test_each_way_in_has_its_way_out(register, kernel, options):
+def test_each_entry_has_its_exit(register, kernel, options):
     target = register(kernel, [F32], [F32], **options)
     for value in (1.0, 2.0, 1.0):
         if kernel is fails_above_one and value > 1:

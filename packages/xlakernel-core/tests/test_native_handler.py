@@ -1,4 +1,4 @@
-"""Handlers called by hand, with the wrong buffers and scalars: refused by name, never run."""
+"""Direct calls of handlers with wrong buffers and scalars, which are refused with a message."""
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ def refused(text):
 
 
 def cumsum(x, out):
-    """The elements of a slice depend on each other, so a mixed-up slice shows."""
+    """The elements of a slice depend on each other, so that mixed-up slices are detected."""
     total = 0.0
     for i in range(x.size):
         total += x[i]
@@ -39,7 +39,7 @@ def outer(x, y, out):
 
 
 def scale(alpha, x, zeta, out, beta):
-    """Scalars anywhere, declared in another order than that of their names."""
+    """Scalars in any position, and not in the order of their names."""
     for i in range(x.size):
         out[i] = 100 * alpha + 10 * beta + zeta + x[i]
 
@@ -79,7 +79,7 @@ def test_an_output_of_another_dtype_is_refused(cumsum_target):
 @pytest.mark.parametrize(
     ("inner", "out"), [((), (3,)), ((3,), ()), ((), ()), ((2, 3), (3,)), ((3,), (2, 3)), ((1, 2, 3), (2, 3))]
 )
-def test_ranks_that_do_not_belong_together_are_refused(cumsum_target, inner, out):
+def test_inconsistent_ranks_are_refused(cumsum_target, inner, out):
     with refused("differ in dtype or rank"):
         call(cumsum_target, out, jnp.ones(inner))
 
@@ -130,6 +130,6 @@ def test_scalars_of_another_type_are_refused(scale_target, name, value, text):
         call(scale_target, (3,), jnp.ones(3), *{**GOOD, name: value}.values())
 
 
-def test_scalars_are_found_behind_the_inputs_by_the_order_of_their_names(scale_target):
+def test_scalars_follow_the_inputs_in_the_order_of_their_names(scale_target):
     found = call(scale_target, (3,), jnp.arange(3.0), *GOOD.values())
     assert_array_equal(found, [121, 122, 123])

@@ -1,4 +1,4 @@
-"""Machine code that is kept on disk: taken for the same text alone, with the addresses of this process."""
+"""Machine code on disk: used for the same text only, with the addresses of this process."""
 
 import ctypes
 
@@ -31,14 +31,14 @@ def compiled(monkeypatch):
 
 @pytest.fixture
 def folder(monkeypatch, tmp_path):
-    """The folder for machine code, which nothing has made yet."""
+    """The folder for machine code, which does not exist yet."""
     monkeypatch.setenv("XLAKERNEL_CACHE_DIR", str(tmp_path / "cache"))
     return code_folder()
 
 
 @pytest.fixture(autouse=True)
 def in_a_new_process():
-    """Return what makes the next module the first one of its text."""
+    """Return a function that makes the next module the first one with its text."""
     machine_code._loaded.clear()
     yield machine_code._loaded.clear
     machine_code._loaded.clear()
@@ -46,7 +46,7 @@ def in_a_new_process():
 
 @global_compiler_lock
 def load(*values, keep=True, plus=0, codegen=None, comment=""):
-    """Return what a function says that adds *plus* and the numbers that it finds at the addresses of *values*.
+    """Return the result of a function that adds *plus* and the numbers at the addresses of *values*.
 
     Each has an engine of its own, as it would in a process of its own.
     """
@@ -77,7 +77,7 @@ def test_code_on_disk_is_read_and_finds_other_addresses(compiled, in_a_new_proce
     assert file.suffix == ".code" and len(file.stem) == 64
 
 
-def test_modules_of_one_text_in_one_process_have_addresses_of_their_own(compiled, in_a_new_process, folder):
+def test_modules_with_one_text_in_one_process_have_their_own_addresses(compiled, in_a_new_process, folder):
     for _ in range(2):
         in_a_new_process()
         codegen = JITCPUCodegen("test")
@@ -91,7 +91,7 @@ def test_an_address_is_passed_once_however_often_it_is_used(folder):
     assert load(*numbers(1, 2, 3)) == 6  # which is another text
 
 
-def test_what_is_not_to_be_kept_is_not_written(compiled, folder):
+def test_code_without_keep_is_not_written(compiled, folder):
     for _ in range(2):
         assert load(*numbers(1), keep=False) == 1
     assert len(compiled) == 2 and not folder.exists()
@@ -104,11 +104,11 @@ def test_another_text_has_another_file(compiled, in_a_new_process, folder):
     assert len(compiled) == 2 and len(list(folder.iterdir())) == 2
 
 
-def test_the_name_in_a_comment_does_no_harm(folder):
+def test_the_name_in_a_comment_is_harmless(folder):
     assert load(plus=3, comment=f"{NAME} is called {NAME}_bind") == 3
 
 
-def test_a_file_of_another_text_is_not_taken(compiled, in_a_new_process, folder):
+def test_a_file_of_another_text_is_not_used(compiled, in_a_new_process, folder):
     load(plus=1)
     (one,) = folder.iterdir()
     load(plus=2)
@@ -119,7 +119,7 @@ def test_a_file_of_another_text_is_not_taken(compiled, in_a_new_process, folder)
     assert len(compiled) == 3
 
 
-def test_code_for_another_processor_is_not_taken(compiled, in_a_new_process, folder, monkeypatch):
+def test_code_for_another_processor_is_not_used(compiled, in_a_new_process, folder, monkeypatch):
     load(plus=3)
     in_a_new_process()
     monkeypatch.setattr(JITCPUCodegen, "magic_tuple", lambda self: ("another", "processor"))
@@ -130,7 +130,7 @@ def test_code_for_another_processor_is_not_taken(compiled, in_a_new_process, fol
 @pytest.mark.parametrize(
     ("option", "value"), [("OPT", numba.core.config._OptLevel(1)), ("LOOP_VECTORIZE", 7), ("SLP_VECTORIZE", 7)]
 )
-def test_code_of_other_options_is_not_taken(compiled, in_a_new_process, folder, monkeypatch, option, value):
+def test_code_of_other_options_is_not_used(compiled, in_a_new_process, folder, monkeypatch, option, value):
     load(plus=3)
     in_a_new_process()
     monkeypatch.setattr(numba.config, option, value)

@@ -1,7 +1,7 @@
-"""The slices of a batch on a thread pool: what each gets, what errors do, and which pool is asked.
+"""The slices of a batch on a thread pool: the distribution of slices, errors, and the use of the pool.
 
-Most tests bring a pool of their own, which starts tasks at once, late, never, or refuses them, and slices in machine
-code that note how often they ran. The others ask XLA's.
+Most tests have their own pool, which starts tasks at once, late or never, or refuses them, and slices in machine code
+that count their runs. The others use XLA's pool.
 """
 
 import ctypes
@@ -75,7 +75,7 @@ def test_the_structs_of_this_test_are_those_of_the_api():
 class Pool:
     """The part of XLA's API that a batch needs.
 
-    ``start(task, number)`` is given each task, a function without parameters; it returns None or an error.
+    ``start(task, number)`` is called with each task, a function without parameters, and returns None or an error.
     """
 
     def __init__(self, start, threads=4):
@@ -122,7 +122,7 @@ class Pool:
 
 
 def started(tasks):
-    """A pool that starts each task in a thread of its own."""
+    """A pool that starts each task in a new thread."""
 
     def start(task, number):
         tasks.append(threading.Thread(target=task))
@@ -151,7 +151,7 @@ def kept(tasks):
 
 
 def at_once(tasks):
-    """A pool that runs each task in the thread that asks for it, as XLA may."""
+    """A pool that runs each task in the scheduling thread, as XLA may."""
     return lambda task, number: task()
 
 
@@ -205,7 +205,7 @@ def test_the_error_is_that_of_the_first_slice_that_fails(pool, tasks, fails):
 
 
 @pytest.mark.parametrize("longer", [20, 21])
-def test_whichever_of_two_errors_comes_first_in_time_the_first_slice_counts(tasks, longer):
+def test_the_first_slice_counts_not_the_first_error_in_time(tasks, longer):
     steps = costs("slow", 40)
     steps[longer] = LONG
     ours = Pool(started(tasks))
@@ -218,13 +218,13 @@ def test_whichever_of_two_errors_comes_first_in_time_the_first_slice_counts(task
 
 
 def test_no_slice_is_begun_after_an_error(tasks):
-    """The caller is alone here, so what it begins is known."""
+    """The caller runs all slices here, so their order is known."""
     counts, error = Pool(kept(tasks)).run(costs("slow", 40), [17])
     assert error == 17
     assert_array_equal(counts, np.arange(40) <= 17)
 
 
-def test_a_task_that_comes_late_finds_nothing_to_do(tasks):
+def test_a_late_task_finds_nothing_to_do(tasks):
     counts, _ = Pool(kept(tasks)).run(costs("slow", 40))
     assert len(tasks) == 3
     complete(tasks)
@@ -232,7 +232,7 @@ def test_a_task_that_comes_late_finds_nothing_to_do(tasks):
 
 
 @pytest.mark.parametrize(("threads", "destroyed"), [(None, [NO_POOL]), (1, []), (0, [])])
-def test_without_a_pool_of_several_threads_the_caller_does_all(threads, destroyed):
+def test_without_a_pool_of_several_threads_the_caller_runs_everything(threads, destroyed):
     ours = Pool(lambda task, number: pytest.fail("scheduled"), threads)
     counts, error = ours.run(costs("slow", 40))
     assert error is None
@@ -240,36 +240,36 @@ def test_without_a_pool_of_several_threads_the_caller_does_all(threads, destroye
     assert (ours.scheduled, ours.destroyed) == (0, destroyed)
 
 
-def test_a_pool_that_refuses_is_asked_for_each_thread_and_its_errors_are_destroyed(tasks):
+def test_each_refusal_of_the_pool_is_an_error_that_is_destroyed(tasks):
     ours = Pool(refused(tasks))
     ours.run(costs("slow", 40))
     assert ours.destroyed == [REFUSED] * 3
 
 
 @pytest.mark.parametrize(("total", "threads", "expected"), [(40, 4, 3), (40, 9, 8), (5, 9, 3), (3, 9, 1), (2, 9, 0)])
-def test_there_are_no_more_threads_than_slices_are_left(tasks, total, threads, expected):
-    """One slice is run before the pool is asked, and the caller takes one more."""
+def test_there_are_at_most_as_many_threads_as_remaining_slices(tasks, total, threads, expected):
+    """One slice runs before the pool is used, and the caller runs one more."""
     ours = Pool(kept(tasks), threads)
     ours.run(costs("slow", total))
     assert ours.scheduled == expected
 
 
-def test_a_light_batch_does_not_ask_the_pool(tasks):
+def test_a_light_batch_does_not_use_the_pool(tasks):
     ours = Pool(refused(tasks))
     for _ in range(300):
         ours.run(costs("fast", 300))
     assert ours.scheduled < 150  # not 0: a thread that is interrupted takes its slice for a heavy one
 
 
-def test_a_batch_that_turns_out_heavy_asks_the_pool(tasks):
+def test_a_batch_that_turns_out_heavy_uses_the_pool(tasks):
     ours = Pool(kept(tasks))
     counts, _ = ours.run(costs("slow at last", 300))
     assert ours.scheduled
     assert_array_equal(counts, 1)
 
 
-def test_a_batch_of_slices_that_were_long_asks_the_pool_before_any_has_run():
-    """Else a batch of a few long slices would take twice as long as it needs."""
+def test_a_batch_of_slices_with_a_long_history_starts_in_the_pool():
+    """Otherwise a batch of a few long slices would take twice as long as necessary."""
     begun = []
 
     def start(task, number):
@@ -286,7 +286,7 @@ def test_a_batch_of_slices_that_were_long_asks_the_pool_before_any_has_run():
     ]  # the first batch had one slice left besides the caller's; of the second's tasks one did all
 
 
-def test_a_light_batch_after_a_long_one_asks_the_pool_once_and_then_no_more():
+def test_a_light_batch_after_a_long_one_uses_the_pool_once():
     ours = Pool(lambda task, number: REFUSED, threads=2)
     for _ in range(2):
         ours.run(np.full(3, LONG))
@@ -298,7 +298,7 @@ def test_a_light_batch_after_a_long_one_asks_the_pool_once_and_then_no_more():
 
 @POOLS
 def test_no_memory_is_left_behind(pool):
-    """The state of a batch goes with its lock, which Python's allocator counts."""
+    """The state of a batch is freed together with its lock, which Python's allocator counts."""
 
     tasks = []
     ours, steps = Pool(pool(tasks)), costs("slow", 20) // 10

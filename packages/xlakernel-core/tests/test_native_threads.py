@@ -27,7 +27,7 @@ def call(target, outs, *ins):
 
 
 def observe():
-    """Stay for a while, and note how many are here at the same time."""
+    """Wait for a while, and record the number of concurrent calls."""
     RUNNING.append(None)
     MOST.append(len(RUNNING))
     time.sleep(0.02)
@@ -58,7 +58,7 @@ def test_a_kernel_without_buffers_runs_once(register):
     assert MOST == [1]
 
 
-def test_a_kernel_with_scalars_and_no_arrays_gets_them(register):
+def test_a_kernel_with_scalars_and_no_arrays(register):
     target = register(only_a_scalar, scalars={"limit": "int32"})
     assert call(target, [], np.int32(3)) == []
     with pytest.raises(RAISED, match="above the limit"):
@@ -97,7 +97,7 @@ def test_kernels_with_one_lock_run_one_at_a_time(register):
     assert overlap(*(register(observed, [F32], [F32], lock=lock) for _ in range(3))) == 1
 
 
-def test_kernels_with_locks_of_their_own_run_at_the_same_time(register):
+def test_kernels_with_different_locks_run_at_the_same_time(register):
     assert overlap(*(register(observed, [F32], [F32], lock=new_lock()) for _ in range(3))) > 1
 
 

@@ -34,7 +34,7 @@ def handlers(compile_handler):
 
 
 class Builder:
-    """Counts its calls; slow, so that threads meet in it."""
+    """Counts its calls; slow, so that threads overlap in it."""
 
     def __init__(self, *results, delay=0.0):
         self.results = list(results)

@@ -29,14 +29,14 @@ settings.load_profile("xlakernel")
 
 @numba.njit
 def square_plus(x, out):
-    """Works for every rank, 0 among them."""
+    """Works for every rank, including 0."""
     for index in np.ndindex(x.shape):
         out[index] = x[index] * x[index] + x[index]
 
 
 @numba.njit
 def cumsum(x, out):
-    """Each element depends on all before it, so a mixed-up slice shows."""
+    """Each element depends on all before it, so that mixed-up slices are detected."""
     total = x.dtype.type(0)
     for i in range(x.size):
         total += x[i]
@@ -51,7 +51,7 @@ def axpy(x, y, out, alpha):
 
 @numba.njit
 def add_into(acc, x, out):
-    """For an alias of acc and out: reads what is in the output already."""
+    """For an alias of acc and out: reads the present content of the output."""
     for i in range(out.size):
         out[i] += x[i]
 
@@ -62,7 +62,7 @@ def same_as_first(x, *_):
 
 @pytest.fixture(scope="session")
 def enable_x64():
-    """Return the context manager that turns 64-bit types on; JAX 0.8 gave it a new name."""
+    """Return the context manager that enables 64-bit types, which JAX 0.8 renamed."""
     if hasattr(jax, "enable_x64"):
         return lambda: jax.enable_x64(True)
     return jax.experimental.enable_x64
@@ -131,7 +131,7 @@ def put():
 
 @pytest.fixture(scope="session")
 def collectives():
-    """Return a function that names the collectives in a program: those between devices, without their counts."""
+    """Return a function that lists the collectives in a program, those between devices, without their counts."""
     kinds = "all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter|collective-broadcast"
 
     def find(program, *args):
@@ -142,7 +142,7 @@ def collectives():
 
 
 def run_in_threads(count, work):
-    """Run ``work(number)`` in *count* threads at once; raise what any of them raised."""
+    """Run ``work(number)`` in *count* threads at once; raise an exception of any of them."""
     failures, barrier = [], threading.Barrier(count)
 
     def guarded(number):
@@ -182,7 +182,7 @@ def fork_server():
 
 @pytest.fixture
 def run_program(fork_server, tmp_path_factory):
-    """Return a function that runs a program in a process of its own, without the second that the imports take.
+    """Return a function that runs a program in a new process, without the second that the imports take.
 
     It is like `subprocess.run`: *environment* is added to this process's, *strict* makes errors of warnings, and a
     process that does not end in time is an error.

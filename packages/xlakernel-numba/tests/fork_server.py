@@ -28,7 +28,7 @@ def _serve():
 
 
 def _become(request):
-    """Make the child what a new interpreter would be."""
+    """Give the child the state of a new interpreter."""
     for descriptor, path in enumerate([os.devnull, *request["output"]]):
         opened = os.open(path, os.O_RDWR)
         os.dup2(opened, descriptor)

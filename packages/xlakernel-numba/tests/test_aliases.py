@@ -1,4 +1,4 @@
-"""Kernels that update in place: what lends its memory, and what never changes."""
+"""Kernels that update in place: the inputs that share their memory, and those that never change."""
 
 import jax
 import jax.numpy as jnp
@@ -52,7 +52,7 @@ def test_two_aliases_cross():
     assert_array_equal(second, [2] * 3)
 
 
-def test_only_a_donated_input_lends_its_memory(run_add_into):
+def test_only_a_donated_input_shares_its_memory(run_add_into):
     program = jax.jit(run_add_into, donate_argnums=0)
     kept = jax.jit(run_add_into)
     for size in (1, 1000):
@@ -67,7 +67,7 @@ def test_only_a_donated_input_lends_its_memory(run_add_into):
 
 
 def test_a_carry_is_updated_in_one_place(run_add_into):
-    """No copy stands in the loop's body."""
+    """The body of the loop contains no copy."""
     x = jnp.ones(1000)
     program = jax.jit(lambda acc: jax.lax.fori_loop(0, 5, lambda _, a: run_add_into(a, x), acc), donate_argnums=0)
     acc = jnp.zeros(1000) + 0

@@ -1,4 +1,4 @@
-"""Arguments that are not arrays, dtypes that no kernel takes, and aliases that cannot be."""
+"""Arguments that are not arrays, unsupported dtypes, and invalid aliases."""
 
 import contextlib
 import datetime
@@ -89,7 +89,7 @@ class Wrapper:
 
 
 @pytest.mark.filterwarnings("ignore:Triggering of __jax_array__:DeprecationWarning")
-def test_an_object_that_gives_a_jax_array_is_one_or_is_refused():
+def test_an_object_that_converts_to_a_jax_array_is_one_or_is_refused():
     with contextlib.suppress(InputError):
         assert run(Wrapper()) == 4
 
@@ -149,7 +149,7 @@ def aliased(aliases, outs=lambda x, y: (x, y)):
     ],
     ids=repr,
 )
-def test_aliases_that_are_no_pairs_of_indices(aliases):
+def test_aliases_that_are_not_pairs_of_indices(aliases):
     with pytest.raises(AliasError, match=r"copy_two: input_output_aliases .*expected.*"):
         aliased(aliases)
 
@@ -160,7 +160,7 @@ def test_two_inputs_for_one_output():
 
 
 @pytest.mark.parametrize(("aliases", "missing"), [({2: 0}, "input 2"), ({0: 2}, "output 2"), ({5: 5}, "input 5")])
-def test_aliases_of_what_is_not_there(aliases, missing):
+def test_aliases_of_missing_arrays(aliases, missing):
     with pytest.raises(AliasError, match=rf"copy_two: .*there is no {missing}; the call has 2"):
         aliased(aliases)(X, X)
 

@@ -48,7 +48,7 @@ def leaky_in_jax(x, decay, gain=1.0):
 
 
 class Batches:
-    """A batch function that remembers the shapes that it was called with."""
+    """A batch function that records the shapes of its calls."""
 
     def __init__(self):
         self.shapes = []
@@ -129,7 +129,7 @@ def test_the_default_of_a_scalar_is_that_of_the_call():
     assert_array_equal(jax.vmap(run)(X, DECAY), np.ones((3, 5)))
 
 
-def test_slices_with_scalars_of_their_own_are_looped_over(run, batches):
+def test_mapped_scalars_are_looped_over(run, batches):
     gains = jnp.asarray([1.0, 2.0, 3.0])
     found = jax.vmap(lambda x, d, g: run(x, d, gain=g))(X, DECAY, gains)
     assert_allclose(found, jax.vmap(leaky_in_jax)(X, DECAY, gains), rtol=1e-5)
@@ -271,7 +271,7 @@ def rows_of_this_module(x, decay, **scalars):
     return numba_kernel(leaky_rows, outs=first)(x, decay, **scalars)
 
 
-def test_a_pickled_wrapper_keeps_it():
+def test_a_pickled_wrapper_keeps_its_batch_function():
     run = pickle.loads(pickle.dumps(numba_kernel(leaky, outs=first, vmap_method=rows_of_this_module)))
     assert_allclose(jax.vmap(run)(X, DECAY), jax.vmap(leaky_in_jax)(X, DECAY), rtol=1e-5)
     assert "leaky_rows" in jax.jit(jax.vmap(run)).lower(X, DECAY).as_text()

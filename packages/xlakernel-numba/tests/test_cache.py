@@ -1,4 +1,4 @@
-"""The cache on disk that follows ``njit(cache=True)``: a second process compiles nothing, and never gets stale code."""
+"""The cache on disk for ``njit(cache=True)``: a second process compiles nothing and never uses stale code."""
 
 import json
 import os
@@ -135,7 +135,7 @@ KERNEL_NAMES = list(VALUES)[:9]
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
-    """A folder with two modules of kernels, and a function that runs them in a process of its own."""
+    """A function that runs two modules of kernels in a new process."""
     folder = tmp_path_factory.mktemp("project")
     (folder / "kernels.py").write_text(KERNELS)
     (folder / "script.py").write_text(SCRIPT)
@@ -192,8 +192,8 @@ def test_a_changed_helper_or_constant_of_another_module_is_noticed(project):
     assert {name for name, names in compiled.items() if names} == {*changed, "not_cached"}
 
 
-def test_a_folder_that_cannot_be_written_is_no_cache(tmp_path, monkeypatch):
-    """It is neither Numba's folder, beside the source, nor a problem of the kernel's."""
+def test_without_a_writable_folder_nothing_is_cached(tmp_path, monkeypatch):
+    """Numba's folder next to the source is not used, and the kernel runs."""
     monkeypatch.setattr(code_files, "_warned", set())
     monkeypatch.setenv("XLAKERNEL_CACHE_DIR", str(tmp_path))
     tmp_path.chmod(0o700)
@@ -210,7 +210,7 @@ def adds_one(x, out):
 
 
 def run_twice(folder, program):
-    """Run a program in two processes that have one folder for machine code; yield how each of them ended."""
+    """Run a program in two processes with a common folder for machine code; yield their completed processes."""
     (folder / "script.py").write_text(program)
     settings = {"JAX_PLATFORMS": "cpu", "XLAKERNEL_CACHE_DIR": str(folder / "cache")}
     for _ in range(2):
@@ -246,7 +246,7 @@ print(numba.threading_layer())
 """
 
 
-def test_a_kernel_whose_helper_is_parallel_is_loaded_from_disk(tmp_path):
+def test_a_kernel_with_a_parallel_helper_is_loaded_from_disk(tmp_path):
     """The first parallel code of the second process: https://github.com/numba/numba/issues/8578."""
     for _ in run_twice(tmp_path, THREADS):
         assert len(list(tmp_path.rglob("*.code"))) == 4  # with its handler; batches and loops in threads
@@ -271,7 +271,7 @@ print(numba_kernel(calls_recursive, outs=lambda x: x)(jnp.arange(7)).tolist())
 """
 
 
-def test_a_kernel_whose_helper_calls_itself_is_not_kept(tmp_path):
+def test_a_kernel_with_a_recursive_helper_is_not_stored(tmp_path):
     """https://github.com/numba/numba/issues/6061"""
     for done in run_twice(tmp_path, RECURSION):
         assert done.stdout == "[0, 1, 1, 2, 3, 5, 8]\n"
@@ -327,7 +327,7 @@ for kernel in (kernel_1, kernel_2):
 """
 
 
-def test_what_is_lowered_by_hand_is_neither_kept_nor_exported(tmp_path):
+def test_a_low_level_implementation_is_neither_stored_nor_exported(tmp_path):
     for _ in run_twice(tmp_path, LOW_LEVEL):
         assert not [file.name for file in tmp_path.rglob("*.code") if "kernel_" in file.name]
         assert len(list(tmp_path.rglob("*.code"))) <= 2

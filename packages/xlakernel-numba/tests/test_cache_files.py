@@ -1,4 +1,4 @@
-"""The files of the cache on disk: several processes at once, damaged files, and disks that take nothing."""
+"""The files of the cache on disk: several processes at once, damaged files, and full disks."""
 
 import itertools
 import os
@@ -106,7 +106,7 @@ def call(kernel, x=np.zeros(3, np.float32)):
 
 @pytest.fixture
 def process(tmp_path, run_program):
-    """Return a function that runs a program in a process of its own and returns what it printed, and its warnings.
+    """Return a function that runs a program in a new process and returns its output and its warnings.
 
     A new interpreter is started where *interpreter* says so or Numba reads its settings, as it is imported.
     """
@@ -141,7 +141,7 @@ def code_files(tmp_path):
 
 
 def test_code_of_two_processes_calls_its_own_helpers_in_a_third(process):
-    """Numba numbers the names of functions anew in each process, and has one table of them."""
+    """Numba numbers the names of functions in each process, and has one table of symbols."""
     for constant in (1, 2):
         assert process(f"print(call(kernels.make({constant}.0))[0])") == f"{constant}.0\n"
     both = "print([call(kernels.make(c))[0] for c in {}], len(compiled))"
@@ -181,7 +181,7 @@ def test_damaged_files_are_misses_and_are_written_again(process, tmp_path):
     assert process(CLOSURES) == f"{VALUES} 0\n"
 
 
-def test_what_others_may_have_planted_is_a_miss_and_one_warning(process, tmp_path):
+def test_a_planted_file_is_a_miss_and_one_warning(process, tmp_path):
     process(CLOSURES)
     for file, plant in zip(code_files(tmp_path), itertools.cycle(("FIFO", "link", "folder", "mode")), strict=False):
         if plant == "mode":
@@ -205,8 +205,8 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (1024, resource.getrlimit(resource.RLI
 """
 
 
-def test_a_disk_that_takes_nothing_is_a_warning(process, tmp_path):
-    """RLIMIT_FSIZE, for kernels with and without a helper that Numba would keep."""
+def test_a_full_disk_is_a_warning(process, tmp_path):
+    """RLIMIT_FSIZE, for kernels with and without a helper in Numba's cache."""
     program = LIMIT + "print(call(kernels.plus_one), call(kernels.calls_cached))"
     printed, said = process(program, warn=True, NUMBA_CACHE_DIR=str(tmp_path / "numba"))
     assert printed == "[1.0, 1.0, 1.0] [2.0, 2.0, 2.0]\n"
@@ -215,7 +215,7 @@ def test_a_disk_that_takes_nothing_is_a_warning(process, tmp_path):
     assert not code_files(tmp_path)
 
 
-def test_the_files_that_numba_keeps_of_a_helper_are_not_read(process, tmp_path):
+def test_numbas_files_of_a_helper_are_not_read(process, tmp_path):
     folder = {"NUMBA_CACHE_DIR": str(tmp_path / "numba")}
     process("kernels.helper(1.0)", **folder)
     files = [path for path in (tmp_path / "numba").rglob("*") if path.suffix in (".nbi", ".nbc")]
@@ -225,7 +225,7 @@ def test_the_files_that_numba_keeps_of_a_helper_are_not_read(process, tmp_path):
     assert process("print(call(kernels.calls_cached))", **folder) == "[2.0, 2.0, 2.0]\n"
 
 
-def test_a_kernel_that_is_wrong_is_wrong_on_a_disk_that_takes_nothing(process):
+def test_an_invalid_kernel_is_reported_on_a_full_disk(process):
     program = """
     try:
         call(kernels.wrong)
@@ -238,7 +238,7 @@ def test_a_kernel_that_is_wrong_is_wrong_on_a_disk_that_takes_nothing(process):
 LINE = KERNELS.partition("raise KeyError")[0].count("\n") + 1
 
 
-def test_what_code_needs_of_python_is_there_in_the_next_process(process):
+def test_the_python_objects_of_code_exist_in_the_next_process(process):
     program = f"""
     x = np.arange(3, dtype=np.float32)
     print(call(kernels.prints, x))
@@ -255,7 +255,7 @@ def test_what_code_needs_of_python_is_there_in_the_next_process(process):
     assert second in (expected + "0\n", expected + "1\n")  # what runs in the interpreter is compiled anew
 
 
-def test_a_kernel_that_moved_says_its_new_line(process, tmp_path):
+def test_a_kernel_that_moved_reports_its_new_line(process, tmp_path):
     program = """
     try:
         call(kernels.raises)

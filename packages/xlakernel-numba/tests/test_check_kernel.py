@@ -1,4 +1,4 @@
-"""What `check_kernel` finds in what a wrapper declares: its sharding rule and its derivative."""
+"""The errors that `check_kernel` finds in sharding rules and derivatives of wrappers."""
 
 import os
 import subprocess
@@ -108,7 +108,7 @@ def test_a_wrong_sharding_rule(kernel, inputs, reference, wrong, right, place):
 
 
 def test_every_input_is_split():
-    """The factor that only the second input has is the one that is wrong."""
+    """The error is in a factor of the second input alone."""
 
     @numba.njit
     def products(x, y, out):

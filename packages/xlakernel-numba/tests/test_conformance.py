@@ -1,4 +1,4 @@
-"""Numba's kernels do what every backend's must."""
+"""The conformance of Numba kernels."""
 
 import numba
 import numpy as np

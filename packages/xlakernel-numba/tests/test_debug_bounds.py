@@ -1,4 +1,4 @@
-"""Debug mode: every index is checked, in the kernel and in the helpers that it calls, and the message says which."""
+"""Debug mode: checks of all indices in kernels and their helpers, with the index in the message."""
 
 import inspect
 import types
@@ -311,7 +311,7 @@ def test_a_later_slice_of_a_batch():
     assert_array_equal(mapped(X, jnp.array([0, 1]))[:, 0], X[:2])
 
 
-def test_what_is_the_users_stays_as_it_was():
+def test_the_users_functions_and_settings_stay_unchanged():
     @numba.njit
     def helper(x, index):
         return x[index]

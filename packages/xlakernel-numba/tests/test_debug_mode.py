@@ -1,4 +1,4 @@
-"""Debug mode: what a kernel leaves unwritten, and what it writes that is not its own."""
+"""Debug mode: unwritten outputs, changed inputs, and writes out of bounds."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -144,7 +144,7 @@ def accumulates(x, out):
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "complex64", "complex128"])
-def test_what_is_computed_from_an_unwritten_float_shows(dtype):
+def test_a_value_computed_from_an_unwritten_float_is_nan(dtype):
     """The sum with a NaN is that NaN, and float16 and bfloat16 keep it through float32."""
     message = message_of(numba_kernel(accumulates, outs=same), jnp.ones(3, dtype))
     assert "did not write element (0,)" in message
@@ -172,7 +172,7 @@ def test_a_kernel_may_write_every_bit_pattern(dtype):
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_kernel_may_write_what_is_taken_for_poison(dtype):
+def test_a_kernel_may_write_values_equal_to_poison(dtype):
     poisons = np.concatenate([poison(jnp.dtype(dtype), number) for number in range(POISONS)])
     x = np.array([False, True]) if dtype == "bool" else poisons.view(jnp.dtype(dtype))
     assert_array_equal(bits(run_copies(x)), bits(x))
@@ -184,8 +184,8 @@ def random_bytes(x, out):
         out[i] = np.random.randint(256)  # noqa: NPY002  # Numba compiles this one
 
 
-def test_random_values_are_no_false_alarm():
-    """With two runs, about 15 of a million bytes would be taken for unwritten."""
+def test_random_values_are_not_reported():
+    """After two runs, about 15 of a million random bytes would count as unwritten."""
     run = numba_kernel(random_bytes, outs=Struct((1_000_000,), jnp.uint8))
     assert np.unique(run(0)).size == 256
 
@@ -214,7 +214,7 @@ def leaves_alone(x, out):
     pass
 
 
-def test_an_output_in_an_inputs_memory_is_written_already():
+def test_an_output_in_the_memory_of_an_input_counts_as_written():
     run = numba_kernel(leaves_alone, outs=same, input_output_aliases={0: 0})
     assert_array_equal(run(jnp.arange(3)), range(3))
     assert "did not write element (0,)" in message_of(numba_kernel(leaves_alone, outs=same), jnp.arange(3))
@@ -265,7 +265,7 @@ def test_a_kernel_without_outputs():
     assert notes == ["run"]
 
 
-def test_another_kernel_runs_again_only_where_that_tells_something():
+def test_other_kernels_run_again_only_if_needed():
     run = numba_kernel(notes_and_copies, outs=same)
     notes.clear()
     jax.block_until_ready(run(jnp.ones(3), -1))
@@ -325,7 +325,7 @@ def writes_beside(x, index, out):
 
 @pytest.mark.parametrize("index", [-16, -5, 4, 19])
 def test_a_write_beside_an_array_that_no_check_sees(index):
-    """Numba compiles what is declared for a function with the options of its declaration."""
+    """Numba compiles declared implementations with the options of the declaration."""
     run = numba_kernel(writes_beside, outs=same)
     wrapped = index - 4 if index < 0 else index  # counted from the end
     assert "wrote out of bounds, beside output 0 (float32[4])" in message_of(run, jnp.ones(4), wrapped)

@@ -1,4 +1,4 @@
-"""Debug mode: where it holds, and that nothing is left of it where it does not."""
+"""Debug mode: the programs that it applies to, and no effect on others."""
 
 import json
 import os
@@ -22,18 +22,18 @@ X = jnp.arange(1.0, 4.0)
 
 @numba.njit
 def leaves_one(x, out):
-    """Harmless without a check: it stays within its arrays."""
+    """Harmless without checks, because it stays within its arrays."""
     for i in range(x.size - 1):
         out[i] = x[i]
 
 
 def leaving_one():
-    """Return a kernel of its own for each test."""
+    """A new kernel for each test."""
     return numba_kernel(numba.njit(leaves_one.py_func), outs=lambda x: x)
 
 
 def is_checked(program, *inputs):
-    """Whether *program*, which does run `leaves_one`, finds fault with it."""
+    """Return True if *program*, which runs `leaves_one`, reports an error."""
     try:
         jax.block_until_ready(program(*inputs))
     except RAISED as error:
@@ -73,7 +73,7 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_it_reaches_every_program_and_leaves_it_again(name):
+def test_debug_mode_applies_to_every_program_and_ends(name):
     program, x = PROGRAMS[name]
     for _ in range(2):
         assert not is_checked(program, x)
@@ -108,7 +108,7 @@ def test_each_way_is_traced_and_compiled_once():
 
 
 @pytest.mark.parametrize("call", [RUN, operate], ids=["kernel", "operator"])
-def test_a_program_is_checked_as_it_was_where_it_was_traced(call):
+def test_a_program_is_checked_as_when_it_was_traced(call):
     def program(x):  # new, so that nothing of it is remembered
         return call(x)
 
@@ -122,7 +122,7 @@ def test_a_program_is_checked_as_it_was_where_it_was_traced(call):
         assert not is_checked(compiled, X)
 
 
-def test_it_holds_for_one_thread():
+def test_the_setting_applies_to_one_thread():
     found = []
     run = leaving_one()
     with debug_mode():
@@ -134,13 +134,13 @@ def test_it_holds_for_one_thread():
 
 
 @pytest.mark.parametrize("value", [1, 0, None, "on", np.True_])
-def test_what_is_no_bool_is_refused(value):
+def test_a_value_that_is_not_a_bool_is_refused(value):
     with pytest.raises(errors.KernelTypeError, match=r"debug_mode: expected True or False; got .*debug_mode\(\):`"):  # noqa: SIM117
         with debug_mode(value):
             pytest.fail("entered")
 
 
-def test_an_exception_ends_it():
+def test_an_exception_ends_debug_mode():
     with pytest.raises(KeyError), debug_mode():
         raise KeyError
     assert not is_checked(RUN, X)
@@ -184,7 +184,7 @@ def test_the_environment_decides_outside_of_debug_mode(run_program, value, check
     assert ["did not write" in text for text in json.loads(done.stdout)] == [checked, True, False]
 
 
-def test_an_environment_variable_that_means_nothing_is_refused_where_it_matters(run_program):
+def test_an_invalid_environment_variable_is_refused_when_it_is_used(run_program):
     done = run_program(CHILD, KERNEL, environment={"XLAKERNEL_DEBUG": "maybe"})
     assert done.returncode == 0, done.stderr
     for text in json.loads(done.stdout):
@@ -201,7 +201,7 @@ def cached(x, out):
 """
 
 
-def test_nothing_is_kept_on_disk(tmp_path, monkeypatch):
+def test_nothing_is_stored_on_disk(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("XLAKERNEL_CACHE_DIR", str(tmp_path))
     name = f"debug_switch_{os.getpid()}"

@@ -1,4 +1,4 @@
-"""`numba_kernel` as a decorator, with what it is otherwise given behind the kernel."""
+"""`numba_kernel` as a decorator, with its arguments other than the kernel."""
 
 import inspect
 
@@ -35,7 +35,7 @@ def test_the_kernel_may_still_come_first_or_by_name():
         assert_array_equal(run(X), 2 * X)
 
 
-def test_what_is_wrong_with_the_options_is_said_before_anything_is_decorated():
+def test_invalid_options_are_reported_before_anything_is_decorated():
     with pytest.raises(TypeError, match=r"numba_kernel\(\): missing a required argument: 'outs'"):
         numba_kernel()
     with pytest.raises(TypeError, match=r"numba_kernel\(\): got an unexpected keyword argument 'vmap'"):

@@ -1,4 +1,4 @@
-"""The demo in docs/examples: a small run from the command line, and what it refuses."""
+"""The demo in docs/examples: a small run from the command line, and invalid options."""
 
 import importlib.util
 import subprocess
@@ -81,7 +81,7 @@ def test_bad_values_are_refused(demo, option, value, tmp_path, monkeypatch, caps
 
 
 @pytest.mark.parametrize("arguments", [["--neurons=300000"], ["--seconds=1e6"]])
-def test_what_does_not_fit_into_memory_is_refused(demo, arguments, monkeypatch, capsys):
+def test_sizes_beyond_the_memory_are_refused(demo, arguments, monkeypatch, capsys):
     pages = {"SC_PHYS_PAGES": 2**20, "SC_PAGE_SIZE": 2**12}
     monkeypatch.setattr(demo.os, "sysconf", pages.__getitem__)
     with pytest.raises(SystemExit) as stopped:

@@ -1,4 +1,4 @@
-"""Declarations that are wrong, when they are made and when they are used: who, what, what is allowed, what next."""
+"""Errors of invalid declarations, when they are made and when they are used."""
 
 import functools
 import re
@@ -93,7 +93,7 @@ def test_positions_may_be_numpy_integers(index):
 
 @pytest.mark.parametrize("value", [{2: abs}, {(0, 7): abs}, {0: abs, 9: abs}], ids=str)
 @pytest.mark.parametrize("use", [lambda f: f(X, X), lambda f: reverse(f, X, X)], ids=["call", "derivative"])
-def test_a_transpose_of_an_input_that_is_not_there(value, use):
+def test_a_transpose_of_a_missing_input(value, use):
     with pytest.raises(KernelTypeError, match=says("add: transpose= names the input", "the call has 2 inputs")):
         use(make(transpose=value))
 
@@ -200,7 +200,7 @@ RETURNED_NONE = [
 
 @pytest.mark.parametrize(("declared", "who", "words"), RETURNED_NONE, ids=[case[1] for case in RETURNED_NONE])
 @MAPPED
-def test_a_forgotten_return_is_no_zero(declared, who, words, wrap, x):
+def test_a_forgotten_return_is_an_error(declared, who, words, wrap, x):
     with pytest.raises(ResultError, match=says(f"add: {who} returned None; {FORGOTTEN.format(*words)}")):
         reverse(wrap(make(**declared)), x, X)
 
@@ -258,7 +258,7 @@ def test_a_transpose_has_no_linear_inputs(kind, wrap, x):
         jax.grad(lambda x: wrap(make(transpose={0: USES[kind]}))(x, X).sum())(x)
 
 
-def test_other_failures_of_a_transpose_arrive_as_they_are():
+def test_other_failures_of_a_transpose_are_passed_on():
     def transpose(inputs, out_bar):
         raise TypeError("the user's own")
 
@@ -270,7 +270,7 @@ def test_other_failures_of_a_transpose_arrive_as_they_are():
 @pytest.mark.parametrize("keyword", ["reference", "jvp"])
 @pytest.mark.parametrize("structure", [(X, X), {"a": X, "c": X}, {"a": (X,), "b": X}, [[X, X]]], ids=str)
 def test_results_in_another_structure(keyword, structure):
-    """Without the check a tuple would be taken in the order of the sorted keys."""
+    """Without the check a tuple would be matched to the sorted keys."""
     with pytest.raises(ResultError, match=says(f"both: {keyword} returned", "return them as {'a': 'float32[3]', 'b'")):
         forward(make_both(**{keyword: returns(structure)}), X)
 
@@ -304,7 +304,7 @@ def test_a_traced_value_in_a_rule():
                 transform(loss)(2.0)
 
 
-def test_what_a_rule_raises_arrives_as_it_is():
+def test_an_exception_of_a_rule_is_passed_on():
     def reference(x, y):
         raise LookupError("the user's own")
 
@@ -312,6 +312,6 @@ def test_what_a_rule_raises_arrives_as_it_is():
         reverse(make(reference=reference), X, X)
 
 
-def test_a_kernel_works_where_only_its_derivative_is_wrong():
+def test_a_kernel_works_if_only_its_derivative_is_wrong():
     assert_allclose(make(reference=returns(3))(X, X), X + X[0])
     assert_allclose(make(transpose={0: returns(3)})(X, X), X + X[0])

@@ -1,4 +1,4 @@
-"""Who computes a derivative, how often, and on which devices."""
+"""The functions that compute a derivative, the number of their calls, and their devices."""
 
 import os
 import subprocess
@@ -29,7 +29,7 @@ def square(x, out):
 
 @numba.njit
 def slope(x, x_dot, out):
-    """Ten times the tangent, so that who has computed it shows."""
+    """Ten times the tangent, to identify the function that computed it."""
     for i in range(x.size):
         out[i] = 20 * x[i] * x_dot[i]
 
@@ -81,7 +81,7 @@ def test_second_derivatives_are_those_of_the_reference(outer, inner):
         assert_allclose(outer(inner(total(f)))(X), np.diag(np.exp(X)))
 
 
-def test_second_derivatives_are_those_of_the_rules_where_there_is_no_reference():
+def test_second_derivatives_without_a_reference_are_those_of_the_rules():
     double = numba_kernel(slope, outs=first, reference=lambda x, x_dot: jnp.sin(x) * x_dot)
     f = make(jvp=lambda primals, tangents: double(*primals, *tangents), vjp=lambda p, out, ct: double(*p, ct))
     assert_allclose(jax.hessian(total(f))(X), np.diag(np.cos(X)))
@@ -115,7 +115,7 @@ def test_the_kernel_runs_once_for_a_value_and_its_gradient(declared, kernels, wr
     assert compiled(total(f)).count("custom-call(") == 1
 
 
-def test_the_value_is_not_computed_where_only_the_gradient_is_asked_for():
+def test_the_value_is_not_computed_for_the_gradient_alone():
     assert "custom-call(" not in compiled(jax.grad(total(make(reference=reference))))
 
 

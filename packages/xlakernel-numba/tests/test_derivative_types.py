@@ -1,4 +1,4 @@
-"""What declared derivatives are given and return: dtypes, shapes, several results, static scalars, aliases."""
+"""Arguments and results of declared derivatives: dtypes, shapes, several results, static scalars, aliases."""
 
 import collections
 
@@ -184,7 +184,7 @@ Pair = collections.namedtuple("Pair", "down up")
 
 @numba.njit
 def both_ways(x, up, down):
-    """Dictionaries are bound by these names, which JAX would sort the other way."""
+    """Dictionaries are bound by these names, which JAX sorts differently."""
     for i in range(x.size):
         up[i], down[i] = x[i] * x[i], -5 * x[i]
 

@@ -120,7 +120,7 @@ def plain(x, y):
 
 
 def same(transform, f, expected, *inputs):
-    """Check that *transform* makes the same of both; one program for the two is one compilation."""
+    """Check that *transform* has equal results for both; one program for the two is one compilation."""
     found, expected = jax.jit(lambda *inputs: (transform(f)(*inputs), transform(expected)(*inputs)))(*inputs)
     jax.tree.map(functools.partial(assert_allclose, rtol=1e-9, atol=1e-12), found, expected)
 
@@ -286,7 +286,7 @@ def test_an_input_that_no_transpose_covers_has_no_derivative():
 
 
 def test_a_linear_kernel_of_integers_and_floats():
-    """A kernel serves every dtype: what is an integer in one call has no derivative there, the rest has."""
+    """A kernel serves every dtype: the integers of a call have no derivative, its floats have."""
     whole = np.array([1, 0, 2])
     found = jax.grad(lambda a: run_bilinear(a, whole, W, scale=3.0).sum())(A)
     assert_allclose(found, np.outer(3 * np.sin(W), whole))

@@ -45,7 +45,7 @@ def running_cotangent(x, y, out_bar, x_bar, y_bar):
 
 @numba.njit
 def product(a, x, out):
-    """Like ``sin(x) * y`` it takes two vectors: linear in each, and the running sum makes it coupled."""
+    """A function of two vectors like ``sin(x) * y``, linear in each, and coupled by the running sum."""
     total = 0.0
     for i in range(out.size):
         total += a[i] * x[i]
@@ -131,7 +131,7 @@ def custom_vjp(f):
 
 
 def counted(f):
-    """Return a loop whose carry has an integer besides, which the derivative must leave alone."""
+    """Return a loop with an integer in its carry, which has no derivative."""
 
     def run(x, y):
         def step(_, carry):
@@ -227,7 +227,7 @@ SECOND_ORDER_DERIVATIVES = {
 @pytest.mark.parametrize("way", SECOND_ORDER)
 @pytest.mark.parametrize("derive", SECOND_ORDER_DERIVATIVES)
 def test_second_order_of_a_scan(derive, way):
-    """JAX drops the rule of a `jax.custom_jvp` in a loop that it has taken the gradient of (jax < 0.12)."""
+    """JAX drops the rule of a `jax.custom_jvp` in a differentiated loop (jax < 0.12)."""
     derive = SECOND_ORDER_DERIVATIVES[derive]
     assert_allclose(derive(loop(KERNELS[way], 2))(X, Y), derive(loop(reference, 2))(X, Y), rtol=1e-10)
 
@@ -242,7 +242,7 @@ def test_while_has_forward_mode(way):
 
 
 def test_kernels_in_the_rules_end_the_orders():
-    """The kernels of jvp= and vjp= have no derivatives themselves, and nothing else says what theirs are."""
+    """The kernels of jvp= and vjp= have no derivatives."""
     with pytest.raises(DifferentiationError, match=r"running_\w+: a kernel has no derivative.*reference="):
         jax.hessian(total(KERNELS["jvp and vjp"]))(X, Y)
     only_forward = numba_kernel(running, outs=first, jvp=jvp_by_kernel)

@@ -1,4 +1,4 @@
-"""What is refused, when wrapping or when calling: what was asked, what was got, what is allowed, what to do next."""
+"""Errors of wrappers and calls: the request, the value found, the allowed values, and the next step."""
 
 import re
 
@@ -74,7 +74,7 @@ def test_only_njit_functions_are_kernels(kernel):
         numba_kernel(kernel, outs=OUT)
 
 
-def test_a_plain_function_is_told_how_to_become_one():
+def test_the_error_for_a_plain_function_has_the_fix():
     with refuses(TypeError, r"Write numba_kernel\(numba.njit\(plain\), \.\.\.\)"):
         numba_kernel(plain, outs=OUT)
 
@@ -139,7 +139,7 @@ def wrong_rank(x, out):
 @pytest.mark.parametrize(
     ("kernel", "reason"), [(ill_typed, "no_such_attribute"), (undefined_name, "no_such_name"), (wrong_rank, "setitem")]
 )
-def test_what_numba_refuses(kernel, reason):
+def test_kernels_that_numba_rejects(kernel, reason):
     run = numba_kernel(kernel, outs=OUT)
     for _ in range(2):
         with refuses(errors.CompileError, kernel.__name__, "x: readonly array.*out: array", "cannot compile", reason):
@@ -190,7 +190,7 @@ def test_a_kernel_cannot_write_to_an_input(statement):
 
 @pytest.mark.parametrize("statement", UNSEEN_WRITES)
 def test_writes_that_numba_does_not_see(statement):
-    """What the documentation warns of. One that fails here is refused now: move it up, and take it out of the docs."""
+    """The cases in the documentation. If one fails here, Numba rejects it now: move it up, and remove it there."""
     x = jnp.array(X)
     before = np.array(x)
     writing(statement)(x).block_until_ready()
@@ -213,7 +213,7 @@ def calls_it(x, out):
     out[0] = without_attribute(x)
 
 
-def test_our_line_says_what_numba_objects_to_and_where():
+def test_the_first_line_has_numbas_objection_and_its_place():
     with pytest.raises(errors.CompileError) as caught:
         numba_kernel(calls_it, outs=lambda x: x)(X)
     line = without_attribute.py_func.__code__.co_firstlineno + 2
@@ -279,17 +279,17 @@ def test_a_function_for_outs_that_takes_other_inputs():
 
 
 @pytest.mark.parametrize("outs", [lambda x: x[:2], lambda x: x.astype("int32"), lambda x: -x])
-def test_a_function_for_outs_that_computes_is_told_what_it_is_given(outs):
+def test_the_error_of_a_function_for_outs_that_computes_names_its_arguments(outs):
     with refuses(errors.OutputSpecError, "copy: the function outs raised", "jax.ShapeDtypeStruct for each input"):
         numba_kernel(copy, outs=outs)(X)
 
 
-def test_an_error_of_our_own_inside_the_function_for_outs_stays():
+def test_an_error_of_this_package_inside_the_function_for_outs_is_passed_on():
     with refuses(errors.InputError, "copy: input 0 is 'text'"):
         numba_kernel(copy, outs=lambda x: numba_kernel(copy, outs=OUT)("text"))(X)
 
 
-def test_a_shape_is_no_description():
+def test_a_shape_alone_does_not_describe_an_output():
     for outs in ((6,), lambda x: (6,), lambda x: x.shape):
         with refuses(errors.OutputSpecError, r"copy: outs\[0\] is ", "A shape alone has no dtype"):
             numba_kernel(copy, outs=outs)(X)
@@ -314,7 +314,7 @@ def test_a_missing_scalar_is_named(outs, given, missing):
         numba_kernel(scaled, outs=outs)(X, X, **given)
 
 
-def test_an_array_by_keyword_is_no_scalar():
+def test_an_array_by_keyword_is_not_a_scalar():
     run = numba_kernel(scaled, outs=lambda x, y: x)
     for call in (
         lambda: run(X, y=X, alpha=1, beta=2),
@@ -325,12 +325,12 @@ def test_an_array_by_keyword_is_no_scalar():
             call()
 
 
-def test_the_function_for_outs_may_be_what_is_wrong():
+def test_an_invalid_function_for_outs():
     with refuses(errors.ArityError, r"It takes \(x\), and the call gives 2 inputs: either may be wrong"):
         numba_kernel(scaled, outs=lambda x: x)(X, X, alpha=1, beta=2)
 
 
-def test_an_error_inside_the_function_for_outs_is_its_own():
+def test_an_error_inside_the_function_for_outs_is_passed_on():
     def outs(x):
         raise RuntimeError("of the user")
 

@@ -1,4 +1,4 @@
-"""An exception that a kernel raises becomes JAX's error: type, message, kernel, file and line."""
+"""Exceptions of kernels as JAX's errors, with type, message, kernel, file and line."""
 
 import contextlib
 import gc
@@ -50,7 +50,7 @@ class PickyError(Exception):
 
 @numba.njit
 def fails(x, out):
-    """Raise what the first element says; -1: nothing."""
+    """Raise the exception with the number in the first element; -1: none."""
     out[:] = x
     if x[0] == 0:
         raise ValueError("a static message")
@@ -105,7 +105,7 @@ SHOWN = {
 
 
 @pytest.mark.parametrize("case", SHOWN)
-def test_what_a_kernel_raises_is_shown_with_its_place(case):
+def test_an_exception_is_reported_with_its_place(case):
     shown, source = SHOWN[case]
     message = message_of(fails, np.array([case, 5], np.float32), call=run_fails)
     assert shown in message
@@ -114,7 +114,7 @@ def test_what_a_kernel_raises_is_shown_with_its_place(case):
 
 
 def test_an_assertion_in_code_without_a_file():
-    """Made here because pytest rewrites the assertions of its own files."""
+    """Compiled from text because pytest rewrites the assertions of test files."""
     space = {}
     exec(compile("\ndef asserts(x, out):\n    assert x[0] > 9, 'not above 9'\n", "<cell 7>", "exec"), space)  # noqa: S102
     message = message_of(numba.njit(space["asserts"]), X)
@@ -153,7 +153,7 @@ def misfit(x, out):
     ],
 )
 def test_exceptions_of_the_language_name_the_kernel_and_its_file(kernel, bad, good, shown):
-    """Numba knows no line for these, or one of its own code: the kernel's own file must be there all the same."""
+    """Numba records no line for these, or one of its own code; the message must name the kernel's file."""
     message = message_of(kernel, X if bad is None else np.array(bad))
     assert shown in message
     assert f"raised by kernel '{kernel.__name__}'" in message
@@ -254,7 +254,7 @@ def test_from_four_threads():
     assert wrong == []
 
 
-def test_hundreds_of_failures_leave_nothing_behind():
+def test_hundreds_of_failures_leak_nothing():
     bad = jnp.array([3.0, 5.0])
 
     def fail(times):

@@ -1,4 +1,4 @@
-"""A process that is over while a kernel still runs, or has yet to, and may need the interpreter: it ends."""
+"""The end of a process while kernels that may need the interpreter still run or have yet to run."""
 
 import os
 import signal
@@ -93,7 +93,7 @@ time.sleep(0.2)
 
 @pytest.fixture
 def run(run_program):
-    """Return a function that returns the exit status and the output of a process; one that never ends is an error."""
+    """Return a function that returns the exit status and the output of a process, with a timeout."""
     return lambda kernel, end: run_program(SCRIPT + end, kernel)
 
 
@@ -107,7 +107,7 @@ def test_the_process_ends(run, kernel, end):
 
 
 @pytest.mark.parametrize("end", ["sys.exit", "os._exit", "exception"])
-def test_however_the_script_is_left(run, end):
+def test_the_process_ends_however_the_script_ends(run, end):
     code, expected = ENDS[end]
     done = run("raises", code)
     assert done.returncode == expected, done.stderr
@@ -115,11 +115,11 @@ def test_however_the_script_is_left(run, end):
 
 @pytest.mark.parametrize("kernel", ["raises", "prints", "is_checked"])
 def test_while_a_daemon_thread_goes_on_calling(run, kernel):
-    """It ends, if only by a signal: CPython up to 3.13 ends such a thread in JAX's own code, which aborts."""
+    """It may end by a signal: CPython up to 3.13 ends such a thread in JAX's own code, which aborts."""
     run(kernel, DAEMON)
 
 
-def test_what_is_printed_by_a_program_whose_result_is_kept_is_printed(run):
+def test_the_output_of_a_running_program_is_printed(run):
     assert run("prints", ENDS["result"][0]).stdout.split() == ["printed", "printed"]
 
 

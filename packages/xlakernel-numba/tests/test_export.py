@@ -1,4 +1,4 @@
-"""Programs exported in one process and called in another, which imports nothing of the user's by hand."""
+"""Programs exported in one process and called in another, which does not import the user's modules itself."""
 
 import json
 import os
@@ -232,7 +232,7 @@ def programs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def load(programs, tmp_path_factory):
-    """Return a function that loads the programs beside sources in another folder, maybe changed ones."""
+    """Return a function that loads the programs with possibly changed sources in another folder."""
 
     def load_(change=lambda text: text):
         sources = tmp_path_factory.mktemp("elsewhere")
@@ -298,8 +298,8 @@ def test_a_changed_helper_or_constant_of_another_module_is_refused(with_other_he
 
 
 @pytest.mark.parametrize("name", ["plain", "decorated", "static", "parallel", "signed", "closed_over", "generator"])
-def test_what_does_not_use_the_changed_helper_runs(with_other_helpers, unchanged, name):
-    """The embedded kernels have the helper as it was."""
+def test_programs_without_the_changed_helper_run(with_other_helpers, unchanged, name):
+    """The embedded kernels contain the old helper."""
     assert with_other_helpers[name] == unchanged[name]
 
 

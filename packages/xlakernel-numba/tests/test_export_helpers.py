@@ -176,7 +176,7 @@ def test_each_program_carries_its_helper(loaded, name):
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_declaration_that_is_not_found_again_is_refused(tmp_path, name):
+def test_a_declaration_that_cannot_be_imported_is_refused(tmp_path, name):
     found = export(tmp_path, {name: REFUSED[name]})
     assert found.startswith("refused:") and "in __main__, which another process cannot import" in found
     assert "top level of a module" in found

@@ -1,4 +1,4 @@
-"""Exporting and loading in one process: what is refused, what is shared, and where a loaded program can be called."""
+"""Export and loading in one process: refused programs, shared handlers, and calls of a loaded program."""
 
 import base64
 import contextlib
@@ -52,7 +52,7 @@ numbers = itertools.count()
 
 
 def altered(**changes):
-    """Return the program of `double` as one of another name, with a changed recipe."""
+    """Return the program of `double` under another name, with a changed recipe."""
     targets, program, _ = unpack(exported().serialize())
     (target,) = targets
     number = f"{next(numbers):04}"
@@ -61,7 +61,7 @@ def altered(**changes):
     return pack([type(target)(name, "cpu", target.recipe)], program.replace(target.name.encode(), name.encode()))
 
 
-def test_what_is_exported_is_described():
+def test_an_exported_program_has_a_description():
     program = exported()
     assert program.exported.fun_name == "double"
     assert program.platforms == ("cpu",)
@@ -172,7 +172,7 @@ def test_kernels_that_only_the_derivative_calls_are_exported():
 
 
 class Opaque:
-    """Numba freezes a helper's default of this type without looking at it."""
+    """Numba freezes a helper's default of this type without examining it."""
 
 
 def test_a_kernel_with_an_unknown_object_is_refused():
@@ -222,13 +222,13 @@ def calls_early(x, out):
         out[i] = early(x[i])
 
 
-def test_a_helper_that_was_compiled_on_its_own_is_exported(monkeypatch):
+def test_a_helper_that_was_compiled_separately_is_exported(monkeypatch):
     early(1.0)
     monkeypatch.setitem(globals(), "FACTOR", 3)
     assert exported(numba_kernel(calls_early, outs=same)).call(jnp.ones(3)).tolist() == [3, 3, 3]
 
 
-def test_a_kernel_that_nobody_holds_any_more_is_exported():
+def test_a_kernel_without_references_is_exported():
     def program(x):
         @numba.njit
         def passing(x, out):
@@ -276,7 +276,7 @@ def test_a_kernel_that_nobody_holds_any_more_is_exported():
         ({"checks": {"python": "3.0", "bytecode": ""}}, "was exported by Python 3.0; this is Python 3"),
     ],
 )
-def test_what_cannot_be_rebuilt_is_refused(changes, message):
+def test_a_kernel_that_cannot_be_rebuilt_is_refused(changes, message):
     with pytest.raises(ExportError, match=message):
         deserialize(altered(**changes))
 
@@ -389,7 +389,7 @@ def triple(x, out):
 
 @pytest.fixture
 def importable(tmp_path, monkeypatch):
-    """Return the bytes of a program whose kernel is in a module that is not loaded, and that module's mark."""
+    """Return the bytes of a program with a kernel of an unloaded module, and the file that the module writes."""
     name = f"kernels_{next(numbers)}"
     (tmp_path / f"{name}.py").write_text(KERNELS)
     monkeypatch.syspath_prepend(tmp_path)
@@ -416,7 +416,7 @@ def test_a_module_that_is_not_allowed_is_not_imported(importable):
 
 
 class Explosive:
-    """Unpickling it leaves a mark."""
+    """Its unpickling is recorded."""
 
     def __reduce__(self):
         return explode, ()
@@ -494,7 +494,7 @@ def test_kernels_are_compared_before_any_pickle_is_opened_or_kernel_compiled(imp
 
 
 def test_no_function_is_found_through_a_module_that_imports_it(importable):
-    """The program names the module that it is from."""
+    """The program names the module that defines it."""
     name, blob, _ = importable
     module = importlib.import_module(name)
     module.stranger = double
@@ -505,7 +505,7 @@ def test_no_function_is_found_through_a_module_that_imports_it(importable):
 
 
 @pytest.mark.parametrize("allow", ["kernels", b"kernels", 3, [3], [None]])
-def test_what_is_allowed_is_a_collection_of_names(allow):
+def test_allow_is_a_collection_of_names(allow):
     with pytest.raises(ArgumentError, match=r"allow is .*; expected a collection of strings"):
         deserialize(exported().serialize(), allow=allow)
 

@@ -23,7 +23,7 @@ V = np.arange(8, dtype=np.float32)
 
 @pytest.fixture
 def compiled_anew():
-    """What JAX finds in its persistent cache, which the tests have, is not partitioned again."""
+    """Programs found in JAX's persistent cache, which the tests use, are not partitioned again."""
     before = jax.config.jax_enable_compilation_cache
     jax.config.update("jax_enable_compilation_cache", False)
     compilation_cache.reset_cache()  # JAX asks only once whether there is one
@@ -33,7 +33,7 @@ def compiled_anew():
 
 
 def make_kernel(name, **options):
-    """Return a cumulative sum of that name: there is one warning for each name."""
+    """Return a cumulative sum with this name, because there is one warning for each name."""
 
     def cumsum(x, out):
         total = x.dtype.type(0)
@@ -46,7 +46,7 @@ def make_kernel(name, **options):
 
 
 def warned(call):
-    """Return the warnings of a call, whose results are those of a cumulative sum."""
+    """Return the warnings of a call, after a check that its results are a cumulative sum."""
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         jax.block_until_ready(call())
@@ -66,7 +66,7 @@ PROGRAMS = {
 
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("kind", ["Auto", "Explicit"])
-def test_it_warns_once(make_mesh, put, program, kind):
+def test_a_gathering_call_warns_once(make_mesh, put, program, kind):
     name = f"gathered_{program}_{kind}".replace(" ", "_")
     mesh, run = make_mesh(kind, a=4), make_kernel(name)
     with jax.set_mesh(mesh):
@@ -78,7 +78,7 @@ def test_it_warns_once(make_mesh, put, program, kind):
         assert not warned(lambda: jax.jit(lambda x: run(x) + 1)(x))
 
 
-def test_what_xla_splits_by_itself(make_mesh, put):
+def test_calls_that_xla_partitions_itself(make_mesh, put):
     mesh = make_mesh(a=4)
     spread = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("a"))
     run = make_kernel("gathered_constraint")
@@ -110,7 +110,7 @@ def test_wide_dtypes_and_many_dimensions(make_mesh, put, x64):
     assert len(warned(lambda: jax.jit(jax.vmap(run))(put(make_mesh(a=2), x, "a")))) == 1
 
 
-def test_no_warning_where_nothing_is_gathered(make_mesh, put):
+def test_no_warning_if_nothing_is_gathered(make_mesh, put):
     mesh, run = make_mesh(a=4), make_kernel("not_gathered")
     x = put(mesh, V, "a")
     spec = jax.sharding.PartitionSpec
@@ -126,8 +126,8 @@ def test_no_warning_where_nothing_is_gathered(make_mesh, put):
     assert "not_gathered" in str(found.message)
 
 
-def test_the_program_is_what_it_was(make_mesh, put, collectives):
-    """What looks at the operands is gone when the program is compiled."""
+def test_the_compiled_program_is_unchanged(make_mesh, put, collectives):
+    """The inspection of the operands is not part of the compiled program."""
     run, x = make_kernel("gathered_program"), put(make_mesh(a=4), V, "a")
     with pytest.warns(GatheredOperandsWarning):
         compiled = jax.jit(run).lower(x).compile()
@@ -145,7 +145,7 @@ def test_warnings_that_are_errors(make_mesh, put):
     assert_allclose(jax.jit(run)(x), np.cumsum(V))
 
 
-def test_an_exported_program_has_nothing_of_it(make_mesh, put):
+def test_an_exported_program_does_not_warn(make_mesh, put):
     run, x = make_kernel("gathered_exported"), put(make_mesh(a=4), V, "a")
     assert "xlakernel_operands" not in export(jax.jit(run))(x).exported.mlir_module()
 

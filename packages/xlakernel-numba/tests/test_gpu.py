@@ -31,7 +31,7 @@ def test_arrays_on_the_gpu_are_refused_and_the_advice_helps():
     assert double(moved).devices() == {jax.devices("cpu")[0]}
 
 
-def test_default_device_makes_it_run_on_the_cpu():
+def test_a_default_device_makes_the_call_run_on_the_cpu():
     with jax.default_device(jax.devices("cpu")[0]):
         np.testing.assert_array_equal(jax.jit(double)(jnp.arange(4.0)), [0, 2, 4, 6])
 

@@ -1,4 +1,4 @@
-"""What a kernel refers to decides its code: helpers compiled earlier, overloads, compiler pipelines."""
+"""The references of a kernel that determine its code: helpers compiled earlier, overloads, compiler pipelines."""
 
 import threading
 
@@ -17,7 +17,7 @@ ONE = jnp.zeros(1)
 
 
 def define(source, **names):
-    """Run *source* as a notebook's cell: in a namespace that later cells may change."""
+    """Run *source* like a notebook's cell, in a namespace that later cells may change."""
     space = {"numba": numba, **names}
     exec(source, space)  # noqa: S102
     return space
@@ -110,8 +110,8 @@ def test_a_kernel_is_wrapped_while_numba_compiles_in_another_thread():
     assert sorted(results) == [3, 4]
 
 
-def test_failures_of_equal_kernels_at_two_places_are_told_apart():
-    """They share what records exceptions inside prange."""
+def test_failures_of_equal_kernels_at_two_places_are_distinguished():
+    """They share the function that records exceptions inside prange."""
     source = """
 @numba.njit
 def check(v):
@@ -155,8 +155,8 @@ def kernel(x, out):
 
 
 @pytest.mark.parametrize(("declare", "use"), [(overload_method, "x.{}()"), (overload_attribute, "x.{}")])
-def test_what_a_user_declares_for_an_attribute_belongs_to_the_kernel(declare, use):
-    """Numba finds it by the attribute's name, on a type: no name of the kernel refers to it."""
+def test_a_declared_attribute_belongs_to_the_kernel(declare, use):
+    """Numba finds it by the attribute's name on a type; no name of the kernel refers to it."""
     name = f"twofold_{declare.__name__}"
     kernel = f"@numba.njit\ndef kernel(x, out): out[0] = {use.format(name)}\n"
     for factor in (1, 2):
@@ -166,8 +166,8 @@ def test_what_a_user_declares_for_an_attribute_belongs_to_the_kernel(declare, us
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_a_parallel_helper_that_an_overload_calls_reports_what_it_raises(first):
-    """Kernels share the copy of a helper, whichever of them it is compiled for."""
+def test_a_parallel_helper_called_by_an_overload_reports_exceptions(first):
+    """Kernels share the copy of a helper."""
 
     @numba.njit
     def checked(v):

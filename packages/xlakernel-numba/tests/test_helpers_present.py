@@ -1,4 +1,4 @@
-"""A kernel's code holds the present values of all that its helpers refer to, whatever compiled these before."""
+"""The present values of all references of a kernel's helpers in its code, also after earlier compilations."""
 
 import gc
 import os
@@ -102,7 +102,7 @@ KERNEL = "@numba.njit\ndef kernel(x, out): out[0] = helper(x[0])\n"
 
 
 def define(source, **names):
-    """Run *source* as a notebook's cell: in a namespace that later cells may change."""
+    """Run *source* like a notebook's cell, in a namespace that later cells may change."""
     import collections
 
     space = {
@@ -138,7 +138,7 @@ def test_a_global_that_changed(name):
 
 
 @pytest.mark.parametrize("name", HELPERS)
-def test_a_helper_that_others_compiled_before(name):
+def test_a_helper_that_was_compiled_before(name):
     cell = define(HELPERS[name] + "\n" + KERNEL, G=1)
     cell["kernel"](np.zeros(1, np.float32), np.zeros(1, np.float32))
     out = np.zeros(1, np.float32)
@@ -150,7 +150,7 @@ def test_a_helper_that_others_compiled_before(name):
 
 @pytest.mark.parametrize("name", [name for name in HELPERS if name not in ("recursive", "mutual")])
 def test_closure_cells(name):
-    """A list of one number, and cells that are bound anew."""
+    """A list of one number, and cells that are rebound."""
     lines = [*HELPERS[name].splitlines(), *KERNEL.splitlines()]
     source = "\n".join(["def make(G):", *("    " + line for line in lines)])
     cells = define(
@@ -192,7 +192,7 @@ def test_a_method_and_an_attribute(declare, use):
     assert run(cell["kernel"]) == 2
 
 
-def test_what_is_declared_for_a_librarys_function():
+def test_a_declaration_for_the_function_of_a_library():
     cell = define("def declared(x): return lambda x: x + G\n", G=1)
     overload(np.i0)(cell["declared"])
     exec("@numba.njit\ndef kernel(v, out): out[0] = np.i0(v[0])\n", cell)  # noqa: S102
@@ -231,8 +231,8 @@ def check_unnamed(name):
     assert run(cell["kernel"]) == 2
 
 
-def test_what_is_declared_for_an_operator():
-    """In a process of its own, as any kernel may use what is declared here, and could not be exported."""
+def test_a_declaration_for_an_operator():
+    """In a new process, because any kernel may use the declarations and could not be exported."""
     command = f"import {__name__.split('.')[-1]} as tests; [tests.check_unnamed(name) for name in tests.UNNAMED]"
     done = subprocess.run(
         [sys.executable, "-c", command],
@@ -266,7 +266,7 @@ MODULE_USES = {
 
 
 @pytest.mark.parametrize("name", MODULE_USES)
-def test_a_module_whose_attribute_no_name_beside_it_shows(name):
+def test_a_module_attribute_that_no_name_refers_to(name):
     cell = define(MODULE_USES[name], M=module_of(VALUE=1))
     assert run(cell["kernel"]) == 1
     cell["M"].VALUE = 2
@@ -307,7 +307,7 @@ def declare(v):
 
 
 @pytest.mark.parametrize("name", HELPERS)
-def test_a_global_that_another_thread_changes_meanwhile(name, monkeypatch):
+def test_a_global_that_another_thread_changes_during_compilation(name, monkeypatch):
     first, second = 31, 32  # which no other test has compiled
     cell = define(HELPERS[name] + "\n" + KERNEL, G=first)
     copy = OwnCopies._copy
@@ -325,7 +325,7 @@ def test_a_global_that_another_thread_changes_meanwhile(name, monkeypatch):
     assert run(cell["kernel"]) == second
 
 
-def test_a_global_that_never_rests_is_an_error(monkeypatch):
+def test_a_global_that_always_changes_is_an_error(monkeypatch):
     cell = define(HELPERS["njit"] + "\n" + KERNEL, G=0.5)  # which no other test has compiled
     copy = OwnCopies._copy
 
@@ -350,7 +350,7 @@ def test_a_list_that_contains_itself():
     assert run(kernel) == 2
 
 
-def test_options_of_a_declaration_count():
+def test_options_of_a_declaration_are_part_of_the_kernel():
     def make(**options):
         return define(f"@register_jitable(**{options!r})\ndef helper(v): return v + 1\n" + KERNEL)["kernel"]
 
@@ -392,8 +392,8 @@ PROJECT = {
 
 
 @pytest.mark.parametrize("options", ["", "cache=True"])
-def test_numbas_own_files_bring_back_no_older_constant(tmp_path, monkeypatch, options):
-    """Numba's key of a file knows the file that defines a function, and not what that imports."""
+def test_numbas_own_files_do_not_restore_an_older_constant(tmp_path, monkeypatch, options):
+    """Numba's key contains the file that defines a function, but not its imports."""
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
     for name, text in PROJECT.items():
         (tmp_path / name).write_text(text.replace("OPTIONS", options))
@@ -425,7 +425,7 @@ def test_a_wrapper_is_traced_anew_with_present_values():
     assert call(jnp.zeros(2))[0] == 2
 
 
-def test_a_kernel_keeps_nothing_alive_that_it_does_not_name():
+def test_a_kernel_keeps_only_objects_alive_that_it_names():
     class Large:
         pass
 

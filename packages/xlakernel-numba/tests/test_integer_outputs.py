@@ -91,7 +91,7 @@ def picked(index):
 
 
 @EACH
-def test_every_derivative_of_what_an_integer_picks(index):
+def test_every_derivative_of_a_value_selected_by_an_integer(index):
     found, expected = picked(index), picked(argmax_in_jax)
     for derive in (
         jax.grad,
@@ -145,7 +145,7 @@ def test_in_loops_and_branches(index):
 
 
 @EACH
-def test_its_tangent_has_no_values(index):
+def test_the_tangent_of_an_integer_has_no_values(index):
     value, tangent = jax.jvp(index, (X,), (X,))
     assert value == 1
     assert (tangent.shape, tangent.dtype) == ((), float0)
@@ -161,8 +161,8 @@ def test_booleans():
     assert_allclose(jax.grad(loss(lambda x: _both(x)[1]))(X), expected)
 
 
-def test_an_input_without_a_tangent_asks_for_no_derivative():
-    """A kernel with a float result: its input is an integer, or not what is differentiated."""
+def test_an_input_without_a_tangent_needs_no_derivative():
+    """A kernel with a float result, and an input that is an integer or not differentiated."""
 
     @numba.njit
     def root(n, out):
@@ -179,7 +179,7 @@ def test_an_input_without_a_tangent_asks_for_no_derivative():
     assert_allclose(carried(1.0), np.sqrt(20), rtol=1e-6)
 
 
-def test_a_float_beside_the_integer_needs_a_derivative():
+def test_a_float_next_to_the_integer_needs_a_derivative():
     plain = numba_kernel(largest, outs=[LARGEST, INDEX])
     for derive in (jax.grad, jax.jacfwd, lambda f: jax.vmap(jax.grad(f)), lambda f: jax.jit(jax.grad(f))):
         with pytest.raises(DifferentiationError, match="largest: a kernel has no derivative"):
@@ -207,7 +207,7 @@ MIXED = {
 
 @pytest.mark.parametrize("way", MIXED)
 @pytest.mark.parametrize("kind", ["kernel", "operator"])
-def test_an_integer_beside_a_float(way, kind):
+def test_an_integer_next_to_a_float(way, kind):
     if kind == "kernel":
         run = numba_kernel(largest, outs=(LARGEST, INDEX), **MIXED[way])
     else:

@@ -1,4 +1,4 @@
-"""Ctrl-C while a kernel compiles or runs, and names that no compiler takes."""
+"""Ctrl-C while a kernel compiles or runs, and names that no compiler accepts."""
 
 import os
 import signal

@@ -21,7 +21,7 @@ def every_value(dtype):
 
 
 def assert_same_bits(found, expected):
-    """Compare bit for bit; any NaN stands for any other of its sign."""
+    """Compare bit for bit; NaNs of one sign are equal."""
     found, expected = np.asarray(found), np.asarray(expected)
     assert found.dtype == expected.dtype
     nan = np.isnan(expected)
@@ -31,7 +31,7 @@ def assert_same_bits(found, expected):
 
 
 def is_denormal(x):
-    """XLA runs CPU code with float32 denormals flushed to zero, and so its kernels."""
+    """XLA runs CPU code, including kernels, with float32 denormals flushed to zero."""
     return (x != 0) & (abs(x.astype(np.float32)) < np.finfo(np.float32).tiny)
 
 
@@ -111,7 +111,7 @@ def test_float64_rounds_once_to_nearest_even(dtype, x64):
 
 
 def rounded_once(x, dtype):
-    """Round float64 to nearest even by comparing with the two nearest values; ml_dtypes goes through float32."""
+    """Round float64 to nearest even by comparison with the two nearest values; ml_dtypes rounds through float32."""
     if dtype == FLOAT16:
         return x.astype(dtype)
     table = np.arange(0x7F81, dtype=np.uint16).view(dtype).astype(np.float64)
@@ -135,7 +135,7 @@ def test_large_integers_round_once_to_nearest_even(dtype, source, x64):
 
 
 def float_above_middle(number):
-    """Return a float64 that rounds as the integer does: the nearest one, or the next where it would be half way."""
+    """Return a float64 that rounds as the integer does: the nearest one, or the next one at a half-way point."""
     nearest = float(number)
     if int(nearest) == number:
         return nearest

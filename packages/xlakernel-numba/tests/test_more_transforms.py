@@ -1,4 +1,4 @@
-"""Kernels under the rest of what JAX does to functions: custom rules, tracing by itself, odd inputs, aliases."""
+"""Kernels under further transformations of JAX: custom rules, tracing alone, unusual inputs, aliases."""
 
 import functools
 
@@ -200,7 +200,7 @@ def zero_operator(x):
     ],
     ids=["plain", "reference", "transpose", "operator"],
 )
-def test_nans_are_found_and_said_to_be_whose(run, jit):
+def test_nans_are_found_and_attributed_to_the_kernel(run, jit):
     with jax.debug_nans(True):
         assert_array_equal(jit(run)(X), 0 * X)
         with pytest.raises(FloatingPointError, match=r"nan.* encountered in zero"):
@@ -240,7 +240,7 @@ def test_weak_types_do_not_spread():
 
 
 def test_symbolic_zeros():
-    """Results that nobody uses have cotangents of zero, and inputs that do not move have tangents of zero."""
+    """Unused results have cotangents of zero, and constant inputs have tangents of zero."""
     seen = []
 
     def vjp(primals, results, cotangents):

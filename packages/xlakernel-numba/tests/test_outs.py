@@ -1,4 +1,4 @@
-"""Outputs as a dictionary, which are bound by the names of the kernel's parameters; and what no outputs mean."""
+"""Outputs as a dictionary, which are bound by the names of the kernel's parameters, and empty outputs."""
 
 import collections
 from typing import NamedTuple
@@ -22,7 +22,7 @@ SCALAR = Struct((), np.float32)
 
 @numba.njit
 def stats(x, weight, mean, low):
-    """Names whose order is not that of the sorted keys, and a scalar between the arrays."""
+    """Names in another order than the sorted keys, and a scalar between the arrays."""
     mean[()] = weight * x.mean()
     low[()] = x.min()
 
@@ -89,7 +89,7 @@ def test_any_other_dictionary_is_refused(outs, as_function):
 
 @numba.njit
 def step(state, drive, total, below):
-    """Updates *total* in place, and its names are not in order either."""
+    """Updates *total* in place, with names in another order than the sorted keys."""
     for i in range(drive.size):
         total[i] = state[i] + drive[i]
         below[i] = drive[i] - 1
@@ -170,7 +170,7 @@ def test_check_kernel_sees_outputs_that_are_swapped():
 
 
 def test_a_kernel_of_an_operator_returns_no_dictionary():
-    """Its results have an order and no names, so that all backends of it agree."""
+    """Its results have an order and no names, so that all its backends agree."""
     op = XLACustomKernel("of dictionaries", replace=True)
     op.def_numba_kernel(lambda outs: numba_kernel(spread, outs={"top": outs[0], "bottom": outs[1]}))
     op.def_jax_kernel(lambda outs: lambda x: (x.max(), x.min()))

@@ -1,4 +1,4 @@
-"""Parallel loops in XLA's threads: numbers of threads, sums, exceptions, the GIL, and plain calls beside them."""
+"""Parallel loops in XLA's threads: numbers of threads, sums, exceptions, the GIL, and plain calls."""
 
 import ctypes
 import os
@@ -32,7 +32,7 @@ def parallel_plus(x, out):
 
 @numba.njit(parallel=True)
 def scratch_sums(x, out):
-    """Sum with a place for each thread, as Numba's documentation shows."""
+    """Sum with a slot for each thread, as in Numba's documentation."""
     places = np.zeros(numba.get_num_threads())
     for i in numba.prange(x.size):
         places[numba.get_thread_id()] += x[i]
@@ -116,7 +116,7 @@ def thread_of(steps, out):
 
 
 def threads_until(run, steps, wanted, *, count):
-    """Call *run* until *count* calls had the *wanted* number of threads, which a busy machine does not give to each."""
+    """Call *run* until *count* calls had the *wanted* number of threads, which a busy machine does not always have."""
     found, deadline = [], time.monotonic() + 120
     while sum(map(wanted, found)) < count:
         assert time.monotonic() < deadline, f"threads of {len(found)} calls: {found[:20]} ... {found[-20:]}"
@@ -140,8 +140,8 @@ LOADS = {
 
 @TWO_CORES
 @pytest.mark.parametrize("load", LOADS)
-def test_a_loop_runs_in_several_threads_whenever_it_is_heavy(load):
-    """A handler serves all sizes: light calls must not keep the heavy ones in one thread, nor the reverse."""
+def test_a_heavy_loop_runs_in_several_threads(load):
+    """A handler serves all sizes: light calls must not affect the threads of heavy ones, nor the reverse."""
     run = jax.jit(numba_kernel(thread_of, outs=lambda steps: jax.ShapeDtypeStruct(steps.shape, jnp.uint32)))
     light, heavy = LOADS[load]
     for _ in range(2):
@@ -172,7 +172,7 @@ def rounded_sums(x, out):
     out[0] = total
 
 
-def test_a_sum_is_the_same_whichever_threads_were_free(in_threads):
+def test_a_sum_does_not_depend_on_the_threads_that_are_free(in_threads):
     run = jax.jit(numba_kernel(rounded_sums, outs=ONE))
     x = np.random.default_rng(0).normal(size=30_000).astype(np.float32)
     expected = np.asarray(run(x))
@@ -209,7 +209,7 @@ def fails_in_a_loop_of_a_helper(x, out):
 
 @pytest.mark.parametrize("kernel", [fails_in_a_loop, fails_in_a_loop_of_a_helper], ids=lambda kernel: kernel.__name__)
 def test_each_call_gets_its_own_failure(kernel, in_threads):
-    """One call's exception is not another's, which runs the same kernel at the same time."""
+    """Concurrent calls of one kernel have separate exceptions."""
     run = jax.jit(numba_kernel(kernel, outs=same))
     good = np.ones(2000, np.float32)
     run(good).block_until_ready()
@@ -227,7 +227,7 @@ def test_each_call_gets_its_own_failure(kernel, in_threads):
     in_threads(6, work)
 
 
-def test_a_parallel_loop_does_not_ask_for_the_gil():
+def test_a_parallel_loop_does_not_take_the_gil():
     run = numba_kernel(parallel_plus, outs=same)
 
     @jax.jit
@@ -308,7 +308,7 @@ for _ in range(20):
 
 @pytest.mark.parametrize("program", [WORKQUEUE, WORKQUEUE_OVERLOAD], ids=["beside programs", "of an overload"])
 def test_loops_on_workqueue(program):
-    """That layer ends the process when two threads enter it at once."""
+    """That layer aborts the process if two threads enter it at once."""
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "NUMBA_THREADING_LAYER": "workqueue"}
     done = subprocess.run(
         [sys.executable, "-c", program],

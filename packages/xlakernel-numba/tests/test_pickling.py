@@ -120,7 +120,7 @@ def test_a_constant_of_a_helper_is_part_of_the_kernel(monkeypatch):
         pickle.loads(pickled)(jnp.ones(2))
 
 
-def test_what_cannot_be_pickled_is_named():
+def test_an_object_that_cannot_be_pickled_is_named():
     with pytest.raises((AttributeError, pickle.PicklingError), match="lambda"):
         pickle.dumps(numba_kernel(scale, outs=lambda x: x))
 
@@ -206,7 +206,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_name_that_means_another_kernel_in_a_new_process(tmp_path):
+def test_a_name_that_leads_to_another_kernel_in_a_new_process(tmp_path):
     (tmp_path / "program.py").write_text(REBOUND)
     done = subprocess.run(
         [sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300

@@ -31,7 +31,7 @@ WIDE = ["float64", "int64"]
 
 @numba.njit
 def weighted(x, y, out):
-    """Depends on every element before it, so mixed-up slices and strides show; any rank of x, and a scalar y."""
+    """Depends on every previous element, to detect mixed-up slices and strides; any rank of x, and a scalar y."""
     total = x.dtype.type(0)
     for index in np.ndindex(x.shape):
         total += x[index] * y[()]
@@ -73,7 +73,7 @@ dtypes = st.sampled_from(DTYPES)
 
 
 def draw_array(seed, dtype, shape):
-    """Small integers, which every dtype holds exactly, also when they are summed."""
+    """Small integers, which every dtype represents exactly, including their sums."""
     rng = np.random.default_rng(seed)
     low = 0 if dtype in ("bool", "uint16") else -2
     values = rng.integers(low, 3, shape)
@@ -81,7 +81,7 @@ def draw_array(seed, dtype, shape):
 
 
 def mapped_in_numpy(function, axes, size):
-    """Return what `jax.vmap` means; an empty batch takes its shapes from a slice of zeros."""
+    """Return the results of `jax.vmap` by a loop; the shapes for an empty batch come from a slice of zeros."""
 
     def mapped(*xs):
         def taken(k):
@@ -115,7 +115,7 @@ def scanned(function, axes):
 
 
 def apply_levels(data, run, reference, shapes):
-    """Wrap both functions in up to three levels of transformations, and give the inputs' shapes the batches' axes."""
+    """Wrap both functions in up to three levels of transformations, and add the batch axes to the inputs' shapes."""
     for _ in range(data.draw(st.integers(0, 3), label="levels")):
         how = data.draw(st.sampled_from(["vmap", "vmap", "scan", "jit", "checkpoint"]), label="transformation")
         if how in ("jit", "checkpoint"):
@@ -161,8 +161,8 @@ def test_products_of_any_size(enable_x64, dtype, m, k, n, data):
 
 
 @pytest.mark.parametrize("axes", [(0, None), (-1, 0)])
-def test_the_loop_that_is_compared_with_means_vmap(axes):
-    """Against JAX's own functions, so that a mistake of the comparison is not taken for one of the kernels."""
+def test_the_reference_loop_equals_vmap(axes):
+    """Compared with JAX's own functions, to distinguish errors of the reference from those of kernels."""
     x, y = draw_array(0, "int32", (3, 3)), draw_array(1, "int32", (3,))
 
     def in_jax(x, y):
@@ -173,7 +173,7 @@ def test_the_loop_that_is_compared_with_means_vmap(axes):
         np.testing.assert_array_equal(run(x, y), mapped_in_numpy(weighted_in_numpy, axes, 3)(x, y))
 
 
-def test_a_broken_kernel_would_be_found(enable_x64):
+def test_a_broken_kernel_is_found(enable_x64):
     """The properties fail for a kernel whose batches are mixed up."""
 
     @jax.custom_batching.custom_vmap

@@ -1,4 +1,4 @@
-"""Which kernels share a registered target, and that a changed kernel never gets the code of the one before."""
+"""Targets that kernels share, and new targets for changed kernels."""
 
 import enum
 import gc
@@ -18,13 +18,13 @@ OUT = jax.ShapeDtypeStruct((), jnp.float32)
 
 
 def run(kernel, x=1.0):
-    """Call a kernel that computes one number from one."""
+    """Call a kernel that computes one number from another."""
     return float(numba_kernel(kernel, outs=OUT)(np.float32(x)))
 
 
 @pytest.fixture
 def new_targets():
-    """Return a function that gives the targets registered since it was last called."""
+    """Return a function that returns the targets registered since its last call."""
     known = len(registered_targets())
 
     def new():
@@ -36,7 +36,7 @@ def new_targets():
 
 
 def define(source, name="kernel", **space):
-    """Return an njit function from source without a file, as in a notebook's cell."""
+    """Return an njit function from source without a file, like that of a notebook's cell."""
     space = {"numba": numba, "np": np, **space}
     exec(source, space)  # noqa: S102
     return numba.njit(space[name])
@@ -194,7 +194,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_a_change_of_what_a_kernel_refers_to_is_another_target(what, new_targets):
+def test_a_changed_reference_of_a_kernel_is_another_target(what, new_targets):
     expression, before, after = CHANGES[what]
     expected = [1 + eval(expression, {"x": np.float32([1])[0].reshape(()), **space}) for space in (before, after)]  # noqa: S307
     assert expected[0] != expected[1]
@@ -231,7 +231,7 @@ def times_factor(x, out):
 
 
 def test_a_global_is_read_when_a_call_is_traced(monkeypatch):
-    """As one of a function under jax.jit."""
+    """As in a function under jax.jit."""
     call = numba_kernel(times_factor, outs=OUT)
     assert call(3.0) == 3
     monkeypatch.setitem(globals(), "FACTOR", 2.0)
@@ -259,8 +259,8 @@ def test_explicit_signatures_do_not_limit_a_kernel():
     numba_kernel(kernel, outs=jax.ShapeDtypeStruct((2,), jnp.int8))(jnp.ones(3, jnp.int8)).block_until_ready()
 
 
-def test_the_same_function_in_two_places_says_where_each_is():
-    """Equal code at another line may share machine code only if its errors still name the right line."""
+def test_errors_of_one_function_at_two_places_name_the_right_one():
+    """Equal code at two lines must not share machine code, because its errors name the line."""
     source = "def kernel(x, out):\n    raise ValueError('here')\n"
     for lines in (0, 5):
         with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match=f":{lines + 2} in kernel"):

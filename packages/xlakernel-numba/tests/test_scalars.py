@@ -1,4 +1,4 @@
-"""Scalars: keywords that reach the kernel by value, with the type that they were given in."""
+"""Scalars: keywords that are passed to the kernel by value, with their own types."""
 
 import enum
 import functools
@@ -34,7 +34,7 @@ def _kind_of(value):
 
 @numba.njit
 def describe(value, kind, out):
-    """Say which type the scalar was compiled as: hundreds for the kind, the rest for its bits."""
+    """Return a code for the compiled type of the scalar: hundreds for the kind, the rest for its bits."""
     kind[()] = kind_of(value)
     out[()] = value
 
@@ -61,7 +61,7 @@ KINDS = [
 ]
 
 
-def test_every_type_is_kept_though_all_values_are_equal():
+def test_the_type_of_a_scalar_is_kept_for_equal_values():
     for value, kind in [*KINDS, *KINDS[::-1]]:  # in both orders: a cache that confuses them keeps the first
         found, out = run_describe(value=value)
         assert (found, out) == (kind, 1), repr(value)
@@ -73,7 +73,7 @@ def test_types_are_kept_inside_one_jit():
 
 
 def test_types_are_kept_as_static_argnames_of_a_jit():
-    """JAX's own cache takes 1, 1.0 and True for one static argument, so each goes through a jit of its own."""
+    """JAX's cache treats 1, 1.0 and True as one static argument, so each has its own jit."""
     for value, kind in KINDS:
         assert jax.jit(functools.partial(run_describe, value=value))()[0] == kind
 
@@ -119,7 +119,7 @@ SIGNALING = 0x7FA00001FFA00001  # two NaNs of 32 bits that arithmetic would chan
     [0.0, -0.0, float("inf"), float("-inf"), float("nan"), 5e-324, 2**63 - 1, -(2**63), 1e308, SIGNALING],
     ids=repr,
 )
-def test_extreme_values_arrive_bit_for_bit(value, x64):
+def test_extreme_values_are_passed_bit_for_bit(value, x64):
     dtype = np.asarray(value).dtype
     run = numba_kernel(bits, outs=Struct((1,), dtype))
     for call in (run, jax.jit(run, static_argnames="value")):
@@ -127,7 +127,7 @@ def test_extreme_values_arrive_bit_for_bit(value, x64):
 
 
 @pytest.mark.parametrize("value", [np.uint64(2**63 - 1), np.uint64(2**64 - 1), 2**63, 2**64 - 1], ids=repr)
-def test_large_unsigned_values_arrive(value, x64):
+def test_large_unsigned_values_are_passed(value, x64):
     run = numba_kernel(bits, outs=Struct((1,), jnp.uint64))
     assert int(run(value=value)[0]) == int(value)
 
@@ -272,7 +272,7 @@ BATCHES = [
 
 
 @pytest.mark.parametrize(("method", "values"), BATCHES, ids=lambda value: str(getattr(value, "dtype", value)))
-def test_each_slice_of_a_batch_has_a_scalar_of_its_own(method, values):
+def test_each_slice_of_a_batch_has_its_own_scalar(method, values):
     run = numba_kernel(axpy_kernel, outs=lambda x, y: x, vmap_method=method)
     values, batch = jnp.asarray(values), jnp.stack([X, 2 * X, 3 * X])
     grid = np.asarray(values, np.float32)[:, None, None] * batch + X
@@ -326,7 +326,7 @@ NAMES = (
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_scalar_may_have_any_name(name):
-    """JAX's lowering rules, our own functions and the author's have parameters, which may not meet the kernel's."""
+    """The parameters of JAX's lowering rules and of this package's functions must not clash with the kernel's."""
     scope = {}
     exec(f"def scale(x, out, {name}):\n    for i in range(x.size):\n        out[i] = {name} * x[i]", scope)  # noqa: S102
     kernel = numba.njit(scope["scale"])
@@ -346,7 +346,7 @@ def test_a_scalar_may_have_any_name(name):
         assert_array_equal(jax.vmap(jax.grad(lambda x, run=run: run(x, **{name: 3.0}).sum()))(X[None]), [[3, 3, 3]])
 
 
-def test_a_name_that_a_derivative_has_for_itself_is_refused():
+def test_a_name_reserved_by_a_derivative_is_refused():
     run = numba_kernel(
         numba.njit(lambda x, out, primals: None), outs=lambda x: x, vjp=lambda primals, results, cotangents: None
     )

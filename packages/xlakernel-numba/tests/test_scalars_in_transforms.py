@@ -1,4 +1,4 @@
-"""Scalars with derivatives, over devices, in an exported program, and where outs names them."""
+"""Scalars with derivatives, over devices, in exported programs, and in functions for outs."""
 
 import functools
 
@@ -73,7 +73,7 @@ def test_without_a_reference_there_is_no_derivative_in_a_scalar(declared):
 
 
 @pytest.mark.parametrize("declared", DECLARED[1:], ids=list)
-def test_rules_are_given_numbers_that_are_known_and_traced_ones_that_are_not(declared):
+def test_rules_receive_known_numbers_as_numbers_and_traced_ones_as_tracers(declared):
     seen = []
 
     def noting(function):

@@ -1,4 +1,4 @@
-"""Calls inside jax.shard_map: each device makes its own, and the types say over which axes results vary."""
+"""Calls inside jax.shard_map: one for each device, with the varying axes in the types of results."""
 
 import functools
 
@@ -25,7 +25,7 @@ JIT = pytest.mark.parametrize("jit", [lambda f: f, jax.jit], ids=["eager", "jit"
 
 @numba.njit
 def weigh(x, w, out):
-    """Whole, this is out[i] = x[i] * w[i]; in parts of another size it repeats w."""
+    """Computes out[i] = x[i] * w[i] for equal sizes, and repeats w otherwise."""
     for i in range(x.size):
         out[i] = x[i] * w[i % w.size]
 
@@ -89,7 +89,7 @@ def over(mesh, f, ins, out, **options):
 
 
 def in_mesh(mesh, kind):
-    """Return the context that arrays on a mesh of explicit axes need."""
+    """Return the context for arrays on a mesh with explicit axes."""
     return jax.set_mesh(mesh) if kind == "Explicit" else jax.sharding.set_mesh(mesh)
 
 
@@ -101,7 +101,7 @@ def varying(x):
 @KINDS
 @JIT
 @WAYS
-def test_each_device_makes_a_call_of_its_own(make_mesh, put, kind, jit, way):
+def test_each_device_makes_its_own_call(make_mesh, put, kind, jit, way):
     mesh, run = make_mesh(kind, a=4), RUNS[way]
     with in_mesh(mesh, kind):
         x, w = put(mesh, V, "a"), put(mesh, V + 1, "a")
@@ -224,7 +224,7 @@ def test_a_product_summed_by_hand(make_mesh, put, kind, jit):
 @KINDS
 @WAYS
 def test_axes_that_stay_automatic(make_mesh, put, kind, way):
-    """By hand over one axis of the mesh; XLA splits over the other."""
+    """Manual over one axis of the mesh, and split by XLA over the other."""
     mesh, run = make_mesh(kind, a=2, b=2), RUNS[way]
     with in_mesh(mesh, kind):
         f = over(mesh, run, (P("a"), P("a")), P("a"), axis_names={"a"})
@@ -266,7 +266,7 @@ def test_an_alias_and_a_side_effect_inside(make_mesh, put):
 
 @numba.njit
 def twice(x, y, out):
-    """Linear in x and y together, though it does not depend on y."""
+    """Jointly linear in x and y, although independent of y."""
     for i in range(x.size):
         out[i] = 2 * x[i]
 
@@ -286,8 +286,8 @@ CONSTANTS = {
 
 @KINDS
 @pytest.mark.parametrize("declared", CONSTANTS.values(), ids=CONSTANTS)
-def test_constants_in_a_rule_vary_as_what_they_stand_for(make_mesh, put, kind, declared):
-    """A device that made a constant does not know that others made it too."""
+def test_constants_in_a_rule_vary_as_the_values_they_replace(make_mesh, put, kind, declared):
+    """A constant made on one device has a type that varies over the devices."""
     run = numba_kernel(twice, outs=same, **declared)
     mesh = make_mesh(kind=kind, a=4)
     x, y = put(mesh, V, "a"), put(mesh, np.ones(4, np.float32))

@@ -1,4 +1,4 @@
-"""Calls that XLA splits over devices by a rule: right results, no collective where none is needed."""
+"""Calls that XLA splits over devices by a rule: right results, and no unnecessary collectives."""
 
 import itertools
 import math
@@ -84,7 +84,7 @@ def repeat(x, out):
 
 @numba.njit
 def own_size(x, out):
-    """How large the part is that a device is given."""
+    """Writes the size of the device's part."""
     for i in range(x.size):
         out[i] = x.size
 
@@ -148,7 +148,7 @@ def test_each_device_is_given_its_part(make_mesh, put):
     assert_array_equal(run_own_size(jnp.asarray(V)), [16] * 16)
 
 
-def test_operands_that_are_split_otherwise_are_brought_together(make_mesh, put):
+def test_operands_with_other_shardings_are_resharded(make_mesh, put):
     mesh = make_mesh(a=2, b=2)
     for first, second in itertools.product(TWO, repeat=2):
         assert_array_equal(jax.jit(run_multiply)(put(mesh, X, *first), put(mesh, X + 1, *second)), X * (X + 1))
@@ -172,7 +172,7 @@ A, B = X, RANDOM.normal(size=(12, 8)).astype(np.float32)
         ((None, "b"), ("b", "a"), (None, "a"), {"all-reduce"}),
     ],
 )
-def test_a_product_uses_an_all_reduce_for_what_is_contracted(
+def test_a_product_uses_an_all_reduce_for_contracted_factors(
     make_mesh, put, collectives, left, right, result, expected
 ):
     mesh = make_mesh(a=2, b=2)
@@ -195,7 +195,7 @@ def test_a_product_is_right_however_its_factors_are_placed(make_mesh, put, left)
 @pytest.mark.parametrize("left", ONE, ids=str)
 @pytest.mark.parametrize("right", ONE, ids=str)
 @pytest.mark.parametrize("result", ONE, ids=str)
-def test_a_product_is_placed_where_it_is_asked_for(make_mesh, put, left, right, result):
+def test_a_product_has_the_requested_sharding(make_mesh, put, left, right, result):
     mesh = make_mesh(a=4)
     sharding = NamedSharding(mesh, result)
     out = jax.jit(run_matmul, out_shardings=sharding)(put(mesh, A, *left), put(mesh, B, *right))
@@ -207,7 +207,7 @@ def test_a_product_is_placed_where_it_is_asked_for(make_mesh, put, left, right, 
 
 
 @pytest.mark.parametrize("spec", TWO, ids=str)
-def test_a_bracketed_factor_is_whole_wherever_it_comes_from(make_mesh, put, spec):
+def test_a_bracketed_factor_is_gathered(make_mesh, put, spec):
     x = put(make_mesh(a=2, b=2), X, *spec)
     assert_allclose(jax.jit(run_cumsum)(x), np.cumsum(X, axis=1), rtol=1e-5, atol=1e-5)
     assert_array_equal(jax.jit(run_max)(x), X.max(axis=1))
@@ -235,7 +235,7 @@ def test_a_scalar_is_the_same_on_each_device(make_mesh, put, collectives):
 
 
 @pytest.mark.parametrize("spec", TWO, ids=str)
-def test_each_result_is_summed_over_what_it_lacks(make_mesh, put, spec):
+def test_each_result_is_summed_over_its_missing_factors(make_mesh, put, spec):
     mesh = make_mesh(a=2, b=2)
     rows, columns, doubled = jax.jit(run_marginals)(put(mesh, X, *spec))
     assert_allclose(rows, X.sum(axis=1), rtol=1e-5, atol=1e-5)
@@ -247,7 +247,7 @@ def test_each_result_is_summed_over_what_it_lacks(make_mesh, put, spec):
     assert sharded_like(columns, mesh, padded[1])
 
 
-def test_what_only_a_result_has_is_whole(make_mesh, put):
+def test_a_factor_of_a_result_alone_is_not_split(make_mesh, put):
     mesh = make_mesh(a=4)
     expected = np.repeat(V[:, None], 4, axis=1)
     out = jax.jit(run_repeat)(put(mesh, V, "a"))
@@ -261,7 +261,7 @@ def test_what_only_a_result_has_is_whole(make_mesh, put):
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 5, 7, 8])
-def test_sizes_that_the_mesh_does_not_divide(make_mesh, put, size):
+def test_sizes_not_divisible_by_the_mesh(make_mesh, put, size):
     mesh = make_mesh(a=4)
     constrained = NamedSharding(mesh, P("a"))
     x = np.arange(size, dtype=np.float32)
@@ -291,7 +291,7 @@ def test_sizes_that_the_mesh_does_not_divide(make_mesh, put, size):
 
 @pytest.mark.parametrize("size", [1, 3, 5, 6, 8])
 def test_no_device_computes_with_padding(make_mesh, put, size):
-    """XLA pads what a mesh does not divide; a kernel would take the padding for numbers."""
+    """XLA pads arrays that a mesh does not divide; a kernel would compute with the padding."""
     mesh = make_mesh(a=4)
     split = NamedSharding(mesh, P("a"))
     program = jax.jit(lambda x: run_count(jax.lax.with_sharding_constraint(x * 2, split)))
@@ -343,7 +343,7 @@ def test_an_axis_of_the_mesh_that_a_reshape_splits(make_mesh, put, axes, shape):
 
 
 def test_arrays_that_belong_to_no_mesh(make_mesh, put):
-    """Before jax 0.8 such a reshape leaves an array whose sharding names no mesh at all."""
+    """Before jax 0.8 such a reshape returns an array with a sharding without mesh."""
     table = V.reshape(2, 8)
     x = jax.jit(lambda x: x.reshape(2, 8))(put(make_mesh(a=4), V, "a"))
     assert_allclose(jax.jit(run_cumsum)(x), np.cumsum(table, axis=1), rtol=1e-5, atol=1e-5)

@@ -35,8 +35,8 @@ def test_an_alias_never_changes_a_split_array_that_is_still_in_use(make_mesh, pu
     assert_array_equal(acc, V)
 
 
-def test_a_sum_cannot_begin_with_what_an_alias_holds(make_mesh, put):
-    """Each device would add it."""
+def test_a_sum_cannot_start_from_the_content_of_an_alias(make_mesh, put):
+    """Each device would add the content."""
 
     @numba.njit
     def add_rows(acc, x, out):

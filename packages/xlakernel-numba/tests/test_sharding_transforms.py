@@ -149,7 +149,7 @@ def test_nested_batches(make_mesh, put, spec):
 
 
 @pytest.mark.parametrize("size", [0, 1, 3])
-def test_batches_that_the_mesh_does_not_divide(make_mesh, put, size):
+def test_batches_not_divisible_by_the_mesh(make_mesh, put, size):
     mesh = make_mesh(a=2, b=2)
     split = NamedSharding(mesh, P("a", None, "b"))
     a = RANDOM.normal(size=(size, 8, 12)).astype(np.float32)
@@ -305,7 +305,7 @@ def test_explicit_types_of_gradients(make_mesh, put, jit, way, left, right):
             assert spec_of(one) == spec
 
 
-def test_an_explicit_mesh_that_does_not_divide_a_size(make_mesh, put):
+def test_a_size_not_divisible_by_an_explicit_mesh(make_mesh, put):
     mesh = make_mesh("Explicit", a=4)
     with jax.set_mesh(mesh):
         x = put(mesh, np.arange(6, dtype=np.float32))
@@ -329,7 +329,7 @@ def weigh(x, y, out):
 
 @pytest.mark.parametrize("jit", [lambda f: f, jax.jit], ids=["eager", "jit"])
 def test_derivatives_that_are_sharded_unlike_the_kernel(make_mesh, put, jit):
-    """The kernel needs its inputs whole, and what plain JAX computes of them stays split."""
+    """The kernel needs its complete inputs, and the results of plain JAX stay split."""
     ways = (
         {"reference": lambda x, y: x * y * y},
         {"reference": lambda x, y: x * y * y, "transpose": {0: lambda ins, ct: ct * ins[1] ** 2}},
@@ -411,7 +411,7 @@ def test_derivatives_of_a_batch_without_a_rule_on_an_explicit_mesh(make_mesh, pu
 # With no rule they are gathered, which is what the test is about.
 @pytest.mark.filterwarnings("ignore::xlakernel.core.errors.GatheredOperandsWarning")
 def test_a_batch_of_calls_in_a_row_without_a_rule_on_an_explicit_mesh(make_mesh, put):
-    """The second call has one operand whose batch is split, and one whose is not."""
+    """The second call has one operand with a split batch, and one without."""
     mesh = make_mesh("Explicit", a=4)
     x = np.stack([V * i for i in range(1, 5)])
     for kind in ("kernel", "operator"):

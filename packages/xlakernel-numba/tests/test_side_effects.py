@@ -1,4 +1,4 @@
-"""How often a kernel runs: one that has a side effect, exactly as often as the program says."""
+"""The number of runs of a kernel, which for a side effect equals the number of calls in the program."""
 
 import jax
 import jax.numpy as jnp
@@ -41,7 +41,7 @@ BOTH = pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
 
 
 def seen_by(program, *args):
-    """Return what the kernel noted while the program ran."""
+    """Return the records of the kernel during the run of a program."""
     program = jax.jit(program).lower(*args).compile()
     SEEN.clear()
     jax.block_until_ready(program(*args))
@@ -73,7 +73,7 @@ def test_a_loop(run):
 
 @BOTH
 def test_a_loop_runs_as_often_as_its_condition(run):
-    """The kernel stands in the condition."""
+    """The kernel is called in the condition."""
     assert seen_by(lambda x: jax.lax.while_loop(lambda c: run(c)[0] < 4, lambda c: c + 1, x), X) == [0, 1, 2, 3]
 
 
@@ -144,7 +144,7 @@ def test_a_batch_of_branches_is_refused(program, run):
 
 @BOTH
 def test_each_slice_takes_its_branch_in_a_loop_over_slices(run):
-    """It is what the message advises."""
+    """This is the advice in the message."""
 
     def program(flags, x):
         return jax.lax.map(lambda both: jax.lax.cond(both[0], run, same, both[1]), (flags, x))
@@ -183,7 +183,7 @@ def test_a_batch_of_branches_runs_both():
 
 @BOTH
 def test_checkpoint(run):
-    """It runs once, also where its result is computed again on the way back: its input is not differentiated."""
+    """It runs once, although its result is recomputed in the backward pass, because its input is constant."""
 
     def loss(x):
         return (jnp.sin(run(jax.lax.stop_gradient(x)) * x)).sum()

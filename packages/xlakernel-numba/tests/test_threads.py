@@ -90,7 +90,7 @@ def test_many_calls_within_one_program():
             assert_array_equal(out, x + 1 + i // len(KERNELS))
 
 
-def test_four_threads_that_meet_a_new_kernel_at_once(in_threads):
+def test_four_threads_that_call_a_new_kernel_at_once(in_threads):
     @numba.njit
     def new(x, out):
         for i in range(x.size):
@@ -208,7 +208,7 @@ def spin(steps, out):
 
 
 def test_a_running_kernel_does_not_stop_other_python_threads():
-    """Another thread notes the time every millisecond; with the GIL held there would be no note inside the call."""
+    """Another thread records the time every millisecond, which it could not during the call if that held the GIL."""
     run = numba_kernel(spin, outs=jax.ShapeDtypeStruct((), jnp.float32))
     steps, elapsed = 0, 0.0
     while elapsed < 0.3:

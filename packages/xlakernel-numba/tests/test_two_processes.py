@@ -1,4 +1,4 @@
-"""Calls that are split over the devices of two processes, which talk through gloo."""
+"""Calls that are split over the devices of two processes, connected by gloo."""
 
 import pytest
 

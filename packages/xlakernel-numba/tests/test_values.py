@@ -1,4 +1,4 @@
-"""What kernels compute: every dtype, rank and size, every structure of outputs."""
+"""Results of kernels for every dtype, rank and size, and every structure of outputs."""
 
 import jax
 import jax.numpy as jnp
@@ -44,7 +44,7 @@ run_all_ranks = numba_kernel(all_ranks, outs=lambda *xs: xs)
 
 
 def sample(rng, dtype, shape):
-    """Draw from the whole range of the dtype, extreme and special values among them."""
+    """Draw from the whole range of the dtype, including extreme and special values."""
     dtype = jnp.dtype(dtype)
     if dtype.kind == "b":
         return rng.random(shape) < 0.5
@@ -124,7 +124,7 @@ def test_numpy_inputs_of_any_layout(run_square_plus, view):
 
 @numba.njit
 def through_views(x, out):
-    """Numba needs the strides of an array only for views of it."""
+    """Numba uses the strides of an array only for views of it."""
     for k in range(x.shape[2]):
         column = x[:, 1, k]
         for i in range(x.shape[0]):
@@ -213,7 +213,7 @@ A, B = Struct((2,), jnp.float32), Struct((2,), jnp.int32)
 )
 @pytest.mark.parametrize("as_function", [False, True])
 def test_outputs_come_back_in_the_structure_of_outs(outs, as_function):
-    """Outputs reach the kernel in the order of `jax.tree.leaves`, unless they are a dictionary (test_outs)."""
+    """The order of outputs is that of `jax.tree.leaves`, unless they are a dictionary (test_outs)."""
     run = numba_kernel(two_outputs, outs=(lambda x: outs) if as_function else outs)
     for result in (run(jnp.zeros(2)), jax.jit(run)(jnp.zeros(2))):
         assert jax.tree.structure(result) == jax.tree.structure(outs)

@@ -22,7 +22,7 @@ def normal(*shape):
 
 @numba.njit
 def weighted_rows(matrix, weights, out):
-    """Ranks 2, 1 → 1, and none of the three symmetric."""
+    """Ranks 2, 1 → 1, and asymmetric in all three."""
     for i in range(matrix.shape[0]):
         out[i] = 0
         for j in range(matrix.shape[1]):
@@ -53,7 +53,7 @@ def test_a_batch_of_any_size(make_cumsum, method, size):
 @given(data=st.data())
 @settings(max_examples=5)
 def test_in_axes_anywhere(method, data):
-    """Up to three levels, each with a batch axis of its own, or none, for each input: innermost first."""
+    """Up to three levels, innermost first, each with its own batch axis, or none, for each input."""
     mapped, reference = run_rows[method], rows
     matrix, weights = normal(2, 3), normal(3)
     for depth in range(data.draw(st.integers(1, 3))):

@@ -1,4 +1,4 @@
-"""`jax.vmap` over kernels whose slices may run on XLA's thread pool: results, errors, and which threads ran."""
+"""`jax.vmap` over kernels on XLA's thread pool: results, errors, and the number of threads."""
 
 import ctypes
 import os
@@ -34,7 +34,7 @@ def spin(steps):
 
 @numba.njit
 def slow_cumsum(x, steps, out):
-    """Each element depends on all before it, so a mixed-up slice shows; the time depends on the slice."""
+    """Each element depends on all before it, to detect mixed-up slices; the time depends on the slice."""
     total = np.float32(0) if spin(steps[()]) >= 0 else np.float32(1)
     for i in range(x.size):
         total += x[i]
@@ -43,7 +43,7 @@ def slow_cumsum(x, steps, out):
 
 @numba.njit
 def count_up(before, steps, after):
-    """For an alias of before and after: a slice that runs twice shows."""
+    """For an alias of before and after, to detect slices that run twice."""
     if spin(steps[()]) >= 0:
         for i in range(after.size):
             after[i] += 1
@@ -139,7 +139,7 @@ def test_an_aliased_operand_that_slices_share(kind):
 @KINDS
 @pytest.mark.parametrize("failing", [[0], [30], [59], [7, 8, 41], range(60)], ids=str)
 def test_the_error_is_that_of_the_first_slice_that_fails(kind, failing):
-    """As it would be one slice after the other; and the next call is right."""
+    """As in a serial run; and the next call is right."""
     good, steps = np.abs(integers(60, 3)), costs(kind, 60)
     bad = good.copy()
     bad[failing, 0] = -1 - np.asarray(failing)
@@ -228,7 +228,7 @@ def test_several_batches_within_one_program():
 
 
 def test_every_thread_rounds_alike():
-    """XLA flushes denormal numbers to zero in its threads: then it must in the one that calls, too."""
+    """XLA flushes denormal numbers to zero in its threads, and so must the calling thread."""
     program = jax.jit(jax.vmap(numba_kernel(halve, outs=first)))
     x = np.full(99, np.finfo(np.float32).tiny)
     for _ in range(5):
@@ -236,7 +236,7 @@ def test_every_thread_rounds_alike():
 
 
 def count_threads(kernel, steps, **options):
-    """Return how many threads ran the slices of a batch, for each of several calls."""
+    """Return the number of threads that ran the slices of a batch, for each of several calls."""
     run = numba_kernel(kernel, outs=jax.ShapeDtypeStruct((), jnp.uint32), **options)
     program = jax.jit(jax.vmap(run))
     while True:
@@ -256,7 +256,7 @@ def test_a_light_batch_runs_in_one_thread():
     assert sum(next(counts) == 1 for _ in range(60)) > 30
 
 
-def test_what_must_run_in_order_runs_in_one_thread():
+def test_ordered_batches_run_in_one_thread():
     counts = count_threads(thread_of, costs("slow", 50), has_side_effect=True)
     assert [next(counts) for _ in range(5)] == [1] * 5
 
@@ -269,7 +269,7 @@ def test_slices_with_parallel_loops_run_in_several_threads():
 
 
 def test_a_side_effect_makes_another_handler_of_the_same_kernel():
-    """Whichever comes first, the other does not run its code."""
+    """The order of the two does not matter."""
     heavy = costs("slow", 99)
     ordered, free = (count_threads(thread_of, heavy, has_side_effect=flag) for flag in (True, False))
     for _ in range(3):

@@ -29,82 +29,81 @@ def numba_kernel(
     transpose: Transpose | None = None,
     sharding_rule: str | None = None,
 ) -> Callable[..., Any]:
-    """Make a function of JAX arrays from a Numba CPU kernel; without the kernel, return a decorator that does.
+    """Make a function of JAX arrays from a Numba CPU kernel; without the kernel, return a decorator.
 
     The kernel is compiled once for each combination of dtypes and ranks, into a handler that XLA calls as machine
-    code: no Python and no GIL while it runs. It takes its inputs first, then its outputs, all as C-contiguous arrays
-    over XLA's own memory (0-d arrays for scalars: read ``x[()]``), and returns nothing. Inputs are read-only. Outputs
-    begin with arbitrary values, so the kernel writes every element. As in C, indices are not checked: develop in debug
+    code, without Python and the GIL. Its parameters are the inputs and then the outputs, all of them C-contiguous
+    arrays in XLA's memory (read a 0-d array as ``x[()]``), and it returns nothing. Inputs are read-only. Outputs begin
+    with arbitrary values, so the kernel must write every element. As in C, indices are not checked: develop in debug
     mode.
 
-    In debug mode (`xlakernel.core.debug_mode`, or ``XLAKERNEL_DEBUG=1`` in the environment) the kernel is compiled once
-    more, with every index checked in it and in the njit functions that it calls; a negative index counts from the end,
-    as always. It is given copies of its arrays, and an error names the first element of an output that it did not
-    write, and of an input that it changed. To tell an unwritten element from one that was given just the value that
-    was there, a kernel that leaves some is run again, eight times at most; one with ``has_side_effect`` is run once,
-    and then an unwritten element of one or two bytes, other than a bool, is not found. Not checked are the indices in
-    ufuncs, in ``x.flat`` and other functions of Numba's own, and in what ``numba.extending`` puts in place of a
-    function: there, only what is written right beside an array is noticed.
+    In debug mode (`xlakernel.core.debug_mode`, or ``XLAKERNEL_DEBUG=1`` in the environment) the kernel is compiled
+    again with checks of all indices in it and in the njit functions that it calls; negative indices count from the end
+    as usual. It runs on copies of its arrays, and an error names the first element of an output that it did not write,
+    or of an input that it changed. To distinguish an unwritten element from one with a value equal to the initial one,
+    the kernel may run again, at most eight times. A kernel with ``has_side_effect`` runs once, which does not find
+    unwritten elements of one or two bytes other than bools. Indices in ufuncs, in ``x.flat``, in other functions of
+    Numba's own and in implementations declared with ``numba.extending`` are not checked; there, only writes next to an
+    array are found.
 
-    The compiled code holds the values that globals, closure cells, attributes of modules and arrays among them had when
-    the call was lowered, much as under ``jax.jit``. Helpers of every kind are compiled anew with those values, even
-    where Numba has compiled them before with others, or has kept them on disk.
+    The compiled code contains the values of globals, closure cells, attributes of modules and arrays among them at the
+    time when the call is lowered, as under ``jax.jit``. Helpers of all kinds are compiled again with these values, even
+    if Numba has compiled them with others, in this process or on disk.
 
     Args:
-      kernel: a function decorated with ``numba.njit``, any of its options, ``parallel=True`` and ``cache=True`` among
-        them.
-      outs: the outputs' shapes and dtypes: a ``jax.ShapeDtypeStruct`` or a pytree of them; or a function that returns
-        that for the inputs' structs, so that one wrapper serves every size, and for scalars that it has parameters for,
-        whose values must then be known when a call is traced. Tuples, lists and named tuples are in the order of the
-        kernel's output parameters; a dictionary has their names as its keys.
-      vmap_method: what ``jax.vmap`` does. ``"native"`` (as ``"expand_dims"``): the handler loops over the batch in one
-        call, in several threads where that pays; ``"broadcast_all"``: the same with every input copied to the batch's
-        size; ``"sequential"`` and ``"sequential_unrolled"``: one call after the other; None: an error. The kernel sees
-        the rank it was written for in each case. A function, often another wrapped kernel, computes the whole batch
-        instead: ``function(*inputs, **scalars) -> results``, where each array has the batch as its first dimension.
-        Nested levels are one dimension, and an input that is not mapped is repeated. Where a scalar is mapped, it is
-        ``"native"``.
-      input_output_aliases: inputs whose memory becomes an output's, ``{input: output}``, for kernels that update in
-        place. Both parameters are then the same memory, and only the output may be written. JAX copies the input
-        first if anyone else still needs it.
-      has_side_effect: whether to keep each call as it stands. Without it JAX takes the kernel for a pure function,
-        whose equal calls may be merged, whose unused ones dropped, and whose slices may run at the same time; needed
-        when it has no outputs.
-      reference: ``reference(*inputs, **scalars) -> results``, a plain JAX function that computes the same. Derivatives
-        of both modes and all orders are taken from it, in scalars too; the results still come from the kernel.
+      kernel: a function decorated with ``numba.njit``, with any of its options, including ``parallel=True`` and
+        ``cache=True``.
+      outs: the shapes and dtypes of the outputs, as a ``jax.ShapeDtypeStruct`` or a pytree of them; or a function that
+        returns them for the structs of the inputs, so that one wrapper serves every size. The function may also have
+        parameters for scalars, which must then be known when a call is traced. Tuples, lists and named tuples have the
+        order of the kernel's output parameters; a dictionary has their names as keys.
+      vmap_method: the implementation of ``jax.vmap``. ``"native"`` (or ``"expand_dims"``): the handler loops over the
+        batch in one call, in several threads if that pays. ``"broadcast_all"``: likewise, with every input copied to
+        the size of the batch. ``"sequential"`` and ``"sequential_unrolled"``: one call after the other. None: an error.
+        In each case the kernel sees the rank that it was written for. A function, often another wrapped kernel,
+        computes the whole batch: ``function(*inputs, **scalars) -> results``, where each array has the batch as its
+        first dimension. Nested levels are one dimension, and an input that is not mapped is repeated. With a mapped
+        scalar, the method is ``"native"``.
+      input_output_aliases: inputs that share memory with an output, ``{input: output}``, for kernels that update in
+        place. Both parameters are the same memory, and only the output may be written. JAX copies the input first if
+        it is used elsewhere.
+      has_side_effect: whether to keep every call. Otherwise JAX treats the kernel as a pure function: it may merge
+        equal calls, drop unused ones, and run the slices of a batch at the same time. Required without outputs.
+      reference: ``reference(*inputs, **scalars) -> results``, a plain JAX function with the same results. It defines
+        the derivatives of both modes and all orders, also in scalars; the results still come from the kernel.
       jvp: ``jvp(primals, tangents, **scalars) -> tangents of the results``, for forward mode. It may call other
         kernels. Integer inputs have the tangent None.
       vjp: ``vjp(primals, results, cotangents, **scalars) -> cotangents of the inputs``, for reverse mode; None for
-        integers and for zeros. With *jvp* or *reference* besides, both modes work; higher orders differentiate the
-        reference, or else what *jvp* and *vjp* do.
-      transpose: ``{input: function}`` for inputs that the kernel is linear in, the others held fixed, where
-        ``function(inputs, cotangents, **scalars)`` returns the input's cotangent; linear inputs are None there. A tuple
-        of inputs is linear together, and its function returns a tuple. All orders and both modes follow from it.
-      sharding_rule: how a call is split over devices under ``jax.jit``, einsum-like, such as ``"m k, k n -> m n"``.
-        What the outputs lack is summed over the devices; a factor in brackets, ``"i [j] -> i [j]"``, is kept whole, as
-        a mean, a maximum or a sum with a bias needs it. Without a rule a call gathers its inputs and runs on each
-        device; `jax.shard_map` works with or without it.
+        integers and for zeros. Together with *jvp* or *reference*, both modes work; higher orders differentiate the
+        reference, or else *jvp* and *vjp*.
+      transpose: ``{input: function}`` for inputs in which the kernel is linear if the others are fixed.
+        ``function(inputs, cotangents, **scalars)`` returns the cotangent of the input; linear inputs are None there. A
+        tuple of inputs is jointly linear, and its function returns a tuple. It defines both modes and all orders.
+      sharding_rule: the partition of a call over devices under ``jax.jit``, einsum-like, such as
+        ``"m k, k n -> m n"``. Factors that are missing in the outputs are summed over the devices. A factor in
+        brackets, ``"i [j] -> i [j]"``, is not split, as required for a mean, a maximum or a sum with a bias. Without a
+        rule, a call gathers its inputs and runs on each device; `jax.shard_map` works with and without one.
 
     Returns:
-      A function of the inputs, and of scalars by keyword: numbers, arrays without dimensions, or values that JAX
-      computes. A scalar fills the parameter of its name, wherever that stands, and a parameter's default is used as in
-      Python. The kernel gets it by value: a number with the type that NumPy gives it, int64 or float64, another value
-      with its own. A new value compiles nothing. The result has the structure of *outs*.
+      A function of the inputs, and of scalars by keyword: numbers, 0-d arrays, or traced values. A scalar is the
+      argument for the parameter of its name, in any position, and defaults apply as in Python. It is passed by value: a
+      number with its NumPy type, int64 or float64, any other value with its own. A new value compiles nothing. The
+      result has the structure of *outs*.
 
     Raises:
       KernelTypeError: if *kernel* is not an ``njit`` function.
       OutputSpecError: if *outs* has leaves without shape and dtype, or describes no output without *has_side_effect*.
-      AliasError: if *input_output_aliases* cannot hold.
+      AliasError: if *input_output_aliases* is invalid.
       VmapMethodError: if *vmap_method* is unknown, or a function of a kernel with a side effect.
       ShardingRuleError: if *sharding_rule* is not a rule.
 
-    The function it returns raises `ArityError`, `InputError`, `DtypeError`, `StaticArgumentError` when it is traced,
-    `OutputSpecError` for the keys of a dictionary and for what a function returns as *outs*, and `CompileError` when
-    Numba refuses the kernel, `ReadOnlyInputError` if because it writes to an input. (Numba does not see writes through
-    ``x.flat``, ``np.nditer``, ``np.fill_diagonal``, the ``out`` of ``np.dot`` and, in some versions,
-    ``np.ascontiguousarray``: those would change the caller's array. Debug mode finds them.) An exception that the
-    kernel raises, inside ``prange`` too, becomes JAX's error for a failed execution, with the exception's type,
-    message, file and line.
+    The returned function raises, when it is traced or lowered: `ArityError`, `InputError`, `DtypeError`,
+    `StaticArgumentError`, `OutputSpecError` for the keys of a dictionary and for the result of a function *outs*,
+    `CompileError` if Numba rejects the kernel, and `ReadOnlyInputError` if the reason is a write to an input. (Numba
+    does not detect writes through ``x.flat``, ``np.nditer``, ``np.fill_diagonal``, the ``out`` of ``np.dot`` and, in
+    some versions, ``np.ascontiguousarray``, which would change the caller's array. Debug mode does.) An exception in
+    the kernel, also inside ``prange``, becomes JAX's error for a failed execution, with the exception's type, message,
+    file and line.
 
     Example:
       >>> import jax, jax.numpy as jnp, numba
@@ -163,7 +162,7 @@ def _wrong_kernel(kernel: Any) -> str:
     if "cuda" in type(kernel).__module__:
         return f"{message} This is a CUDA kernel, which runs on the GPU."
     if hasattr(kernel, "xlakernel"):
-        return f"{message} This one is wrapped already; wrap the njit function, under a name of its own."
+        return f"{message} It is wrapped already; wrap the njit function under another name."
     if inspect.isfunction(kernel) and not hasattr(kernel, "__wrapped__"):
         return f"{message} Write numba_kernel(numba.njit({name}), ...)."
     if callable(kernel):
