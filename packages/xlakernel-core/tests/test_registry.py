@@ -165,6 +165,6 @@ def test_one_name_on_two_platforms_is_two_handlers(handlers, new_name, monkeypat
 
 def test_handlers_are_kept_alive(new_name, compile_handler):
     name = new_name()
-    ensure_registered(name, "cpu", lambda: compile_handler(negate, PAIR, PAIR))  # nobody else holds it
+    ensure_registered(name, "cpu", lambda: compile_handler(negate, PAIR, PAIR))  # no other reference to it
     gc.collect()
     assert run(name, jnp.ones(2)).tolist() == [-1, -1]

@@ -292,11 +292,11 @@ def catches(x, out):
     out[:] = 0
     try:
         out[0] = get(x, x.size)
-    except Exception:  # noqa: BLE001  # Numba knows no other
+    except Exception:  # noqa: BLE001  # Numba supports no other
         out[1] = 1
     try:
         out[x.size] = 1
-    except Exception:  # noqa: BLE001  # Numba knows no other
+    except Exception:  # noqa: BLE001  # Numba supports no other
         out[2] = 1
 
 

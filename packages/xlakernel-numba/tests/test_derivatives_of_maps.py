@@ -16,7 +16,7 @@ from xlakernel.numba import numba_kernel
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("x64")]
 
-# A running sum of sin(x) * y: what is mixed up between the slices of a batch shows in every element after.
+# A running sum of sin(x) * y: values mixed up between the slices of a batch change every later element.
 
 
 @numba.njit

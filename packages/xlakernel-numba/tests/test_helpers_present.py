@@ -201,8 +201,8 @@ def test_a_declaration_for_the_function_of_a_library():
     assert run(cell["kernel"]) == 2
 
 
-# What no name in the bytecode shows: an operator or builtin that is declared for tuples of three strings, which Numba
-# does not know, and how a kernel uses it.
+# References without a name in the bytecode: an operator or builtin that is declared for tuples of three strings, which
+# Numba does not support, and its use in a kernel.
 UNNAMED = {
     "matmul": ("operator.matmul", "a, b", "('k', 'l', 'm') @ 1"),
     "neg": ("operator.neg", "a", "-('k', 'l', 'm')"),
@@ -334,7 +334,7 @@ def test_a_global_that_always_changes_is_an_error(monkeypatch):
         return copy(copies, *args, **options)
 
     monkeypatch.setattr(OwnCopies, "_copy", changing)
-    with pytest.raises(CompileError, match="a global or a helper, changes in another thread"):
+    with pytest.raises(CompileError, match="a global or a helper that it refers to changes in another thread"):
         run(cell["kernel"])
 
 

@@ -115,7 +115,7 @@ def rounded_once(x, dtype):
     if dtype == FLOAT16:
         return x.astype(dtype)
     table = np.arange(0x7F81, dtype=np.uint16).view(dtype).astype(np.float64)
-    table[-1] = 2.0**128  # infinity, for which what lies half way is rounded up
+    table[-1] = 2.0**128  # infinity: the half-way point is rounded up
     magnitude = np.where(np.isnan(x), 0, abs(x))
     above = np.clip(np.searchsorted(table, magnitude), 1, 0x7F80)
     low, high = magnitude - table[above - 1], table[above] - magnitude  # exact, where they are close

@@ -7,7 +7,7 @@ from ..native.compiler import Compiler, Helper
 from ..native.debugging.call_frame import ArrayView
 from ..native.debugging.memory import HostMemory
 from ..native.debugging.observer import UNCHECKED_THREADS, Observer
-from ..native.declared import Declarations
+from ..native.declarations import Declarations
 from ..native.dtypes import array_type, numba_dtype
 from ..native.handler import HANDLER_VERSION, build_handler
 from ..native.machine.frame import I8, I64, POINTER, Frame, i64

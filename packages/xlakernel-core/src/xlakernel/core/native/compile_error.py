@@ -27,17 +27,17 @@ def compile_error(kernel: str, error: Exception, hints: Hints, *, writes_to_inpu
       hints: advice for some errors.
       writes_to_input: whether the kernel compiles if its inputs are writable.
     """
-    said = _numba_says(error, (_ZERO_D, *hints))
+    message = _numba_message(error, (_ZERO_D, *hints))
     if writes_to_input:
         return ReadOnlyInputError(
             f"{kernel}: writes to an input{_place(str(error))}. Inputs are read-only, because JAX arrays never change. "
             "Write to an output instead, or make the input's memory an output's with input_output_aliases={input: "
-            f"output}}. A helper that declares its signature must take read-only arrays.{said}"
+            f"output}}. A helper that declares its signature must take read-only arrays.{message}"
         )
-    return CompileError(f"{kernel}: Numba cannot compile the kernel{_reason(error)}.{said}")
+    return CompileError(f"{kernel}: Numba cannot compile the kernel{_reason(error)}.{message}")
 
 
-def _numba_says(error: Exception, hints: Hints) -> str:
+def _numba_message(error: Exception, hints: Hints) -> str:
     """Return Numba's message, after the advice for it."""
     if not isinstance(error, NumbaError):
         return f" Numba failed with {type(error).__name__}: {error}"

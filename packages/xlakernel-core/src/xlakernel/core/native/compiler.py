@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 from ..identity.fingerprint import Examination, examine
-from .declared import Declarations
+from .declarations import Declarations
 
 Finish = Callable[[Any], None]
 

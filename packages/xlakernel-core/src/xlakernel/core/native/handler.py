@@ -188,7 +188,7 @@ class _HandlerBuilder:
         return builder.load(total)
 
     def _batch_extent(self, builder: ir.IRBuilder, buffers: list[Buffer], axis: Any) -> Any:
-        """Return the extent of a batch axis: that of any buffer in which it is not 1, which is shared by all slices."""
+        """Return the extent of a batch axis. All slices share a buffer in which it is 1."""
         extent: Any = i64(1)
         for buffer in buffers:
             own = builder.load(builder.gep(buffer.dims, [axis]))

@@ -23,7 +23,7 @@ from ..errors import CompileError
 from ..identity.fingerprint import examine, fingerprint
 from ..identity.names import names_in
 from .compiler import Compiler, Finish, Helper
-from .declared import definition_of
+from .declarations import definition_of
 
 _Built = TypeVar("_Built")
 _ATTEMPTS = 10

@@ -18,7 +18,7 @@ from ..programs.comparison import Compared, refers_to
 from ..programs.reference import Reference
 from ..programs.values import FORMAT, check_format
 from .compiler import Compiler
-from .declared import definition_of
+from .declarations import definition_of
 from .pickled import dumps
 
 

@@ -56,20 +56,19 @@ class Copies:
     def __init__(self, inputs: Sequence[ArrayView], outputs: Sequence[ArrayView], number: int, memory: Memory) -> None:
         self.number = number
         self.memory = memory
-        shared = {view.address for view in outputs if view.nbytes}
+        read, written = ({view.address for view in views if view.nbytes} for views in (inputs, outputs))
         #: Inputs that share no memory with an output: the kernel must not change them.
-        self.constant = [view for view in inputs if not (view.nbytes and view.address in shared)]
-        shared &= {view.address for view in inputs if view.nbytes}
+        self.constant = [view for view in inputs if not (view.nbytes and view.address in written)]
         #: Outputs that are poisoned before the run.
-        self.fresh = [view for view in outputs if view.nbytes and view.address not in shared]
-        by_address: dict[int, Any] = {}
+        self.fresh = [view for view in outputs if view.nbytes and view.address not in read]
         self._blocks: dict[ArrayView, Any] = {}
         self._guard_bytes: dict[int, int] = {}
+        shared: dict[int, Any] = {}  # blocks by the address of an input and an output
         for view in (*inputs, *outputs):
-            if view.nbytes and view.address in shared:
-                if view.address not in by_address:
-                    by_address[view.address] = self._guarded(view.nbytes)
-                self._blocks[view] = by_address[view.address]
+            if view.nbytes and view.address in read & written:
+                if view.address not in shared:
+                    shared[view.address] = self._guarded(view.nbytes)
+                self._blocks[view] = shared[view.address]
             else:
                 self._blocks[view] = self._guarded(view.nbytes)
         for view in inputs:

@@ -69,14 +69,6 @@ def _without_nul(message: str) -> str:
     return message.replace("\0", "\\0")  # XLA reads up to the first NUL
 
 
-def _describe_unpacked(unpacked: Any, kernel: str, place: str) -> tuple[str, int]:
-    """Describe an exception in the form of Numba's calling convention: itself, or (class, arguments, location)."""
-    if isinstance(unpacked, BaseException):
-        return describe(unpacked, kernel, place, None)
-    kind, arguments, location = unpacked
-    return describe(kind(*(arguments or ())), kernel, place, location)
-
-
 class _ErrorCreateArgs(ctypes.Structure):
     _fields_ = [
         ("struct_size", ctypes.c_size_t),
@@ -89,33 +81,32 @@ class _ErrorCreateArgs(ctypes.Structure):
 def report(api: int, unpacked: int, kernel: bytes, place: bytes) -> int | None:
     """Return a new ``XLA_FFI_Error`` for the exception at address *unpacked*.
 
+    It is an exception, or (class, arguments, location) as Numba's calling convention unpacks it.
+
     Raises:
       KeyboardInterrupt: if that is the exception, after Ctrl-C while the kernel ran Python.
     """
     exception = ctypes.cast(unpacked, ctypes.py_object).value
     cause = exception
-    while (
-        isinstance(cause, SystemError) and cause.__cause__
-    ):  # raised by Python for a C function that ignored an exception
+    while isinstance(cause, SystemError) and cause.__cause__:  # raised for a C function that ignored an exception
         cause = cause.__cause__
     if isinstance(cause, KeyboardInterrupt):
         raise cause
-    return new_kernel_error(api, exception, kernel, place)
-
-
-_new_error = Upcall(report, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p)
-
-
-def new_kernel_error(api: int, unpacked: Any, kernel: bytes, place: bytes) -> int | None:
-    """Return a new ``XLA_FFI_Error`` for an exception of *kernel*; see `_describe_unpacked`."""
+    location = None
     try:
-        message, code = _describe_unpacked(unpacked, kernel.decode(), place.decode())
+        if not isinstance(exception, BaseException):
+            kind, arguments, location = exception
+            exception = kind(*(arguments or ()))
+        message, code = describe(exception, kernel.decode(), place.decode(), location)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001  # called from machine code, which loses exceptions
         message = f"kernel {kernel.decode()} failed, and so did reading its exception: {error!r}"
         code = abi.ERROR_CODES["INTERNAL"]
     return new_error(api, message, code)
+
+
+_new_error = Upcall(report, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p)
 
 
 def new_error(api: int, message: str, code: int) -> int | None:
