@@ -83,19 +83,15 @@ class NumbaKernel(Kernel):
     def _arguments(self, inputs: Sequence[Struct], outs: Sequence[Struct], scalars: _Scalars) -> list[Argument]:
         """Return the buffers of the kernel's parameters."""
         buffers = iter(
-            [self._buffer("input", i, struct) for i, struct in enumerate(inputs)]
-            + [self._buffer("output", i, struct) for i, struct in enumerate(outs)]
+            argument(f"{self.name}: {source} {i}", source, i, struct.dtype, len(struct.shape))
+            for source, structs in (("input", inputs), ("output", outs))
+            for i, struct in enumerate(structs)
         )
         by_name = {
-            name: scalar_argument(f"{self.name}: {name}", len(inputs) + i, scalar.dtype, scalar.struct.dtype.name)
+            name: argument(f"{self.name}: {name}", "input", len(inputs) + i, scalar.struct.dtype, 0, scalar.dtype)
             for i, (name, scalar) in enumerate(scalars.items())
         }
         return [by_name[name] if name in by_name else next(buffers) for name in self._parameters]
-
-    def _buffer(self, source: Any, index: int, struct: Struct) -> Argument:
-        where = f"{self.name}: {source} {index}"
-        kind = array_type(struct.dtype, len(struct.shape), where, readonly=source == "input")
-        return Argument(source, index, struct.dtype.name, len(struct.shape), kind)
 
     @property
     def _parameters(self) -> tuple[str, ...]:
@@ -252,6 +248,10 @@ def _call(arguments: Sequence[Argument], mode: Mapping[str, bool]) -> dict[str, 
     return {"arguments": described, "mode": dict(mode)}
 
 
-def scalar_argument(where: str, index: int, dtype: str, buffer: str) -> Argument:
-    """Return the argument for a scalar of *dtype* in input *index*, a buffer of dtype *buffer*."""
-    return Argument("input", index, buffer, 0, numba_dtype(jnp.dtype(dtype), where), dtype)
+def argument(where: str, source: Any, index: int, dtype: Any, ndim: int, scalar: str = "") -> Argument:
+    """Return the argument in buffer *index* of the inputs or outputs, of dtype *dtype*; *where* is for messages."""
+    if scalar:
+        kind = numba_dtype(jnp.dtype(scalar), where)
+    else:
+        kind = array_type(dtype, ndim, where, readonly=source == "input")
+    return Argument(source, index, dtype.name, ndim, kind, scalar)

@@ -7,10 +7,10 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from xlakernel.core.backend.native import Argument, array_type, read_kernel
+from xlakernel.core.backend.native import Argument, read_kernel
 from xlakernel.core.errors import ExportError
 
-from ._compile import NumbaKernel, scalar_argument
+from ._compile import NumbaKernel, argument
 from ._recipe import COMPILER
 
 _MOST_DIMENSIONS = 64  # as in NumPy
@@ -50,11 +50,6 @@ def _argument(kernel: str, source: Any, index: int, dtype: str, ndim: int, scala
         raise ExportError(
             f"deserialize: the kernel {kernel} has an invalid argument, {source} {index!r} with {ndim!r} dimensions."
         )
-    where = f"{kernel}: {source} {index}"
-    if scalar:
-        if ndim or jnp.dtype(scalar).itemsize != jnp.dtype(dtype).itemsize:
-            raise ExportError(
-                f"deserialize: the kernel {kernel} has an invalid scalar, {scalar} in {source} {index} of {dtype!r}."
-            )
-        return scalar_argument(where, index, scalar, dtype)
-    return Argument(source, index, dtype, ndim, array_type(jnp.dtype(dtype), ndim, where, readonly=source == "input"))
+    if scalar and (ndim or jnp.dtype(scalar).itemsize != jnp.dtype(dtype).itemsize):
+        raise ExportError(f"deserialize: {kernel} has an invalid scalar: {scalar} in {source} {index}, {dtype!r}.")
+    return argument(f"{kernel}: {source} {index}", source, index, jnp.dtype(dtype), ndim, scalar)
