@@ -91,17 +91,13 @@ class NumbaKernel(Kernel):
             name: argument(f"{self.name}: {name}", "input", len(inputs) + i, scalar.struct.dtype, 0, scalar.dtype)
             for i, (name, scalar) in enumerate(scalars.items())
         }
-        return [by_name[name] if name in by_name else next(buffers) for name in self._parameters]
+        return [by_name[name] if name in by_name else next(buffers) for name in self.parameters]
 
     @property
-    def _parameters(self) -> tuple[str, ...]:
+    def parameters(self) -> tuple[str, ...]:
+        """The names of the kernel's parameters."""
         code = self.dispatcher.py_func.__code__
         return tuple(code.co_varnames[: code.co_argcount])
-
-    @property
-    def count(self) -> int:
-        """The number of parameters."""
-        return len(self._parameters)
 
     def register(self, arguments: Sequence[Argument], mode: Mapping[str, bool], target: str | None = None) -> str:
         """Register the kernel and return its name: *target*, or a name that identifies its code."""
@@ -225,7 +221,7 @@ class NumbaKernel(Kernel):
         return own
 
     def _explain(self, own: Any, error: Exception, signature: Sequence[types.Type]) -> CompileError:
-        given = ", ".join(f"{n}: {t}" for n, t in zip(self._parameters, signature, strict=True))
+        given = ", ".join(f"{n}: {t}" for n, t in zip(self.parameters, signature, strict=True))
         writes = self._compiles_with_writable_inputs(own, signature)
         return compile_error(f"{self.name}({given})", error, _HINTS, writes_to_input=writes)
 

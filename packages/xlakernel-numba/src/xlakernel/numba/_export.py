@@ -37,10 +37,11 @@ def _check_arguments(target: str, kernel: NumbaKernel, arguments: Sequence[Argum
     The handler uses these numbers as indices into memory.
     """
     given = {source: sorted(a.index for a in arguments if a.source == source) for source in ("input", "output")}
+    count = len(kernel.parameters)
     counted = all(indices == list(range(len(indices))) for indices in given.values())
-    if not counted or sum(map(len, given.values())) != len(arguments) or len(arguments) != kernel.count:
+    if not counted or sum(map(len, given.values())) != len(arguments) or len(arguments) != count:
         raise ExportError(
-            f"deserialize: {target!r} passes to the kernel {kernel.name}, which has {kernel.count} parameters, the "
+            f"deserialize: {target!r} passes to the kernel {kernel.name}, which has {count} parameters, the "
             f"arguments {given}. The program is damaged, or was not written by xlakernel.core.export; do not load it."
         )
 
