@@ -1,4 +1,4 @@
-"""The two forms of a wrapper: called with a kernel, and as a decorator of it."""
+"""Wrappers that are called with a kernel or used as a decorator with options."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _Options = ParamSpec("_Options")
 
 
 class Wrapper(Protocol[_Kernel, _Options, _Wrapped]):
-    """What `as_decorator` returns."""
+    """A wrapper in both forms, as `as_decorator` returns it."""
 
     @overload
     def __call__(self, kernel: _Kernel, /, *args: _Options.args, **options: _Options.kwargs) -> _Wrapped: ...
@@ -33,7 +33,7 @@ def as_decorator(
     def either(*args: Any, **options: Any) -> Any:
         if args or kernel in options:
             return call(*args, **options)
-        try:  # what is missing or unknown is said here, and not where it decorates
+        try:  # wrong options are reported at this line, not at the decorated kernel
             signature.bind(None, **options)
         except TypeError as error:
             raise TypeError(f"{wrap.__name__}(): {error}") from None

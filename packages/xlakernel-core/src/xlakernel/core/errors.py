@@ -1,14 +1,14 @@
-"""Every exception that xlakernel raises, and what it warns of.
+"""The exceptions and warnings of xlakernel.
 
-Each message says what was asked, what was found, what is allowed, and what to do next. A class also derives from the
-builtin that its kind of mistake has in Python, so that ``except TypeError`` means what it says.
+A message has the request, the value that was found, the allowed values, and the next step. Each class also derives from
+the builtin exception of its kind, so that ``except TypeError`` catches it.
 """
 
 import pickle
 
 
 class XLAKernelError(Exception):
-    """The root: catch it to catch everything that this project raises."""
+    """The base class of all exceptions of this project."""
 
 
 class DuplicateNameError(XLAKernelError, ValueError):
@@ -24,11 +24,11 @@ class BackendNotFoundError(XLAKernelError, LookupError):
 
 
 class PlatformError(XLAKernelError, RuntimeError):
-    """A kernel was asked to run on a platform that it was not written for."""
+    """A program is compiled for a platform that the kernel does not run on."""
 
 
 class MissingDependencyError(XLAKernelError, ImportError):
-    """A package that the request needs is not installed."""
+    """A required package is not installed."""
 
 
 class InputError(XLAKernelError, TypeError):
@@ -36,7 +36,7 @@ class InputError(XLAKernelError, TypeError):
 
 
 class ArgumentError(XLAKernelError, ValueError):
-    """An argument of one of our own functions is none of what it allows."""
+    """An argument of a function of this project has a value that is not allowed."""
 
 
 class StaticArgumentError(XLAKernelError, TypeError):
@@ -48,11 +48,11 @@ class OutputSpecError(XLAKernelError, TypeError):
 
 
 class ResultError(XLAKernelError, ValueError):
-    """A kernel returned results other in number, shape or dtype than ``outs`` says."""
+    """A kernel returned results that differ from ``outs`` in number, shape or dtype."""
 
 
 class KernelTypeError(XLAKernelError, TypeError):
-    """The object given as a kernel is not of the kind that the wrapper takes."""
+    """An object given as a kernel or a function is of the wrong type."""
 
 
 class ArityError(XLAKernelError, TypeError):
@@ -60,23 +60,23 @@ class ArityError(XLAKernelError, TypeError):
 
 
 class AliasError(XLAKernelError, ValueError):
-    """``input_output_aliases`` asks for what cannot be."""
+    """``input_output_aliases`` does not fit the call."""
 
 
 class ShapeError(XLAKernelError, ValueError):
-    """Arrays whose shapes do not fit each other, or what they stand for."""
+    """The shapes of arrays do not fit each other, or their role."""
 
 
 class StructureError(XLAKernelError, ValueError):
-    """Index arrays that describe no sparse matrix, or not the one that is needed."""
+    """Index arrays do not describe a sparse matrix, or not one of the required structure."""
 
 
 class DtypeError(XLAKernelError, TypeError):
-    """A dtype that no kernel of this backend can take."""
+    """A dtype is not supported by the backend."""
 
 
 class ShardingRuleError(XLAKernelError, ValueError):
-    """``sharding_rule`` cannot be read, or does not fit the call."""
+    """``sharding_rule`` is not a rule, or does not fit the call."""
 
 
 class VmapMethodError(XLAKernelError, ValueError):
@@ -84,7 +84,7 @@ class VmapMethodError(XLAKernelError, ValueError):
 
 
 class SideEffectError(XLAKernelError, NotImplementedError):
-    """A kernel with ``has_side_effect`` stands where JAX or XLA cannot run it exactly as the program says."""
+    """A kernel with ``has_side_effect`` is called in a context where it would run more or fewer times."""
 
 
 class GeneratorError(XLAKernelError, RuntimeError):
@@ -92,7 +92,7 @@ class GeneratorError(XLAKernelError, RuntimeError):
 
 
 class KernelCheckError(XLAKernelError, AssertionError):
-    """A kernel failed checks of `xlakernel.core.testing`; ``report`` says what came of each."""
+    """A kernel failed checks of `xlakernel.core.testing`; ``report`` has the outcome of each."""
 
     def __init__(self, message: str, report: object = None) -> None:
         super().__init__(message)
@@ -108,19 +108,19 @@ class ReadOnlyInputError(CompileError, TypeError):
 
 
 class LaunchError(XLAKernelError, ValueError):
-    """A kernel cannot be launched as asked: its grid, its blocks or its shared memory."""
+    """The grid, blocks, shared memory or initial outputs of a launch are invalid."""
 
 
 class RecordingError(XLAKernelError, RuntimeError):
-    """What a function does on the GPU cannot be recorded, or cannot be replayed."""
+    """The GPU operations of a function cannot be recorded or replayed."""
 
 
 class RecordingWarning(UserWarning):
-    """A function was to be recorded if possible, cannot be, and runs through Python instead."""
+    """A function cannot be recorded, and runs through Python instead."""
 
 
 class AutoBackendWarning(UserWarning):
-    """``backend="auto"`` takes the default because nothing was measured, or cannot keep on disk what was."""
+    """``backend="auto"`` takes the default because there is no measurement, or cannot keep one on disk."""
 
 
 class GatheredOperandsWarning(UserWarning):
@@ -136,7 +136,7 @@ class DeviceError(XLAKernelError, RuntimeError):
 
 
 class DifferentiationError(XLAKernelError, NotImplementedError):
-    """A derivative was asked of something that has no rule for it."""
+    """A kernel or operator has no rule for the requested derivative."""
 
 
 class ExportError(XLAKernelError, ValueError):
@@ -144,12 +144,12 @@ class ExportError(XLAKernelError, ValueError):
 
 
 class PickledKernelError(XLAKernelError, RuntimeError, pickle.UnpicklingError):
-    """The name that a kernel was pickled with leads to nothing here, or to another kernel."""
+    """This process has no kernel, or another one, under the name that a kernel was pickled with."""
 
 
 class SettingError(XLAKernelError, ValueError):
-    """A setting, such as an environment variable, has a value that means nothing."""
+    """A setting, such as an environment variable, has an invalid value."""
 
 
 class AbiError(XLAKernelError, RuntimeError):
-    """The installed runtime speaks a version of the XLA FFI that this release does not know."""
+    """The installed runtime has a version of the XLA FFI that this release does not support."""

@@ -1,4 +1,4 @@
-"""What is said where another of our packages is needed and not installed."""
+"""The error for a package of this project that is required and not installed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from .errors import MissingDependencyError
 
 
 def missing_package(asked_by: str, package: str) -> MissingDependencyError:
-    """Return the error of *asked_by*, which needs the package of this name in the namespace."""
-    # Only now: the command loads much that nobody else needs.
+    """Return the error of *asked_by*, which requires the package ``xlakernel-<package>``."""
+    # Imported here, since the command loads many modules.
     from xlakernel.command.install import install_command
 
     older = " (or [cuda12], for an older driver)" * (package == "cuda")

@@ -1,4 +1,4 @@
-"""Warnings that point at the user's line, however deep they are raised."""
+"""Warnings with the file and line of the user's call."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import sys
 import warnings
 from types import FrameType
 
-# What lies between the line that calls a kernel and ours: our packages, the libraries that call us back, and what of
-# Python's these call through.
-_INSIDE = {
+# Packages of the frames between the user's call and the warning: this project's, the libraries that call it back, and
+# modules of Python's that these use.
+_LIBRARIES = {
     "xlakernel",
     "jax",
     "jaxlib",
@@ -34,7 +34,7 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
 
 
 def place_of_user() -> tuple[str, int]:
-    """Return the file and line that `warn` would name, for a warning that another thread gives later."""
+    """Return the file and line that `warn` would name, for a later warning from another thread."""
     return _place(_frame_of_user())
 
 
@@ -44,6 +44,6 @@ def _place(frame: FrameType) -> tuple[str, int]:
 
 def _frame_of_user() -> FrameType:
     frame = sys._getframe(2)
-    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _INSIDE:
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _LIBRARIES:
         frame = frame.f_back
     return frame
