@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from xlakernel.core import export
+from xlakernel.core.measure.comparison import CheckFailure
 from xlakernel.core.testing import _export, check_kernel
-from xlakernel.core.testing._report import CheckFailure
 from xlakernel.core.testing._table import CHECKS
 
 pytestmark = pytest.mark.slow

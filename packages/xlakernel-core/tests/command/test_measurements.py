@@ -54,7 +54,7 @@ def test_an_operator_is_measured_with_its_own_cases(make_op, capsys):
 
 def test_wrong_results_are_in_the_exit_status(make_op, capsys):
     assert bench(make_op(wrong=lambda x: 2 * x + 1).name) == 1
-    assert "wrong: Difference: the result differs from that with 'jax'" in capsys.readouterr().out
+    assert "wrong: its results differ from those of 'jax': output" in capsys.readouterr().out
 
 
 def test_a_library_that_is_missing_is_not(make_op, capsys):

@@ -1,15 +1,17 @@
-"""``backend="auto"``: the backend that was measured to be the fastest for calls like this one.
+"""``backend="auto"``: the backend that was measured to be the fastest for similar calls.
 
-A call with arrays, outside of any transformation, is measured unless a choice for calls like it is known. Times vary by
-a few percent between measurements; the default therefore gives way only to a backend that takes less than `_MARGIN` of
-its time.
+A call with arrays, outside of any transformation, is measured unless a choice for similar calls is known. Times vary by
+a few percent between measurements; the default is therefore replaced only by a backend that takes less than `_MARGIN`
+of its time.
 
 A call inside a transformation of JAX has no arrays to measure with: when it is lowered, it takes the choice that is
 known, or the default. Until then its backend stays ``"auto"``, because a program may be lowered for several platforms,
 and because a rule of differentiation may pass it on to operators that have other backends.
 
-JAX does not tell a call in a callback of a program, or inside ``jax.ensure_compile_time_eval``, from one outside: these
-are measured too.
+JAX does not distinguish a call in a callback of a program, or inside ``jax.ensure_compile_time_eval``, from one
+outside: these are measured too.
+
+Operators are `XLACustomKernel` or their `Backends`, which this room does not import.
 """
 
 from __future__ import annotations
@@ -30,19 +32,23 @@ from ..config import AUTO, PLATFORMS, is_debugging, requested_backends
 from ..specs import Mapped, Struct, check_inputs
 from .choices import AutoChoice, Question, recall, remember, warn_once
 from .descriptions import describe_call, describe_device, installed_versions
-from .operator import Backends, Keywords, Operator
 from .race import Pace, race
 
 _MARGIN = 0.95
 _PACE = Pace(rounds=7, seconds=0.01, limit=1.0, handicap=10.0)
 
-_measuring = threading.Lock()  # measurements at the same time would slow down each other
+_measuring = threading.Lock()  # simultaneous measurements would slow down each other
 
 
 class _Thread(threading.local):
-    """State of a thread."""
+    """State of a thread.
 
-    tuned: dict[Question, AutoChoice] | None = None  # the choices that `tune` made so far; None outside of it
+    Attributes:
+      tuned: the choices that `tune` has made so far; None outside of `tune`.
+      measures: True during a measurement.
+    """
+
+    tuned: dict[Question, AutoChoice] | None = None
     measures = False
 
 
@@ -50,7 +56,7 @@ state = _Thread()
 
 
 def backend_of_call(
-    op: Operator, ins: Sequence[Any], outs: Sequence[Struct], backend: str | None, static: Keywords
+    op: Any, ins: Sequence[Any], outs: Sequence[Struct], backend: str | None, static: Any
 ) -> str | None:
     """Return the backend for a call of *op* that asks for *backend*, and may get ``"auto"``.
 
@@ -59,13 +65,13 @@ def backend_of_call(
       ins: the inputs, as the user gave them.
       outs: the results.
       backend: the backend of the call.
-      static: the static keywords.
+      static: the static keywords, hashable, with ``items``.
 
     Returns:
       The fastest backend, measured now if need be; or *backend*, if the call cannot be measured here.
     """
     # Without jit a program that its user jitted is called line by line.
-    is_line_by_line = jax.config.jax_disable_jit and state.tuned is None  # type: ignore[attr-defined]  # made as JAX goes
+    is_line_by_line = jax.config.jax_disable_jit and state.tuned is None  # type: ignore[attr-defined]  # set at run time
     if is_tracing() or is_line_by_line or any_traced(ins) or _are_several_processes():
         return backend
     check_inputs(ins, op.name)
@@ -80,35 +86,35 @@ def backend_of_call(
     inputs = tuple((x.shape, x.dtype) if isinstance(x, jax.Array) else (np.shape(x), jnp.result_type(x)) for x in ins)
     call = describe_call(inputs, tuple((out.shape, out.dtype) for out in outs), static)
     question = Question(op.name, platform, describe_device(device), call, backends)
-    if _is_to_be_measured(op, question, ins):
+    if _needs_measurement(op, question, ins):
         # This may be a callback of the kernel that is measured, in the same thread or in one that must not wait.
         if state.measures or not _measuring.acquire(blocking=state.tuned is not None):
             return _default(op, platform)
         state.measures = True
         try:
-            if _is_to_be_measured(op, question, ins):  # another thread may just have done it
+            if _needs_measurement(op, question, ins):  # another thread may just have done it
                 _measure(op, question, ins, outs, static, device)
         finally:
             state.measures = False
             _measuring.release()
     choice = recall(question)
-    return backend if choice is None else choice.backend  # the lowering warns if nothing is known
+    return backend if choice is None else choice.backend  # the lowering warns if there is no choice
 
 
 def any_traced(values: Sequence[Any]) -> bool:
-    """Return whether one of the values is traced."""
+    """Return True if one of the values is traced."""
     return any(isinstance(value, jax.core.Tracer) for value in values)
 
 
-def _default(op: Backends, platform: str) -> str | None:
+def _default(op: Any, platform: str) -> str | None:
     """Return the default backend, the first one if the default is ``"auto"``; None if there is no kernel."""
-    default = op.get_default(platform)
+    default: str | None = op.get_default(platform)
     return op.first_backend(platform) if default == AUTO else default
 
 
 @functools.cache
 def _are_several_processes() -> bool:
-    """Return whether this process is one of several that run one program, and must compile the same."""
+    """Return True if this process is one of several that run one program, and must compile the same."""
     return bool(jax.process_count() > 1)
 
 
@@ -123,13 +129,13 @@ def _device_of(ins: Sequence[Any]) -> jax.Device | None:
         return devices.pop()
     if not get_abstract_mesh().empty:  # arrays without a device of their own go to all of the mesh
         return None
-    default: jax.Device | str | None = jax.config.jax_default_device  # type: ignore[attr-defined]  # as above
+    default: jax.Device | str | None = jax.config.jax_default_device  # type: ignore[attr-defined]  # set at run time
     if default is None or isinstance(default, str):
         return jax.local_devices(backend=default)[0]
     return default
 
 
-def _is_to_be_measured(op: Operator, question: Question, ins: Sequence[Any]) -> bool:
+def _needs_measurement(op: Any, question: Question, ins: Sequence[Any]) -> bool:
     if is_debugging() or any(isinstance(x, jax.Array) and x.is_deleted() for x in ins):
         return False
     if state.tuned is not None:
@@ -138,7 +144,7 @@ def _is_to_be_measured(op: Operator, question: Question, ins: Sequence[Any]) -> 
 
 
 def _measure(
-    op: Operator, question: Question, ins: Sequence[Any], outs: Sequence[Struct], static: Keywords, device: jax.Device
+    op: Any, question: Question, ins: Sequence[Any], outs: Sequence[Struct], static: Any, device: jax.Device
 ) -> None:
     """Compare the backends, and remember the fastest."""
     default = str(_default(op, question.platform))
@@ -149,13 +155,13 @@ def _measure(
     found = race(calls, jax.block_until_ready(ins), {}, device, _PACE)
     seconds = {name: one.median for name, one in found.items() if one.problem is None}
     fastest = min(seconds, key=seconds.__getitem__, default=default)
-    keeps = default in seconds and seconds[fastest] > _MARGIN * seconds[default]
+    keeps_default = default in seconds and seconds[fastest] > _MARGIN * seconds[default]
     choice = AutoChoice(
         question.operator,
         question.platform,
         question.device,
         question.call,
-        backend=default if keeps else fastest,
+        backend=default if keeps_default else fastest,
         seconds=seconds,
         problems={name: one.problem for name, one in found.items() if one.problem is not None},
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -165,16 +171,16 @@ def _measure(
         state.tuned[question] = choice
     try:
         remember(question, choice)
-    finally:  # also where a warning is an error
+    finally:  # even if a warning is an error
         op.primitive.forget()
 
 
 def backend_of_lowering(
-    op: Backends,
+    op: Any,
     platform: str,
     ins: Sequence[Any],
     outs: Sequence[Struct],
-    static: Keywords,
+    static: Any,
     mapped: Sequence[Mapped],
 ) -> str | None:
     """Return the backend for a traced call of *op* that asks for ``"auto"``; None if *op* has no kernel.
@@ -184,7 +190,7 @@ def backend_of_lowering(
       platform: the platform that the program is lowered for.
       ins: the types of the inputs.
       outs: the results of the operator itself.
-      static: the static keywords.
+      static: the static keywords, as for `backend_of_call`.
       mapped: the levels of ``jax.vmap`` around the kernel; the choice for one slice counts for all.
     """
     default = _default(op, platform)
@@ -204,16 +210,17 @@ def backend_of_lowering(
         f'{op.name}: backend="auto" found no measurement for {call} on {platform} ({device}), and takes the default, '
         f"{default!r}. Calls inside jax.jit or another transformation are never measured, nor are those in debug mode, "
         "on several devices, in several processes, or with side effects. Measure before the program is compiled: call "
-        'the operator with backend="auto" on arrays, or xlakernel.core.tune(function, *arrays). Said once for each '
-        "operator.",
+        'the operator with backend="auto" on arrays, or xlakernel.core.tune(function, *arrays). This warning comes '
+        "once for each operator.",
     )
     return default
 
 
 def _local_devices(platform: str) -> Sequence[jax.Device]:
+    """Return the devices of a platform; none if the program is for another machine."""
     try:
         return tuple(jax.local_devices(backend=platform))
-    except RuntimeError:  # the program is for another machine
+    except RuntimeError:
         return ()
 
 

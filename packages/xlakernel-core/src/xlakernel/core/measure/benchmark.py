@@ -15,7 +15,6 @@ from .._compat import is_tracing
 from ..config import check_platform, use_backend
 from ..errors import ArgumentError, BackendNotFoundError
 from .descriptions import installed_versions
-from .operator import Operator
 from .race import Pace, race
 from .result import BenchmarkResult
 
@@ -26,11 +25,11 @@ class BenchmarkCase:
 
     Attributes:
       name: its name in tables and charts, such as ``"n=1000"``.
-      args: its arguments. Arrays in them are arguments of the compiled program, anything else is part of it.
+      args: its arguments. Arrays in them are arguments of the compiled program, anything else is a constant in it.
       kwargs: its keywords, likewise.
 
     Raises:
-      ArgumentError: if *name* is no text, *args* no tuple or list, or *kwargs* no dict.
+      ArgumentError: if *name* is not a string, *args* not a tuple or list, or *kwargs* not a dict.
     """
 
     name: str
@@ -39,7 +38,7 @@ class BenchmarkCase:
 
     def __post_init__(self) -> None:
         for what, kinds, expected in (
-            ("name", str, "a text"),
+            ("name", str, "a string"),
             ("args", (tuple, list), "a tuple of arguments, as (x,)"),
             ("kwargs", Mapping, "a dict of keywords"),
         ):
@@ -50,7 +49,7 @@ class BenchmarkCase:
 
 
 def benchmark(
-    op: Operator,
+    op: Any,
     call: Callable[..., Any],
     cases: Iterable[BenchmarkCase] | None,
     *,
@@ -77,12 +76,12 @@ def benchmark(
         raise ArgumentError(f"{op.name}: benchmark: backends is {backends!r}; expected names, as [{backends!r}].")
     if is_tracing():
         raise ArgumentError(
-            f"{op.name}: benchmark: it was called inside jax.jit or another transformation of JAX, where nothing can "
-            "be timed. Call it outside."
+            f"{op.name}: benchmark: called inside jax.jit or another transformation of JAX, where nothing can be "
+            "timed. Call it outside."
         )
     chosen = list(dict.fromkeys(op.available_backends(platform) if backends is None else backends))
     for backend in chosen:
-        op.entry(platform, backend)  # or an error that lists the backends
+        op.entry(platform, backend)  # raises an error that lists the backends
     if not chosen:
         raise BackendNotFoundError(f"{op.name}: benchmark: there is no kernel for platform {platform!r}.")
     try:
@@ -118,7 +117,7 @@ def _with_backend(call: Callable[..., Any], platform: str, backend: str) -> Call
     return function
 
 
-def _checked_cases(op: Operator, cases: Iterable[Any], *, needs_outs: bool) -> list[BenchmarkCase]:
+def _checked_cases(op: Any, cases: Iterable[Any], *, needs_outs: bool) -> list[BenchmarkCase]:
     found = list(cases)
     for case in found:
         if not isinstance(case, BenchmarkCase):
@@ -128,8 +127,8 @@ def _checked_cases(op: Operator, cases: Iterable[Any], *, needs_outs: bool) -> l
         if needs_outs and "outs" not in case.kwargs:
             raise ArgumentError(
                 f"{op.name}: benchmark: the case {case.name!r} calls the operator itself, without outs. Give it the "
-                'keyword, BenchmarkCase(name, args, {"outs": ...}), or give the operator a function that knows its '
-                "results, with def_call."
+                'keyword, BenchmarkCase(name, args, {"outs": ...}), or set a function that gives it, with '
+                "def_call."
             )
     names = [case.name for case in found]
     if not names or len(set(names)) < len(names):
@@ -138,7 +137,7 @@ def _checked_cases(op: Operator, cases: Iterable[Any], *, needs_outs: bool) -> l
     return found
 
 
-def _check_number(op: Operator, what: str, value: Any, kind: Any, least: int) -> None:
+def _check_number(op: Any, what: str, value: Any, kind: Any, least: int) -> None:
     if not isinstance(value, kind) or isinstance(value, bool) or not value >= least:
         noun = "an integer" if kind is Integral else "a number"
         raise ArgumentError(f"{op.name}: benchmark: {what} is {value!r}; expected {noun} of at least {least}.")

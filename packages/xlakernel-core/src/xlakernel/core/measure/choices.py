@@ -1,7 +1,7 @@
 """Choices of ``backend="auto"``, kept in the process and on disk.
 
-Each choice is a small JSON file, named by a hash of what it is for. Files are written whole (`cache_folder`); of two
-processes that measure the same at once, the last one's file stays, and both are right.
+Each choice is a small JSON file, named by a hash of its question. Files are written whole (`cache_folder`); if two
+processes measure the same at once, the file of the last one stays, and both are valid.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class AutoChoice:
     Attributes:
       operator: the operator's name.
       platform: ``"cpu"``, ``"gpu"`` or ``"tpu"``.
-      device: the kind of device; of a CPU, its model and how many cores the process may use.
-      call: the calls that it is for: dtypes and sizes of inputs and results, sizes rounded up to powers of two, and the
-        static keywords.
-      backend: the backend that is used.
-      seconds: of a call with each backend that was timed, the median of several rounds.
-      problems: why the others were not timed: an error, or how the results differ.
+      device: the kind of device; for a CPU, its model and the number of cores of the process.
+      call: the calls that it applies to: dtypes and sizes of inputs and results, sizes rounded up to powers of two, and
+        the static keywords.
+      backend: the fastest backend.
+      seconds: the time of a call with each backend that was timed, the median of several rounds.
+      problems: for each of the others, the error, or the difference of its results.
       date: the day of the measurement, as in 2026-01-31.
       versions: the installed versions, by distribution.
     """
@@ -53,14 +53,14 @@ class AutoChoice:
 
     @property
     def _question(self) -> Question:
-        """The question that it answers."""
+        """The calls that it applies to, with the backends that were compared."""
         backends = tuple(sorted((*self.seconds, *self.problems)))
         return Question(self.operator, self.platform, self.device, self.call, backends)
 
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """The calls that a choice is for: the first four attributes of `AutoChoice`, and the backends, sorted."""
+    """The calls that a choice applies to: the first four attributes of `AutoChoice`, and the sorted backends."""
 
     operator: str
     platform: str
@@ -74,14 +74,14 @@ class Question:
         return f"{hashlib.sha256(content.encode()).hexdigest()[:32]}.json"
 
 
-# The choices that this process has read; None: nothing was on disk. Threads share it without a lock: each access is one
+# The choices that this process has read, None if there was no file. Threads share it without a lock: each access is one
 # operation of the dict, and iteration goes over a copy.
 _known: dict[Question, AutoChoice | None] = {}
 _warned: set[object] = set()
 
 
 def recall(question: Question) -> AutoChoice | None:
-    """Return the choice of this process, or of another one; the disk is read once for each question."""
+    """Return the choice of this process or of another one; its file is read once."""
     if question not in _known:
         folder = cache_folder("auto")
         found = None if folder is None else _read(folder / question.file())
@@ -92,7 +92,7 @@ def recall(question: Question) -> AutoChoice | None:
 
 
 def remember(question: Question, choice: AutoChoice) -> None:
-    """Keep a choice for this process, and on disk for others; one without times, where no backend works, only here."""
+    """Keep a choice for this process and, unless no backend works, on disk for others."""
     _known[question] = choice
     if not choice.seconds:
         return
@@ -100,30 +100,31 @@ def remember(question: Question, choice: AutoChoice) -> None:
     try:
         if folder is None:
             raise OSError("there is no home folder")
-        _write(folder / question.file(), choice)
+        content = f"{json.dumps(dataclasses.asdict(choice), indent=2)}\n"
+        replace_file(folder / question.file(), content.encode())
     except OSError as error:
         warn_once(
             ("folder", folder),
             f'backend="auto": the choice of {choice.backend!r} for {question.operator} cannot be kept in '
-            f"{folder or 'a file'}: {error}. Every process measures for itself. Set {FOLDER_VARIABLE} to a folder that "
-            "can be written.",
+            f"{folder or 'a file'}: {error}. Every process measures for itself. Set {FOLDER_VARIABLE} to a writable "
+            "folder.",
         )
 
 
 def warn_once(key: object, message: str) -> None:
-    """Give an `AutoBackendWarning`, unless one of this key was given."""
+    """Warn with an `AutoBackendWarning`, once for each key."""
     if key not in _warned:
         _warned.add(key)
         warn(message, AutoBackendWarning)
 
 
 def auto_choices(operator: str | None = None) -> list[AutoChoice]:
-    """Return the choices that were made for ``backend="auto"`` and are remembered.
+    """Return the remembered choices of ``backend="auto"``.
 
     Choices made with other versions of the installed packages are not used, and left out.
 
     Args:
-      operator: the name of the operator; None: of all.
+      operator: the name of an operator; None: all operators.
 
     Returns:
       The choices of this process and of earlier ones, ordered by operator, platform, device and call.
@@ -147,15 +148,15 @@ def auto_choices(operator: str | None = None) -> list[AutoChoice]:
 
 
 def reset_auto_choices(operator: str | None = None) -> int:
-    """Forget the choices that were made for ``backend="auto"``, so that the next calls measure anew.
+    """Forget choices of ``backend="auto"``, so that the next calls measure anew.
 
-    Compiled programs keep the backend that they have, and other running processes keep what they know.
+    Compiled programs keep their backend, and other running processes keep the choices that they have read.
 
     Args:
-      operator: the name of the operator; None: of all.
+      operator: the name of an operator; None: all operators.
 
     Returns:
-      The number of choices that were forgotten, those of other versions of the installed packages among them.
+      The number of choices that were forgotten, including those of other versions of the installed packages.
 
     Raises:
       ArgumentError: if *operator* is not a name.
@@ -190,24 +191,17 @@ def _check_name(asked_by: str, operator: str | None) -> None:
         )
 
 
-# Files.
-
-
 def _files() -> Iterator[tuple[Path, AutoChoice | None]]:
-    """Yield the files, each with its choice; None: the file holds something else."""
+    """Yield the files, each with its choice, or None if it is damaged."""
     folder = cache_folder("auto")
     for path in sorted(folder.glob("*.json")) if folder is not None else ():
         yield path, _read(path)
 
 
 def _read(path: Path) -> AutoChoice | None:
-    """Return the choice in a file; None if there is none, or it is damaged."""
+    """Return the choice in a file; None if the file is missing or damaged."""
     try:
         choice = AutoChoice(**json.loads(read_file(path)))
         return choice if choice.backend in choice.seconds and str(choice) else None
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return None
-
-
-def _write(path: Path, choice: AutoChoice) -> None:
-    replace_file(path, f"{json.dumps(dataclasses.asdict(choice), indent=2)}\n".encode())

@@ -1,4 +1,4 @@
-"""Text that identifies calls, devices and software in measurements, and in the names of their files."""
+"""Texts that identify calls, devices and software in measurements and in the names of their files."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from .operator import Keywords
-
 _SMALLEST_SIZE = 16  # a static integer up to here may be a mode or an axis, and is not rounded
 
 # The distributions that times depend on.
@@ -28,10 +26,10 @@ _Types = tuple[tuple[tuple[Any, ...], Any], ...]  # shapes and dtypes
 
 
 @functools.lru_cache(maxsize=4096)
-def describe_call(inputs: _Types, outs: _Types, static: Keywords) -> str:
+def describe_call(inputs: _Types, outs: _Types, static: Any) -> str:
     """Return a text that is equal for calls that share a choice: dtypes, rounded sizes, and static keywords.
 
-    The time of a sparse operator also depends on values, such as the number of events; the text does not.
+    It does not depend on values, although the time of a sparse operator does, by the number of events.
     """
     types = [" ".join(f"{dtype}[{','.join(map(_bucket, shape))}]" for shape, dtype in row) for row in (inputs, outs)]
     keywords = "".join(f"; {name}={_describe_static(value)}" for name, value in static.items)

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .difference import compare
+from .comparison import Agreement, CheckFailure, compare, compare_structs
 from .result import Measurement
 
 _SHORTEST = 1e-7  # seconds; clocks may show less for a call
@@ -29,8 +29,7 @@ class Pace:
       rounds: measurements of each backend.
       seconds: duration of a measurement, over as many calls as fit.
       limit: seconds after which no round begins.
-      handicap: how many times longer than the quickest backend another one may take and still run in the rounds; one
-        that takes longer is timed once.
+      handicap: time of a backend, in units of the quickest one's, above which it is timed once and in no round.
     """
 
     rounds: int
@@ -56,9 +55,9 @@ def race(
       args: the arguments. Arrays in them are arguments of the programs, anything else is a constant.
       kwargs: the keywords, likewise.
       device: the device to run on.
-      pace: how long to measure.
+      pace: the number and duration of the measurements.
       case: the name of the case, for the measurements.
-      rtol: the relative tolerance of the comparison (`compare`).
+      rtol: the allowed error of results (`Agreement`).
 
     Returns:
       A measurement for each backend, with times, or with a problem: an error, or a difference.
@@ -67,7 +66,7 @@ def race(
     # that the user wants to be an error is no fault of a backend.
     with jax.disable_jit(False), jax.transfer_guard("allow"), jax.debug_nans(False), jax.debug_infs(False):
         programs = {backend: _Program(call, args, kwargs, device) for backend, call in calls.items()}
-        problems = _check(programs, rtol)
+        problems = _check(programs, Agreement(rtol))
         seconds, failures = _time({name: programs[name] for name in programs if name not in problems}, pace)
     problems |= failures
     return {
@@ -113,10 +112,10 @@ class _Program:
         return (time.perf_counter() - start) / calls
 
 
-def _check(programs: Mapping[str, _Program], rtol: float | None) -> dict[str, str]:
+def _check(programs: Mapping[str, _Program], agreement: Agreement) -> dict[str, str]:
     """Return the problems of the backends that raise an error, or whose results differ.
 
-    The results are freed on return: their memory is for the programs that are timed.
+    The results are freed on return: the programs that are timed may need the memory.
     """
     problems: dict[str, str] = {}
     expected: tuple[str, Any] | None = None
@@ -124,10 +123,21 @@ def _check(programs: Mapping[str, _Program], rtol: float | None) -> dict[str, st
         try:
             results = program.run(1)
             expected = expected or (backend, results)
-            compare(results, *expected, rtol)
+            _compare(results, expected[1], agreement)
+        except CheckFailure as difference:
+            problems[backend] = f"its results differ from those of {expected and expected[0]!r}: {difference}"
         except Exception as error:  # noqa: BLE001  # any error disqualifies the backend
             problems[backend] = _explain(error)
     return problems
+
+
+def _compare(results: Any, expected: Any, agreement: Agreement) -> None:
+    """Raise `CheckFailure` if two backends do not agree in tree, types and values."""
+    one, other = (str(jax.tree.structure(value)) for value in (results, expected))
+    if one != other:
+        raise CheckFailure(f"the tree is {one}, expected {other}.")
+    compare_structs(results, expected, what="")
+    compare(results, expected, agreement)
 
 
 def _time(programs: Mapping[str, _Program], pace: Pace) -> tuple[dict[str, list[float]], dict[str, str]]:
@@ -139,7 +149,7 @@ def _time(programs: Mapping[str, _Program], pace: Pace) -> tuple[dict[str, list[
     def measure(backend: str, calls: int) -> float:
         try:
             return programs[backend].time(calls)
-        except Exception as error:  # noqa: BLE001  # as above
+        except Exception as error:  # noqa: BLE001  # likewise
             problems[backend] = _explain(error)
             return math.nan
 
@@ -158,6 +168,6 @@ def _time(programs: Mapping[str, _Program], pace: Pace) -> tuple[dict[str, list[
 
 
 def _explain(error: Exception) -> str:
-    """Return an error on one line, without the middle of a long one: compilers say what is wrong at either end."""
+    """Return an error on one line, without the middle of a long one: compilers put the cause at either end."""
     line = " ".join(f"{type(error).__name__}: {error}".split())
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST // 2]} … {line[-_LONGEST // 2 :]}"

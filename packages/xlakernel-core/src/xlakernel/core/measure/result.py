@@ -1,4 +1,4 @@
-"""Results of a benchmark, as a table, as JSON and as a chart."""
+"""Results of a benchmark: as objects, a table, JSON and a chart."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Measurement:
 
     Attributes:
       case: the case's name.
-      backend: the backend's.
-      seconds: of a call, one value for each round; empty if there is a problem.
-      problem: why there are no times: the error that was raised, or how the results differ.
+      backend: the backend's name.
+      seconds: the time of a call, one value for each round; empty if there is a problem.
+      problem: the error that was raised, or the difference of the results; None if the backend was timed.
     """
 
     case: str
@@ -44,9 +44,9 @@ class BenchmarkResult:
     ``print`` shows a table of medians, with the smallest and the largest round; the fastest has a star.
 
     Attributes:
-      operator: its name.
+      operator: the operator's name.
       platform: ``"cpu"``, ``"gpu"`` or ``"tpu"``.
-      device: the kind of device, as JAX calls it.
+      device: the kind of device, as JAX names it.
       date: the day, as in 2026-01-31.
       versions: the installed versions, by distribution.
       measurements: one for each case and backend, by case and then by backend.
@@ -76,7 +76,7 @@ class BenchmarkResult:
           key: both names, as in ``result["n=1000", "numba"]``.
 
         Raises:
-          KeyError: if there is no such measurement; it says which there are.
+          KeyError: if there is no such measurement; the message lists cases and backends.
         """
         for found in self.measurements:
             if (found.case, found.backend) == key:

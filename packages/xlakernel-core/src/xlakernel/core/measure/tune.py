@@ -15,19 +15,18 @@ from .choices import AutoChoice
 
 
 def tune(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[AutoChoice]:
-    """Call a function once, and measure which backend is the fastest for each operator that it calls.
+    """Call a function once, and measure the backends of each operator that it calls.
 
-    It is for programs that are traced: a call of an operator inside ``jax.jit`` is never measured, but uses earlier
-    measurements. So tune first, with arrays like those of the program, then compile. The function runs inside
-    ``use_backend("auto")`` and ``jax.disable_jit()``, line by line and each step of a loop, so tune a short one. Calls
-    that have a choice already are measured anew.
+    Calls of operators inside ``jax.jit`` are never measured, but use earlier measurements. So tune first, with arrays
+    like those of the program, then compile. The function runs inside ``use_backend("auto")`` and ``jax.disable_jit()``,
+    line by line and each step of a loop, so choose a short one. Calls that have a choice already are measured anew.
 
-    A call inside ``jax.vmap``, ``jax.grad`` or another transformation is not measured; tune the function inside of it.
-    Nor is one in debug mode, of an array on several devices, or in a program of several processes. An operator with
-    side effects is measured here, and here alone: its kernels run many times.
+    Not measured are calls inside ``jax.vmap``, ``jax.grad`` or another transformation (tune the function inside of it),
+    in debug mode, of arrays on several devices, and in a program of several processes. An operator with side effects
+    is measured by this function alone: its kernels run many times.
 
     Args:
-      function: the function to call, such as one of a package, ``op.call``, or an operator itself.
+      function: the function to call, such as one of a package, ``op.call``, or an operator.
       *args: its arguments.
       **kwargs: its keywords.
 
@@ -56,7 +55,7 @@ def tune(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[Aut
         raise KernelTypeError(f"tune: expected a function and its arguments; got {function!r}. Write tune(f, *args).")
     if is_tracing() or auto.any_traced(jax.tree.leaves((args, kwargs))):
         raise ArgumentError(
-            f"tune: {function!r} was to be measured inside jax.jit or another transformation of JAX, where arrays have "
+            f"tune: {function!r} cannot be measured inside jax.jit or another transformation of JAX, where arrays have "
             "no values. Call tune before, with arrays like those of the program."
         )
     before, auto.state.tuned = auto.state.tuned, {}

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ._compare import compare, compare_structs
+from ..measure.comparison import compare, compare_structs
 from ._report import NotTried
 from ._subject import Axes, Subject
 

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ._compare import EXACT, compare, compare_structs, describe, named_leaves
-from ._report import CheckFailure, NotTried
+from ..measure.comparison import EXACT, CheckFailure, compare, compare_structs, describe, named_leaves
+from ._report import NotTried
 from ._subject import Subject
 
 THREADS, CALLS = 8, 20  # calls of each thread

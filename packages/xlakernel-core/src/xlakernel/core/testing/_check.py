@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from ..errors import ArgumentError, KernelCheckError
-from ._compare import Array, Tolerance, describe
+from ..measure.comparison import Array, Tolerance, describe
 from ._report import KernelReport
 from ._subject import Subject, as_arrays, vary
 from ._table import NAMES, run_all

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..errors import DifferentiationError
-from ._compare import RTOL, Array, Tolerance, compare, describe, double, epsilon, is_inexact
-from ._report import CheckFailure, NotTried
+from ..measure.comparison import RTOL, Array, CheckFailure, Tolerance, compare, describe, double, epsilon, is_inexact
+from ._report import NotTried
 from ._subject import Subject, evaluate
 
 _SMALL = 64  # inputs of up to this many elements are checked element by element

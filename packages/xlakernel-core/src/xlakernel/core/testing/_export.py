@@ -18,10 +18,10 @@ import jax
 import numpy as np
 
 from ..errors import MissingDependencyError
+from ..measure.comparison import CheckFailure, compare
 from ..programs.export import deserialize, export
-from ._compare import compare
 from ._processes import environment
-from ._report import CheckFailure, NotTried
+from ._report import NotTried
 from ._subject import Subject
 
 

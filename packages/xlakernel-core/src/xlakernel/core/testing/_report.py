@@ -5,10 +5,6 @@ from __future__ import annotations
 import dataclasses
 
 
-class CheckFailure(Exception):
-    """A check found something wrong; the message says what."""
-
-
 class NotTried(Exception):
     """A check could not be tried; the message says why, and what would try it."""
 

@@ -14,8 +14,8 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from .._compat import new_cpu_devices, varying_axes
 from ..config import several_devices
 from ..errors import GatheredOperandsWarning
-from ._compare import compare
-from ._report import CheckFailure, NotTried
+from ..measure.comparison import CheckFailure, compare
+from ._report import NotTried
 from ._subject import Axes, Subject
 
 _AXIS = "devices"

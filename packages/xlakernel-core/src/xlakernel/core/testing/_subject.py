@@ -12,8 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ._compare import Array, Tolerance, double, is_inexact
-from ._report import CheckFailure
+from ..measure.comparison import Array, CheckFailure, Tolerance, double, is_inexact
 
 Axes = Sequence[int | None]  # of each input, at one level of vmap
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 
+from ..measure.comparison import CheckFailure
 from . import _batches, _calls, _derivatives, _export, _sharding
-from ._report import CheckFailure, NotTried, Outcome
+from ._report import NotTried, Outcome
 from ._subject import Subject
 
 

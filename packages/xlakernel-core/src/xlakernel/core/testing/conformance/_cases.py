@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._compare import Array
+from ...measure.comparison import Array
 
 Shapes = tuple[tuple[int, ...], ...]  # of the inputs of one call
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from .._compare import Tolerance, compare
+from ...measure.comparison import Tolerance, compare
 from .._report import Outcome
 from .._subject import Subject, enable_x64
 from .._table import CHECKS, NAMES, run_check

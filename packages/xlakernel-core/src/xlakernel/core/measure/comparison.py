@@ -1,4 +1,4 @@
-"""Comparison of results with what is expected."""
+"""Comparison of results: of backends in a race, and of a kernel with its reference in the testing kit."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from typing import Any
 
 import jax
 import numpy as np
-
-from ._report import CheckFailure
 
 Array = np.ndarray[Any, Any]
 
@@ -21,6 +19,10 @@ RTOL = {
     "complex64": 2e-5,
     "complex128": 1e-11,
 }
+
+
+class CheckFailure(Exception):
+    """A check of results failed; the message names the fault."""
 
 
 def is_inexact(dtype: Any) -> bool:
@@ -38,23 +40,34 @@ def double(dtype: Any) -> Any:
     return np.complex128 if np.dtype(dtype).kind == "c" else np.float64
 
 
+def largest(array: Array) -> float:
+    """Return the largest magnitude of the finite elements."""
+    return float(np.abs(array, where=np.isfinite(array), out=np.zeros(array.shape)).max(initial=0.0))
+
+
 @dataclasses.dataclass(frozen=True)
 class Tolerance:
-    """Allowed errors, as `numpy.isclose` has them; None: those of the dtype."""
+    """Allowed errors, as in `numpy.isclose`; None stands for those of the dtype."""
 
     rtol: float | None = None
     atol: float | None = None
 
     def of(self, expected: Array, dtype: Any) -> tuple[float, float]:
-        """Return both for values of *dtype*; the absolute one is some roundings of the largest, for what cancels."""
+        """Return both for values of *dtype*; the absolute one is some roundings of the largest, for cancellation."""
         rtol = RTOL.get(np.dtype(dtype).name, 4 * epsilon(dtype)) if self.rtol is None else self.rtol
-        if self.atol is not None:
-            return rtol, self.atol
-        size = np.abs(expected, where=np.isfinite(expected), out=np.zeros(expected.shape))
-        return rtol, 16 * epsilon(dtype) * float(size.max(initial=0.0))
+        return rtol, 16 * epsilon(dtype) * largest(expected) if self.atol is None else self.atol
 
 
-#: The same bits, for results of one program: -0.0 is not 0.0, and a NaN is one of the same payload.
+@dataclasses.dataclass(frozen=True)
+class Agreement(Tolerance):
+    """Allowed errors in units of the largest value: *rtol*, or the square root of the dtype's precision."""
+
+    def of(self, expected: Array, dtype: Any) -> tuple[float, float]:
+        """Return a relative error of 0, and the absolute one for values of *dtype*."""
+        return 0.0, (epsilon(dtype) ** 0.5 if self.rtol is None else self.rtol) * largest(expected)
+
+
+#: Equal bits, for results of one program: -0.0 is not 0.0, and NaNs must have the same payload.
 EXACT = Tolerance(0.0, 0.0)
 
 
@@ -67,9 +80,6 @@ def compare(got: Any, expected: Any, tolerance: Tolerance, *, batch: int = 0, wh
       tolerance: allowed errors.
       batch: number of leading batch dimensions, for the message.
       what: start of the message.
-
-    Raises:
-      CheckFailure: naming the output, its first wrong element, and the number of wrong elements.
     """
     found, wanted = named_leaves(got), named_leaves(expected)
     if len(found) != len(wanted):
@@ -103,11 +113,12 @@ def _bytes_of(array: Array) -> Array:
 
 
 def _difference(got: Array, expected: Array, tolerance: Tolerance, batch: int) -> str | None:
+    """Return a description of the first wrong element; None if there is none."""
     if got.shape != expected.shape:
         return f"has the shape {got.shape}, expected {expected.shape}."
     allowed = ""
     with np.errstate(all="ignore"):
-        rounded = expected.astype(got.dtype)  # what is beyond the dtype's range is infinite, or wraps
+        rounded = expected.astype(got.dtype)  # values beyond the dtype's range become infinite, or wrap
         wrong = got != rounded
         if tolerance is EXACT:
             wrong = (_bytes_of(got) != _bytes_of(rounded)).any(axis=-1)
