@@ -136,7 +136,7 @@ def read_kernel(target: str, data: Mapping[str, Any]) -> Any:
       ExportError: if there is none.
     """
     check_format("xlakernel-warp", target, data)
-    name, reference = data["name"], Reference(**data["kernel"], inside="kernel")
+    name, reference = data["name"], Reference(**data["kernel"], attribute="kernel")
     kernel = reference.find(f"the kernel {name}", lambda found: isinstance(found, warp.Kernel))
     if data["overload"] and kernel.is_generic and len(data["overload"]) == len(_inside.parameters(kernel)):
         kernel = warp.overload(kernel, read_annotations(data["overload"]))

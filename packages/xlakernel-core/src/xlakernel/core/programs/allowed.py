@@ -1,4 +1,4 @@
-"""Modules and pickles that a program may use while it is loaded: ``deserialize(allow=...)``."""
+"""Modules and pickles that a program may use while it is loaded, ``deserialize(allow=...)``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DIGEST = re.compile("sha256:[0-9a-f]{64}")
 
 
 def read_allow(allow: Any) -> frozenset[str] | None:
-    """Return what a user allows: names of modules, and digests of pickles; None: everything.
+    """Return the names of modules and the digests of pickles that a user allows; None: everything.
 
     Raises:
       ArgumentError: if *allow* is something else.
@@ -46,7 +46,7 @@ def read_allow(allow: Any) -> frozenset[str] | None:
 
 @contextlib.contextmanager
 def allowing(allowed: frozenset[str] | None) -> Iterator[None]:
-    """Limit `import_module`, `read_pickle` and `check_allowed` to what `read_allow` returned."""
+    """Limit `import_module`, `read_pickle` and `check_allowed` to the result of `read_allow`."""
     token = _allowed.set(allowed)
     try:
         yield
@@ -58,7 +58,7 @@ def check_allowed(steps: Mapping[str, str]) -> None:
     """Raise `ExportError` unless the program that is being loaded may take all *steps*.
 
     Args:
-      steps: what is done, for messages, by the name of a module or the digest of a pickle.
+      steps: name of a module or digest of a pickle → the step that needs it, for messages.
     """
     allowed = _allowed.get()
     if allowed is None:
@@ -67,7 +67,7 @@ def check_allowed(steps: Mapping[str, str]) -> None:
     if refused:
         raise ExportError(
             f"deserialize: to load the program is to {', '.join(refused.values())}, which allow= does not name. None "
-            f"of that was done. If you trust it, pass allow={sorted({*allowed, *refused})}."
+            f"of these steps was taken. If you trust the program, pass allow={sorted({*allowed, *refused})}."
         )
 
 
@@ -75,11 +75,11 @@ def import_module(what: str, name: Any) -> Any:
     """Import a module that a program names.
 
     Args:
-      what: what needs it, for messages: "the kernel mine.scale".
+      what: the object that needs it, for messages: "the kernel mine.scale".
       name: its full name.
 
     Raises:
-      ExportError: if it is not allowed, cannot be imported, or the name is none.
+      ExportError: if it is not allowed or cannot be imported, or *name* is invalid.
     """
     if not is_module_name(name):
         raise ExportError(f"deserialize: the program calls {what}, and {name!r} is not the name of a module.")
@@ -95,17 +95,17 @@ def import_module(what: str, name: Any) -> Any:
 
 def is_module_name(name: Any) -> bool:
     """Return True if *name* is a module's full name."""
-    # Python takes a path as a name, and looks for it below the package before the last dot.
+    # Python accepts a path as a name, and looks for it below the package before the last dot.
     return (
         isinstance(name, str) and all(name.split(".")) and name.isprintable() and {"/", "\\", ":", " "}.isdisjoint(name)
     )
 
 
 def read_pickle(what: str, text: Any) -> bytes:
-    """Return the pickle that a program has as *text*, to be opened.
+    """Return the pickle that a program has as *text*, if it may be opened.
 
     Raises:
-      ExportError: if *text* is not one, or is not allowed.
+      ExportError: if *text* is not an encoded pickle, or the pickle is not allowed.
     """
     pickled, step = decode_pickle(what, text)
     check_allowed(step)
@@ -116,7 +116,7 @@ def decode_pickle(what: str, text: Any) -> tuple[bytes, dict[str, str]]:
     """Return the pickle that a program has as *text*, and the step for `check_allowed` that opens it.
 
     Raises:
-      ExportError: if *text* is not one.
+      ExportError: if *text* is not an encoded pickle.
     """
     try:
         if not isinstance(text, str):

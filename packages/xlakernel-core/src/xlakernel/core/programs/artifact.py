@@ -1,6 +1,6 @@
-"""The bytes of an exported program: what JAX serialised, behind a header that says how to make its kernels again.
+"""The bytes of an exported program: JAX's serialised program, behind a header with the recipes of its kernels.
 
-magic (8 bytes) | format (2) | length of the header (4) | length of the program (8) | SHA-256 of both (32)
+magic (8 bytes) | format (2) | length of the header (4) | SHA-256 of the rest (32) | header | program
 header: JSON, {"targets": [{"name", "platform", "module", "data"}, ...], "made with": {distribution: version}}
 program: from jax.export
 """
@@ -22,13 +22,13 @@ from ..errors import ExportError
 from ..ffi.registry import Recipe
 
 _MAGIC = b"xlaknl\r\n"  # changes if the file is copied as text
-_FORMAT = 1
-_HEAD = struct.Struct("<8sHIQ32s")
+_FORMAT = 2
+_HEAD = struct.Struct("<8sHI32s")
 
 
 @dataclasses.dataclass(frozen=True)
 class StoredTarget:
-    """A handler that a program calls: its name, XLA's name of its platform, and how to make it."""
+    """A handler that a program calls: its name, XLA's name of its platform, and its recipe."""
 
     name: str
     platform: str
@@ -43,14 +43,14 @@ def pack(targets: Sequence[StoredTarget], program: bytes) -> bytes:
     ]
     header = json.dumps({"targets": listed, "made with": made_with}, sort_keys=True).encode()
     digest = hashlib.sha256(header + program).digest()
-    return _HEAD.pack(_MAGIC, _FORMAT, len(header), len(program), digest) + header + program
+    return _HEAD.pack(_MAGIC, _FORMAT, len(header), digest) + header + program
 
 
 def unpack(blob: Any) -> tuple[list[StoredTarget], bytes, dict[str, str]]:
-    """Return what was given to `pack`, and the version of each package that wrote it.
+    """Return the arguments of `pack`, and the version of each package that wrote the artifact.
 
     Raises:
-      ExportError: if *blob* is not what `pack` returned.
+      ExportError: if *blob* is not a result of `pack`.
     """
     try:
         data = bytes(memoryview(blob))
@@ -62,21 +62,20 @@ def unpack(blob: Any) -> tuple[list[StoredTarget], bytes, dict[str, str]]:
     if not data.startswith(_MAGIC):
         raise ExportError(
             f"deserialize: these {len(data)} bytes are not a program that xlakernel.core.export wrote; they begin with "
-            f"{data[:8]!r}. What jax.export wrote is read by jax.export.deserialize."
+            f"{data[:8]!r}. Read programs of jax.export with jax.export.deserialize."
         )
-    if len(data) < _HEAD.size:
-        raise _damaged(f"{len(data)} bytes are there, the first {_HEAD.size} say how many should be")
-    _, format_, header_size, program_size, digest = _HEAD.unpack_from(data)
+    _, format_, header_size, digest = _HEAD.unpack_from(data.ljust(_HEAD.size, b"\0"))
     if format_ != _FORMAT:
         raise ExportError(
             f"deserialize: the program is in format {format_}; xlakernel-core {__version__} reads format {_FORMAT}. "
             "Install the version that wrote it, or export the program again with this one."
         )
     body = data[_HEAD.size :]
-    if len(body) != header_size + program_size:
-        raise _damaged(f"{len(data)} bytes are there, {_HEAD.size + header_size + program_size} were written")
     if hashlib.sha256(body).digest() != digest:
-        raise _damaged("its content does not have the checksum that it was written with")
+        raise ExportError(
+            f"deserialize: the exported program is damaged: the checksum of its {len(data)} bytes differs from the one "
+            "that it was written with. Copy the file again, as a whole and in binary mode."
+        )
     targets, made_with = _read_header(body[:header_size])
     return targets, body[header_size:], made_with
 
@@ -88,7 +87,10 @@ def _read_header(content: bytes) -> tuple[list[StoredTarget], dict[str, str]]:
         made_with = {str(name): str(version) for name, version in header["made with"].items()}
         made_with["jax"]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise _malformed(f"its header cannot be read: {type(error).__name__}: {error}") from error
+        raise ExportError(
+            f"deserialize: the header of the program cannot be read: {type(error).__name__}: {error}. The checksum is "
+            "right, so it was not written by xlakernel.core.export; do not load it."
+        ) from error
     return targets, made_with
 
 
@@ -98,13 +100,3 @@ def _target(entry: Mapping[str, Any]) -> StoredTarget:
         raise TypeError(f"{entry!r:.200} is not a target")
     name, platform_, module = texts
     return StoredTarget(name, platform_, Recipe(module, entry["data"]))
-
-
-def _malformed(what: str) -> ExportError:
-    return ExportError(
-        f"deserialize: {what}. The checksum is right, so this is not what xlakernel.core.export writes; do not load it."
-    )
-
-
-def _damaged(what: str) -> ExportError:
-    return ExportError(f"deserialize: the exported program is damaged: {what}. Copy the file again, in binary mode.")

@@ -15,7 +15,7 @@ from ..identity.versioned import is_versioned, python_function, wraps_function
 from .comparison import Compared, refers_to
 from .reference import Reference
 
-_INSIDE = "function"  # of what a wrapper has as `xlakernel`
+_ATTRIBUTE = "function"  # of a wrapper's `xlakernel`
 
 # The digest of a kernel or helper before it was compiled for the first time.
 _first_seen: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
@@ -23,7 +23,7 @@ _older: weakref.WeakKeyDictionary[Any, _CompiledBefore] = weakref.WeakKeyDiction
 
 
 class _CompiledBefore:
-    """A kernel or helper whose machine code may have older values of what it refers to; in its place in a walk."""
+    """Stand-in, in a fingerprint, for a kernel or helper whose machine code may have older values of its globals."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -31,11 +31,11 @@ class _CompiledBefore:
 
 @dataclasses.dataclass(frozen=True)
 class Callables:
-    """A function, and whatever else is called for it.
+    """A function, and others that are called for it.
 
     Attributes:
       function: the function.
-      others: functions by what they are for; what is a string or None is itself, and not looked for.
+      others: the other functions by the names of their parameters; a string or None stands for itself.
     """
 
     function: Any
@@ -53,17 +53,17 @@ class Callables:
         return self.function, *self.others.values()
 
     def examine(self) -> Examination:
-        """Examine all of them as they are now, with what they refer to."""
+        """Return the fingerprint of all of them as they are now, with everything that they refer to."""
         return examine(self.parts, describe=_describe)
 
     def write(self, content: str) -> dict[str, Any]:
-        """Return where they are found in another process, and what they were: `find` and `check_same` read it.
+        """Return their names and fingerprint, for `find` and `check_same` in another process.
 
         Args:
           content: the digest of `examine` when the function's work was recorded.
 
         Raises:
-          ExportError: if they are not found there, or cannot be compared, or are something else by now.
+          ExportError: if they have no names that another process finds, cannot be compared, or have changed.
         """
         what = f"the function {self.name}"
         references = {"function": _reference(what, self.function)}
@@ -74,25 +74,25 @@ class Callables:
 
     @staticmethod
     def find(written: Mapping[str, Any], *others: str) -> Callables:
-        """Return what was written, or what has the same names here.
+        """Return the functions that have the written names in this process.
 
         Args:
-          written: what `write` returned.
-          others: what else was written besides the function.
+          written: the result of `write`.
+          others: the names of the other functions.
 
         Raises:
-          ExportError: if there is nothing, or nothing that can be called.
+          ExportError: if a name leads to nothing, or to something that cannot be called.
         """
         function, *rest = (_find(written["name"], written[what]) for what in ("function", *others))
         return Callables(function, dict(zip(others, rest, strict=True)))
 
     def check_same(self, written: Mapping[str, Any], place: str, changed: str = "") -> None:
-        """Raise `ExportError` unless they are what was written.
+        """Raise `ExportError` unless they are the functions that were written.
 
         Args:
-          written: what `write` returned.
-          place: where the function is, for messages.
-          changed: what else may have changed, for messages.
+          written: the result of `write`.
+          place: file and line of the function, for messages.
+          changed: other things that may have changed, for messages.
         """
         self._compared(f"the function {written['name']} ({place})").check_same(written["checks"], changed)
 
@@ -103,11 +103,11 @@ class Callables:
 def _reference(what: str, part: Any) -> Any:
     if part is None or isinstance(part, str):
         return part
-    reference = Reference(getattr(part, "__module__", None) or "", getattr(part, "__qualname__", ""), _INSIDE)
+    reference = Reference(getattr(part, "__module__", None) or "", getattr(part, "__qualname__", ""), _ATTRIBUTE)
     if not reference.leads_to(part):
         raise ExportError(
-            f"export: {what} cannot be imported by its name, and what launches work cannot be stored in the program. "
-            "Define it at the top level of a module that can be imported where the program is loaded."
+            f"export: {what} cannot be imported by its name, and functions that launch work cannot be stored in the "
+            "program. Define it at the top level of a module that can be imported where the program is loaded."
         )
     return reference.data
 
@@ -115,10 +115,10 @@ def _reference(what: str, part: Any) -> Any:
 def _find(name: str, written: Any) -> Any:
     if not isinstance(written, Mapping):
         return written
-    reference = Reference(written["module"], written["qualname"], _INSIDE)
+    reference = Reference(written["module"], written["qualname"], _ATTRIBUTE)
     return reference.find(
         f"the function {name}",
-        # Not what the module itself imports from elsewhere, which the program does not name.
+        # A function that the module imports from another one, which the program does not name, is refused.
         lambda found: callable(found) and getattr(found, "__module__", None) == reference.module,
     )
 
@@ -129,9 +129,9 @@ def _describe(value: Any) -> Any:
 
 
 def _compiled_before(kernel: Any) -> Any:
-    """Return what stands for a kernel or helper that is launched with the values of the time when it was compiled.
+    """Return the stand-in for a kernel or helper that was compiled with other values than it refers to now, else None.
 
-    None: these are the values that it refers to now.
+    Machine code keeps the values of globals from the time of its compilation.
     """
     now = fingerprint(kernel)
     if kernel not in _first_seen and not kernel.overloads:
@@ -142,7 +142,7 @@ def _compiled_before(kernel: Any) -> Any:
 
 
 def _refers_to_values(function: Any) -> bool:
-    """Return True if *function* uses anything that may change: a closure's cell, or a name that its module binds."""
+    """Return True if *function* uses a value that may change: a closure's cell, or a global of its module."""
     names, space = names_in(function.__code__), function.__globals__
     return bool(function.__closure__) or any(name in space and not is_versioned(space[name]) for name in names)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import itertools
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -22,19 +21,18 @@ from .loading import make, of_platforms_here, steps
 
 
 class Exported:
-    """A program that can be written as bytes and called in another process; `export` and `deserialize` return it.
+    """A program that can be written as bytes and called in another process, as returned by `export` and `deserialize`.
 
     Attributes:
       exported: the `jax.export.Exported` inside, which has the program's name, platforms, pytrees, shapes and text.
       call: runs the program, ``call(*args, **kwargs)``, with arguments of the pytrees, dtypes and shapes that it was
         exported for. It is jitted, and works inside ``jax.jit``, ``jax.grad`` (if it was serialised with *vjp_order*)
-        and ``jax.shard_map``. ``jax.vmap`` of it is not possible, as of any `jax.export.Exported`: export
+        and ``jax.shard_map``. ``jax.vmap`` cannot map it, nor any `jax.export.Exported`: export
         ``jax.jit(jax.vmap(f))``, with a symbolic batch size if need be.
     """
 
     def __init__(self, exported: Any, targets: Sequence[StoredTarget], checks: Sequence[Any]) -> None:
         self.exported = exported
-
         run = exported.call if exported.has_vjp() else _without_vjp(exported)
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -45,7 +43,7 @@ class Exported:
         call.__name__ = call.__qualname__ = str(exported.fun_name)
         self.call: Callable[..., Any] = jax.jit(call)
         self._targets = tuple(targets)
-        self._checks = tuple(checks)  # that the user disabled
+        self._checks = tuple(checks)  # disabled by the user
 
     def __repr__(self) -> str:
         return f"Exported({self.exported.fun_name!r}, platforms={self.platforms}, kernels={list(self.targets)})"
@@ -64,7 +62,7 @@ class Exported:
         """Return the program's VJP, exported; see `jax.export.Exported.vjp`.
 
         Raises:
-          ExportError: if it was loaded from bytes without one.
+          ExportError: if it was loaded from bytes that have none.
         """
         if not self.exported.has_vjp():
             raise _no_vjp(self.exported.fun_name)
@@ -74,13 +72,13 @@ class Exported:
         return _close(found, self._checks, self._targets)
 
     def serialize(self, vjp_order: int = 0) -> bytes:
-        """Return the program, and what makes its kernels again, as bytes for `deserialize`.
+        """Return the program and the recipes of its kernels as bytes for `deserialize`.
 
         Args:
-          vjp_order: how many orders of reverse-mode derivatives to include.
+          vjp_order: the highest order of reverse-mode derivatives to include.
 
         Raises:
-          ArgumentError: if *vjp_order* is no integer of at least 0.
+          ArgumentError: if *vjp_order* is not an integer of at least 0.
           ExportError: if a kernel of the derivatives cannot be made again in another process.
           MissingDependencyError: if JAX lacks its serialisation library, flatbuffers.
         """
@@ -89,11 +87,10 @@ class Exported:
         vjp_order = int(vjp_order)
         _check_flatbuffers("serialize")
         # JAX lowers the derivatives while it serialises, and their handlers must be known before.
-        every, last = [self], self
+        programs = [self]
         for _ in range(vjp_order):
-            last = last.vjp()
-            every.append(last)
-        targets = {(target.platform, target.name): target for program in every for target in program._targets}
+            programs.append(programs[-1].vjp())
+        targets = {(target.platform, target.name): target for program in programs for target in program._targets}
         checks = (*self._checks, *_checks(name for _, name in targets))
         with exporting():
             program = dataclasses.replace(self.exported, disabled_safety_checks=tuple(dict.fromkeys(checks)))
@@ -116,7 +113,7 @@ def export(
       jitted: what ``jax.jit`` returned.
       platforms: JAX's name of a platform, or of several: ``"cpu"``, ``"cuda"``, ...; None: that of the default device
         here.
-      disabled_checks: `jax.export.DisabledSafetyCheck` for custom calls of others.
+      disabled_checks: `jax.export.DisabledSafetyCheck` for custom calls of other libraries.
 
     Returns:
       A function of the arguments, or of their `jax.ShapeDtypeStruct`, with symbolic shapes
@@ -126,7 +123,7 @@ def export(
       KernelTypeError: if *jitted* is not the result of ``jax.jit``.
       ArgumentError: if a platform is called ``"gpu"``.
 
-    The function it returns raises `ExportError` if a kernel cannot be made again in another process.
+    The returned function raises `ExportError` if a kernel cannot be made again in another process.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -135,7 +132,7 @@ def export(
       >>> exported.call(jnp.zeros(4))
       Array([0., 0., 0., 0.], dtype=float32)
     """
-    # An array has a trace too.
+    # Arrays have a method trace, too.
     if not (callable(jitted) and hasattr(jitted, "trace") and hasattr(jitted, "lower")):
         raise KernelTypeError(
             f"export: expected a function that jax.jit returned; got {jitted!r} of type {type(jitted).__name__}. "
@@ -148,7 +145,7 @@ def export(
         )
 
     def export_for(*args: Any, **kwargs: Any) -> Exported:
-        from jax import export as jax_export  # not part of `import jax` everywhere, and seldom needed
+        from jax import export as jax_export  # `import jax` does not import it in every version
 
         checks = _EveryTarget(disabled_checks)
         with exporting():
@@ -162,26 +159,26 @@ def export(
 def deserialize(blob: bytes | bytearray | memoryview, *, allow: Collection[str] | None = None) -> Exported:
     """Load a program that `Exported.serialize` wrote, and compile its kernels.
 
-    Modules that define kernels must be importable, as they were where the program was exported; nothing needs to be
-    imported by hand. First all kernels that can be imported are compared with what was exported, then those that are
-    unpickled; only when all agree is anything compiled or recorded.
+    Modules that define kernels must be importable, as they were when the program was exported; `deserialize` imports
+    them. Kernels that can be imported are compared with the exported ones first, then those that are unpickled. Nothing
+    is compiled or recorded unless all agree.
 
     Loading imports modules and unpickles kernels that no module holds, and a program may call anything once it runs:
-    load only programs that you trust. *allow* names what may be imported and unpickled; anything else is refused
-    before, whether or not this process has the kernels already.
+    load only programs that you trust. *allow* limits the modules that are imported and the pickles that are opened; a
+    program that needs any other is refused first, even if this process has its kernels already.
 
     Args:
       blob: the bytes.
-      allow: names of modules, which stand for all below them too, and ``"sha256:..."`` of pickled kernels, as the error
+      allow: names of modules, each with all modules below it, and ``"sha256:..."`` of pickled kernels, as the error
         lists them. With modules alone, nothing is unpickled. None: everything.
 
     Returns:
-      The program. Kernels for platforms that are not here are left out; JAX says so when it is called there.
+      The program. Kernels for platforms that this machine lacks are left out.
 
     Raises:
-      ArgumentError: if *allow* is no collection of names of modules and of digests.
-      ExportError: if the bytes are not such a program, or are damaged or malformed, or need what is not allowed, or if
-        a kernel is not what was exported, or if JAX cannot read what another version of it wrote.
+      ArgumentError: if *allow* is not a collection of names of modules and of digests.
+      ExportError: if the bytes are not such a program, or are damaged or malformed, or need a module or pickle that is
+        not allowed, or if a kernel has changed, or if JAX cannot read the program of another version.
       MissingDependencyError: if the package of a kernel's backend is not installed.
     """
     allowed = read_allow(allow)
@@ -197,32 +194,22 @@ def deserialize(blob: bytes | bytearray | memoryview, *, allow: Collection[str] 
 
 def _read(program: bytes, written_with: str) -> Any:
     """Return the program that JAX reads, or raise an error that names both versions of JAX."""
-    from jax import export as jax_export  # as above
+    from jax import export as jax_export  # likewise
 
-    newer = _version(written_with) > _version(jax.__version__)
     try:
         exported = jax_export.deserialize(bytearray(program))
-        if newer:  # its operations are read when it is called, and fail there with an obscure error
+        if written_with != jax.__version__:  # its operations are parsed when it is called, with an obscure error
             exported.mlir_module()
-    except Exception as error:  # of several kinds, and not of the same ones in each version
-        if written_with == jax.__version__:
-            raise ExportError(
-                f"deserialize: jax.export, which is of the version that wrote the program, cannot read it: "
-                f"{type(error).__name__}: {error}. It is damaged; export it again."
-            ) from error
+    except Exception as error:  # of several kinds, which differ between versions of JAX
         raise ExportError(
             f"deserialize: the program was written with jax {written_with}; this is {jax.__version__}, which cannot "
-            f"read it: {error}. Load it with that version{' or a newer one' * newer}, or export it again with this one."
+            f"read it: {type(error).__name__}: {error}. Load it with the version that wrote it, or export it again."
         ) from error
     return exported
 
 
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"\d+", text)[:3]))
-
-
 def _without_vjp(exported: Any) -> Callable[..., Any]:
-    """Return the call of a program that was serialised without its derivative, which says so if one is asked for."""
+    """Return the call of a program that was serialised without its derivative; its derivative raises `ExportError`."""
 
     def run(arguments: Any) -> Any:
         args, kwargs = arguments
@@ -244,16 +231,16 @@ def _no_vjp(name: str) -> ExportError:
 
 
 def _default_platforms() -> list[str] | None:
-    """Return the platform that programs run on here; None: JAX's own default, which is blind to the default device."""
-    device: Any = jax.config.jax_default_device  # type: ignore[attr-defined]  # JAX makes its settings as it goes
+    """Return the platform of the default device if it is the CPU, which JAX's own default, None, ignores."""
+    device: Any = jax.config.jax_default_device  # type: ignore[attr-defined]  # set at run time
     platform = device if isinstance(device, str) else getattr(device, "platform", None)
     return ["cpu"] if platform == "cpu" else None
 
 
 class _EveryTarget(list[Any]):
-    """The checks that the user disables, and one for each handler that is registered when JAX looks.
+    """The checks that the user disables, and one for each handler that is registered when JAX iterates over them.
 
-    It looks after lowering, which registers the handlers that the program calls; `_close` then keeps only those.
+    JAX does that after lowering, which registers the handlers that the program calls; `_close` then keeps only those.
     """
 
     def __iter__(self) -> Iterator[Any]:
@@ -268,8 +255,8 @@ def _checks(names: Iterable[str]) -> list[Any]:
 
 def _close(exported: Any, checks: Sequence[Any], known: Sequence[StoredTarget] = ()) -> Exported:
     """Return *exported* with the handlers that it calls, maybe *known* ones, and disabled checks for no others."""
-    # A module in MLIR's bytecode keeps its strings as they are, one after the other, each with a zero behind it, the
-    # dialects' names first. Its text would have to be printed with every constant in it, and escapes non-ASCII names.
+    # A module in MLIR's bytecode holds its strings unchanged, one after the other, each with a zero behind it, the
+    # dialects' names first. Its text would contain every constant, and escapes non-ASCII names.
     content = exported.mlir_module_serialized
     candidates = dict.fromkeys([*registered_targets(), *(target.name for target in known)])
     names = [name for name in candidates if b"\0%b\0" % name.encode() in content]

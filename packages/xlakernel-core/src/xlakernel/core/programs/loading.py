@@ -1,4 +1,4 @@
-"""The targets of an exported program that is loaded: what they need, whether that is allowed, and their making."""
+"""The targets of a loaded program: the modules and pickles that they need, and their making."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _JAX_PLATFORMS = {"CUDA": "cuda", "ROCM": "rocm"}
 
 
 def steps(target: StoredTarget) -> dict[str, str]:
-    """Return what is imported, besides the modules of xlakernel, and unpickled to make a target: see `check_allowed`.
+    """Return the imports, besides modules of xlakernel, and the pickles that make a target, for `check_allowed`.
 
     Raises:
       ExportError: if a field of its recipe that leads to code is malformed.
@@ -32,7 +32,7 @@ def steps(target: StoredTarget) -> dict[str, str]:
     if not _RECIPE_MODULE.fullmatch(target.recipe.module):
         raise _malformed(
             target,
-            f"is to be made by the module {target.recipe.module!r}, which is not one of xlakernel's modules that make "
+            f"has a recipe for the module {target.recipe.module!r}, which is not one of xlakernel's modules that make "
             "kernels",
         )
     data = target.recipe.data
@@ -60,21 +60,22 @@ def _malformed(target: StoredTarget, what: str) -> ExportError:
 
 
 def of_platforms_here(targets: Iterable[StoredTarget]) -> list[StoredTarget]:
-    """Return those whose platform is here."""
+    """Return the targets for platforms of this machine."""
     return [target for target in targets if _is_here(target.platform)]
 
 
 def make(targets: Sequence[StoredTarget]) -> None:
-    """Make those targets that are not registered, after all of them were compared with what was exported.
+    """Make the targets that are not registered, after all of them were compared with the exported ones.
 
     Raises:
-      ExportError: if one is another one here, or was another one in a program before; or its recipe is malformed.
+      ExportError: if one has changed, or its name has another recipe in a program that was loaded before; or its recipe
+        is malformed.
       MissingDependencyError: if the package of its backend is not installed.
     """
     for target in targets:
         check_loaded(target.name, target.platform, target.recipe)
     missing = [target for target in targets if not is_registered(target.name, target.platform)]
-    # Pickles are opened last: they may do anything.
+    # Pickles are opened last: they may run anything.
     ordered = sorted(missing, key=lambda target: any(key.startswith("sha256:") for key in steps(target)))
     builders = [(target, _well_formed(target, functools.partial(_prepare, target))) for target in ordered]
     for target, build in builders:
@@ -83,7 +84,7 @@ def make(targets: Sequence[StoredTarget]) -> None:
 
 
 def _well_formed(target: StoredTarget, step: Callable[[], Any]) -> Any:
-    """Run a step of making *target*, whose recipe may hold anything."""
+    """Run a step of making *target*; its recipe may hold anything, so any error is an `ExportError`."""
     try:
         return step()
     except (ExportError, MissingDependencyError):
@@ -100,12 +101,12 @@ def _is_here(platform: str) -> bool:
         return True
     try:
         return bool(jax.devices(_JAX_PLATFORMS.get(platform, platform)))
-    except RuntimeError:  # JAX knows no such devices
+    except RuntimeError:  # JAX has no such platform
         return False
 
 
 def _prepare(target: StoredTarget) -> Callable[[], None]:
-    """Compare what *target* is made of with what was exported, and return what makes it."""
+    """Compare the kernel of *target* with the exported one, and return a function that makes the target."""
     try:
         backend = importlib.import_module(target.recipe.module)
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Names that lead to the kernels of an exported program."""
+"""Names of the kernels of an exported program."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class Reference:
 
     Attributes:
       module: the module's name.
-      qualname: the name in it, with dots for what is in a class.
-      inside: the attribute, of what a backend's wrapper has as ``xlakernel``, that holds the thing itself: where the
-        wrapper was applied as a decorator, the name is that of the wrapped function.
+      qualname: the name in it, with dots for attributes of classes.
+      attribute: the attribute of a wrapper's ``xlakernel`` that holds the kernel: a wrapper that was applied as a
+        decorator has the name of the kernel.
     """
 
     module: str
     qualname: str
-    inside: str
+    attribute: str
 
     @property
     def data(self) -> dict[str, str]:
@@ -32,20 +32,20 @@ class Reference:
         return {"module": self.module, "qualname": self.qualname}
 
     def here(self) -> Any:
-        """Return what the name leads to in this process; None: nothing, or the module is not loaded."""
+        """Return the object of this name; None if there is none, or the module is not loaded."""
         return self._in(sys.modules.get(self.module))
 
-    def leads_to(self, *things: Any) -> bool:
-        """Return True if another process finds one of *things* under the name; it never does in ``__main__``."""
+    def leads_to(self, *objects: Any) -> bool:
+        """Return True if another process finds one of *objects* under the name; it never does in ``__main__``."""
         found = self.here()
-        return self.module != "__main__" and found is not None and any(found is thing for thing in things)
+        return self.module != "__main__" and found is not None and any(found is one for one in objects)
 
     def find(self, what: str, is_right: Callable[[Any], bool]) -> Any:
-        """Import the module, and return what the name leads to.
+        """Import the module, and return the object of the name.
 
         Args:
-          what: what is looked for, for messages: "the kernel mine.scale".
-          is_right: whether it can be that.
+          what: the object, for messages: "the kernel mine.scale".
+          is_right: returns True for an object of the right kind.
 
         Raises:
           ExportError: if the module cannot be imported, or has something else under the name.
@@ -65,4 +65,4 @@ class Reference:
         found = module
         for part in self.qualname.split("."):
             found = getattr(found, part, None)
-        return getattr(getattr(found, "xlakernel", None), self.inside, found)
+        return getattr(getattr(found, "xlakernel", None), self.attribute, found)

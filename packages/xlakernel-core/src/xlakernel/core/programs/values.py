@@ -1,4 +1,4 @@
-"""Arrays, scalars and formats in recipes, made of what JSON has."""
+"""Types, scalars and formats in recipes, as JSON values."""
 
 from __future__ import annotations
 
@@ -33,33 +33,33 @@ def check_format(package: str, target: str, data: Mapping[str, Any]) -> None:
 
 
 def write_structs(structs: Sequence[Struct]) -> list[list[Any]]:
-    """Return shapes and dtypes: `read_structs` reads them."""
+    """Return shapes and dtypes as JSON values, for `read_structs`."""
     return [[list(map(int, struct.shape)), struct.dtype.name] for struct in structs]
 
 
 def read_structs(written: Sequence[Any]) -> list[Struct]:
-    """Return what was given to `write_structs`."""
+    """Return the argument of `write_structs`."""
     return [Struct(tuple(shape), jnp.dtype(dtype)) for shape, dtype in written]
 
 
 def write_static(static: Mapping[str, np.generic]) -> dict[str, list[str]]:
-    """Return static scalars by name: `read_static` reads them."""
+    """Return static scalars by name as JSON values, for `read_static`."""
     return {name: [value.dtype.name, value.tobytes().hex()] for name, value in static.items()}
 
 
 def read_static(written: Mapping[str, Any]) -> dict[str, np.generic]:
-    """Return what was given to `write_static`."""
+    """Return the argument of `write_static`."""
     found = {name: read_frozen(*value) for name, value in written.items()}
     return {name: np.frombuffer(value, dtype)[0] for name, (dtype, value) in found.items()}
 
 
 def write_init(init: Sequence[Frozen | None]) -> list[list[str] | None]:
-    """Return what outputs begin with: `read_init` reads it."""
+    """Return the initial values of outputs as JSON values, for `read_init`."""
     return [None if given is None else [given[0].name, given[1].hex()] for given in init]
 
 
 def read_init(written: Sequence[Any]) -> tuple[Frozen | None, ...] | None:
-    """Return what was given to `write_init`; None: there are no outputs."""
+    """Return the argument of `write_init`; None: there are no outputs."""
     return tuple(None if value is None else read_frozen(*value) for value in written) or None
 
 
