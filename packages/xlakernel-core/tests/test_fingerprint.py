@@ -1,4 +1,4 @@
-"""Fingerprints in one process: when they change, objects that nobody understands, and what a kernel refers to."""
+"""Fingerprints in one process: changes, objects of unknown kinds, and references of a kernel."""
 
 import builtins
 import enum
@@ -25,7 +25,7 @@ FACTOR = 1.0
 
 
 class Opaque:
-    """The fingerprint knows nothing of what is inside."""
+    """A class of an unknown kind."""
 
     def __init__(self, value=0):
         self.value = value
@@ -86,13 +86,13 @@ def test_the_hash_follows_a_closures_cell():
     [Opaque, object, lambda: type("Opaque", (), {}), lambda: np.array([Opaque()]), np.random.default_rng, bytearray],
     ids=["instance", "object", "class", "array of objects", "generator", "bytearray"],
 )
-def test_an_unknown_object_is_told_by_its_identity(make):
+def test_an_unknown_object_is_distinguished_by_identity(make):
     one, other = make(), make()
     assert fingerprint(closing_over(one)) == fingerprint(closing_over(one))
     assert fingerprint(closing_over(one)) != fingerprint(closing_over(other))
 
 
-def test_an_unknown_object_is_told_inside_containers():
+def test_an_unknown_object_is_distinguished_in_containers():
     one, other = Opaque(), Opaque()
     assert fingerprint(closing_over((1, {"a": [one]}))) == fingerprint(closing_over((1, {"a": [one]})))
     assert fingerprint(closing_over((1, {"a": [one]}))) != fingerprint(closing_over((1, {"a": [other]})))
@@ -109,7 +109,7 @@ def test_an_unknown_object_is_another_in_every_process(hash_in_processes):
     assert not set(one["unknown"]) & set(other["unknown"])
 
 
-def test_an_unknown_object_that_is_described_is_told_by_that():
+def test_a_description_makes_an_object_known():
     def describe(value):
         return ("opaque", value.value) if isinstance(value, Opaque) else None
 
@@ -143,7 +143,7 @@ def test_structured_dtypes_of_any_layout_are_hashed():
     assert len(hashes) == 3
 
 
-def test_threads_find_the_same():
+def test_threads_agree():
     shared, together = Opaque(), threading.Barrier(8)
 
     def find(_):
@@ -179,7 +179,7 @@ def top(x, out):
     out[0] = elementwise(x[0]) + deepest(x[1]) + even(2)
 
 
-def test_references_are_everything_below_each_once():
+def test_functions_are_listed_once():
     found = examine(top).functions
     assert found[0] is top
     assert sorted(map(id, found)) == sorted(map(id, [top, elementwise, deepest, even, odd]))
@@ -190,7 +190,7 @@ def test_references_of_a_kernel_without_helpers():
     assert examine(closing_over((1, [deepest]))).functions[1:] == [deepest]
 
 
-def test_what_no_other_process_can_name_is_known():
+def test_values_that_other_processes_lack_are_unknown():
     class Unknown:
         pass
 
@@ -205,8 +205,8 @@ def test_what_no_other_process_can_name_is_known():
     assert examine(make(Unknown())).unknown
 
 
-def test_what_is_known_by_its_version_is_not_walked_through():
-    """A Python function that refers to JAX would be told by all that JAX consists of."""
+def test_versioned_packages_are_not_walked_through():
+    """A Python function may refer to large modules, JAX among them."""
 
     def run(x):
         with threading.Lock():
@@ -216,7 +216,7 @@ def test_what_is_known_by_its_version_is_not_walked_through():
     assert not examine(run).unknown
 
 
-def test_a_module_of_the_users_by_the_name_of_one_of_pythons_is(monkeypatch, tmp_path):
+def test_a_users_module_with_a_name_of_the_standard_library_is_walked_through(monkeypatch, tmp_path):
     (tmp_path / "sched.py").write_text("LATE = 2\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "sched", raising=False)
@@ -231,7 +231,7 @@ def test_a_module_of_the_users_by_the_name_of_one_of_pythons_is(monkeypatch, tmp
     monkeypatch.delitem(sys.modules, "sched")
 
 
-# Values, and functions of users, that modules may have whose functions are known by their version.
+# Values and users' functions in modules of versioned packages.
 def of_the_standard_library():
     return time.timezone
 
@@ -253,7 +253,7 @@ def of_builtins():
     ],
 )
 @pytest.mark.parametrize("make", [lambda value: value, closing_over, lambda value: numba.njit(closing_over(value))])
-def test_what_a_versioned_module_has_besides_its_functions_counts(monkeypatch, function, module, name, make):
+def test_values_and_users_functions_of_a_versioned_module_count(monkeypatch, function, module, name, make):
     found = set()
     for value in (2.0, 3.0):
         monkeypatch.setattr(module, name, make(value), raising=False)
@@ -286,7 +286,7 @@ def test_an_external_function_that_gets_another_address_is_another_one():
         llvmlite.binding.add_symbol("test_fingerprint_external", callback.address)
         found.append(examine(closing_over(external)))
     assert found[0].digest != found[1].digest
-    assert not found[0].unknown and found[1].unknown == [external]  # no other process knows of the second address
+    assert not found[0].unknown and found[1].unknown == [external]  # other processes have the first address
 
 
 def test_an_enumeration_has_its_aliases():

@@ -1,4 +1,4 @@
-"""The fingerprint of a kernel as code: its own, that of its helpers, and how each is compiled."""
+"""Fingerprints of code: of a kernel, of its helpers, and of their options."""
 
 import pytest
 
@@ -156,7 +156,7 @@ def test_other_code_has_another_hash(hashes, case):
 
 
 @pytest.mark.parametrize("case", EQUAL)
-def test_what_compiles_to_the_same_has_the_same_hash(hashes, case):
+def test_equal_code_has_the_same_hash(hashes, case):
     assert len(set(hashes[0][case])) == 1
 
 

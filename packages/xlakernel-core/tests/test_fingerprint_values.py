@@ -1,4 +1,4 @@
-"""The fingerprint of a kernel that refers to values: every other value has another one, in every process the same."""
+"""Fingerprints of kernels that refer to values: different for each value, and equal in every process."""
 
 import pytest
 
@@ -197,7 +197,7 @@ def test_another_value_has_another_hash(hashes, case):
 
 
 @pytest.mark.parametrize("case", EQUAL)
-def test_what_compiles_to_the_same_has_the_same_hash(hashes, case):
+def test_equal_code_has_the_same_hash(hashes, case):
     assert len(set(hashes[0][case])) == 1
 
 

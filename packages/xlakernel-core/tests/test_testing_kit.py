@@ -1,4 +1,4 @@
-"""Each check of `check_kernel` finds the mistake that it is for, says where it is, and lets a correct kernel pass."""
+"""Faults that each check of `check_kernel` finds, with their place, and correct kernels that pass."""
 
 import ctypes
 import os
@@ -67,7 +67,7 @@ REFERENCES = {
     "a loop": lambda x: jax.lax.fori_loop(1, x.size, lambda i, y: y.at[i].set(x[i] - x[i - 1]), jnp.asarray(x)),
     "traced indices": lambda x: jax.lax.map(lambda i: jnp.where(i > 0, x[i] - x[i - 1], x[0]), jnp.arange(x.size)),
     "elements that are set": differences,
-    "what is changed in place, first": changed_twice,
+    "changes in place, first": changed_twice,
 }
 
 
@@ -125,13 +125,13 @@ def test_a_wrong_output_of_several_is_named(assert_caught):
 
 def test_a_kernel_that_raises(assert_caught, run_check):
     def fn(x):
-        raise KeyError("who knows")
+        raise KeyError("unknown")
 
-    assert_caught("eager", "raised KeyError: 'who knows'", fn, X)
+    assert_caught("eager", "raised KeyError: 'unknown'", fn, X)
     assert "Next: " not in run_check("eager", fn, X).detail
 
 
-def test_a_package_that_is_missing_is_all_that_is_told(run_check, monkeypatch):
+def test_a_missing_package_is_reported_as_not_tried(run_check, monkeypatch):
     monkeypatch.setitem(sys.modules, "flatbuffers", None)
     outcome = run_check("export", cumulative, X, Y)
     assert outcome.outcome == "not tried"
@@ -169,7 +169,7 @@ def test_wrong_inside_loops(assert_caught, assert_passes):
     ],
 )
 def test_each_transformation_that_goes_wrong(assert_caught, assert_passes, monkeypatch, module, name, check, text):
-    """A kernel cannot tell most of them apart, so here it is they that are wrong."""
+    """A kernel cannot distinguish most of them, so here the transformations are wrong."""
     assert_passes(check, jnp.sin, X)
     right = getattr(module, name)
 
@@ -260,14 +260,14 @@ def test_not_thread_safe(assert_caught, assert_passes):
     def wrapped(function):
         return lambda x: jax.pure_callback(function, jax.ShapeDtypeStruct((5,), np.float32), x)
 
-    assert_caught("threads", "not as alone: output (float32[5]): element ", wrapped(uses_scratch), X)
+    assert_caught("threads", "unlike a single call: output (float32[5]): element ", wrapped(uses_scratch), X)
     assert_passes("threads", wrapped(lambda x: np.asarray(x).copy()), X)
 
 
 # Other processes and devices
 
 
-def test_what_cannot_be_exported(assert_caught, assert_passes):
+def test_a_kernel_that_cannot_be_exported(assert_caught, assert_passes):
     def fn(x):
         return jax.pure_callback(lambda x: np.asarray(x), jax.ShapeDtypeStruct(x.shape, x.dtype), x)
 
@@ -282,7 +282,7 @@ def test_an_artifact_with_other_results(assert_caught):
     assert_caught("export", "element (1,)", fn, X)
 
 
-def test_the_other_process_says_what_went_wrong():
+def test_errors_of_the_other_process_are_reported():
     sine = export(jax.jit(jnp.sin))(jax.ShapeDtypeStruct((5,), np.float32)).serialize()
     for artifact, inputs, message in (
         (b"no artifact", [], "in a new process: ExportError: "),
@@ -293,7 +293,7 @@ def test_the_other_process_says_what_went_wrong():
             _export._run_elsewhere(artifact, inputs)
 
 
-def test_results_that_do_not_say_over_which_axes_they_vary(new_primitive, assert_caught, assert_passes):
+def test_results_whose_type_does_not_vary(new_primitive, assert_caught, assert_passes):
     assert_caught("shard_map", "the inputs vary over the mesh axes ['devices']", new_primitive(lambda axis: axis), X)
     assert_passes("shard_map", lambda x: 2 * x, X)
 

@@ -1,4 +1,4 @@
-"""What `check_kernel` finds wrong with batches."""
+"""Faults of batches that `check_kernel` finds."""
 
 import jax
 import jax.numpy as jnp
@@ -85,11 +85,11 @@ def broken_gradient(rule):
 
 
 def test_a_batch_along_the_last_axis_only_is_wrong(new_primitive, assert_caught, assert_passes):
-    forgets, knows = new_primitive(lambda axis: 0), new_primitive(lambda axis: axis)
+    wrong, right = new_primitive(lambda axis: 0), new_primitive(lambda axis: axis)
     x = np.arange(9, dtype=np.float32).reshape(3, 3) + 1  # so that the shapes hide it
-    assert_passes("vmap_first_axis", forgets, x)
-    assert_caught("vmap_last_axis", "of the batch, element", forgets, x)
-    assert_passes("vmap_last_axis", knows, x)
+    assert_passes("vmap_first_axis", wrong, x)
+    assert_caught("vmap_last_axis", "of the batch, element", wrong, x)
+    assert_passes("vmap_last_axis", right, x)
 
 
 def test_equal_slices_need_samples(run_check, assert_passes):

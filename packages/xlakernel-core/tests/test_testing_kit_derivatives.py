@@ -1,4 +1,4 @@
-"""What `check_kernel` finds wrong with derivatives."""
+"""Faults of derivatives that `check_kernel` finds."""
 
 import jax
 import jax.numpy as jnp
@@ -50,7 +50,7 @@ def test_wrong_derivatives(assert_caught, assert_passes, rule, number, element, 
         assert_passes(check, with_jvp(exact), x, y, **options)
 
 
-def test_finite_differences_are_in_double_precision_where_they_can_be(run_check):
+def test_finite_differences_are_in_double_precision_if_possible(run_check):
     def rough(x):
         return jnp.sin(only_float32(x))
 
@@ -64,13 +64,13 @@ def test_finite_differences_are_in_double_precision_where_they_can_be(run_check)
 
 
 def only_float32(x):
-    """Takes no other dtype, so that its differences are rough."""
+    """Return *x*, which must be of float32: differences are rough then."""
     assert x.dtype == np.float32
     return x
 
 
 @pytest.mark.parametrize("size", [5, 200])
-def test_derivatives_where_only_float32_can_be_had(assert_caught, assert_passes, size):
+def test_derivatives_of_kernels_for_float32_only(assert_caught, assert_passes, size):
     def with_factor(factor):
         @jax.custom_jvp
         def fn(x):

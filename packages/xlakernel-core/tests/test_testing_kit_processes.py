@@ -1,4 +1,4 @@
-"""Programs in several processes that are one to JAX: what they see, and what is said where one fails."""
+"""Programs in several processes that JAX joins into one, and the errors of those that fail."""
 
 import time
 
@@ -20,11 +20,11 @@ print(f"process {jax.process_index()} of {jax.process_count()}, {jax.local_devic
 
 @pytest.fixture
 def soon(monkeypatch):
-    """Give the others half a second once a process failed."""
+    """Wait for the other processes for half a second once one has failed."""
     monkeypatch.setattr(_processes, "_GRACE", 0.5)
 
 
-def test_processes_are_one_to_jax():
+def test_processes_share_their_devices():
     for i, text in enumerate(run_in_processes(SUM)):
         assert f"process {i} of 2, 2 devices: [6.]\n" in text
 
@@ -40,13 +40,13 @@ def test_a_process_that_fails_is_not_waited_for_by_the_others():
     assert said.count("begun") == 2
 
 
-def test_the_time_that_a_program_has():
+def test_a_program_that_takes_too_long_is_ended():
     with pytest.raises(KernelCheckError, match=r"took more than 0\.5 s\.\nprocess 0, exit code -9"):
         run_in_processes("import time\ntime.sleep(100)", processes=1, timeout=0.5)
 
 
 @pytest.mark.usefixtures("soon")
-def test_a_process_that_exits_says_why_and_is_not_waited_for():
+def test_the_message_of_an_exit_is_reported_without_waiting():
     program = "import sys, time, jax\nif jax.process_index(): sys.exit('enough')\ntime.sleep(100)\n"
     start = time.monotonic()
     with pytest.raises(KernelCheckError, match=r"process 1, exit code 1:\n(?s:.*)enough"):
@@ -54,7 +54,7 @@ def test_a_process_that_exits_says_why_and_is_not_waited_for():
     assert time.monotonic() - start < 60
 
 
-def test_an_exit_without_a_failure_is_none():
+def test_an_exit_without_a_status_is_no_failure():
     assert run_in_processes("import sys\nprint('done')\nsys.exit()", processes=1)[0].endswith("done\n")
 
 
@@ -68,7 +68,7 @@ def test_bytes_that_are_no_text_are_shown():
     [{"processes": 0}, {"devices": 0}, {"processes": "2"}, {"devices": 1.5}],
     ids=repr,
 )
-def test_numbers_that_make_no_sense(options):
+def test_invalid_numbers(options):
     ((name, value),) = options.items()
     with pytest.raises(ArgumentError, match=f"run_in_processes: {name} is {value!r}; expected a"):
         run_in_processes("", **options)

@@ -1,4 +1,4 @@
-"""``xlakernel backends``: what operators offer, and why something cannot be used here."""
+"""``xlakernel backends``: kernels of operators, and reasons why one cannot be used here."""
 
 import importlib
 import os
@@ -31,14 +31,14 @@ def op(new_name):
 
 @pytest.fixture
 def installed(monkeypatch):
-    """Say which of our packages are installed."""
+    """Return a function that sets the installed packages."""
 
-    def say(*packages):
+    def set_packages(*packages):
         for module in (backends, found_operators):
             monkeypatch.setattr(module, "own_packages", lambda: ["xlakernel.core", *packages])
 
-    say("xlakernel.numba", "xlakernel.cuda", "xlakernel.warp")
-    return say
+    set_packages("xlakernel.numba", "xlakernel.cuda", "xlakernel.warp")
+    return set_packages
 
 
 def test_a_package_that_is_missing_is_named_with_the_command_that_installs_it(installed):
@@ -76,7 +76,7 @@ def test_a_platform_of_which_jax_has_no_device(installed):
 
 @pytest.fixture
 def quick(monkeypatch, installed):
-    """Look at no library, and import no package but core."""
+    """Probe no library, and import no package but core."""
     installed()
     monkeypatch.setattr(backends, "collect", lambda timeout: ON_CPU)
 
@@ -114,7 +114,7 @@ def test_names_and_tags_choose(new_name, quick, capsys):
     assert "no operator has the name or tag 'zebra_crosings'. `xlakernel backends` lists all" in said.err
 
 
-def test_a_module_that_fails_does_not_hide_the_others(op, quick, capsys, monkeypatch, tmp_path):
+def test_a_broken_module_does_not_hide_the_others(op, quick, capsys, monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "broken_operators.py").write_text("raise SystemExit('half done')", "utf-8")
     own = "from xlakernel.core import XLACustomKernel\nXLACustomKernel('of_my_own').def_jax_kernel(lambda outs: None)\n"

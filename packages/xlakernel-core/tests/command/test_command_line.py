@@ -1,4 +1,4 @@
-"""The command as users and scripts meet it: its arguments, exit statuses, JSON and text."""
+"""Arguments, exit statuses, JSON and text of the command."""
 
 import importlib.metadata
 import json
@@ -20,7 +20,7 @@ JAX = {"devices": [{"platform": "cpu", "kind": "cpu"}]}
 
 @pytest.fixture
 def facts(monkeypatch):
-    """Let the doctor find the facts of a test."""
+    """Return a function that sets the facts that the doctor examines."""
 
     def set_facts(**given):
         given = {"python": "3.12.1, Linux x86_64", "answers": {"jax": JAX}, **given}
@@ -83,7 +83,7 @@ ROWS = [
 ]
 
 
-def test_findings_stand_in_columns_and_what_is_to_be_copied_stays_whole(monkeypatch, capsys):
+def test_findings_are_in_columns_with_unbroken_commands(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "70")
     doctor._show_findings(ROWS)
     lines = capsys.readouterr().out.splitlines()
@@ -104,7 +104,7 @@ sys.exit(command_line.main(["doctor"]))
 """
 
 
-def test_a_pipe_that_is_closed_is_no_traceback():
+def test_a_closed_pipe_is_no_traceback():
     unread, pipe = os.pipe()
     os.close(unread)
     done = subprocess.run([sys.executable, "-c", PIPED], stdout=pipe, stderr=subprocess.PIPE, check=False)
@@ -114,7 +114,7 @@ def test_a_pipe_that_is_closed_is_no_traceback():
 
 @pytest.fixture
 def write_probes(monkeypatch, tmp_path):
-    """Put a file of probes in the place of ours."""
+    """Return a function that replaces the file of probes."""
 
     def write(text):
         path = tmp_path / "probes.py"
@@ -124,7 +124,7 @@ def write_probes(monkeypatch, tmp_path):
     return write
 
 
-def test_a_library_that_hangs_is_given_up(write_probes):
+def test_a_library_that_hangs_is_ended(write_probes):
     write_probes("time.sleep(60)")
     begin = time.monotonic()
     answers = ask(["jax", "warp"], timeout=1.0)
@@ -133,7 +133,7 @@ def test_a_library_that_hangs_is_given_up(write_probes):
     assert answers["jax"] == {"error": "its process gave no answer within 1 s (--timeout lets it take longer)"}
 
 
-def test_libraries_are_asked_at_the_same_time_without_the_files_of_the_command_as_modules(write_probes):
+def test_probes_run_at_the_same_time_without_the_files_of_the_command_on_the_path(write_probes):
     write_probes("begin = time.time()\ntime.sleep(2)\nanswer(time=[begin, time.time()], path=sys.path)")
     answers = ask(["jax", "core", "numba", "numba_cuda", "warp", "driver"], timeout=60)
     times = [answer["time"] for answer in answers.values()]

@@ -1,8 +1,8 @@
-"""The doctor in environments that lack something, or have what does not go together."""
+"""The doctor in environments that lack a library, or have incompatible ones."""
 
 import importlib.util
 
-# What takes long to start and is not what a test is about.
+# Libraries that start slowly, for tests of others.
 REST = ["jax", "warp"]
 
 
@@ -12,7 +12,7 @@ def test_no_numba(environment):
     assert findings["numba"]["text"].startswith("numba is not installed")
     assert findings["numba"]["fix"] == "pip install xlakernel-numba"
     assert set(findings["numba"]["stops"]) >= {"numba", "numba_cuda", "warp"}
-    # It is a problem of those who need it, which core alone does not.
+    # It is a problem of the packages that need it; core alone does not.
     needed = any(importlib.util.find_spec(f"xlakernel.{name}") for name in ("numba", "cuda", "warp"))
     assert (findings["numba"]["state"], status) == (("problem", 1) if needed else ("note", 0))
 
@@ -52,7 +52,7 @@ def test_a_library_that_ends_its_process(environment):
     assert "its process ended with Segmentation fault; its last line: bad plugin" in findings["warp"]["text"]
 
 
-def test_the_command_starts_without_what_it_looks_at(environment):
+def test_the_command_does_not_import_the_libraries(environment):
     made = environment()
     # An installed library may have had Python load something at its start.
     program = "import sys; before = {*sys.modules}; import xlakernel.command; print(*{*sys.modules} - before)"

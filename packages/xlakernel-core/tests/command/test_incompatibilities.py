@@ -1,4 +1,4 @@
-"""Each known incompatibility, from made-up facts: what holds it, what does not, and what fixes it."""
+"""Known incompatibilities in made-up facts, and their fixes."""
 
 import pytest
 
@@ -36,7 +36,7 @@ GOOD = {
 }
 
 
-def test_what_goes_together_is_left_alone():
+def test_compatible_versions_are_not_reported():
     assert found(GOOD, jax=on("gpu"), driver=driver(13, 1)) == {}
     assert found() == {}
 

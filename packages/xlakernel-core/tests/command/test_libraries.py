@@ -63,7 +63,7 @@ def test_the_fix_suits_the_driver():
 
 
 @pytest.mark.parametrize("name", ["jax", "numba"])
-def test_a_slow_library_is_asked_again(name):
+def test_the_fix_for_a_slow_library_is_a_longer_timeout(name):
     found = finding(name, **{name: {"error": f"its process {NO_ANSWER} 1 s"}})
     assert (found.state, found.fix) == ("problem", "xlakernel doctor --timeout 120")
 
@@ -82,7 +82,7 @@ def test_a_missing_library_is_a_problem_of_the_packages_that_need_it(name, packa
     assert (needed.state, needed.fix) == ("problem", fix)
 
 
-def test_core_is_not_judged_where_jax_is_broken():
+def test_core_is_not_reported_if_jax_is_broken():
     assert finding("core", jax=FAILED, core=FAILED) is None
 
 

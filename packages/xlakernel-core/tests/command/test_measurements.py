@@ -57,7 +57,7 @@ def test_wrong_results_are_in_the_exit_status(make_op, capsys):
     assert "wrong: its results differ from those of 'jax': output" in capsys.readouterr().out
 
 
-def test_a_library_that_is_missing_is_not(make_op, capsys):
+def test_a_missing_library_is_no_failure(make_op, capsys):
     def refuse(outs):
         raise MissingDependencyError("it is not installed")
 

@@ -1,4 +1,4 @@
-"""``backend="auto"`` in calls with arrays: what is measured, when, and what is chosen."""
+"""``backend="auto"`` in calls with arrays: measurements and choices."""
 
 import time
 
@@ -52,7 +52,7 @@ def by_default(op):
     [lambda op: use_backend("auto"), lambda op: use_backend(cpu="auto"), by_default],
     ids=["all", "cpu", "default"],
 )
-def test_all_ways_to_ask(op, run, speeds, measured, ask):
+def test_all_ways_to_select_auto(op, run, speeds, measured, ask):
     with ask(op):
         run()
         assert run() == "b"
@@ -60,7 +60,7 @@ def test_all_ways_to_ask(op, run, speeds, measured, ask):
     assert measured == [op.name]
 
 
-def test_who_asks_for_another_platform_is_not_measured(op, run, speeds, measured):
+def test_calls_for_another_platform_are_not_measured(op, run, speeds, measured):
     with use_backend(gpu="auto"):
         assert run() == "a"
     op.set_default("gpu", "auto")
@@ -70,7 +70,7 @@ def test_who_asks_for_another_platform_is_not_measured(op, run, speeds, measured
     assert measured == []
 
 
-def test_a_default_of_auto_is_told_and_followed(op, new_operator, run, speeds, measured):
+def test_a_default_of_auto_is_reported_and_followed(op, new_operator, run, speeds, measured):
     follower = new_operator()
     for backend in "ab":
         follower.def_kernel(backend, "cpu", op.entry("cpu", backend).kernel_generator)
@@ -159,7 +159,7 @@ def test_a_backend_that_fails_while_it_is_timed_is_not_chosen(op, run, auto_fold
     assert len(calls) == good + 1
 
 
-def test_plain_jax_is_what_the_others_are_compared_with(op, run, speeds):
+def test_the_others_are_compared_with_plain_jax(op, run, speeds):
     op.def_kernel("a", "cpu", lambda outs: lambda x: 3 * x)
     op.def_kernel("jax", "cpu", lambda outs: lambda x: x + x)
     speeds["jax"] = 4.0
@@ -168,7 +168,7 @@ def test_plain_jax_is_what_the_others_are_compared_with(op, run, speeds):
     assert set(auto_choices(op.name)[0].problems) == {"a"}
 
 
-def test_where_no_backend_works_the_default_says_why_and_it_is_tried_once(new_operator, measured):
+def test_the_error_of_the_default_is_raised_if_no_backend_works(new_operator, measured):
     op = new_operator()
     for backend in "ab":
         op.def_kernel(backend, "cpu", lambda outs, backend=backend: {}[backend])
@@ -207,7 +207,7 @@ def test_a_new_backend_is_measured(op, run, speeds, measured):
     op.def_kernel("d", "cpu", lambda outs: lambda x: 2 * x)
     speeds["d"] = 0.1
     run(backend="auto")
-    assert len(measured) == 2 and run(backend="auto") == ""  # d tells nobody
+    assert len(measured) == 2 and run(backend="auto") == ""  # d does not record that it ran
 
 
 def test_no_backend_can_have_the_name(op):
@@ -215,7 +215,7 @@ def test_no_backend_can_have_the_name(op):
         op.def_kernel("auto", "cpu", lambda outs: None)
 
 
-def test_what_was_reset_is_measured_anew(op, run, speeds, measured):
+def test_a_reset_makes_the_next_call_measure(op, run, speeds, measured):
     run(backend="auto")
     assert run(backend="auto") == "b"
     speeds["c"] = 0.5

@@ -39,7 +39,7 @@ def test_two_threads_measure_once(op, run, ran, measured, monkeypatch):
     assert len(measured) == 1
 
 
-def test_what_another_thread_just_measured_is_not_measured_again(op, run, speeds, measured, monkeypatch):
+def test_a_choice_of_another_thread_is_not_measured_again(op, run, speeds, measured, monkeypatch):
     class Lock:
         """Let another thread measure before this one does."""
 

@@ -1,4 +1,4 @@
-"""``backend="auto"`` where JAX traces: nothing is measured, what is known is used. And `tune`, for what is traced."""
+"""``backend="auto"`` in traced calls, which use known choices, and `tune`, which measures for them."""
 
 import functools
 import warnings
@@ -60,7 +60,7 @@ def _open(closed):
 
 
 @pytest.mark.parametrize("transform", TRACED.values(), ids=TRACED)
-def test_what_is_traced_is_not_measured(op, call, made, ran, measured, transform):
+def test_traced_calls_are_not_measured(op, call, made, ran, measured, transform):
     with pytest.warns(AutoBackendWarning, match=f"{op.name}: .*found no measurement .*default, 'a'") as said:
         jax.block_until_ready(transform(call))
     assert (measured, len(said), said[0].filename) == ([], 1, __file__)
@@ -70,7 +70,7 @@ def test_what_is_traced_is_not_measured(op, call, made, ran, measured, transform
 
 
 @pytest.mark.parametrize("transform", TRACED.values(), ids=TRACED)
-def test_what_is_traced_takes_what_is_known(call, made, ran, measured, transform):
+def test_traced_calls_take_the_known_choice(call, made, ran, measured, transform):
     call(X)
     made.clear()
     ran.clear()
@@ -84,7 +84,7 @@ def test_the_types_of_results_need_no_choice(call, made, measured):
     assert (made, measured) == ([], [])
 
 
-def test_it_is_said_once_for_each_operator(call, new_operator):
+def test_the_warning_comes_once_for_each_operator(call, new_operator):
     other = new_operator(lambda x: x)
     other.def_kernel("b", "cpu", lambda outs: lambda x: x)
     with warnings.catch_warnings(record=True) as said:
@@ -108,7 +108,7 @@ def test_a_compiled_program_keeps_its_backend_and_a_new_one_follows(call, ran):
         assert ran == [backend]
 
 
-def test_what_runs_outside_of_jit_follows(call, ran):
+def test_calls_outside_of_jit_follow(call, ran):
     def mapped():
         ran.clear()
         jax.block_until_ready(jax.vmap(call)(X[None]))
@@ -120,7 +120,7 @@ def test_what_runs_outside_of_jit_follows(call, ran):
     assert mapped() == "b"
 
 
-def test_a_batch_takes_what_is_known_of_a_slice(call, ran):
+def test_a_batch_takes_the_choice_of_a_slice(call, ran):
     call(X)
     ran.clear()
     x = np.ones((3, 5, 70), np.float32)
@@ -129,7 +129,7 @@ def test_a_batch_takes_what_is_known_of_a_slice(call, ran):
     assert set(ran) == {"b"}
 
 
-def test_the_default_that_was_set_is_what_runs_instead(op, call, ran):
+def test_the_default_runs_instead(op, call, ran):
     op.set_default("cpu", "c")
     with pytest.warns(AutoBackendWarning, match="default, 'c'"):
         jax.block_until_ready(jax.jit(call)(X))
@@ -206,7 +206,7 @@ def test_a_rule_may_pass_it_on_to_an_operator_of_other_backends(op, call, new_op
     assert set(ran) == {"b"}
 
 
-def test_what_a_rule_calls_outside_of_jit_follows(op, call, new_operator):
+def test_operators_that_a_rule_calls_outside_of_jit_follow(op, call, new_operator):
     other, others = new_operator(), []
 
     def generator(backend):
@@ -237,7 +237,7 @@ def test_what_a_rule_calls_outside_of_jit_follows(op, call, new_operator):
 # Tuning.
 
 
-def test_tune_measures_what_a_program_calls(op, call, measured, ran):
+def test_tune_measures_each_operator_of_a_program(op, call, measured, ran):
     step = jax.jit(lambda x: call(x) + call(x[:2]).sum())
     choices = tune(step, jnp.asarray(X))
     assert [choice.call for choice in choices] == ["float32[8] -> float32[8]", "float32[2] -> float32[2]"]
@@ -248,7 +248,7 @@ def test_tune_measures_what_a_program_calls(op, call, measured, ran):
     assert ran == ["b", "b"]
 
 
-def test_tune_asks_for_auto_and_keeps_what_is_asked_for_otherwise(op, ran):
+def test_tune_leaves_calls_with_another_backend_alone(op, ran):
     assert [choice.backend for choice in tune(op, X, outs=X)] == ["b"]
     ran.clear()
     assert tune(op, X, outs=X, backend="c") == []
@@ -269,7 +269,7 @@ def test_tune_leaves_a_transformation_inside_alone(call, measured):
     assert measured == []
 
 
-def test_tune_does_not_take_arrays_from_their_owner(call):
+def test_tune_does_not_donate_arrays(call):
     x = jnp.ones(5)
     tune(jax.jit(call, donate_argnums=0), x)
     assert not x.is_deleted()
@@ -278,13 +278,13 @@ def test_tune_does_not_take_arrays_from_their_owner(call):
 @pytest.mark.parametrize(
     "trace", [lambda f: jax.jit(f)(X), lambda f: jax.jit(lambda: f(X))(), lambda f: jax.vmap(f)(X)]
 )
-def test_tune_is_refused_where_something_is_traced(call, measured, trace):
+def test_tune_is_refused_inside_transformations(call, measured, trace):
     with pytest.raises(ArgumentError, match=r"tune: .* inside jax\.jit or another transformation.*Call tune before"):
         trace(lambda x: tune(call, x))
     assert measured == []
 
 
-def test_tune_wants_a_function(call):
+def test_tune_takes_a_function(call):
     with pytest.raises(KernelTypeError, match=r"tune: expected a function and its arguments; got 3\. Write tune\(f"):
         tune(3)
 
@@ -304,7 +304,7 @@ def test_tune_inside_tune(call, measured):
     assert len(measured) == 2
 
 
-def test_tune_says_what_a_call_lacks(op):
+def test_tune_raises_the_error_of_a_call(op):
     with pytest.raises(XLAKernelError, match="input 0 is ShapeDtypeStruct"):
         tune(op, jax.ShapeDtypeStruct((3,), jnp.float32), outs=X)
 

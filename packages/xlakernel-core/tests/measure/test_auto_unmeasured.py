@@ -1,4 +1,4 @@
-"""``backend="auto"``: which calls are not measured, and what a measurement leaves alone."""
+"""``backend="auto"``: calls that are not measured, and the side effects that a measurement avoids."""
 
 import jax
 import jax.numpy as jnp
@@ -48,7 +48,7 @@ def test_an_array_that_was_donated_is_the_error_of_jax(op, measured):
     assert measured == []
 
 
-def test_what_is_no_array_is_refused_first(op, measured):
+def test_inputs_that_are_no_arrays_are_refused_first(op, measured):
     with pytest.raises(InputError, match="input 0 is 'x'"):
         op("x", outs=X, backend="auto")
     assert measured == []
@@ -91,7 +91,7 @@ def test_nothing_is_measured_while_debugging(run, speeds, measured):
     assert len(measured) == 1
 
 
-def test_nothing_is_measured_where_jit_is_disabled(run, speeds, measured):
+def test_nothing_is_measured_without_jit(run, speeds, measured):
     with jax.disable_jit(), pytest.warns(AutoBackendWarning):
         assert run(backend="auto") == "a"
     run(backend="auto")
@@ -108,7 +108,7 @@ def test_nothing_is_measured_in_one_of_several_processes(run, speeds, measured, 
     assert len(measured) == 1
 
 
-def test_an_array_on_several_devices_takes_what_is_known(op, made, speeds, measured):
+def test_an_array_on_several_devices_takes_the_known_choice(op, made, speeds, measured):
     mesh = jax.sharding.Mesh(jax.devices("cpu")[:2], "d")
     x = jax.device_put(np.ones(6, np.float32), NamedSharding(mesh, PartitionSpec("d")))
     with pytest.warns(AutoBackendWarning, match="on several devices"):

@@ -1,4 +1,4 @@
-"""Comparing an operator's backends: what is timed, what is refused, and how the result is shown and kept."""
+"""Benchmarks of an operator's backends: measurements, refused arguments, and results."""
 
 import dataclasses
 import json
@@ -74,7 +74,7 @@ def test_dtypes_are_compared(op, dtype):
     assert "differ from those of 'jax'" in result["n=8", "wrong"].problem
 
 
-def test_what_is_not_finite_must_be_the_same(op):
+def test_numbers_that_are_not_finite_must_be_equal(op):
     op.def_kernel("nan", "cpu", lambda outs: lambda x: jnp.where(x > 6, jnp.nan, 2 * x))
     op.def_kernel("too", "cpu", lambda outs: lambda x: jnp.where(x > 6, -jnp.inf, 2 * x))
     x = np.array([1, np.inf, -np.inf, np.nan], np.float32)
@@ -144,12 +144,12 @@ def test_cases_of_the_operator(op):
         (("n", (), [1]), "kwargs is .* of type list; expected a dict"),
     ],
 )
-def test_what_is_no_case(arguments, text):
+def test_malformed_cases(arguments, text):
     with pytest.raises(ArgumentError, match=f"BenchmarkCase: {text}"):
         BenchmarkCase(*arguments)
 
 
-def test_what_is_refused(op):
+def test_arguments_that_are_refused(op):
     with pytest.raises(ArgumentError, match=r"no cases.*def_benchmark_data"):
         op.benchmark(**QUICK)
     with pytest.raises(ArgumentError, match="different names"):
@@ -165,7 +165,7 @@ def test_what_is_refused(op):
             op.benchmark([case()], **{**QUICK, **wrong})
     with pytest.raises(ArgumentError, match=r"backends is 'jax'; expected names, as \['jax'\]"):
         op.benchmark([case()], backends="jax", **QUICK)
-    with pytest.raises(ArgumentError, match=r"the case 'n=8' calls the operator itself.*\"outs\".*def_call"):
+    with pytest.raises(ArgumentError, match=r"the case 'n=8' calls the operator, without outs.*\"outs\".*def_call"):
         op.benchmark([BenchmarkCase("n=8", case().args)], **QUICK)
     with pytest.raises(ArgumentError, match=r"called inside jax\.jit"):
         jax.jit(lambda: op.benchmark([case()], **QUICK))()
@@ -200,7 +200,7 @@ def result():
     )
 
 
-def test_it_is_printed_as_a_table(result):
+def test_a_result_is_printed_as_a_table(result):
     assert str(result).splitlines() == [
         "op, cpu (cpu), µs a call  a            b",
         "n=1                       2 (1 … 3) *  5 (4 … 6)",
@@ -216,13 +216,13 @@ def test_a_problem_of_several_cases_has_one_line(result):
     assert str(found).splitlines()[4:] == ["c: it is missing (n=1, n=2, n=3)", "d: it is wrong (n=2, n=3)"]
 
 
-def test_it_is_saved_with_every_round(result, tmp_path):
+def test_a_result_is_saved_with_every_round(result, tmp_path):
     content = json.loads(result.save(tmp_path / "result.json").read_text())
     assert content["measurements"][0]["seconds"] == [1e-6, 3e-6, 2e-6]
     assert (content["device"], content["versions"]) == ("cpu", {"jax": "0.10"})
 
 
-def test_it_is_drawn(result, tmp_path):
+def test_a_result_is_drawn(result, tmp_path):
     pytest.importorskip("matplotlib", reason="charts are drawn with it")
     figure = result.plot(tmp_path / "chart.png")
     (axes,) = figure.axes
@@ -238,7 +238,7 @@ def test_drawing_without_matplotlib(result, monkeypatch):
 
 
 @pytest.mark.parametrize("key", [("n=3", "a"), ("a", "n=1"), "n=1"])
-def test_what_is_not_in_it(result, key):
+def test_missing_measurements(result, key):
     with pytest.raises(KeyError) as caught:
         result[key]
     (message,) = caught.value.args
@@ -248,6 +248,6 @@ def test_what_is_not_in_it(result, key):
     )
 
 
-def test_a_case_that_is_not_in_it(result):
+def test_missing_cases(result):
     with pytest.raises(KeyError, match=r"no measurement of \('n=3', 'a'\).* of the cases \['n=1', 'n=2'\]"):
         result.fastest("n=3")

@@ -1,4 +1,4 @@
-"""Choices of ``backend="auto"`` in the process and on disk: who reads them, and which files are refused."""
+"""Choices of ``backend="auto"`` in the process and on disk, and files that are refused."""
 
 import dataclasses
 import json
@@ -29,7 +29,7 @@ def folder(auto_folder):
 
 @pytest.fixture
 def forget(monkeypatch):
-    """Return a function that makes this process a new one, as far as choices go."""
+    """Return a function that clears the choices of this process."""
     return lambda: monkeypatch.setattr(choices, "_known", {})
 
 
@@ -59,7 +59,7 @@ def test_a_choice_is_there_in_the_next_process(folder, forget, alike, measured, 
     assert (path.suffix, path.stat().st_mode & 0o777) == (".json", 0o600)
 
 
-def test_importing_and_asking_write_nothing(folder):
+def test_importing_and_listing_write_nothing(folder):
     assert (auto_choices(), reset_auto_choices()) == ([], 0)
     assert not folder.exists()
 
@@ -100,7 +100,7 @@ def test_a_damaged_file_goes_when_everything_is_reset(folder):
     remember(question(), choice(question()))
     (path,) = folder.iterdir()
     path.write_bytes(DAMAGED["half"])
-    assert auto_choices() == [choice(question())]  # this process knows it
+    assert auto_choices() == [choice(question())]  # from the memory of this process
     assert reset_auto_choices() == 1
     assert list(folder.iterdir()) == []
 
@@ -113,7 +113,7 @@ def test_a_file_of_another_user_is_no_choice(folder, forget):
     assert (recall(question()), auto_choices()) == (None, [])
 
 
-def test_a_folder_that_cannot_be_written_is_warned_of_once(folder, alike, measured, speeds):
+def test_an_unwritable_folder_is_one_warning(folder, alike, measured, speeds):
     folder.parent.write_text("a file where the folder should be", "utf-8")
     with pytest.warns(AutoBackendWarning, match="cannot be kept in .*Set XLAKERNEL_CACHE_DIR"):
         alike(X, outs=X, backend="auto")
@@ -190,7 +190,7 @@ def test_choices_of_one_operator(folder, forget):
 
 
 @pytest.mark.parametrize("function", [auto_choices, reset_auto_choices])
-def test_operators_are_named(function, alike):
+def test_operators_are_given_by_name(function, alike):
     with pytest.raises(
         ArgumentError, match=f"{function.__name__}: operator is XLACustomKernel.*such as '{alike.name}'"
     ):
@@ -260,7 +260,7 @@ print(len(measured), auto_choices()[0].backend)
 """
 
 
-def test_processes_share_what_they_measured(folder, measured):
+def test_processes_share_choices(folder, measured):
     sources = os.pathsep.join(str(Path(path).parent) for path in xlakernel.__path__)
     environment = {**os.environ, "PYTHONPATH": sources, "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-c", _PROCESS]

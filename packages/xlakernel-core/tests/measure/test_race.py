@@ -8,7 +8,7 @@ from xlakernel.core.measure.race import Pace
 
 
 class FakeProgram:
-    """A program of which each call takes so many seconds of a clock of its own."""
+    """A program with calls that take a number of seconds of a fake clock."""
 
     def __init__(self, clock, seconds):
         self.clock, self.seconds, self.calls = clock, seconds, []
@@ -21,7 +21,7 @@ class FakeProgram:
 
 @pytest.fixture
 def race(monkeypatch):
-    """Return a function that times programs of given speeds by a clock of theirs: the calls, and the time it took."""
+    """Return a function that races programs of given speeds by a fake clock; it returns their calls and the time."""
 
     def race(pace=_PACE, **seconds):
         clock = [0.0]

@@ -1,1 +1,1 @@
-"""Fingerprints of functions: hashes of all that a compiler freezes into their machine code."""
+"""Fingerprints of functions: hashes of everything that a compiler freezes into their machine code."""

@@ -1,11 +1,11 @@
-"""A content hash of a Python function as a compiler sees it.
+"""Content hash of a Python function with everything that it refers to.
 
-Numba and its like freeze what a function refers to when they compile it: globals, closure cells, attributes of modules
-and helper functions are constants of the machine code. Two functions with the same fingerprint compile to the same
-code; a name made from it can therefore be registered once (`ffi.registry`) and looked up in a cache on disk.
+Numba and similar compilers freeze the references of a function: globals, closure cells, attributes of modules and
+helper functions are constants of the machine code. Two functions with the same fingerprint compile to the same code; a
+name made from it can therefore be registered once (`ffi.registry`) and looked up in a cache on disk.
 
-The bytecode is hashed, not the source: the text that `inspect` finds may have been edited since the function was made,
-so that a name made from it would claim code that was never compiled. Line numbers are left out.
+The bytecode is hashed, not the source: the file that `inspect` reads may have been edited since the function was made,
+and a name made from it would stand for code that was never compiled. Line numbers are left out.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from .versioned import (
     wraps_function,
 )
 
-# An object that the walk does not understand is told from every other one, in this process and any other, by a number
-# that is drawn for it. It is kept alive, so that its identity stays its own.
+# Identity of an object of an unknown kind → a random number, which distinguishes it from every other object, in this
+# process and any other, and the object, kept alive so that no other one gets its identity.
 _unknown: dict[int, tuple[str, Any]] = {}
 
-# The addresses that symbols were first met with.
+# Symbol → its address when it was first met.
 _addresses: dict[str, int | None] = {}
 
 Implementations = Callable[[types.FunctionType | str | None], Iterable[Any]]
@@ -51,11 +51,11 @@ Describe = Callable[[Any], Any]
 
 @dataclasses.dataclass(frozen=True)
 class Examination:
-    """The result of a walk over a function and all that it refers to.
+    """The result of a walk over a function and everything that it refers to.
 
     Attributes:
       digest: the fingerprint, 32 hexadecimal digits.
-      unknown: the objects for which it is another one in every process: they are of kinds that cannot be compared.
+      unknown: objects of kinds that cannot be compared; they make the fingerprint different in every process.
       functions: the function and every function that it refers to, directly or not, each once.
       names: every name that may be an attribute's in one of them.
     """
@@ -72,15 +72,15 @@ def examine(
     implementations: Implementations = lambda _: (),
     describe: Describe = describe_kind,
 ) -> Examination:
-    """Walk over *function* and all that it refers to.
+    """Walk over *function* and everything that it refers to.
 
     Args:
       function: a Python function, or a compiler's wrapper of one (an object with ``py_func``), about to be compiled
         together with its helpers.
-      options: what else determines the machine code.
-      implementations: returns the functions that the compiler takes in place of a plain one (``numba.overload``), or
-        for an attribute of this name (``numba.extending.overload_method``), or, for None, operators and builtins.
-      describe: returns what to hash in place of an object, such as a kernel of some library; or None.
+      options: whatever else determines the machine code.
+      implementations: returns the functions that the compiler uses in place of a plain one (``numba.overload``), for an
+        attribute of this name (``numba.extending.overload_method``), or, for None, for operators and builtins.
+      describe: returns the value to hash in place of an object, such as a kernel of another library; or None.
     """
     walk = _Walk(implementations, describe)
     parts = itertools.chain(walk.value(dict(sorted((options or {}).items()))), walk.content(function))
@@ -89,20 +89,20 @@ def examine(
 
 
 def fingerprint(function: Any, options: Mapping[str, Any] | None = None, *arguments: Any, **more: Any) -> str:
-    """Return the digest of an `examine`, which has the same arguments."""
+    """Return the digest of `examine`, which has the same arguments."""
     return examine(function, options, *arguments, **more).digest
 
 
 def _digest(parts: Iterable[bytes]) -> str:
     digest = hashlib.sha256()
     for part in parts:
-        digest.update(f"{len(part)}:".encode())  # a prefix code: parts cannot run into each other
+        digest.update(f"{len(part)}:".encode())  # length-prefixed: ("ab", "c") and ("a", "bc") differ
         digest.update(part)
     return digest.hexdigest()[:32]
 
 
 class _Walk:
-    """One traversal: yields the parts to hash, and remembers the functions met."""
+    """A traversal, which yields the parts to hash and collects functions, modules, names and unknown objects."""
 
     def __init__(
         self,
@@ -113,14 +113,14 @@ class _Walk:
         self.describe = describe
         self.unknown: list[Any] = []
         self.names: set[str] = set()
-        # By identity, in the order in which they were met.
+        # Identity → number, in the order of the walk, and function.
         self.functions: dict[int, tuple[int, Any]] = {}
         self._modules: dict[int, types.ModuleType] = {}
         self._expanded: dict[int, Any] = {}
-        self._inside: dict[int, int] = {}
+        self._containers: dict[int, int] = {}  # the lists and dictionaries around the current value
 
     def content(self, value: Any) -> Iterator[bytes]:
-        """Yield the parts of *value*, and of what all of its functions find together, by names."""
+        """Yield the parts of *value*, and of the attributes and declarations that its functions find by name."""
         yield from self.value(value)
         yield from self._implementations(None)
         yield from self._attributes()
@@ -140,12 +140,12 @@ class _Walk:
             yield literal(value)
         elif isinstance(value, slice):
             yield from self.value((value.start, value.stop, value.step))
-        elif id(value) in self._inside:  # a list or dictionary that contains itself
-            yield f"inside {self._inside[id(value)]}".encode()
+        elif id(value) in self._containers:  # a list or dictionary that contains itself
+            yield f"container {self._containers[id(value)]}".encode()
         elif isinstance(value, (list, dict)):
-            self._inside[id(value)] = len(self._inside)
+            self._containers[id(value)] = len(self._containers)
             yield from self._items(value)
-            del self._inside[id(value)]
+            del self._containers[id(value)]
         elif isinstance(value, tuple):
             yield from self._items(value)
         elif isinstance(value, (set, frozenset)):
@@ -176,7 +176,7 @@ class _Walk:
         elif (description := self.describe(value)) is not None:
             yield from self.value(description)
         else:
-            yield self._number(value)
+            yield self._distinct(value)
 
     def _items(self, value: Any) -> Iterator[bytes]:
         if isinstance(value, dict):
@@ -191,13 +191,13 @@ class _Walk:
                 yield from self.value(item)
 
     def _external(self, value: Any) -> Iterator[bytes]:
-        """Yield the address of a function that Numba knows by a symbol or a pointer."""
+        """Yield the address of a function that Numba calls by a symbol or a pointer."""
         kind = type(value).__qualname__
         if kind == "ExternalFunctionPointer":
-            yield self._number(value)
+            yield self._distinct(value)
         elif kind == "ExternalFunction":
             address = sys.modules["llvmlite.binding"].address_of_symbol(value.symbol)
-            if _addresses.setdefault(value.symbol, address) != address:  # of which other processes know nothing
+            if _addresses.setdefault(value.symbol, address) != address:  # another process has the first one
                 self.unknown.append(value)
                 yield str(address).encode()
 
@@ -219,29 +219,29 @@ class _Walk:
             yield from self._implementations(value)
 
     def _implementations(self, value: Any) -> Iterator[bytes]:
-        """Yield the parts of what the compiler takes in place of *value*, once."""
+        """Yield the parts of the functions that the compiler uses in place of *value*, once."""
         if id(value) not in self._expanded:
             self._expanded[id(value)] = value
             if found := list(self.implementations(value)):
                 yield from self.value(found)
 
     def _options(self, wrapper: Any) -> Iterator[bytes]:
-        """Yield what Numba's wrapper has besides its function: options, and signatures if these are final."""
+        """Yield the options of Numba's wrapper, and its signatures if these are final."""
         yield from self.value(dict(sorted(getattr(wrapper, "targetoptions", {}).items())))
         yield from self.value(sorted((getattr(wrapper, "locals", None) or {}).items()))
         yield from self.value(getattr(getattr(wrapper, "_compiler", None), "pipeline_class", None))
-        # A dispatcher that compiles what it meets has signatures that say nothing; a fixed one converts to its own.
+        # A dispatcher that compiles on demand has accidental signatures; a fixed one converts arguments to its own.
         if not getattr(wrapper, "_can_compile", True) or getattr(wrapper, "_frozen", False):
             yield repr([str(s) for s in getattr(wrapper, "signatures", None) or getattr(wrapper, "types", [])]).encode()
         yield str(getattr(wrapper, "_sig", "")).encode()  # a C callback's
         # A ufunc's identity and layout, a stencil's mode and options.
-        told = ("identity", "reorderable", "signature", "is_dynamic", "mode", "options")
-        yield from self.value({name: getattr(wrapper, name) for name in told if hasattr(wrapper, name)})
+        names = ("identity", "reorderable", "signature", "is_dynamic", "mode", "options")
+        yield from self.value({name: getattr(wrapper, name) for name in names if hasattr(wrapper, name)})
         builder = getattr(wrapper, "gufunc_builder", None)
         yield from self.value((getattr(builder, "targetoptions", None), getattr(builder, "writable_args", None)))
 
     def _free(self, function: types.FunctionType) -> Iterator[bytes]:
-        """Yield the parts of what the function takes from outside: its closure and its globals."""
+        """Yield the parts of the function's closure, imports and globals."""
         self.names |= attributes_in(function.__code__)
         for cell in function.__closure__ or ():
             try:
@@ -249,7 +249,7 @@ class _Walk:
             except ValueError:  # not bound yet
                 content = None
             yield from self.value(content)
-        # The function may run before Numba knows what to compile: that of an `overload`.
+        # Some functions run as Python: that of an `overload` returns the implementation to compile.
         for name in imports_in(function.__code__):
             yield name.encode()
             yield from self.value(imported(name, function.__globals__.get("__package__")))
@@ -262,8 +262,9 @@ class _Walk:
                 yield from self.value(vars(builtins)[name])
 
     def _attributes(self) -> Iterator[bytes]:
-        # `constants.TAU` in a kernel is frozen like a global. Which names are attributes of which module the bytecode
-        # does not say, and a helper may get the module as an argument. So each name in any function counts for each
+        """Yield the parts of the attributes of modules, and of the implementations of attributes, by name."""
+        # `constants.TAU` in a kernel is frozen like a global. The bytecode does not show which names are attributes of
+        # which module, and a helper may get the module as an argument. So each name in any function counts for each
         # module that has it, and for each declared attribute: at worst a hash changes needlessly.
         declared: set[str] = set()
         followed: dict[int, set[str]] = {}
@@ -305,25 +306,26 @@ class _Walk:
         elif (description := self.describe(value)) is not None:
             yield from self.value(description)
         else:
-            yield self._number(value)
+            yield self._distinct(value)
 
-    def _number(self, value: Any) -> bytes:
+    def _distinct(self, value: Any) -> bytes:
+        """Return the random number of an object that cannot be compared."""
         self.unknown.append(value)
         number, _ = _unknown.setdefault(id(value), (uuid.uuid4().hex, value))
         return f"object {number}".encode()
 
 
 def _layout(value: Any) -> str:
-    """Return what a compiler knows of an array besides its dtype, shape and elements."""
+    """Return the memory layout of an array, which a compiler may use besides its dtype, shape and elements."""
     flags = value.flags
     order = "C" if flags.c_contiguous else "F" if flags.f_contiguous else "A"
     return order if flags.aligned else f"{order} unaligned"
 
 
-# The code of an unchanged kernel is asked for whenever a program with it is lowered.
+# The digest of an unchanged kernel is needed whenever a program with it is lowered.
 @functools.lru_cache(maxsize=4096)
 def code_digest(code: types.CodeType) -> bytes:
-    """Return the digest of bytecode, whatever lines it came from; it refers to nothing outside, and stays the same."""
+    """Return the digest of bytecode, without line numbers; code objects are immutable and refer to nothing else."""
     names = repr((code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)).encode()
     arguments = repr((code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)).encode()
     consts = _Walk().value(code.co_consts)

@@ -1,4 +1,4 @@
-"""Descriptions of objects that a function refers to, such as kernels of other libraries, for `fingerprint`."""
+"""Descriptions of objects that a function may refer to, such as kernels of other libraries, for `fingerprint`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from . import warp_kinds
 
-# Package and name of a type → the attributes, all public, that say what its objects are.
+# Package and name of a type → the public attributes that determine its objects.
 _ATTRIBUTES: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("builtins", "method"): ("__func__", "__self__"),
     ("cupy", "RawKernel"): ("code", "file_path", "name", "options", "backend", "enable_cooperative_groups"),
@@ -30,7 +30,7 @@ _ATTRIBUTES: Mapping[tuple[str, str], tuple[str, ...]] = {
 
 
 def describe(value: Any) -> Any:
-    """Return *value* in terms that `fingerprint` understands; None: its kind is unknown."""
+    """Return a description of *value* that `fingerprint` can hash; None if its kind is unknown."""
     kind = value if isinstance(value, type) else type(value)
     package = kind.__module__.partition(".")[0]
     if package == "warp":

@@ -1,4 +1,4 @@
-"""Bytes of numbers, strings and the like, read through their base types: a subclass may have any repr."""
+"""Bytes of numbers, strings and other literals, read through their base types: a subclass may have any repr."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _LITERALS: Mapping[type, Callable[[Any], bytes]] = {
 
 
 def base_items(value: Any, *bases: Any) -> list[Any]:
-    """Return the items that the base type has, whatever a subclass yields."""
+    """Return the items of the base type, which a subclass may yield differently."""
     return next(list(base.__iter__(value)) for base in bases if isinstance(value, base))
 
 
 @functools.lru_cache(maxsize=256)
 def literal_writer(kind: Any) -> Callable[[Any], bytes] | None:
-    """Return what writes values of *kind*; None: it is no subclass of a literal's type."""
+    """Return the function that writes values of *kind*; None if it is not a subclass of a literal's type."""
     return next((write for base, write in _LITERALS.items() if issubclass(kind, base)), None)

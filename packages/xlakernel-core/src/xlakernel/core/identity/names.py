@@ -1,4 +1,4 @@
-"""The names that bytecode uses."""
+"""Names in bytecode."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 
 @functools.lru_cache(maxsize=4096)
 def names_in(code: types.CodeType) -> tuple[str, ...]:
-    """Return the global and attribute names that *code* and the functions inside it use."""
+    """Return the names of globals and attributes in *code* and the functions inside it."""
     inner = [names_in(const) for const in code.co_consts if isinstance(const, types.CodeType)]
     return tuple(sorted({*code.co_names, *itertools.chain.from_iterable(inner)}))
 
 
 @functools.lru_cache(maxsize=4096)
 def attributes_in(code: types.CodeType) -> frozenset[str]:
-    """Return what may be an attribute's name there: `names_in` and, for ``getattr``, strings."""
+    """Return the names that may be attributes: `names_in` and, for ``getattr``, strings."""
     return frozenset({*names_in(code), *_strings(code.co_consts)})
 
 

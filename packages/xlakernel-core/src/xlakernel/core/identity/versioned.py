@@ -1,4 +1,4 @@
-"""Packages whose functions a version determines, and the other values that they may hold."""
+"""Packages with functions that are determined by a version, and the other values that they may hold."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ import numpy as np
 
 from .literals import literal_writer
 
-# Packages whose functions are known by their version: they are hashed by name, and not walked through. Values are
-# hashed all the same: some differ between processes (`time.timezone`), and users may set others. The wrappers put the
+# Packages whose functions are determined by their version: they are hashed by name, and not walked through. Values are
+# hashed nevertheless: some differ between processes (`time.timezone`), and users may set others. The wrappers put the
 # versions of the compilers into their options.
 _VERSIONED = frozenset(
     {"builtins", "cmath", "jax", "jaxlib", "llvmlite", "math", "ml_dtypes", "numba", "numba_cuda", "numpy", "operator"}
     | {"scipy"}
 )
-# Likewise if they have a version: a user's own package of the same name is taken to have none.
+# Likewise if they have a version: a user's own package of the same name is assumed to have none.
 _VERSIONED_IF = {"cupy": "cupy", "cupyx": "cupy", "torch": "torch", "warp": "warp"}
 # A package "cuda" may be a user's own, and kernels of other packages of the namespace are walked through.
 _VERSIONED_PARTS = ("cuda.bindings.", "cuda.core.", "xlakernel.core.")
-# So are the modules that came with Python: those without a file, and those of this folder, not a user's of that name.
+# Likewise the modules of Python: those without a file, and those of this folder, but not a user's of the same name.
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib") + os.sep
-# Which holds those that are installed, too, where there is no virtual environment.
+# Outside of a virtual environment, that folder contains the installed packages.
 _INSTALLED = tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib"))
 
 
@@ -40,8 +40,8 @@ def wraps_function(value: Any) -> bool:
 
 
 def python_function(value: Any) -> Any:
-    """Return the Python function of a compiler's wrapper; anything else as it is."""
-    if isinstance(value, types.FunctionType):  # itself, also where functools.wraps says that it stands for another
+    """Return the Python function of a compiler's wrapper; any other value unchanged."""
+    if isinstance(value, types.FunctionType):  # even if functools.wraps gave it the attribute __wrapped__
         return value
     if stencil := getattr(value, "kernel_ir", None):
         return stencil.func_id.func
@@ -58,7 +58,7 @@ def _module(value: Any) -> str:
     if isinstance(value, types.ModuleType):
         return value.__name__
     if getattr(np.random, str(getattr(value, "__name__", "")), None) is value:
-        return "numpy.random"  # a method of NumPy's global generator, which does not know where it is kept
+        return "numpy.random"  # a method of NumPy's global generator, without a module of its own
     module = getattr(value, "__module__", None)
     return module if isinstance(module, str) else type(value).__module__
 
@@ -75,7 +75,7 @@ def qualified_name(value: Any) -> str:
 
 
 def is_versioned(value: Any) -> bool:
-    """Return True for a module of a versioned package, and for what such a module has under the value's name."""
+    """Return True for a module of a versioned package, and for an object that such a module has under its name."""
     if not (_is_versioned_package(origin(value)) or f"{_module(value)}.".startswith(_VERSIONED_PARTS)):
         return False
     module, _, path = qualified_name(value).partition(":")
@@ -99,12 +99,12 @@ def _is_versioned_package(name: str) -> bool:
 
 
 def attributes_of(module: types.ModuleType, names: Iterable[str]) -> dict[str, Any]:
-    """Return those of the *names* that are attributes of a module, which may compute them (``__getattr__``)."""
+    """Return the attributes of a module that have one of the *names*; it may compute them (``__getattr__``)."""
     space = vars(module)
     found = {name: space[name] for name in names if name in space}
     if (type(module) is not types.ModuleType or "__getattr__" in space) and not is_versioned(module):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of attributes that the kernel need not use
+            warnings.simplefilter("ignore")  # of attributes that the kernel may not use
             for name in names:
                 with contextlib.suppress(Exception):
                     found.setdefault(name, getattr(module, name))
@@ -112,8 +112,8 @@ def attributes_of(module: types.ModuleType, names: Iterable[str]) -> dict[str, A
 
 
 def imported(name: str, package: str | None) -> types.ModuleType | None:
-    """Return the module that a function imports, and import it unless it is of a versioned package; None: it fails."""
-    with contextlib.suppress(Exception):  # the function may be prepared for it, or never get there
+    """Return the module that a function imports, imported unless it is of a versioned package; None if that fails."""
+    with contextlib.suppress(Exception):  # the function may catch the error, or never run the import
         name = importlib.util.resolve_name(name, package)
         top = name.partition(".")[0]
         if top not in _VERSIONED | _VERSIONED_IF.keys() | sys.stdlib_module_names:
@@ -132,7 +132,7 @@ def settings(names: Iterable[str]) -> dict[str, Any]:
 
 
 def may_change(value: Any) -> bool:
-    """Return True for what a versioned module may have that its version does not say: a number, a user's function."""
+    """Return True for a value that the version of its module does not determine: a number, a user's function."""
     if isinstance(value, tuple):
         return any(map(may_change, value))
     if isinstance(value, (types.FunctionType, type, enum.Enum)) or wraps_function(value):

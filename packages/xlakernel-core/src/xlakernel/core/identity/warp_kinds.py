@@ -1,6 +1,6 @@
-"""Descriptions of objects of NVIDIA Warp's: kernels, and what these may refer to; a part of `kinds`.
+"""Descriptions of NVIDIA Warp's kernels and of the objects that these may refer to; a part of `kinds`.
 
-Warp is imported where one of its objects is at hand: core does not need it.
+Warp is imported only once one of its objects is described: core does not need it.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-# What a user-defined function may have besides its Python code, each of them None in most.
+# Optional parts of a user-defined function besides its Python code.
 _PARTS_OF_A_FUNCTION = (
     *("native_snippet", "adj_native_snippet", "replay_snippet"),
     *("custom_grad_func", "custom_replay_func", "inline_hint"),
@@ -16,13 +16,13 @@ _PARTS_OF_A_FUNCTION = (
 
 
 def describe(value: Any) -> Any:
-    """Return an object or a class of Warp's in terms that `fingerprint` understands; None: its kind is unknown."""
+    """Return a description of an object or class of Warp's that `fingerprint` can hash; None if its kind is unknown."""
     names, described = _KINDS.get(type(value).__qualname__, ((), _describe_value))
     return described(value) if all(hasattr(value, name) for name in names) else None
 
 
 def code_of(value: Any) -> list[Any]:
-    """Return what the code of a kernel or function depends on: Python's, and what Python's bytecode does not hold."""
+    """Return everything that the code of a kernel or function depends on: its bytecode, types and static values."""
     adjoint = getattr(value, "adj", None)
     types = {name: _type(kind) for name, kind in getattr(adjoint, "arg_types", {}).items()}
     # The values of `warp.static`, which may be those of any Python expression.
@@ -34,7 +34,7 @@ def _kernel(value: Any) -> Any:
 
 
 def _module(value: Any) -> Any:
-    # Its kernels are listed where they are used. Loading it for other blocks changes that option, in some versions.
+    # Kernels are described where they are used. In some versions, loading the module changes the option "block_dim".
     return {name: option for name, option in value.options.items() if name != "block_dim"}
 
 
@@ -42,7 +42,7 @@ def _function(value: Any) -> Any:
     if value.func is None:  # one of Warp's own
         return value.key
     declared = {**value.user_overloads, **getattr(value, "user_templates", {})}
-    # What a generic one was compiled for comes and goes with the kernels that were.
+    # The overloads of a generic function depend on the kernels that were compiled so far.
     own = {s: f for s, f in sorted(declared.items()) if getattr(f, "generic_parent", None) is None}
     return [value.key, [_overload(one) for one in own.values() or (value,)]]
 
@@ -55,7 +55,7 @@ def _struct(value: Any) -> Any:
     return [value.key, {name: _type(field.type) for name, field in value.vars.items()}]
 
 
-# Name of a class → attributes, none with an underscore, that all of its objects must have, and what puts them together.
+# Name of a class → public attributes that all of its objects must have, and the function that describes them.
 _KINDS: Mapping[str, tuple[tuple[str, ...], Callable[[Any], Any]]] = {
     "Kernel": (("key", "func", "options", "module", "sig"), _kernel),
     "Module": (("options",), _module),
@@ -65,12 +65,12 @@ _KINDS: Mapping[str, tuple[tuple[str, ...], Callable[[Any], Any]]] = {
 
 
 def _describe_value(value: Any) -> Any:
-    """Return what a type or annotation is, or the value of a number, vector or matrix."""
+    """Return a description of a type, an annotation, or a number, vector or matrix."""
     import warp
 
     kind = type(value)
     if isinstance(value, type) or warp.types.is_array(value):
-        # An array is itself only: it may hold other numbers by now.
+        # The content of an array may change.
         return None if getattr(value, "device", None) is not None else _type(value)
     if warp.types.type_is_composite(kind):
         return [_type(kind), bytes(value)]

@@ -126,7 +126,7 @@ def _checked_cases(op: Any, cases: Iterable[Any], *, needs_outs: bool) -> list[B
             )
         if needs_outs and "outs" not in case.kwargs:
             raise ArgumentError(
-                f"{op.name}: benchmark: the case {case.name!r} calls the operator itself, without outs. Give it the "
+                f"{op.name}: benchmark: the case {case.name!r} calls the operator, without outs. Give it the "
                 'keyword, BenchmarkCase(name, args, {"outs": ...}), or set a function that gives it, with '
                 "def_call."
             )

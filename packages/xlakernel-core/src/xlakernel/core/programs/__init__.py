@@ -1,1 +1,1 @@
-"""Programs with kernels as bytes for another process: written, compared with what is there, and made again."""
+"""Exported programs with kernels: written as bytes, loaded in another process, and compared with its kernels."""

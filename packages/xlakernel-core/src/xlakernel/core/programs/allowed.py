@@ -28,7 +28,7 @@ def read_allow(allow: Any) -> frozenset[str] | None:
     if allow is None:
         return None
     expected = (
-        'the name of a module, with dots for what is in a package, or "sha256:" and 64 digits of 0-9a-f, as the error '
+        'the name of a module, with dots for one in a package, or "sha256:" and 64 digits of 0-9a-f, as the error '
         "of a refused program lists them"
     )
     given = isinstance(allow, Iterable) and not isinstance(allow, (str, bytes))

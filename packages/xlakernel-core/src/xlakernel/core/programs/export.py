@@ -102,7 +102,7 @@ def export(
 ) -> Callable[..., Exported]:
     """Export a jitted function, with the kernels of this project in it, for another process.
 
-    It is `jax.export.export`, and an artifact that says how to make the kernels again: a kernel that can be imported
+    It is `jax.export.export`, and an artifact with recipes of the kernels: a kernel that can be imported
     is imported there by module and name, and refused if its code, or that of anything it refers to, is not the exported
     one. Any other kernel (one defined in ``__main__``, in a notebook, or inside a function, as an operator's generator
     does) is pickled into the artifact; but not one of Warp, which compiles kernels from their source files. Kernels

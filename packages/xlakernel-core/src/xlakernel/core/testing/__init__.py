@@ -1,7 +1,7 @@
-"""Checks that a kernel behaves under every transformation of JAX.
+"""Checks of kernels under every transformation of JAX.
 
-`check_kernel` tries one kernel, `run_in_processes` runs a program in several processes that JAX joins into one, and
-`xlakernel.core.testing.conformance` has the tests of a backend, for which it needs the extra ``testing``.
+`check_kernel` tries one kernel, and `run_in_processes` runs a program in several processes that JAX joins into one.
+`xlakernel.core.testing.conformance` has tests of a backend, and needs the extra ``testing``.
 """
 
 from ._check import check_kernel as check_kernel

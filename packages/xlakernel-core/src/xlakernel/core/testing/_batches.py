@@ -35,7 +35,7 @@ def check_last_axis(subject: Subject) -> None:
 
 
 def check_nested(subject: Subject) -> None:
-    """Two levels, and one, where in turn each input is unbatched and, in the other level, its neighbour."""
+    """Two levels, and one: each input in turn is unbatched at one level, and its neighbour at the other."""
     count = len(subject.inputs)
     if count == 1:
         _check_axes(subject, [(0,), (0,)])
@@ -68,11 +68,14 @@ def check_sizes(subject: Subject) -> None:
 
 
 def _require_distinct(expected: Any) -> None:
-    """Raise `NotTried` if all slices of a batch are equal, which would hide that some were mixed up."""
+    """Raise `NotTried` if all slices of a batch are equal, which hides mixed-up slices."""
+
+    def is_constant(leaf: Any) -> bool:
+        return np.array_equal(leaf, np.broadcast_to(leaf[:1], leaf.shape), equal_nan=leaf.dtype.kind in "fc")
+
     leaves = [leaf for leaf in jax.tree.leaves(expected) if leaf.size]
-    if leaves and all(np.array_equal(leaf, np.broadcast_to(leaf[:1], leaf.shape), equal_nan=leaf.dtype.kind in "fc")
-                      for leaf in leaves):  # fmt: skip
+    if leaves and all(map(is_constant, leaves)):
         raise NotTried(
-            "every slice of the batch has the same result, so that mixed-up slices would not show; give further "
-            "arguments of the same shapes and dtypes, samples=[(x2, y2), (x3, y3)]"
+            "every slice of the batch has the same result, which hides mixed-up slices; give further arguments of the "
+            "same shapes and dtypes, samples=[(x2, y2), (x3, y3)]"
         )

@@ -1,4 +1,4 @@
-"""Checks of single calls, of programs around them, and of threads."""
+"""Checks of single calls, control flow, and threads."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _STEPS = 3  # of a loop
 
 
 def check_eager(subject: Subject) -> None:
-    """Outside any transformation the values are those of the reference."""
+    """An eager call returns the values of the reference."""
     results = subject.function(*subject.arrays())
     for name, result in named_leaves(results):
         if not isinstance(result, jax.Array):
             raise CheckFailure(f"{name} is of type {type(result).__name__}, expected a jax.Array.")
     if subject.reference is None:
-        raise NotTried("its values are unknown; give reference=, a function that computes what they should be")
+        raise NotTried("the right values are unknown; give reference=, a function that computes them")
     compare(results, subject.expected(), subject.tolerance)
 
 
 def check_jit(subject: Subject) -> None:
-    """Under jit the values are the same, with the shapes and dtypes of ``jax.eval_shape``."""
+    """A call under jit returns the same values, with the shapes and dtypes of ``jax.eval_shape``."""
     results = jax.jit(subject.function)(*subject.arrays())
     compare(results, subject.expected(), subject.tolerance)
     structs = jax.eval_shape(subject.function, *subject.arrays())
@@ -41,14 +41,14 @@ def check_jit(subject: Subject) -> None:
 
 @contextlib.contextmanager
 def _unused_donations() -> Iterator[None]:
-    """Ignore JAX's warning about donated memory that the results do not need: here all of it is donated."""
+    """Ignore JAX's warning about donated memory that the results do not need: these programs donate everything."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
         yield
 
 
 def check_written(subject: Subject) -> None:
-    """Every element of every output is written: results in memory that held zeros or sevens are the same."""
+    """Every element of every output is written: results are the same in memory that held zeros or sevens."""
     arrays = subject.arrays()
     structs = jax.tree.leaves(jax.eval_shape(subject.function, *arrays))
     if not structs:
@@ -63,11 +63,11 @@ def check_written(subject: Subject) -> None:
         kept += [describe(m) for m in memory if m.size and not m.is_deleted()]
     compare(results[1], results[0], EXACT, what="in memory that held 7 in place of 0, ")
     if kept:
-        raise NotTried(f"JAX gave outputs other memory than that which was filled: {', '.join(dict.fromkeys(kept))}")
+        raise NotTried(f"JAX did not use the filled memory for outputs: {', '.join(dict.fromkeys(kept))}")
 
 
 def check_inputs_kept(subject: Subject) -> None:
-    """No input is changed; and where all are donated the results are the same."""
+    """No input is changed, and the results are the same if all inputs are donated."""
     arrays, results = subject.arrays(), None
     for how, call in (("eager", subject.function), ("under jit", jax.jit(subject.function))):
         results = jax.block_until_ready(call(*arrays))
@@ -79,7 +79,7 @@ def check_inputs_kept(subject: Subject) -> None:
 
 
 def check_control_flow(subject: Subject) -> None:
-    """Inside scan, cond and checkpoint the values are the same."""
+    """Calls inside scan, cond and checkpoint return the same values."""
     function = subject.function
     stacked, expected = subject.batch((_STEPS,))
 
@@ -99,19 +99,19 @@ def check_control_flow(subject: Subject) -> None:
 
 
 def check_threads(subject: Subject) -> str:
-    """Calls from many threads at once, each with its own inputs, return what they return alone."""
+    """Simultaneous calls from many threads, each with its own inputs, return the same values as single calls."""
     jitted = jax.jit(subject.function)
     inputs = [subject.arrays(sample) for sample in subject.samples]
     alone = [jax.tree.map(np.asarray, jitted(*one)) for one in inputs]
     failures: list[str] = []
-    barrier = threading.Barrier(THREADS)  # a thread could end before the next one begins
+    barrier = threading.Barrier(THREADS)  # otherwise a thread may end before the next one begins
 
     def work(number: int) -> None:
         try:
             barrier.wait(timeout=60)
             for call in range(number, number + CALLS):
                 which = call % len(inputs)
-                compare(jitted(*inputs[which]), alone[which], EXACT, what=f"in thread {number}, not as alone: ")
+                compare(jitted(*inputs[which]), alone[which], EXACT, what=f"in thread {number}, unlike a single call: ")
         except Exception as error:  # noqa: BLE001 - reported in the caller's thread
             failures.append(str(error) if isinstance(error, CheckFailure) else f"{type(error).__name__}: {error}")
 
@@ -121,7 +121,7 @@ def check_threads(subject: Subject) -> str:
     for thread in threads:
         thread.join(timeout=120)
     if stuck := sum(thread.is_alive() for thread in threads):
-        raise CheckFailure(f"{stuck} of {THREADS} threads did not end within 120 s: a deadlock?")
+        raise CheckFailure(f"{stuck} of {THREADS} threads did not end within 120 s, perhaps in a deadlock.")
     if failures:
         raise CheckFailure(f"{len(failures)} of {THREADS} threads failed; the first: {failures[0]}")
     return f"{THREADS} threads, {CALLS} calls each"

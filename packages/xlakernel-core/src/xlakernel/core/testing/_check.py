@@ -1,4 +1,4 @@
-"""`check_kernel`: one call that tries everything."""
+"""`check_kernel`: all checks of one kernel in one call."""
 
 from __future__ import annotations
 
@@ -28,36 +28,36 @@ def check_kernel(
 ) -> KernelReport:
     """Check that a kernel returns the same values under every transformation of JAX.
 
-    It is called eagerly and under ``jit``; in batches (``vmap`` along the first and the last axis, nested with each
-    input unbatched in turn, of 0 and of 1); in a loop and a branch; from eight threads at once; on several devices,
-    inside ``shard_map`` and with each input split along each of its dimensions; and in a new process that has only
-    its artifact. Its derivatives of both modes are compared with finite differences. It must write all of its outputs
-    and leave its inputs alone.
+    The kernel is called eagerly and under ``jit``; in batches (``vmap`` along the first and the last axis, nested with
+    each input unbatched in turn, of 0 and of 1); in a loop and a branch; from eight threads at once; on several
+    devices, inside ``shard_map`` and with each input split along each of its dimensions; and in a new process that has
+    only its artifact. Its derivatives of both modes are compared with finite differences. It must write all of its
+    outputs and leave its inputs unchanged.
 
     Args:
       fn: a function of arrays that returns a pytree of arrays: a wrapped kernel, or a lambda that calls an operator
-        or gives a kernel its scalars.
+        or passes scalars to a kernel.
       *args: arrays, or pytrees of them, to call it on: small ones, also with an extent of 0; a few different values
         are better than zeros.
-      reference: what *fn* should compute, in plain JAX or NumPy. It is given double precision where it takes it.
-        Without it ``"eager"`` is not tried, and a call is compared with the same call done otherwise.
-      samples: further argument lists, of the shapes and dtypes of *args*; batches and threads use them. Batches mix
-        them: each input of one must go with the others of another. Left out, they are made from *args* by scaling
-        floats and rolling booleans; integers, which may be indices, stay.
+      reference: a function that computes the right results, in plain JAX or NumPy. It gets arrays of double precision
+        if it accepts them. Without it ``"eager"`` is not tried, and the other checks compare two ways of one call.
+      samples: further argument lists, of the shapes and dtypes of *args*, for batches and threads. Batches mix them:
+        each input of one must go with the others of another. By default they are made from *args* by scaling floats
+        and rolling booleans; integers, which may be indices, stay.
       skip: check or family of checks (``"call"``, ``"vmap"``, ``"grad"``, ``"threads"``, ``"export"``,
         ``"sharding"``) → the reason why it is left out.
-      rtol: relative tolerance, in place of the dtype's own; integers and booleans are compared exactly in any case.
+      rtol: relative tolerance, in place of the dtype's own; integers and booleans are always compared exactly.
       atol: absolute tolerance, in place of some roundings of the largest expected value.
       grad_order: 2: also the derivative of the derivative.
 
     Returns:
       The outcome of each check, ``"passed"``, ``"failed"`` or ``"not tried"``; it prints as a table whose first line
-      counts the three. If a single call is wrong already, the other checks are not tried.
+      counts the three. If a single call is wrong, the other checks are not tried.
 
     Raises:
       KernelCheckError: if any check failed; the message is the table.
-      ArgumentError: if *fn* or *reference* cannot be called, *skip* has a name that is no check or an empty reason,
-        a sample does not fit *args*, or *grad_order* is neither 1 nor 2.
+      ArgumentError: if *fn* or *reference* cannot be called, *skip* has an unknown name or an empty reason, a sample
+        does not fit *args*, or *grad_order* is neither 1 nor 2.
 
     Example:
       >>> import jax.numpy as jnp
@@ -123,8 +123,8 @@ def _fitting(samples: Sequence[Any], inputs: Sequence[Array]) -> Iterator[tuple[
 
 @contextlib.contextmanager
 def _full_precision() -> Iterator[None]:
-    """Have products of float32 matrices computed in float32, in every thread: GPUs round them to fewer bits."""
-    before = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]  # made at run time
+    """Compute products of float32 matrices in float32, in every thread: by default GPUs round them to fewer bits."""
+    before = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]  # set at run time
     jax.config.update("jax_default_matmul_precision", "highest")
     try:
         yield

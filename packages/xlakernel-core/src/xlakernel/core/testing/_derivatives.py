@@ -23,15 +23,15 @@ Function = Callable[..., list[Any]]
 
 
 class _Problem:
-    """A function of inexact inputs with inexact outputs, and the same function as precise as possible.
+    """A function of inexact inputs with inexact outputs, and the same function in the highest precision.
 
     Attributes:
       function: the function whose derivative is checked.
-      exact: a function of a list of NumPy arrays that returns the same values, in double precision where possible.
-      inputs: where the derivative is taken.
+      exact: a function of a list of NumPy arrays that returns the same values, in double precision if possible.
+      inputs: the point at which the derivative is taken.
       weights: cotangents of the outputs.
       epsilon: the rounding of *exact*.
-      allowed: the relative error that the derivative may have, beside that of the differences.
+      allowed: the allowed relative error of the derivative and the differences.
     """
 
     def __init__(self, function: Function, reference: Function | None, inputs: list[Array], rtol: float | None) -> None:
@@ -82,7 +82,7 @@ class _Problem:
         return list(jax.jvp(self.function, xs, tuple(tangents))[1])
 
     def derived(self, first: Function) -> _Problem:
-        """Return the problem of the second derivative: that of the function's own *first* derivative."""
+        """Return the problem for the derivative of the function's own *first* derivative."""
         return _Problem(first, None, self.inputs, self._rtol)
 
 
@@ -112,7 +112,7 @@ def check_reverse(subject: Subject) -> str:
 
 
 def check_vmap_of_grad(subject: Subject) -> None:
-    """Derivatives of a batch are those of a loop, for vmap of grad and for grad of vmap."""
+    """Derivatives of a batch equal those of single calls, for vmap of grad and for grad of vmap."""
     problem = _first_problem(subject)
     samples = subject.samples[:3]
     batch = [np.stack([sample[i] for sample in samples]) for i in subject.inexact]  # the other inputs are shared
@@ -177,7 +177,8 @@ def _check_reverse(problem: _Problem, what: str) -> None:
             differences = zip(problem.weights, problem.difference(number, direction), strict=True)
             terms = [np.real(w * y) for w, y in differences]
             got, expected = float(np.real(weighted.sum())), float(sum(term.sum() for term in terms))
-            # Rounding errors of many terms cancel as random numbers do; their sum would hide one wrong element.
+            # Rounding errors of many terms partly cancel, so the bound is their root sum of squares: a bound by their
+            # sum would hide one wrong element.
             size = float(np.sqrt(sum(np.square(term).sum() for term in terms))) + float(np.linalg.norm(weighted))
             allowed = problem.allowed * max(size, problem.epsilon ** (1 / 3))
             if not abs(got - expected) <= allowed:
@@ -200,7 +201,7 @@ def _directions(x: Array) -> Iterator[tuple[str, Array]]:
 
 
 def _random(like: Any, seed: int) -> Array:
-    """Return numbers of both signs and none near 0, where a wrong element would not show."""
+    """Return numbers of both signs, none near 0, which would hide a wrong element."""
     rng = np.random.default_rng(seed)
     shape = (2, *like.shape)
     real, imaginary = rng.choice([-1.0, 1.0], shape) * rng.uniform(0.5, 1.5, shape)

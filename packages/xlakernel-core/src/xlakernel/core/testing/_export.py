@@ -26,7 +26,7 @@ from ._subject import Subject
 
 
 def check_export(subject: Subject) -> str:
-    """In a process that has only the artifact, the results are the same."""
+    """The results are the same in a process that has only the artifact."""
     if not hasattr(os, "fork"):
         raise NotTried("this operating system has no fork; check the kernel on Linux or macOS")
     structs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in subject.inputs]
@@ -39,7 +39,7 @@ def check_export(subject: Subject) -> str:
 
 
 def _run_elsewhere(artifact: bytes, inputs: Sequence[Any]) -> Any:
-    """Run an artifact in a new process, a fork of a server that has imported JAX and nothing of the kernel's."""
+    """Run an artifact in a new process, a fork of a server that has imported JAX but not the kernel."""
     server = _server()
     assert server.stdin is not None and server.stdout is not None
     modules = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
@@ -71,7 +71,7 @@ def _server() -> subprocess.Popen[bytes]:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds what `sys.path` does not lead to, such as pytest's test files, by a table of files."""
+    """Finder of modules that are not on `sys.path`, such as pytest's test files, by a table of files."""
 
     def __init__(self, files: Mapping[str, str]) -> None:
         self.files = files
@@ -85,9 +85,9 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def serve() -> None:
-    """Fork for each request on standard input; the fork answers, or its exit status does."""
+    """Fork for each request on standard input, and write the result of the fork, or its exit status, to the output."""
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # output of the user's modules must not get between the answers
+    os.dup2(2, 1)  # keeps output of the user's modules out of the answers
     while True:
         try:
             artifact, inputs, platform, files = pickle.load(sys.stdin.buffer)
@@ -108,5 +108,5 @@ def _run(artifact: bytes, inputs: Sequence[Any], platform: str | None) -> tuple[
         if platform is not None:
             jax.config.update("jax_platforms", platform)
         return "", jax.tree.map(np.asarray, jax.jit(deserialize(artifact).call)(*inputs))
-    except Exception as error:  # noqa: BLE001 - reported by the process that asked
+    except Exception as error:  # noqa: BLE001 - reported by the process that sent the request
         return f"{type(error).__name__}: {error}", None

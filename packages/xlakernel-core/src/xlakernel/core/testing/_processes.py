@@ -16,14 +16,14 @@ import jax
 
 from ..errors import ArgumentError, KernelCheckError
 
-_GRACE = 3.0  # seconds for the others to report too, once a process failed: most wait for it for ever
+_GRACE = 3.0  # seconds for the others to report too, once a process failed: most would wait for it forever
 
 
 def run_in_processes(program: str, *, processes: int = 2, devices: int = 2, timeout: float = 180.0) -> list[str]:
     """Run a program in several processes of this machine, which JAX joins into one, with devices on the CPU.
 
-    It is for tests of programs that span machines: in the program, ``jax.devices()`` are those of all processes, and
-    their collectives go through gloo. None of these processes outlives the call.
+    Use it to test programs that span machines: in the program, ``jax.devices()`` are those of all processes, and
+    collectives use gloo. None of these processes outlives the call.
 
     Args:
       program: the text of a Python program. Each process runs all of it, after ``jax.distributed.initialize``.
@@ -32,10 +32,10 @@ def run_in_processes(program: str, *, processes: int = 2, devices: int = 2, time
       timeout: seconds that they may take, together.
 
     Returns:
-      What each process printed, stdout and stderr as one.
+      The output of each process, stdout and stderr as one.
 
     Raises:
-      KernelCheckError: if a process fails, or the time is over; the message has what each of them printed.
+      KernelCheckError: if a process fails, or the time is over; the message has the output of each process.
       ArgumentError: if *processes* or *devices* is not an integer from 1 on.
 
     Example:
@@ -51,7 +51,7 @@ def run_in_processes(program: str, *, processes: int = 2, devices: int = 2, time
         path = Path(folder, "program.py")
         path.write_text(program, "utf-8")
         address = f"127.0.0.1:{_free_port()}"
-        texts = [path.with_name(f"{i}.txt") for i in range(processes)]  # a pipe that is not read would fill up
+        texts = [path.with_name(f"{i}.txt") for i in range(processes)]  # a pipe would fill up
         running: list[subprocess.Popen[bytes]] = []
         try:
             for i, text in enumerate(texts):
@@ -73,7 +73,7 @@ def run_in_processes(program: str, *, processes: int = 2, devices: int = 2, time
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of a process that imports what this one can."""
+    """Return the environment of a process with the import path of this one."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
 
 
@@ -103,4 +103,4 @@ def join(address: str, processes: int, number: int, devices: int, program: str) 
         if getattr(error, "code", 1):  # not `sys.exit()`
             traceback.print_exc()
             sys.stdout.flush()
-            os._exit(1)  # an orderly end waits for the others, which may wait for this one
+            os._exit(1)  # a normal exit waits for the others, which may wait for this one

@@ -6,7 +6,7 @@ import dataclasses
 
 
 class NotTried(Exception):
-    """A check could not be tried; the message says why, and what would try it."""
+    """A check could not be tried; the message has the reason and a remedy."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Outcome:
     Attributes:
       check: its name.
       outcome: ``"passed"``, ``"failed"`` or ``"not tried"``.
-      detail: what is wrong and what to do next; why it was not tried and what would try it; or what was tried.
+      detail: the fault and what to do next; the reason why it was not tried and a remedy; or a remark.
     """
 
     check: str

@@ -1,4 +1,4 @@
-"""Checks on several devices: inside `jax.shard_map`, and with inputs that XLA splits by the sharding rule."""
+"""Checks on several devices: in `jax.shard_map`, and with inputs that XLA splits by the sharding rule."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _cpu_devices = functools.cache(lambda: new_cpu_devices(8))
 
 
 def _devices_of(subject: Subject) -> Sequence[jax.Device]:
-    """Return the devices of the platform that arrays are put on; JAX may have one CPU, so new ones are made."""
+    """Return the devices of the default platform; new ones for the CPU, of which JAX may have one."""
     (device,) = subject.arrays()[0].devices()
     if device.platform == "cpu":
         return _cpu_devices()
@@ -37,7 +37,7 @@ def check_shard_map(subject: Subject) -> str:
     """Each device computes its slice in `jax.shard_map`."""
     devices = _devices_of(subject)[:4]
     if not all(x.size for x in subject.inputs):
-        raise NotTried("JAX does not read arrays without elements back from several devices")
+        raise NotTried("JAX cannot read arrays without elements back from several devices")
     programs: dict[str, Axes] = {"all sharded": (0,) * len(subject.inputs)}
     if len(subject.inputs) > 1:
         programs["input 0 unsharded"] = (None, *programs["all sharded"][1:])
@@ -64,7 +64,10 @@ def _run_sharded(subject: Subject, inputs: Sequence[Any], axes: Axes, mesh: jax.
 
 
 def _check_varying(results: Any, inputs: Sequence[Any]) -> None:
-    """JAX would take a result that does not say so for equal on all devices, and return one of them."""
+    """Raise `CheckFailure` unless results vary over the mesh axes of the inputs.
+
+    JAX assumes that a result whose type does not vary is equal on all devices, and returns that of one.
+    """
     varying = frozenset().union(*(varying_axes(jax.typeof(x)) for x in inputs))
     for number, result in enumerate(jax.tree.leaves(results)):
         declared = varying_axes(jax.typeof(result))
@@ -77,7 +80,7 @@ def _check_varying(results: Any, inputs: Sequence[Any]) -> None:
 
 
 def check_sharding_rule(subject: Subject) -> str:
-    """Each dimension of each input is split in turn, over as many devices as divide it; XLA asks the sharding rule."""
+    """Results are right if any dimension of any input is split, over as many devices as divide it."""
     devices = _devices_of(subject)
     tried, left = 0, []
     for number, x in enumerate(subject.inputs):
@@ -102,7 +105,7 @@ def _check_split(subject: Subject, number: int, dimension: int, devices: Sequenc
     specs[number] = PartitionSpec(*[None] * dimension, _AXIS)
     placed = [jax.device_put(x, NamedSharding(mesh, spec)) for x, spec in zip(subject.inputs, specs, strict=True)]
     with warnings.catch_warnings(), several_devices():
-        warnings.simplefilter("ignore", GatheredOperandsWarning)  # a kernel without a rule is right too
+        warnings.simplefilter("ignore", GatheredOperandsWarning)  # a kernel without a rule is right, too
         results = jax.block_until_ready(jax.jit(subject.function)(*placed))
     compare(results, subject.expected(), subject.tolerance, what=what)
 

@@ -27,7 +27,8 @@ class Subject:
     Attributes:
       name: for messages.
       function: the kernel, a function of arrays.
-      reference: what it should compute, in NumPy or JAX; None: results are compared with those of a single eager call.
+      reference: a function that computes the right results, in NumPy or JAX; None: results are compared with those of a
+        single eager call.
       samples: argument lists of the same shapes and dtypes; the first is the user's.
       tolerance: allowed errors of results.
       grad_order: the highest order of derivatives.
@@ -71,7 +72,7 @@ class Subject:
 
         Args:
           sizes: of each level, from the outermost.
-          axes: of each level, for each input, 0 or, where all slices share it, None; left out, 0 for all.
+          axes: for each level and input, 0, or None if all slices share the input; by default 0 for all.
         """
         axes = axes or [(0,) * len(self.inputs) for _ in sizes]
         own = [[k for k, level in enumerate(axes) if level[i] is not None] for i in range(len(self.inputs))]
@@ -94,19 +95,19 @@ def _expected_by(reference: Callable[..., Any], inputs: Sequence[Array]) -> Any:
         return evaluate(reference, inputs)
     except Exception as error:
         raise CheckFailure(
-            f"the reference raised {type(error).__name__}: {error}. It is called as the kernel is, with NumPy arrays, "
-            "and if it raises with JAX's."
+            f"the reference raised {type(error).__name__}: {error}. It gets the arguments of the kernel as NumPy "
+            "arrays and, if it raises, as JAX arrays."
         ) from error
 
 
 def evaluate(function: Callable[..., Any], inputs: Sequence[Array], dtypes: Sequence[Any] | None = None) -> Any:
     """Call *function* in double precision or, if it raises, in *dtypes* (None: those of *inputs*); return NumPy arrays.
 
-    Each is tried with NumPy arrays and then with JAX arrays, which have other methods and take traced indices.
+    Both are tried with NumPy arrays and then with JAX arrays, which have other methods and accept traced indices.
     """
     wide = [x.astype(double(x.dtype)) if is_inexact(x.dtype) else x for x in inputs]
     own = inputs if dtypes is None else [x.astype(dtype) for x, dtype in zip(inputs, dtypes, strict=True)]
-    kinds = (np.array, jax.numpy.asarray)  # np.array copies what the function may change in place
+    kinds = (np.array, jax.numpy.asarray)  # np.array copies: the function may work in place
     *attempts, last = itertools.product((wide, own), kinds)
     with enable_x64():
         for xs, kind in attempts:
@@ -118,7 +119,7 @@ def evaluate(function: Callable[..., Any], inputs: Sequence[Array], dtypes: Sequ
 
 @contextlib.contextmanager
 def enable_x64() -> Iterator[None]:
-    """Turn JAX's 64-bit types on, in this thread; JAX 0.8 gave it a new name."""
+    """Turn on JAX's 64-bit types in this thread; JAX 0.8 renamed the function."""
     switch: Any = getattr(jax, "enable_x64", None)
     with switch(True) if switch is not None else jax.experimental.enable_x64():  # type: ignore[attr-defined]
         yield
@@ -130,7 +131,7 @@ def as_arrays(arguments: Any) -> tuple[Array, ...]:
 
 
 def vary(inputs: Sequence[Array]) -> tuple[tuple[Array, ...], ...]:
-    """Return samples made from one: floats scaled, booleans rolled, integers (which may be indices) as they are."""
+    """Return samples made from one: floats are scaled, booleans rolled; integers, which may be indices, stay."""
     return tuple(tuple(_varied(x, number) for x in inputs) for number in range(len(_FACTORS)))
 
 

@@ -13,14 +13,14 @@ from ._subject import Subject
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """One way to use a kernel.
+    """A check of one use of a kernel.
 
     Attributes:
       name: for ``skip`` and the report.
       family: a name that stands for several checks.
-      run: raises what it finds, or returns a remark.
-      advice: what to try if it fails.
-      needs_inputs: whether it is about a kernel's inputs.
+      run: raises `CheckFailure` or `NotTried`, or returns a remark.
+      advice: a remedy if it fails.
+      needs_inputs: True if a kernel without inputs cannot be checked.
     """
 
     name: str
@@ -31,22 +31,23 @@ class Check:
 
 
 _STATE = "look for state that tracing freezes, or outs that depend on values."
-_ALIASES = "do not write to inputs, and declare memory that is shared in input_output_aliases."
+_UNWRITTEN = "write every element of each output: they begin with arbitrary values."
+_ALIASES = "do not write to inputs, and declare shared memory in input_output_aliases."
 _VMAP = (
     'the kernel\'s slices are mixed up or padded: check its rank and strides, or wrap it with vmap_method="sequential".'
 )
 _GRAD = (
     "declare the kernel's derivative (reference=, jvp=, vjp= or transpose= of its wrapper; def_reference, ... of an "
-    'operator), correct the one it has, or say why there is none: skip={"grad": "the reason"}.'
+    'operator), correct the declared one, or skip it with a reason: skip={"grad": "the reason"}.'
 )
-_VARY = "see that results vary over the mesh axes of the inputs."
+_VARY = "make the results vary over the mesh axes of the inputs."
 _RULE = "bracket the factors of the kernel's sharding_rule that it needs whole."
 
-#: Single calls. If one of these fails, what the other checks find is no news, and they are not tried.
+#: Single calls. If one of these fails, the other checks would fail for the same reason, and are not tried.
 _SINGLE = (
     Check("eager", "call", _calls.check_eager, "compare the kernel with its reference on these arguments."),
     Check("jit", "call", _calls.check_jit, _STATE),
-    Check("written", "call", _calls.check_written, "write every element of each output: they begin arbitrary."),
+    Check("written", "call", _calls.check_written, _UNWRITTEN),
     Check("inputs_kept", "call", _calls.check_inputs_kept, _ALIASES, needs_inputs=True),
 )
 _OTHERS = (
@@ -65,7 +66,7 @@ _OTHERS = (
 )
 
 CHECKS = {check.name: check for check in (*_SINGLE, *_OTHERS)}
-#: What ``skip`` may name: a check or a family of checks.
+#: The names of checks and families, for ``skip``.
 NAMES = sorted({*CHECKS, *(check.family for check in CHECKS.values())})
 
 
@@ -79,7 +80,7 @@ def run_check(check: Check, subject: Subject) -> Outcome:
         return Outcome(check.name, "not tried", str(reason))
     except CheckFailure as failure:
         return Outcome(check.name, "failed", f"{failure} Next: {check.advice}")
-    except Exception as error:  # noqa: BLE001 - whatever a kernel raises is a finding
+    except Exception as error:  # noqa: BLE001 - any error of a kernel is a failure
         detail = f"raised {type(error).__name__}: {error}"
         return Outcome(check.name, "failed", detail if check in _SINGLE else f"{detail} Next: {check.advice}")
 

@@ -3,12 +3,11 @@
 from ...errors import MissingDependencyError as _MissingDependencyError
 
 try:
-    import hypothesis as _hypothesis  # noqa: F401
     import pytest as _pytest  # noqa: F401, PT013 - a private name
 except ImportError as error:
     raise _MissingDependencyError(
-        f"xlakernel.core.testing.conformance needs pytest and Hypothesis, one of which cannot be imported: {error}. "
-        'Install them with pip install "xlakernel-core[testing]".'
+        f"xlakernel.core.testing.conformance needs pytest, which cannot be imported: {error}. Install it with "
+        '`pip install "xlakernel-core[testing]"`.'
     ) from error
 
 from ._cases import CASES as CASES

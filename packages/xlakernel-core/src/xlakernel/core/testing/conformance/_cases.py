@@ -1,4 +1,4 @@
-"""The kernels that every backend writes in its own language, with their references in NumPy and JAX."""
+"""Kernels that every backend implements, with their references in NumPy and JAX."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Shapes = tuple[tuple[int, ...], ...]  # of the inputs of one call
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 COMPLEX = ("complex64", "complex128")
-#: 64-bit types are tried with JAX's setting for them on.
+#: 64-bit types, which are tested with JAX's setting for them.
 WIDE = ("int64", "uint64", "float64", "complex128")
 
 
@@ -26,13 +26,13 @@ class Case:
     """A kernel to be written.
 
     Attributes:
-      name: what `KernelConformance.build` is asked for.
+      name: the case's name.
       parameters: the kernel's parameters.
-      about: what it computes, element by element.
+      about: its computation, element by element.
       outs: the outputs' structs, a function of the inputs'.
       reference: the same in NumPy or ``jax.numpy``, its first argument; it also gives the derivative.
-      shapes: of the inputs, some with an extent of 0; the first is used where one is enough.
-      dtypes: to try; the first is used where one is enough.
+      shapes: of the inputs, some with an extent of 0; the first is used if one is enough.
+      dtypes: to test; the first is used if one is enough.
       fixed: dtypes of inputs that are always the same.
       below: upper bounds of integer inputs that are indices.
       static: static scalars.
@@ -52,7 +52,7 @@ class Case:
     aliases: Mapping[int, int] = dataclasses.field(default_factory=dict)
 
     def draw(self, seed: int, dtype: str | None = None, shapes: Shapes | None = None) -> tuple[Array, ...]:
-        """Return inputs with values that every dtype holds exactly.
+        """Return random inputs with values that every dtype represents exactly.
 
         Args:
           seed: of the random numbers.
@@ -204,5 +204,5 @@ CASES = {
     )
 }
 
-#: The cases that are used like any kernel; "raises" is for the tests of errors.
+#: All cases but "raises", which is for the test of errors.
 USUAL = [name for name in CASES if name != "raises"]
