@@ -64,7 +64,7 @@ class Environment:
 
     def doctor(self):
         """Return the exit status and the findings by name, from the JSON output."""
-        done = self.python("-m", "xlakernel.command", "doctor", "--json")
+        done = self.python("-m", "xlakernel.command", "doctor", "--json", "--timeout", "100")
         assert done.stdout, done.stderr
         found = json.loads(done.stdout)
         return done.returncode, {finding["name"]: finding for finding in found["findings"]}

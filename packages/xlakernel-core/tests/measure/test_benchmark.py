@@ -136,17 +136,11 @@ def test_cases_of_the_operator(op):
     assert op.benchmark(**QUICK).cases == ["cpu 4", "cpu 8"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ((3, ()), "name is 3 of type int; expected a string"),
-        (("n", np.ones((1, 4))), "args is .* of type ndarray; expected a tuple of arguments"),
-        (("n", (), [1]), "kwargs is .* of type list; expected a dict"),
-    ],
-)
-def test_malformed_cases(arguments, text):
-    with pytest.raises(ArgumentError, match=f"BenchmarkCase: {text}"):
-        BenchmarkCase(*arguments)
+def test_the_arguments_of_a_case_are_a_tuple():
+    with pytest.raises(
+        ArgumentError, match=r"BenchmarkCase: args is .* of type ndarray; expected a tuple of arguments"
+    ):
+        BenchmarkCase("n", np.ones((1, 4)))
 
 
 def test_arguments_that_are_refused(op):
@@ -158,11 +152,6 @@ def test_arguments_that_are_refused(op):
         op.benchmark([], **QUICK)
     with pytest.raises(ArgumentError, match="expected BenchmarkCase"):
         op.benchmark([np.ones(3)], **QUICK)
-    numbers = {"rounds": (0, 1.5), "seconds": (-5, np.complex64(1)), "rtol": ("a", True)}
-    for wrong in [{name: value} for name, values in numbers.items() for value in values]:
-        (name,) = wrong
-        with pytest.raises(ArgumentError, match=f"{name} is .*; expected"):
-            op.benchmark([case()], **{**QUICK, **wrong})
     with pytest.raises(ArgumentError, match=r"backends is 'jax'; expected names, as \['jax'\]"):
         op.benchmark([case()], backends="jax", **QUICK)
     with pytest.raises(ArgumentError, match=r"the case 'n=8' calls the operator, without outs.*\"outs\".*def_call"):

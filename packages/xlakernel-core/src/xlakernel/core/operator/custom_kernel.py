@@ -361,8 +361,8 @@ class XLACustomKernel:
           The measurements: ``print`` shows a table, and `BenchmarkResult.save` and `BenchmarkResult.plot` write them.
 
         Raises:
-          ArgumentError: if there are no cases, not of different names, or without ``outs`` where they need it; if an
-            argument is not of its kind or range; if JAX has no device of the platform; inside a transformation of JAX.
+          ArgumentError: if there are no cases, or cases of equal names or without the ``outs`` that they need; if
+            *backends* is a string; if JAX has no device of the platform; inside a transformation of JAX.
           UnknownPlatformError: if there is no such platform.
           BackendNotFoundError: if a backend is not registered for the platform, or none is.
 
