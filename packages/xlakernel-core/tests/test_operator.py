@@ -34,7 +34,6 @@ SHORTHANDS = {
     "def_warp_kernel": (lambda op: op.def_warp_kernel(generator), [("gpu", "warp")]),
     "def_warp_kernel on cpu": (lambda op: op.def_warp_kernel(generator, platform="cpu"), [("cpu", "warp")]),
     "def_pallas_kernel": (lambda op: op.def_pallas_kernel("tpu", generator), [("tpu", "pallas")]),
-    "def_triton_kernel": (lambda op: op.def_triton_kernel(generator), [("gpu", "triton")]),
     "def_jax_kernel": (lambda op: op.def_jax_kernel(generator), [(platform, "jax") for platform in PLATFORMS]),
     "def_kernel": (lambda op: op.def_kernel("mine", "cpu", generator), [("cpu", "mine")]),
 }
@@ -160,22 +159,9 @@ def test_an_operators_name_is_a_string(name):
     assert name not in operators()
 
 
-@pytest.mark.parametrize(
-    ("name", "why"),
-    [
-        ("a/b", r"in which '/' cannot be"),
-        ("a\\b", r"in which '\\\\' cannot be"),
-        ("csr*?", r"in which '\*', '\?' cannot be"),
-        ("a\nb", r"in which '\\n' cannot be"),
-        ("a\ud800", r"in which '\\ud800' cannot be"),
-        ("-a", "which begins with '-'"),
-        (" a", "which begins or ends with a space"),
-        ("a ", "which begins or ends with a space"),
-    ],
-    ids=repr,
-)
-def test_an_operators_name_means_nothing_else(name, why):
-    with pytest.raises(ArgumentError, match=rf"the name is .*, {why}\. Allowed is all that can be printed"):
+@pytest.mark.parametrize("name", ["a/b", "a\\b", "csr*?", "a\nb", "a\ud800", "-a", " a", "a "], ids=repr)
+def test_a_name_with_special_characters_is_refused(name):
+    with pytest.raises(ArgumentError, match=r"the name is .*; allowed are printable characters"):
         XLACustomKernel(name)
     assert name not in operators()
 

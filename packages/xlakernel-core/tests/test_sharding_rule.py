@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import PartitionSpec as P
 
-from xlakernel.core.call.sharding import ShardingRule
+from xlakernel.core.call.levels import Level
+from xlakernel.core.call.sharding.rule import ShardingRule
 from xlakernel.core.errors import ShardingRuleError, XLAKernelError
-from xlakernel.core.specs import Mapped
 
 F32 = jnp.float32
 
@@ -203,7 +203,7 @@ def test_a_batch_is_a_factor_of_its_own():
 
 
 def test_batches_wherever_they_stand():
-    levels = [Mapped((1, None), 5), Mapped((0, 0), 6)]  # innermost first
+    levels = [Level((1, None), 5), Level((0, 0), 6)]  # innermost first
     rule = parse("m k, k -> m").under(levels)
     assert rule.inputs == ((1, "m", 0, "k"), (1, "k"))
     assert rule.outs == ((1, 0, "m"),)

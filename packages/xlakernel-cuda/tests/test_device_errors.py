@@ -11,7 +11,7 @@ from numpy.testing import assert_array_equal
 
 from xlakernel.core import debug_mode
 from xlakernel.core.errors import CompileError, LaunchError, ReadOnlyInputError
-from xlakernel.core.specs import Struct
+from xlakernel.core.structs import Struct
 from xlakernel.cuda import numba_cuda_kernel
 from xlakernel.cuda._kernels import device as _device
 

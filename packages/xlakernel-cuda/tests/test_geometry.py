@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xlakernel.core.errors import ArityError, LaunchError
-from xlakernel.core.specs import Struct
+from xlakernel.core.structs import Struct
 from xlakernel.cuda._kernels.geometry import MAX_GRID, LaunchForm
 
 extents = st.integers(0, 10**5)

@@ -17,7 +17,7 @@ from numba.cuda import types
 from xlakernel.core.backend import Target
 from xlakernel.core.call.scalars import Scalar
 from xlakernel.core.errors import DtypeError, ExportError
-from xlakernel.core.specs import Struct
+from xlakernel.core.structs import Struct
 from xlakernel.cuda import numba_cuda_kernel
 from xlakernel.cuda._kernels import compile as _compile
 from xlakernel.cuda._kernels.arrays import array_type

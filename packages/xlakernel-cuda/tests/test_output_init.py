@@ -18,7 +18,7 @@ from xlakernel.core import output_init
 from xlakernel.core.errors import AliasError, LaunchError, ShardingRuleError
 from xlakernel.core.gpu.fill import fill
 from xlakernel.core.gpu.plan import Array
-from xlakernel.core.specs import Struct
+from xlakernel.core.structs import Struct
 from xlakernel.cuda import numba_cuda_kernel
 
 DTYPES = ("bool", "int8", "uint16", "int32", "uint64", "float16", "bfloat16", "float32", "float64", "complex64")

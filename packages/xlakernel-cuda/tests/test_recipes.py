@@ -12,7 +12,7 @@ from numba.cuda import extending
 from xlakernel.core.backend import gpu
 from xlakernel.core.errors import ExportError
 from xlakernel.core.gpu import target
-from xlakernel.core.specs import Struct
+from xlakernel.core.structs import Struct
 from xlakernel.cuda import _export, numba_cuda_kernel
 
 X = Struct((3, 2), jnp.bfloat16)

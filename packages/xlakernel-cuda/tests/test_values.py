@@ -8,7 +8,7 @@ from numba import cuda, float32
 from numpy.testing import assert_allclose, assert_array_equal
 
 from xlakernel.core.errors import ReadOnlyInputError
-from xlakernel.core.specs import Struct
+from xlakernel.core.structs import Struct
 from xlakernel.cuda import numba_cuda_kernel
 
 pytestmark = pytest.mark.gpu

@@ -190,7 +190,7 @@ TRACED = [
     ({"launch_dims": (2**31 - 1,) * 3}, LaunchError, "up to .* in all.*Give fewer"),
     ({"output_init": [1, 2]}, LaunchError, "output_init has 2 values for 1 outputs"),
     ({"output_init": {"a": 1}}, LaunchError, "output_init is a PyTreeDef.*the structure of outs"),
-    ({"output_init": 1j}, LaunchError, "output_init is .*1j.* for output 0, whose dtype float32 does not have that"),
+    ({"output_init": 1j}, LaunchError, "output_init is .*1j.* for output 0, but its dtype float32 does not have that"),
     ({"input_output_aliases": {0: 1}}, AliasError, "0: 1, but there is no output 1"),
     ({"input_output_aliases": {1: 0}}, AliasError, "1: 0, but there is no input 1"),
     ({"input_output_aliases": {0: 0}, "outs": lambda x: Struct((4,), F32)}, AliasError, "share memory"),

@@ -14,7 +14,7 @@ from xlakernel.core.call import Kernel, NativeCall, Target, native_call
 from xlakernel.core.ffi.registry import ensure_registered
 from xlakernel.core.gpu.plan import Fill, Launch, Plan, Pointer, arrays_of
 from xlakernel.core.gpu.replaying.launch import build_handler
-from xlakernel.core.specs import Struct
+from xlakernel.core.structs import Struct
 
 STREAM = 0xABCD
 # JAX raises a ValueError where the program ran in the calling thread, and its own error where it did not.

@@ -12,7 +12,7 @@ from xlakernel.core.call import Kernel, NativeCall, Target, native_call
 from xlakernel.core.ffi.registry import ensure_registered
 from xlakernel.core.gpu.plan import Copy, Fill, Launch, Plan, Pointer, arrays_of
 from xlakernel.core.gpu.replaying.launch import build_handler
-from xlakernel.core.specs import Struct
+from xlakernel.core.structs import Struct
 
 pytestmark = pytest.mark.gpu
 

@@ -1,4 +1,4 @@
-"""The only file of this package that imports private JAX, each use with its reason."""
+"""The private JAX that this package uses, each with its reason."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 import jax
 
-# core: a result inside `jax.shard_map` says over which mesh axes it varies, by a type that jax 0.8 made private. And
-#   whether something is being traced has no public name.
-# dispatch: `jax.experimental.custom_partitioning` needs the devices while a program is lowered, and only a primitive
-#   that is registered there gets them.
-# effects: an effect keeps a call whose results nobody uses from being removed. The public `jax.ffi.ffi_call` has the
-#   same need and answers it with a private class; JAX has no public way to define one.
-# lib.xla_client, xla_bridge: how an array is split is known to XLA's partitioner alone, which asks about operations by
-#   name; programs with the one name that is public, of `jax.experimental.custom_partitioning`, are not cached.
-#   And JAX makes its CPU devices once, before a test knows that it needs several of them.
-# sharding_impls: whether a program is for several devices shows in the context of its lowering. And XLA may ask to
-#   split a call whose arrays belong to no mesh; the sharding for these is not public.
+# core: the type of a result inside `jax.shard_map` has the mesh axes that it varies over, and jax 0.8 made that type
+#   private. `trace_state_clean` has no public name.
+# dispatch: a primitive must be registered to get the devices when a program is lowered, as for
+#   `jax.experimental.custom_partitioning`.
+# effects: an effect keeps a call with unused results. JAX has no public way to define one; the public
+#   `jax.ffi.ffi_call` uses a private class, too.
+# lib.xla_client, xla_bridge: only XLA's partitioner knows how an array is split, and asks about operations by name.
+#   Programs with the one public name, of `jax.experimental.custom_partitioning`, are not cached. And JAX makes its CPU
+#   devices only once, before a test needs several of them.
+# sharding_impls: the context of a lowering shows if the program is for several devices. And XLA may split a call with
+#   arrays that belong to no mesh, for which there is no public sharding.
 # xla_bridge, too: the public `jax.live_arrays` is of one platform, and starts it if it was not in use.
 from jax._src import core, dispatch, effects, sharding_impls, xla_bridge
 from jax._src.lib import xla_client
@@ -30,11 +30,11 @@ from .errors import SideEffectError
 
 @dataclasses.dataclass(frozen=True)
 class NativeCallEffect(effects.Effect):  # type: ignore[misc]  # jax._src has no stubs
-    """The effect of a kernel that was declared to have one.
+    """The effect of a kernel with ``has_side_effect=True``.
 
     Attributes:
-      owner: the kernel's or operator's name, for messages. It does not count in comparisons: JAX exports only an effect
-        that equals a new one of its class.
+      owner: the kernel's or operator's name, for messages. Comparisons ignore it: JAX exports only an effect that
+        equals a new one of its class.
     """
 
     owner: str = dataclasses.field(default="", compare=False)
@@ -65,7 +65,7 @@ def _refuse_effects(jaxprs: Sequence[Any], where: str, what: str) -> None:
 
 def _guard_branches(rule: Callable[..., Any]) -> Callable[..., Any]:
     def guarded(axis_data: Any, args: Sequence[Any], dims: Sequence[Any], **params: Any) -> Any:
-        if dims[0] is not None and "branches_platforms" not in params:  # which platform it is, is never mapped
+        if dims[0] is not None and "branches_platforms" not in params:  # a platform is never mapped
             _refuse_effects(params["branches"], "it stands in a branch of jax.lax.cond or switch", "the branch differs")
         return rule(axis_data, args, dims, **params)
 
@@ -76,7 +76,7 @@ def _guard_loops(rule: Callable[..., Any]) -> Callable[..., Any]:
     def guarded(axis_data: Any, args: Sequence[Any], dims: Sequence[Any], **params: Any) -> Any:
         jaxprs = params["cond_jaxpr"], params["body_jaxpr"]
         if any(isinstance(effect, NativeCallEffect) for jaxpr in jaxprs for effect in jaxpr.effects):
-            # Whether the condition is mapped shows in what the rule makes of it: its result is no scalar then.
+            # If the condition is mapped, the rule's loop has a condition with a result that is no scalar.
             traced = jax.make_jaxpr(lambda *args: rule(axis_data, args, dims, **params)[0])(*args)
             loops = [eqn for eqn in traced.eqns if eqn.primitive is jax.lax.while_p]
             if any(eqn.params["cond_jaxpr"].out_avals[0].shape for eqn in loops):
@@ -87,7 +87,7 @@ def _guard_loops(rule: Callable[..., Any]) -> Callable[..., Any]:
     return guarded
 
 
-# JAX's rules refuse one effect by name, that of `jax.experimental.io_callback`; there is no registry for others.
+# JAX's rules refuse one effect by name, that of `jax.experimental.io_callback`; they have no registry for others.
 _rules = batching.fancy_primitive_batchers
 _rules[jax.lax.cond_p] = _guard_branches(_rules[jax.lax.cond_p])
 _rules[jax.lax.while_p] = _guard_loops(_rules[jax.lax.while_p])
@@ -104,7 +104,7 @@ def get_global(context: Any) -> Any:
 
 
 def is_tracing() -> bool:
-    """Whether JAX traces what is called here. The arguments of a call do not say so: they may be constants."""
+    """Return True while JAX traces, also if the arguments of a call are constants."""
     return not core.trace_state_clean()
 
 
@@ -116,7 +116,7 @@ def new_cpu_devices(count: int) -> list[jax.Device]:
 
 
 def live_arrays() -> list[jax.Array]:
-    """Return the arrays of all platforms that are in use."""
+    """Return the live arrays of all platforms that are in use."""
     return [array for backend in tuple(xla_bridge._backends.values()) for array in backend.live_arrays()]
 
 
@@ -127,9 +127,9 @@ def varying_axes(aval: Any) -> frozenset[Any]:
 
 
 def vary_alike(values: Sequence[Any]) -> list[Any]:
-    """Let all of *values* vary over the manual mesh axes that any of them varies over.
+    """Make all of *values* vary over the manual mesh axes that any of them varies over.
 
-    JAX does this for the operands of its own operations; the transpose of the cast is the sum that a gradient needs.
+    JAX does the same for the operands of its own operations. The transpose of the cast is the sum in a gradient.
     """
     own = [varying_axes(jax.typeof(value)) for value in values]
     every = frozenset().union(*own)
@@ -144,7 +144,7 @@ def _vary(value: Any, axes: tuple[Any, ...]) -> Any:
 
 
 def result_aval(shape: Sequence[Any], dtype: Any, operands: Sequence[Any], spec: Any = None) -> jax.core.ShapedArray:
-    """Return the type of a result: it varies like all the operands together, and is sharded as *spec* says.
+    """Return the type of a result, which varies over all mesh axes that an operand varies over.
 
     Args:
       shape: its shape.
@@ -152,7 +152,7 @@ def result_aval(shape: Sequence[Any], dtype: Any, operands: Sequence[Any], spec:
       operands: the operands' types.
       spec: its `PartitionSpec` over the explicit axes of the mesh; None: not sharded.
     """
-    # The mesh of the operands, which may lie on one where the program sets none.
+    # Operands may lie on a mesh although the program sets none.
     mesh = next((x.sharding.mesh for x in operands if not x.sharding.mesh.empty), get_abstract_mesh())
     sharding = NamedSharding(mesh, PartitionSpec(*([None] * len(shape))) if spec is None else spec)
     varying = frozenset().union(*(varying_axes(operand) for operand in operands))
@@ -162,34 +162,34 @@ def result_aval(shape: Sequence[Any], dtype: Any, operands: Sequence[Any], spec:
     return jax.core.ShapedArray(tuple(shape), dtype, sharding=sharding, vma=varying)  # type: ignore[call-arg]
 
 
-def jit_alone(run: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Return the jitted evaluation of one primitive outside of any program.
+def jit_primitive(run: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Return the jitted evaluation of one primitive outside of ``jax.jit``.
 
-    It is marked as JAX marks its own: where ``jax.debug_nans`` finds a NaN it says whose, instead of looking for it
-    inside, where it finds the same call again.
+    It has the flag of JAX's own primitives: ``jax.debug_nans`` then names the primitive with a NaN, and does not look
+    inside, where it would find the same call again.
     """
 
-    def alone(*inputs: Any) -> Any:
+    def evaluate(*inputs: Any) -> Any:
         return run(*inputs)
 
-    alone.__name__ = alone.__qualname__ = name
-    alone._apply_primitive = True  # type: ignore[attr-defined]
-    return jax.jit(alone)
+    evaluate.__name__ = evaluate.__qualname__ = name
+    evaluate._apply_primitive = True  # type: ignore[attr-defined]
+    return jax.jit(evaluate)
 
 
 def require_devices(primitive: Any) -> None:
-    """Let JAX know the devices when it lowers *primitive*, as its own `custom_partitioning` asks for itself."""
+    """Make JAX provide the devices when it lowers *primitive*, as for its own `custom_partitioning`."""
     dispatch.prim_requires_devices_during_lowering.add(primitive)
 
 
 def is_partitioned(context: Any) -> bool:
-    """Whether a program that is being lowered is one that XLA splits over several devices."""
+    """Return True if the program that is being lowered is one that XLA splits over several devices."""
     axes = context.module_context.axis_context
     return isinstance(axes, sharding_impls.ShardingContext) and axes.num_devices > 1
 
 
 def register_partitioner(target: str, partition: Callable[..., Any]) -> None:
-    """Have XLA's partitioner, on every platform, ask *partition* about calls of *target*; the results are not split."""
+    """Register *partition* with XLA's partitioner, on every platform, for calls of *target* with unsplit results."""
     keywords = {
         "name": target,
         "prop_user_sharding": lambda sharding, *_: sharding,
@@ -204,14 +204,14 @@ def register_partitioner(target: str, partition: Callable[..., Any]) -> None:
 
 
 def replicated(sharding: Any) -> Any:
-    """Return the sharding that splits nothing over the devices of *sharding*, which belongs to no mesh."""
+    """Return the replicated sharding over the devices of *sharding*, which belongs to no mesh."""
     return sharding_impls.GSPMDSharding.get_replicated(sharding._device_assignment)
 
 
 def spec_of(sharding: Any, mesh: Any) -> PartitionSpec:
-    """Return how *sharding*, which XLA chose, splits an array over *mesh*; not at all, where axes cannot say it.
+    """Return *sharding*, which XLA chose, as axes of *mesh*; an empty spec if it is not a product of axes.
 
-    XLA may split an axis in two, for which `PartitionSpec` has no words and JAX's decoder various exceptions.
+    XLA may split an axis in two. `PartitionSpec` cannot express that, and JAX's decoder raises various exceptions.
     """
     try:
         return sharding_impls.parse_flatten_op_sharding(sharding._hlo_sharding, mesh)[0]
@@ -220,15 +220,15 @@ def spec_of(sharding: Any, mesh: Any) -> PartitionSpec:
 
 
 def without_explicit_axes(mesh: Any) -> Any:
-    """Return a context in which no axis of *mesh* is explicit: what one device runs has no shardings in its types."""
+    """Return a context in which no axis of *mesh* is explicit: types in the program of one device have no sharding."""
     return use_abstract_mesh(AbstractMesh(mesh.axis_sizes, mesh.axis_names, (AxisType.Auto,) * len(mesh.axis_names)))
 
 
 def explicit_specs(function: Any, operands: Sequence[Any]) -> list[PartitionSpec] | None:
-    """Return how the results of *function* are sharded over explicit mesh axes; None if no operand is.
+    """Return the shardings of the results of *function* over explicit mesh axes; None if no operand has one.
 
     Args:
-      function: returns a list of arrays; it is only traced.
+      function: a function that returns a list of arrays; it is only traced.
       operands: the operands' types.
     """
     if not any(AxisType.Explicit in x.sharding.mesh.axis_types and any(x.sharding.spec) for x in operands):
@@ -237,7 +237,7 @@ def explicit_specs(function: Any, operands: Sequence[Any]) -> list[PartitionSpec
 
 
 def match_type(value: Any, like: Any) -> Any:
-    """Return *value* as varying, and as sharded over explicit mesh axes, as *like* is, an array or a type."""
+    """Return *value* with the varying axes, and the sharding over explicit axes, of *like*, an array or a type."""
     aval = like if isinstance(like, jax.core.ShapedArray) else jax.typeof(like)
     missing = varying_axes(aval) - varying_axes(jax.typeof(value))
     if missing:
@@ -248,13 +248,13 @@ def match_type(value: Any, like: Any) -> Any:
 
 
 def align_axes(values: Sequence[Any], axes: Sequence[int | None]) -> list[Any]:
-    """Return *values* with the axes that ``jax.vmap`` is to map sharded alike, as it asks on an explicit mesh.
+    """Return *values* with the same sharding of their mapped axes, which ``jax.vmap`` requires on an explicit mesh.
 
-    They differ where a call without a sharding rule has returned one of them: its results are not sharded.
+    The results of a call without a sharding rule are not sharded, so they may differ from other values.
 
     Args:
-      values: arrays, or None where there is none.
-      axes: the axis of each that is mapped; None: it is not.
+      values: arrays, or None.
+      axes: the mapped axis of each; None if it is not mapped.
     """
     mapped = {
         i: axis

@@ -1,4 +1,4 @@
-"""Extents of a launch as users give them: an integer, several, or a function of the inputs that returns these."""
+"""Extents of a launch: an integer, several, or a function of the inputs that returns either."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .errors import LaunchError
-from .specs import Struct, of_structs
+from .structs import Struct, of_structs
 
 
 def resolve(
@@ -21,42 +21,42 @@ def resolve(
     most: int = 3,
     scalars: Mapping[str, Any] | None = None,
 ) -> tuple[int, ...]:
-    """Return what a function that the user gave for *what* says for these inputs, and for the scalars that it names.
+    """Return the extents that the user's function for *what* returns for these inputs, and for the scalars it names.
 
     Raises:
       ArityError: if it takes another number of inputs.
-      LaunchError: if it returns no extents, or takes the structs for arrays.
+      LaunchError: if it returns no extents, or uses the structs as arrays.
     """
     found = of_structs(kernel, what, given, inputs, scalars=scalars, kind=LaunchError)
     return extents(kernel, what, found, most=most, returned=True)
 
 
 def extents(kernel: str, what: str, value: Any, *, most: int = 3, returned: bool = False) -> tuple[int, ...]:
-    """Return what a user gave for *what* as a tuple of integers.
+    """Return the user's value for *what* as a tuple of integers.
 
     Args:
-      kernel: its name, for messages.
+      kernel: the kernel's name, for messages.
       what: the argument's name, for messages.
       value: an integer, or up to *most* of them.
-      most: how many there may be.
-      returned: whether a function of the user's returned it.
+      most: the largest number of extents.
+      returned: True if a function of the user returned it.
 
     Raises:
       LaunchError: if it is something else, or negative.
     """
-    said = f"{what} {'returned' if returned else 'is'} {value!r}"
+    subject = f"{what} {'returned' if returned else 'is'} {value!r}"
     allowed = "a non-negative integer" if most == 1 else f"a non-negative integer, or a tuple of 1 to {most}"
     several = most > 1 and isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, (str, bytes))
     items = list(value) if several else [value]
     if not 1 <= len(items) <= most:
         hint = "" if items else " That is the shape of a 0-d array: give 1 for it."
-        raise LaunchError(f"{kernel}: {said}, of {len(items)} dimensions; expected {allowed}.{hint}")
+        raise LaunchError(f"{kernel}: {subject}, of {len(items)} dimensions; expected {allowed}.{hint}")
     found = []
     for item in items:
         if isinstance(item, (bool, np.bool_)) or not isinstance(item, (int, np.integer)):
             hint = " Write // in place of /." if isinstance(item, (float, np.floating)) else ""
-            raise LaunchError(f"{kernel}: {said}; expected {allowed}.{hint}")
+            raise LaunchError(f"{kernel}: {subject}; expected {allowed}.{hint}")
         if item < 0:
-            raise LaunchError(f"{kernel}: {said}; expected {allowed}.")
+            raise LaunchError(f"{kernel}: {subject}; expected {allowed}.")
         found.append(operator.index(item))
     return tuple(found)

@@ -6,9 +6,9 @@ Handlers that Numba's compiler builds are in `backend.native`, recordings of GPU
 
 from .. import output_init
 from ..call import Kernel, Target
-from ..call.checks import has_parameter
-from ..call.declaration import Transpose
-from ..call.multilinear import Group, with_tangents
+from ..call.derivatives.declaration import Transpose
+from ..call.derivatives.multilinear import Group, with_tangents
+from ..call.outs import is_function
 from ..call.scalars import Entry, Scalar, plain_numbers
 from ..call.wrapper import VmapMethod, kernel_function
 from ..code_files import read_code, write_code
@@ -34,7 +34,7 @@ from ..programs.values import (
     write_static,
     write_structs,
 )
-from ..specs import Struct, is_function
+from ..structs import Struct, keywords_of
 from ..warning import warn
 
 __all__ = [
@@ -64,11 +64,11 @@ __all__ = [
     "extents",
     "fingerprint",
     "for_each",
-    "has_parameter",
     "is_debugging",
     "is_function",
     "jit_when_eager",
     "kernel_function",
+    "keywords_of",
     "missing_package",
     "or_zeros",
     "output_init",

@@ -1,4 +1,4 @@
-"""A batch that a function computes as a whole, in place of the kernel that is run for each slice."""
+"""Batches that a function computes as a whole, in place of the kernel for each slice."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ..specs import Struct
-from .checks import flat_results
+from ..structs import Struct
+from .results import flat_results
 from .scalars import Entry, plain_numbers
 
 
@@ -21,9 +21,9 @@ class BatchFunction:
     Attributes:
       kernel: the kernel's name, for messages.
       function: ``function(*inputs, **scalars) -> results``, for inputs and results with one leading dimension more.
-      scalars: the call's scalars; those whose values are not known are operands behind the inputs.
+      scalars: the call's scalars; those without known values are operands behind the inputs.
       tree: the structure of the results.
-      order: the number of the kernel's output that each leaf of *tree* is.
+      order: the number of the kernel's output for each leaf of *tree*.
     """
 
     kernel: str
@@ -35,7 +35,7 @@ class BatchFunction:
     def run(
         self, batch: Sequence[Any], outs: Sequence[Struct], inputs: Sequence[Any], scalars: Sequence[Any]
     ) -> list[Any]:
-        """Compute a batch, whose levels the function sees as one.
+        """Compute a batch; the function gets its levels merged into one.
 
         Args:
           batch: the sizes of its dimensions, outermost first.

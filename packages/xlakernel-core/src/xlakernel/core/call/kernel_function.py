@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib
 import inspect
 import pickle
 import types
@@ -16,7 +15,7 @@ import numpy as np
 
 from ..identity.fingerprint import examine
 from ..identity.kinds import describe
-from .names import MissingKernel, callers_module, name_in_module
+from .pickling import MissingKernel, callers_module, find, name_in_module
 
 # NotImplementedError and RecursionError are RuntimeErrors.
 _NOT_PICKLED = (pickle.PicklingError, AttributeError, ImportError, RuntimeError, TypeError, ValueError)
@@ -25,12 +24,18 @@ _NOT_PICKLED = (pickle.PicklingError, AttributeError, ImportError, RuntimeError,
 class KernelFunction(functools.partial):  # type: ignore[type-arg]
     """A kernel as a function of JAX arrays.
 
-    It is a `functools.partial` with nothing bound: that is called as fast as a plain function, within 50 ns, and can be
-    pickled, which a plain function cannot unless its own name leads to it.
+    It is a `functools.partial` that binds nothing: calling it takes at most 50 ns longer than a plain function, and it
+    can be pickled, which a plain function cannot unless its own name leads to it.
 
-    A wrapper that its module has under some name is pickled as that name, as a function is, with a digest of the
-    kernel and its options: the other process may have another kernel under the name. If it has, or if there is no name,
-    the wrapper is made again from its pickled kernel and options, if these can be pickled.
+    A wrapper with a name in its module is pickled as that name, as a function is, with a digest of the kernel and its
+    options, since the other process may have another kernel under the name. In that case, or without a name, the
+    wrapper is made again from its pickled kernel and options, if these can be pickled.
+
+    Args:
+      call: runs the kernel.
+      make: makes the wrapper again from *arguments*.
+      arguments: keyword arguments of *make*; ``kernel`` is one of them.
+      parameters: the kernel's parameters, with the defaults of scalars.
     """
 
     __name__: str
@@ -47,24 +52,17 @@ class KernelFunction(functools.partial):  # type: ignore[type-arg]
         arguments: Mapping[str, Any],
         parameters: Mapping[str, Any],
     ) -> KernelFunction:
-        """Return *call* as an object.
-
-        Args:
-          call: what runs the kernel.
-          make: makes the object again from *arguments*.
-          arguments: by name; the kernel among them.
-          parameters: the kernel's, with the defaults of scalars.
-        """
+        """Make the object; the class describes the arguments."""
         made = cls(call)
         made.__module__ = callers_module()
         made.__name__, made.__qualname__, made.__doc__ = call.__name__, call.__qualname__, call.__doc__
         made.__signature__ = _signature(parameters)
-        made.xlakernel = arguments["kernel"]  # so that wrapping it again can be told from a plain function
+        made.xlakernel = arguments["kernel"]  # a wrapper of a wrapper is refused by this attribute
         made._pieces = make, dict(arguments)
         return made
 
     def __repr__(self) -> str:
-        """Return the kernel's name, and where the wrapper was made."""
+        """Return the kernel's name, and the module that made the wrapper."""
         return f"<{self.xlakernel!r} as a function of JAX arrays, in {self.__module__}>"
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
@@ -72,7 +70,7 @@ class KernelFunction(functools.partial):  # type: ignore[type-arg]
         return self if instance is None else types.MethodType(self, instance)
 
     def __reduce__(self) -> Any:
-        """Return the name that its module has for it and the digest of what it is made of, or what it is made of."""
+        """Return the name and the digest if there are both, and the pickled pieces if they can be pickled."""
         name, digest = name_in_module(self, self.__name__), _digest(self._pieces)
         if name is None or digest is None:
             return _make_again, self._pieces
@@ -96,39 +94,33 @@ def _make_again(make: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
 
 
 def _find_again(module: str, name: str, digest: str, pieces: bytes | None) -> Any:
-    """Return what the module has under the name if it is the same kernel, or else make it again.
-
-    A kernel that is neither here is an object whose call raises. An error while unpickling ends a worker of a pool, and
-    `multiprocessing.Pool` waits for its answer for ever.
-    """
-    try:
-        found = getattr(importlib.import_module(module), name, None)
-    except ImportError:
-        found = None
-    same = isinstance(found, KernelFunction) and _digest(found._pieces) == digest
-    if same:
+    """Return the module's wrapper of that name if it has the same digest; else make it from its pickled pieces."""
+    found = find(module, name)
+    is_wrapper = isinstance(found, KernelFunction)
+    if is_wrapper and _digest(found._pieces) == digest:
         return found
     if pieces is not None:
         made = _make_again(*pickle.loads(pieces))
         if _digest(made._pieces) == digest:
             return made
-    there = "nothing" if found is None else "another kernel" if isinstance(found, KernelFunction) else f"{found!r:.80}"
     return MissingKernel(
-        f"the kernel that was pickled as {module}.{name} cannot be found: this process has {there} under that name. "
+        "kernel",
+        f"{module}.{name}",
+        "nothing" if found is None else "another kernel" if is_wrapper else f"{found!r:.80}",
         f"Bind the wrapper once, at the top level of {module}, to a name that is bound to nothing else, and not below "
         'if __name__ == "__main__", and let it refer to globals that are the same in each process. A wrapper whose '
-        "outs= and derivatives are functions at the top level of a module needs no name."
+        "outs= and derivatives are functions at the top level of a module needs no name.",
     )
 
 
 def _digest(pieces: Any) -> str | None:
-    """Return the digest of what a wrapper is made of; None: it has something that cannot be compared."""
+    """Return the digest of a wrapper's pieces; None if one of them cannot be compared."""
     found = examine(pieces, describe=_describe)
     return None if found.unknown else found.digest
 
 
 def _describe(value: Any) -> Any:
-    """Return what tells apart the objects that wrappers are made of, for `fingerprint`."""
+    """Return what tells apart the objects that wrappers are made of, for `examine`."""
     kind = type(value)
     if isinstance(value, KernelFunction):
         return value._pieces
@@ -146,9 +138,9 @@ def _describe(value: Any) -> Any:
 
 
 def _signature(parameters: Mapping[str, Any]) -> inspect.Signature:
-    """Return inputs by position, and scalars by name: those with a default first.
+    """Return a signature with inputs by position and scalars by name, those with a default first.
 
-    `jax.jit` takes no keyword that is also the name of the inputs.
+    `jax.jit` refuses a keyword that is also the name of the inputs.
     """
     kind, empty = inspect.Parameter, inspect.Parameter.empty
     scalars = [kind(name, kind.KEYWORD_ONLY, default=value) for name, value in parameters.items() if value is not empty]

@@ -1,8 +1,8 @@
-"""The call of a native handler, which every backend's wrapper binds.
+"""Calls of native handlers, which the wrappers of all backends bind.
 
-It has a primitive of its own rather than `jax.ffi.ffi_call`, because JAX deprecates that one's ``vmap_method`` and its
-batching may hand a kernel a buffer of another rank than it was compiled for. Here ``vmap`` adds leading dimensions that
-the handler itself loops over.
+They have primitives of their own rather than `jax.ffi.ffi_call`, because JAX deprecates its ``vmap_method`` and its
+batching may pass a kernel a buffer of another rank than it was compiled for. Here ``jax.vmap`` adds leading dimensions,
+and the handler loops over them.
 """
 
 from __future__ import annotations
@@ -16,30 +16,31 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import mlir
-from jax.sharding import AxisType, get_abstract_mesh
+from jax.sharding import AxisType
 
 from .._compat import is_partitioned, vary_alike
-from ..config import debug_mode, has_several_devices, is_exporting
+from ..config import debug_mode, is_exporting
 from ..errors import PlatformError, SideEffectError, VmapMethodError
-from ..specs import Struct
+from ..structs import Struct
 from .batch import BatchFunction
-from .gathered import watch
 from .primitive import Call, CallPrimitive
 from .scalars import Entry, Scalar, number_of
-from .sharding import ShardingRule, may_split
+from .sharding.gathered import watch
+from .sharding.partition import may_split
+from .sharding.rule import ShardingRule
 
-#: What `vmap_method` may be, besides None, which forbids `jax.vmap`, and a function that computes the whole batch.
+#: The values of `vmap_method`, besides None, which forbids `jax.vmap`, and a function that computes the whole batch.
 VMAP_METHODS = ("native", "expand_dims", "broadcast_all", "sequential", "sequential_unrolled")
 
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """A registered handler, and what it is called with besides the inputs and results of a call.
+    """A registered handler, and its arguments besides the inputs and results of a call.
 
     Attributes:
-      name: the target's.
-      attributes: what it is passed by name: arrays of one dimension.
-      scratch: bytes of each block of temporary memory that it wants behind its results.
+      name: the name that it is registered under.
+      attributes: its arguments by name, arrays of one dimension.
+      scratch: the size in bytes of each block of temporary memory that follows its results.
     """
 
     name: str
@@ -48,17 +49,17 @@ class Target:
 
 
 class Kernel(abc.ABC):
-    """A kernel that a backend can make a handler for. Hashable: equal kernels run the same code."""
+    """A kernel of a backend, which makes handlers for it. Hashable: equal kernels run the same code."""
 
     #: The kernel's name, for messages.
     name: str
     #: The JAX platforms that it runs on, such as ``("cpu",)``.
     platforms: tuple[str, ...]
-    #: Whether it takes a whole batch at once; otherwise its handler runs it for each slice.
+    #: True: it takes a whole batch at once; otherwise its handler runs it for each slice.
     takes_batches: bool = False
-    #: The names of the parameters that are scalars, where the kernel says so itself; None: those given by keyword.
+    #: The names of the parameters that the kernel declares as scalars; None: those given by keyword are scalars.
     scalars: tuple[str, ...] | None = None
-    #: True: its scalars are operands; otherwise they are static, and `target` is given their values.
+    #: True: its scalars are operands; otherwise they are static, and `target` gets their values.
     takes_scalars: bool = False
     #: The end of the message of a call with a wrong number of arguments.
     arity_advice: str = ""
@@ -66,20 +67,20 @@ class Kernel(abc.ABC):
     derivative_advice: str = ""
 
     def on(self, platform: str) -> Kernel:
-        """Return the kernel to run on one of its platforms, where it is not the same on all."""
+        """Return the kernel for one of its platforms."""
         return self
 
     def number(self, name: str, value: Any) -> Any:
-        """Return the static scalar *name* as a number, where a call may give it as something else."""
+        """Return the value of the static scalar *name* as a number; a backend may allow other values."""
         return value
 
     @property
     def launch_functions(self) -> tuple[Callable[..., Any], ...]:
-        """Functions of the inputs that say how it is launched, and may name scalars."""
+        """Functions of the inputs, and of scalars by name, that return its launch dimensions."""
         return ()
 
     def given(self, scalars: Sequence[Entry]) -> Kernel:
-        """Return the kernel of a call in which the values of *scalars* are known."""
+        """Return the kernel for a call with these known values of *scalars*."""
         return self
 
     @abc.abstractmethod
@@ -100,12 +101,12 @@ class Kernel(abc.ABC):
         Args:
           inputs: the inputs of one slice of a batch.
           outs: the results of one slice.
-          scalars: the scalars by name, in the order of the names: a `Scalar` for each, which is an operand behind the
-            inputs; or the values, as NumPy scalars, of static ones.
-          ordered: whether the slices of a batch must run one after the other.
-          debug: whether to check what the kernel does (`config.debug_mode`).
-          levels: how many leading dimensions of *inputs* and *outs* are a batch's; 0 unless it `takes_batches`. Those
-            of an input are the batch's sizes, or all 1 where the slices share it.
+          scalars: the scalars by name, sorted: a `Scalar` for each operand, which follow the inputs, and a NumPy
+            scalar for each static one.
+          ordered: True if the slices of a batch must run one after the other.
+          debug: True to check the kernel's reads and writes (`config.debug_mode`).
+          levels: the number of leading dimensions of *inputs* and *outs* that are a batch's; 0 unless it
+            `takes_batches`. Those of an input are the batch's sizes, or all 1 if the slices share it.
         """
 
 
@@ -114,15 +115,15 @@ class NativeCall(Call):
     """A call of one native kernel.
 
     Attributes:
-      kernel: what to run.
+      kernel: the kernel.
       outs: the results of one slice of the batch.
       attributes: static scalars, sorted by name.
       scalars: (name, dtype) of the scalars that are operands, sorted by name: the last ones.
       aliases: (input, output) pairs that share memory.
       vmap_method: see `VMAP_METHODS`.
-      has_side_effect: whether to run the kernel even if nobody uses its results, slice by slice in a batch.
-      debug: whether to check what the kernel does (`config.debug_mode`).
-      sharding_rule: how the call is split over devices; None: it is not.
+      has_side_effect: run the kernel even if its results are not used, slice by slice in a batch.
+      debug: check the kernel's reads and writes (`config.debug_mode`).
+      sharding_rule: the rule that splits the call over devices; None: it is not split.
       batch: sizes of the leading dimensions that ``vmap`` added, outermost first.
     """
 
@@ -166,7 +167,7 @@ class NativeCall(Call):
         return native_call(self, inputs)
 
     def mapped(self, inputs: Sequence[Any], axes: Sequence[int | None], size: Any) -> list[Any]:
-        """Trace the call under one more ``jax.vmap``, as its `vmap_method` says."""
+        """Trace the call under one more ``jax.vmap``, by its `vmap_method`."""
         return _mapped(self, inputs, axes, size)
 
     def run(self, platform: str, *inputs: Any) -> list[Any]:
@@ -197,17 +198,9 @@ partitioned_call_p = CallPrimitive("xlakernel_partitioned", splits=True)
 
 def native_call(call: NativeCall, inputs: Sequence[Any]) -> list[jax.Array]:
     """Bind the primitive; see `NativeCall`."""
-    primitive = partitioned_call_p if _may_be_split(call) else native_call_p
+    primitive = native_call_p if call.sharding_rule is None or not may_split() else partitioned_call_p
     results: list[jax.Array] = primitive.bind(*vary_alike(inputs), call=call)  # type: ignore[no-untyped-call]
     return results
-
-
-def _may_be_split(call: NativeCall) -> bool:
-    if call.sharding_rule is None or not may_split():
-        return False
-    # Inside `jax.shard_map` each device makes a call of its own.
-    by_hand = AxisType.Manual in get_abstract_mesh().axis_types
-    return not by_hand and any(map(has_several_devices, call.kernel.platforms))
 
 
 def _lower(context: Any, *operands: Any, call: NativeCall, platform: str) -> Any:
@@ -252,18 +245,18 @@ def _mapped(call: NativeCall, inputs: Sequence[Any], axes: Sequence[int | None],
     if call.vmap_method is None:
         raise VmapMethodError(f"{call}: jax.vmap is not allowed with vmap_method=None; give one of {VMAP_METHODS}.")
     if isinstance(call.vmap_method, BatchFunction):
-        if any(batched[len(inputs) - len(call.scalars) :]):  # a call has one value of a scalar, so each slice is a call
+        if any(batched[len(inputs) - len(call.scalars) :]):  # the function takes one value of a scalar
             call = dataclasses.replace(call, vmap_method="native")
     elif call.vmap_method.startswith("sequential"):
-        # Calls that a loop does not put in order may run in any.
+        # Unrolled calls may run in any order.
         unroll = call.vmap_method.endswith("unrolled") and not call.has_side_effect
         return _sequential(call, moved, batched, unroll=unroll)
     return _native(call, moved, batched, size)
 
 
 def _native(call: NativeCall, inputs: list[Any], batched: list[bool], size: Any) -> list[Any]:
-    """Give every input a leading dimension; 1 means that all slices share the same data."""
-    aliased = {index for index, _ in call.aliases}  # shares memory with a result: needs data of its own in each slice
+    """Give every input a leading dimension; its extent is 1 if all slices share the same data."""
+    aliased = {index for index, _ in call.aliases}  # each slice of a result needs an input of its own
     copied = call.vmap_method == "broadcast_all"
     inputs = [
         x if own else jnp.broadcast_to(x[None], (size if copied or index in aliased else 1, *x.shape))
@@ -276,14 +269,14 @@ def _native(call: NativeCall, inputs: list[Any], batched: list[bool], size: Any)
 
 
 def _share_all_or_nothing(x: Any, batch: tuple[Any, ...]) -> Any:
-    """Return *x* with the batch's dimensions, unless all slices share it: it has one stride."""
+    """Return *x* with the dimensions of the batch, unless all slices share it: a kernel takes one stride."""
     levels = len(batch)
     shared = all(extent == 1 for extent in x.shape[:levels])
     return x if shared else jnp.broadcast_to(x, (*batch, *x.shape[levels:]))
 
 
 def _sequential(call: NativeCall, inputs: list[Any], batched: list[bool], *, unroll: bool) -> list[Any]:
-    """One call after the other, for kernels that must not see a slice before the last one is done."""
+    """Run one call after the other, for kernels that must not start a slice before the last one has ended."""
     mapped = [x for x, own in zip(inputs, batched, strict=True) if own]
 
     def step(carry: None, slices: list[Any]) -> tuple[None, list[Any]]:

@@ -1,4 +1,4 @@
-"""`CallPrimitive`: the rules by which JAX traces, maps, splits and lowers a call, whatever implements it."""
+"""Calls and their primitives: the rules by which JAX traces, maps, partitions and lowers a call."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 import jax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
-from jax.sharding import AxisType
 
-from .._compat import NativeCallEffect, jit_alone, require_devices, result_aval
+from .._compat import NativeCallEffect, is_partitioned, jit_primitive, require_devices, result_aval
 from ..errors import DifferentiationError
-from ..specs import Struct, is_smooth
-from .declaration import WAYS
-from .multilinear import zero_tangent
-from .sharding import ShardingRule, may_split, partitioned
+from ..structs import Struct, is_smooth
+from .derivatives.declaration import WAYS
+from .derivatives.multilinear import zero_tangent
+from .sharding.partition import may_split, partitioned
+from .sharding.rule import ShardingRule
 
 #: JAX's names of platforms.
 _PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
@@ -80,7 +80,7 @@ class CallPrimitive(Primitive):
 
     Args:
       name: its name in programs.
-      splits: whether XLA may split its calls over devices by their rules. JAX must then know the devices when it lowers
+      splits: True if XLA may split its calls over devices by their rules. JAX then provides the devices when it lowers
         a program.
     """
 
@@ -88,9 +88,8 @@ class CallPrimitive(Primitive):
 
     def __init__(self, name: str, *, splits: bool) -> None:
         super().__init__(name)
-        self._splits = splits
         self._jitted = functools.lru_cache(maxsize=1024)(self._make_jitted)
-        self.def_impl(self._run_alone)  # type: ignore[no-untyped-call]  # JAX has no types there
+        self.def_impl(self._run_eagerly)  # type: ignore[no-untyped-call]  # JAX has no types there
         self.def_effectful_abstract_eval(self._abstract_eval)  # type: ignore[no-untyped-call]
         batching.primitive_batchers[self] = self.batch
         ad.primitive_jvps[self] = self._jvp
@@ -106,15 +105,15 @@ class CallPrimitive(Primitive):
         return call
 
     def forget(self) -> None:
-        """Compile anew what was compiled for calls outside of any program."""
+        """Drop the programs of calls outside of ``jax.jit``."""
         self._jitted.cache_clear()
 
-    def _run_alone(self, *inputs: Any, **params: Any) -> list[jax.Array]:
-        with jax.disable_jit(False):  # one primitive is compiled also where the user asks for no jit
+    def _run_eagerly(self, *inputs: Any, **params: Any) -> list[jax.Array]:
+        with jax.disable_jit(False):  # one primitive is compiled under jax.disable_jit, too
             return self._jitted(**params)(*inputs)
 
     def _make_jitted(self, **params: Any) -> Callable[..., list[jax.Array]]:
-        return jit_alone(functools.partial(self.bind, **params), str(self.call_of(**params)))
+        return jit_primitive(functools.partial(self.bind, **params), str(self.call_of(**params)))
 
     def _abstract_eval(self, *inputs: Any, **params: Any) -> Any:
         call = self.call_of(**params)
@@ -130,7 +129,7 @@ class CallPrimitive(Primitive):
         return results, [0] * len(results)
 
     def _jvp(self, inputs: Sequence[Any], _: Any, **params: Any) -> tuple[list[Any], list[Any]]:
-        """Refuse derivatives, but for integers and booleans: these are constants, as in JAX's own functions."""
+        """Raise, unless all results are integers or booleans, which are constants, as in JAX's own functions."""
         call = self.call_of(**params)
         if any(is_smooth(out.dtype) for out in call.outs):
             raise DifferentiationError(
@@ -153,10 +152,9 @@ class CallPrimitive(Primitive):
 
     def _lower(self, platform: str, context: Any, *operands: Any, **params: Any) -> Any:
         call = self.call_of(**params).on(platform, context.avals_in)
-        rule = call.rule(context.avals_in) if self._splits and may_split() else None
-        # Inside `jax.shard_map` each device makes a call of its own.
-        meshes = [aval.sharding.mesh for aval in (*context.avals_in, *context.avals_out)]
-        if rule is None or any(AxisType.Manual in mesh.axis_types for mesh in meshes):
+        # Inside `jax.shard_map` each device makes a call of its own: that program is not partitioned.
+        rule = call.rule(context.avals_in) if is_partitioned(context) and may_split() else None
+        if rule is None:
             return call.lower(platform, context, *operands)
 
         def run(outs: Sequence[Struct], *parts: Any) -> list[Any]:

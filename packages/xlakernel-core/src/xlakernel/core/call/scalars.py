@@ -1,9 +1,9 @@
-"""Scalars of a call: what a kernel takes by value, under the names of its parameters.
+"""Scalars of a call, which a kernel takes by value under the names of its parameters.
 
 A scalar is an operand of the call, so that a new value compiles nothing, and a value may be traced or mapped. A number
-keeps the dtype that it has in NumPy. JAX may be set to have no dtypes of 64 bits, but for complex64: the operand of a
-number that has one is the same bytes as a complex64. (An array of words would do too, and takes XLA longer to pass.)
-Some backends take static scalars instead, whose values are compiled.
+keeps its NumPy dtype. With JAX's 64-bit types off, complex64 is the only dtype of 64 bits, so the operand of a 64-bit
+number is a complex64 of the same bytes. (An array of two words works too, but XLA takes longer to pass it.) Some
+backends take static scalars instead, and compile their values.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jax.sharding import get_abstract_mesh
 
 from .._compat import is_tracing
 from ..errors import StaticArgumentError
-from ..specs import Struct
+from ..structs import Struct
 
 #: A scalar of a call: its name, its dtype, and the bytes of its value; None: the value is an operand. Bytes, because 1,
 #: 1.0 and True are equal in Python and a NaN is not even equal to itself.
@@ -28,7 +28,7 @@ Entry = tuple[str, str, bytes | None]
 
 _FLOAT64 = struct.Struct("=d").pack
 _BYTES = np.dtype(np.complex64)
-# By kind, the largest numbers.
+# The largest size of a number in bytes, by the kind of its dtype.
 _WIDEST = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 8}
 
 
@@ -52,37 +52,37 @@ def freeze(kernel: str, name: str, value: Any, why: str = "") -> tuple[str, byte
       kernel: the kernel's name, for messages.
       name: the scalar's name.
       value: the number.
-      why: why it must be known when a call is traced, for messages.
+      why: the reason that it must be known when a call is traced, for messages.
 
     Raises:
       StaticArgumentError: if it is no number, or is traced.
     """
-    if type(value) is float:  # what is remembered is found by ==, which does not tell the zeros apart, nor finds a NaN
+    if type(value) is float:  # not cached: by ==, 0.0 and -0.0 are the same key, and a NaN is never found
         return "float64", _FLOAT64(value)
     if isinstance(value, int) or (isinstance(value, float) and value != 0):
-        return _freeze_remembered(kernel, name, value)
+        return _freeze_cached(kernel, name, value)
     if isinstance(value, jax.core.Tracer):
         check_scalar(kernel, name, value)
         other = "pass it by position, as a 0-d array, to a parameter that is an array, and read its one element"
         raise StaticArgumentError(
             f"{kernel}: the static scalar {name!r} is traced ({value}); its value must be known when the call is "
             f"traced{why and f', {why}'}. Name it in jax.jit(..., static_argnames={name!r}), or "
-            f"{'let nothing depend on it but the kernel' if why else other}."
+            f"{'let only the kernel depend on it' if why else other}."
         )
-    return _freeze_anew(kernel, name, value)
+    return _freeze_now(kernel, name, value)
 
 
-def _freeze_anew(kernel: str, name: str, value: Any) -> tuple[str, bytes]:
+def _freeze_now(kernel: str, name: str, value: Any) -> tuple[str, bytes]:
     check_scalar(kernel, name, value)
     number = np.asarray(value)
     return number.dtype.name, number.tobytes()
 
 
-_freeze_remembered = functools.lru_cache(maxsize=4096, typed=True)(_freeze_anew)
+_freeze_cached = functools.lru_cache(maxsize=4096, typed=True)(_freeze_now)
 
 
 def check_scalar(kernel: str, name: str, value: Any) -> None:
-    """Raise `StaticArgumentError` for what is no number, no NumPy scalar and no array of no dimension."""
+    """Raise `StaticArgumentError` unless *value* is a number, a NumPy scalar or an array without dimensions."""
     if isinstance(value, (jax.Array, np.ndarray)) and value.shape:
         raise StaticArgumentError(
             f"{kernel}: {name!r} is an array, {value.dtype}{list(value.shape)}, and is passed by keyword: inputs are "
@@ -103,18 +103,18 @@ def check_scalar(kernel: str, name: str, value: Any) -> None:
 
 
 def number_of(dtype: str, data: bytes) -> np.generic:
-    """Return what `freeze` was given, as a NumPy scalar."""
+    """Return the number that `freeze` returned these for, as a NumPy scalar."""
     number: np.generic = np.frombuffer(data, jax.numpy.dtype(dtype))[0]
     return number
 
 
 def plain(value: np.generic) -> Any:
-    """Return a number as the user most likely gave it: Python's own do not widen the arrays that they meet."""
+    """Return a bool, int64 or float64 as a Python number, which does not widen the arrays that it is combined with."""
     return value.item() if value.dtype in (np.bool_, np.int64, np.float64) else value
 
 
 def plain_numbers(entries: Iterable[Entry]) -> dict[str, Any]:
-    """Return the scalars whose values are known, by name."""
+    """Return the scalars with known values, by name."""
     return {name: plain(number_of(dtype, data)) for name, dtype, data in entries if data is not None}
 
 
@@ -125,7 +125,7 @@ def operand_of(dtype: str, data: bytes) -> np.ndarray[Any, Any]:
 
 
 class _Number:
-    """The operand of a number. One that is given again is kept on the device: copying it there outlasts a call."""
+    """The operand of a number. From its second call on, it is kept on the device: the copy takes longer than a call."""
 
     def __init__(self, operand: np.ndarray[Any, Any]) -> None:
         self.operand: Any = operand
@@ -135,22 +135,22 @@ class _Number:
         """Count a call on *platform*."""
         self.calls += 1
         if self.calls == 2:
-            if is_tracing() or not get_abstract_mesh().empty:  # an array would belong to the program, or to the mesh
+            if is_tracing() or not get_abstract_mesh().empty:  # the array would belong to the trace, or to the mesh
                 self.calls = 1
             else:
                 self.operand = _on_device(platform, self.operand)
 
 
 @functools.lru_cache(maxsize=1024)
-def _remembered(platform: str, dtype: str, data: bytes) -> _Number:
+def _cached_number(platform: str, dtype: str, data: bytes) -> _Number:
     return _Number(operand_of(dtype, data))
 
 
 def _on_device(platform: str, value: np.ndarray[Any, Any]) -> jax.Array:
-    """Return *value* on a device of *platform*, from where JAX may move it to others."""
+    """Return *value* on the first device of *platform*; JAX may move it to others."""
     try:
         device = jax.local_devices(backend=platform)[0]
-    except RuntimeError:  # there is none, as the call will report
+    except RuntimeError:  # there is none, and the call raises an error
         device = None
     with jax.default_device(device):
         placed: jax.Array = jax.device_put(value)
@@ -162,9 +162,9 @@ def operand(kernel: str, platform: str, name: str, value: Any) -> tuple[str, Any
 
     Args:
       kernel: the kernel's name, for messages.
-      platform: where the kernel runs.
+      platform: the platform that the kernel runs on.
       name: the scalar's name.
-      value: a number, or an array of JAX's, which may be traced.
+      value: a number, or a JAX array, which may be traced.
 
     Raises:
       StaticArgumentError: if *value* is no scalar.
@@ -173,13 +173,13 @@ def operand(kernel: str, platform: str, name: str, value: Any) -> tuple[str, Any
         check_scalar(kernel, name, value)
         return value.dtype.name, value
     dtype, data = freeze(kernel, name, value)
-    number = _remembered(platform, dtype, data)
+    number = _cached_number(platform, dtype, data)
     if number.calls < 2:
         number.count(platform)
     return dtype, number.operand
 
 
 def operands_of(entries: Sequence[Entry], unknown: Iterable[Any]) -> list[Any]:
-    """Return the operands of scalars, given those of the scalars whose values are not known."""
+    """Return the operands of scalars, given the operands of those without known values."""
     rest = iter(unknown)
     return [next(rest) if data is None else operand_of(dtype, data) for _, dtype, data in entries]

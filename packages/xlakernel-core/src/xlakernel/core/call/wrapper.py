@@ -1,4 +1,4 @@
-"""What a backend's wrapper returns: a kernel as a function of JAX arrays."""
+"""Kernels as functions of JAX arrays: the function that backends build their wrappers on."""
 
 from __future__ import annotations
 
@@ -9,44 +9,32 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 
 from .._compat import is_tracing, vary_alike
 from ..config import is_debugging
-from ..errors import AliasError, ArgumentError, ArityError, ShardingRuleError, VmapMethodError
-from ..specs import (
-    Struct,
-    asked_for,
-    check_enabled,
-    check_has_effect,
-    check_inputs,
-    check_plain,
-    counted,
-    flatten_outs,
-    is_function,
-    of_structs,
-    order_of,
-)
-from . import multilinear
+from ..errors import ArgumentError, ArityError, ShardingRuleError, VmapMethodError
+from ..structs import Struct, check_inputs, check_plain, counted, keywords_of, of_structs
+from .aliases import check_alias_sums, check_alias_types, checked_aliases
 from .batch import BatchFunction
-from .checks import has_parameter
-from .declaration import Derivative, Transpose, declare
-from .derivative import Differentiable
+from .derivatives import multilinear
+from .derivatives.declaration import Derivative, Transpose, declare
+from .derivatives.differentiable import Differentiable
 from .kernel_function import KernelFunction
 from .native import VMAP_METHODS, Kernel, NativeCall, native_call
+from .outs import check_enabled, check_has_effect, flatten_outs, is_function, order_of
 from .scalars import Entry, freeze, operand, operands_of, plain_numbers
-from .sharding import ShardingRule
+from .sharding.rule import ShardingRule
 
 #: The scalars of a call, sorted by name.
 _Form = tuple[Entry, ...]
-#: ``check(kernel, inputs, outs, tree)``: raise what is wrong with a call of the kernel with these inputs and outputs,
-#: which are in its order, and with the tree of ``outs``.
+#: ``check(kernel, inputs, outs, tree)``: raise an error if the kernel cannot be called with these inputs and outputs,
+#: in the kernel's order, or with this tree of ``outs``.
 _Check = Callable[[Any, Sequence[Struct], Sequence[Struct], Any], None]
 
-#: One of `VMAP_METHODS`; a function of the inputs that computes a whole batch; or None, which forbids `jax.vmap`.
+#: One of `VMAP_METHODS`, a function of the inputs that computes a whole batch, or None, which forbids `jax.vmap`.
 VmapMethod = str | Callable[..., Any] | None
 
-_NAMED = "as outs or the dimensions of the launch depend on it"
+_KNOWN = "as outs or the dimensions of the launch depend on it"
 
 
 def kernel_function(
@@ -67,26 +55,26 @@ def kernel_function(
     """Return *kernel* as a function of JAX arrays; backends build their wrappers on this.
 
     Args:
-      kernel: what to run.
-      parameters: the kernel's parameters, inputs, then outputs, with scalars anywhere: their names and the defaults of
-        scalars, `inspect.Parameter.empty` for those that have none.
-      outs: structs, a pytree of them, or a function of the inputs' structs that returns either, and that may name
-        scalars. A dictionary is bound by the names of the outputs' parameters (`specs.order_of`).
+      kernel: the kernel.
+      parameters: the names of the kernel's parameters, inputs, then outputs, with scalars anywhere, each with the
+        default of a scalar or `inspect.Parameter.empty`.
+      outs: structs, a pytree of them, or a function of the inputs' structs and of scalars, by name, that returns
+        either. A dictionary is bound by the names of the outputs' parameters (`outs.order_of`).
       vmap_method: one of `call.VMAP_METHODS`, None, or a function that computes a whole batch.
       input_output_aliases: input → output that takes its memory.
-      has_side_effect: whether to run the kernel even if nobody uses its results.
+      has_side_effect: run the kernel even if its results are not used.
       reference: a plain JAX function of the inputs that computes the same; derivatives are taken from it.
       jvp: ``jvp(primals, tangents, **scalars)``, the tangents of the results.
       vjp: ``vjp(primals, results, cotangents, **scalars)``, the cotangents of the inputs.
       transpose: {input: ``transpose(inputs, cotangents, **scalars)``} for inputs that the kernel is linear in.
-      sharding_rule: how to split a call over devices, such as ``"i j, j -> i"``; see `sharding`.
-      check: checks what the backend knows of a call, when it is traced.
+      sharding_rule: the rule that splits a call over devices, such as ``"i j, j -> i"``; see `sharding`.
+      check: the backend's own check of a call, when it is traced.
 
     Returns:
       A `KernelFunction`. It traces into JAX like a function of `jax.numpy`, and outside any transformation it runs
       through a `jax.jit` of its own, so that a second call with the same shapes costs what a jitted call costs.
     """
-    made_of = dict(locals())
+    arguments = dict(locals())
     wrapped = _Wrapped(
         kernel,
         tuple(parameters),
@@ -97,7 +85,7 @@ def kernel_function(
         ),
         outs if is_function(outs) else flatten_outs(outs, kernel.name),
         _check_vmap_method(kernel.name, vmap_method, has_side_effect),
-        _check_aliases(kernel.name, input_output_aliases),
+        checked_aliases(kernel.name, input_output_aliases),
         _check_flag(kernel.name, "has_side_effect", has_side_effect),
         declare(kernel.name, reference=reference, jvp=jvp, vjp=vjp, transpose=transpose),
         _check_rule(kernel.name, sharding_rule, has_side_effect),
@@ -109,7 +97,7 @@ def kernel_function(
     without_scalars = jax.jit(_named(lambda *inputs: wrapped.trace((), *inputs), kernel.name))
     known = functools.cache(wrapped.known_scalars)
 
-    # Not an object with a `__call__` of Python's: calling that costs as much as a tenth of the jitted call.
+    # A function, since an object with a `__call__` in Python adds a tenth to the time of the jitted call.
     def call(*inputs: Any, **scalars: Any) -> Any:
         try:
             if scalars:
@@ -121,17 +109,17 @@ def kernel_function(
             raise
 
     call.__doc__ = f"Run the kernel {kernel.name}({', '.join(parameters)}); inputs by position, scalars by name."
-    return KernelFunction.of(_named(call, kernel.name), kernel_function, made_of, parameters)
+    return KernelFunction.of(_named(call, kernel.name), kernel_function, arguments, parameters)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Wrapped:
-    """A kernel with what its user said about it, checked."""
+    """A kernel with the user's options, checked."""
 
     kernel: Kernel
     parameters: tuple[str, ...]
     defaults: _Form
-    outs: Any  # (structs, tree), or the user's function
+    outs: Any  # (structs, tree), or the user's function of structs
     vmap_method: VmapMethod
     aliases: tuple[tuple[int, int], ...]
     has_side_effect: bool
@@ -144,9 +132,9 @@ class _Wrapped:
         return self.kernel.name
 
     def known_scalars(self, inputs: int) -> frozenset[str]:
-        """Return the names of the scalars without whose values a call with *inputs* inputs cannot be traced."""
+        """Return the names of the scalars that must have known values to trace a call with *inputs* inputs."""
         functions = [*self.kernel.launch_functions, *([self.outs] if callable(self.outs) else [])]
-        return frozenset(name for f in functions for name in asked_for(f, inputs, self.parameters))
+        return frozenset(name for f in functions for name in keywords_of(f, self.parameters, inputs))
 
     def split(self, given: Mapping[str, Any], known: Collection[str]) -> tuple[_Form, list[Any]]:
         """Return the scalars of a call, sorted by name, and the operands of those that are not static.
@@ -157,19 +145,19 @@ class _Wrapped:
         """
         kernel = self.kernel
         for name in given:
-            if name not in self.parameters or kernel.scalars is not None:
-                self._check_name(name)
+            if name not in self.parameters or (kernel.scalars is not None and name not in kernel.scalars):
+                raise ArityError(self._wrong_name(name))
         if not kernel.takes_scalars:
             static = [(name, *freeze(kernel.name, name, kernel.number(name, x))) for name, x in given.items()]
             return tuple(sorted(static)), []
         form: list[Entry] = []
         operands: list[Any] = []
-        # Functions that declare a derivative, or compute a batch, are given numbers where they are known.
+        # Functions that declare a derivative, or compute a batch, get numbers as long as these are known.
         kept = (self.derivative is not None or callable(self.vmap_method)) and is_tracing()
         for name in sorted(given):
             value = given[name]
             if name in known:
-                form.append((name, *freeze(kernel.name, name, value, _NAMED)))
+                form.append((name, *freeze(kernel.name, name, value, _KNOWN)))
             elif kept and not isinstance(value, jax.Array):
                 form.append((name, *freeze(kernel.name, name, value)))
             else:
@@ -178,18 +166,17 @@ class _Wrapped:
                 operands.append(array)
         return tuple(form), operands
 
-    def _check_name(self, name: str) -> None:
-        if name not in self.parameters:
-            hint = " A generator of an operator is a function of outs that returns this one." * (name == "outs")
-            raise ArityError(
-                f"{self.name}: no parameter {name!r}; the kernel has ({', '.join(self.parameters)}). "
-                f"Arrays are passed by position, and only scalars by keyword.{hint}"
-            )
-        if self.kernel.scalars is not None and name not in self.kernel.scalars:
-            raise ArityError(
+    def _wrong_name(self, name: str) -> str:
+        if name in self.parameters:
+            return (
                 f"{self.name}: {name!r} is an array and is passed by keyword: inputs are passed by position, in "
                 "the order of the kernel's parameters, and outputs are not passed."
             )
+        hint = " A generator of an operator is a function of outs that returns this one." * (name == "outs")
+        return (
+            f"{self.name}: no parameter {name!r}; the kernel has ({', '.join(self.parameters)}). "
+            f"Arrays are passed by position, and only scalars by keyword.{hint}"
+        )
 
     def trace(self, form: _Form, *arrays: Any) -> Any:
         count = sum(data is None for *_, data in form)
@@ -205,15 +192,15 @@ class _Wrapped:
         self._check_arity(len(inputs), len(outs), given)
         buffers = [name for name in self.parameters if name not in given]
         order = order_of(tree, buffers[len(inputs) :], self.name)
-        outs = tuple(outs[order.index(i)] for i in range(len(outs)))  # as the kernel has them
+        outs = tuple(outs[order.index(i)] for i in range(len(outs)))  # in the kernel's order
         kernel = self.kernel.given([entry for entry in form if entry[2] is not None])
         if self.check is not None:
             self.check(kernel, structs, outs, tree)
-        _check_alias_types(self.name, self.aliases, structs, outs)
+        check_alias_types(self.name, self.aliases, structs, outs)
         rule = self.sharding_rule
         if rule is not None:
             rule.check(self.name, structs, outs)
-            _check_alias_sums(self.name, self.aliases, rule)
+            check_alias_sums(self.name, self.aliases, rule)
             rule = rule.with_scalars(len(form) if kernel.takes_scalars else 0)
         method = self.vmap_method
         call = NativeCall(
@@ -233,7 +220,7 @@ class _Wrapped:
     def _differentiable(
         self, call: NativeCall, form: _Form, tree: Any, order: Sequence[int]
     ) -> Callable[..., list[Any]]:
-        """Return the call as a function of its inputs and of the scalars whose values are not known.
+        """Return the call as a function of its inputs and of its scalars without known values.
 
         It returns the results in the order of the tree's leaves.
         """
@@ -270,32 +257,23 @@ class _Wrapped:
         missing = [name for name in self.kernel.scalars or () if name not in scalars]
         if inputs + outs == len(arrays) and not missing:
             return
-        if inputs + outs < len(arrays) or missing:
-            said = self._missing(inputs, outs, missing, arrays)
+        count = len(arrays) - inputs - outs
+        if missing:
+            problem = f"Missing: {', '.join(f'{name}=...' for name in missing)}"
+        elif count > 0 and self.kernel.scalars is not None:
+            problem = f"Missing: {', '.join(arrays[inputs : len(arrays) - outs] or arrays[-outs:])}"
+        elif count > 0:
+            few = f"{count} of " * (count < len(arrays))
+            problem = f"Missing: {few}{', '.join(arrays)} (a scalar as {arrays[-1]}=..., an array by position)"
         else:
-            said = f"Too many: it has {counted(len(arrays), 'parameter')} for arrays ({', '.join(arrays)})"
+            problem = f"Too many: it has {counted(len(arrays), 'parameter')} for arrays ({', '.join(arrays)})"
         raise ArityError(
             f"{self.name}: the kernel has {counted(len(self.parameters), 'parameter')} "
             f"({', '.join(self.parameters)}); the call gives {counted(inputs, 'input')} by position and the "
-            f"scalars {scalars} by keyword, and outs describes {counted(outs, 'output')}. {said}. A kernel takes its "
-            "inputs first, then its outputs; scalars stand anywhere, and are passed by keyword."
+            f"scalars {scalars} by keyword, and outs describes {counted(outs, 'output')}. {problem}. A kernel takes "
+            "its inputs first, then its outputs; scalars stand anywhere, and are passed by keyword."
             f"{self.kernel.arity_advice}"
         )
-
-    def _missing(self, inputs: int, outs: int, scalars: list[str], arrays: list[str]) -> str:
-        """Say which parameters are not filled, as far as that can be known."""
-        if scalars:
-            return f"Missing: {', '.join(f'{name}=...' for name in scalars)}"
-        if self.kernel.scalars is not None:
-            return f"Missing: {', '.join(arrays[inputs : len(arrays) - outs] or arrays[-outs:])}"
-        count, candidates = len(arrays) - inputs - outs, arrays
-        if is_function(self.outs):  # the names that it has for inputs are no scalars, and what precedes one no output
-            named = [name for name in arrays if has_parameter(self.outs, name)]
-            candidates = [name for name in arrays if name not in named] or arrays
-            early = [name for name in candidates if named and arrays.index(name) < arrays.index(named[-1])]
-            candidates = early if len(early) == count else candidates
-        few = f"{count} of " * (count < len(candidates))
-        return f"Missing: {few}{', '.join(candidates)} (a scalar as {candidates[-1]}=..., an array by position)"
 
 
 def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -308,7 +286,7 @@ def _check_vmap_method(kernel: str, method: VmapMethod, has_side_effect: bool) -
         if has_side_effect:
             raise VmapMethodError(
                 f"{kernel}: has_side_effect=True, and vmap_method is a function, which may lack the effect; allowed "
-                f"here: {VMAP_METHODS} or None."
+                f"with an effect: {VMAP_METHODS} or None."
             )
     elif method is not None and method not in VMAP_METHODS:
         raise VmapMethodError(
@@ -333,48 +311,3 @@ def _check_rule(kernel: str, rule: str | None, has_side_effect: bool) -> Shardin
             "it splits. Call the kernel inside jax.shard_map instead."
         )
     return ShardingRule.parse(rule, kernel)
-
-
-def _check_aliases(kernel: str, aliases: Mapping[int, int] | None) -> tuple[tuple[int, int], ...]:
-    if aliases is None:
-        return ()
-    pairs = list(aliases.items()) if isinstance(aliases, Mapping) else [(aliases, None)]
-    for pair in pairs:
-        if not all(isinstance(index, (int, np.integer)) and index >= 0 for index in pair):
-            raise AliasError(
-                f"{kernel}: input_output_aliases is {aliases!r}; expected {{input: output, ...}}, indices from 0."
-            )
-    if len({output for _, output in pairs}) != len(pairs):
-        raise AliasError(f"{kernel}: input_output_aliases {dict(pairs)} gives two inputs the memory of one output.")
-    return tuple(sorted((int(i), int(o)) for i, o in pairs))
-
-
-def _check_alias_types(
-    kernel: str, aliases: Sequence[tuple[int, int]], inputs: Sequence[Struct], outs: Sequence[Struct]
-) -> None:
-    for i, o in aliases:
-        for kind, index, known in (("input", i, inputs), ("output", o, outs)):
-            if index >= len(known):
-                raise AliasError(
-                    f"{kernel}: input_output_aliases has {i}: {o}, but there is no {kind} {index}; "
-                    f"the call has {len(known)} {kind}s, counted from 0."
-                )
-        if inputs[i].shape != outs[o].shape or inputs[i].dtype != outs[o].dtype:
-            raise AliasError(
-                f"{kernel}: input_output_aliases has {i}: {o}, but input {i} is {_text(inputs[i])} and output {o} is "
-                f"{_text(outs[o])}; only arrays of one shape and dtype can share memory."
-            )
-
-
-def _check_alias_sums(kernel: str, aliases: Sequence[tuple[int, int]], rule: ShardingRule) -> None:
-    for i, o in aliases:
-        if rule.summed[o]:
-            raise ShardingRuleError(
-                f"{kernel}: sharding_rule {str(rule)!r} sums output {o} over {sorted(map(str, rule.summed[o]))}, and "
-                f"input_output_aliases lets it begin with input {i}, which would be added once for each device. Write "
-                "the factor in brackets, or return the sum in an output of its own."
-            )
-
-
-def _text(struct: Struct) -> str:
-    return f"{struct.dtype.name}[{','.join(map(str, struct.shape))}]"

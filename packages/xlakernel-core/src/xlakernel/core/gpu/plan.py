@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..specs import Struct
+from ..structs import Struct
 
 Dimensions = tuple[int, int, int]
 

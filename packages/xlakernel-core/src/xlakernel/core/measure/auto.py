@@ -28,8 +28,9 @@ import numpy as np
 from jax.sharding import get_abstract_mesh
 
 from .._compat import is_tracing
+from ..call.levels import Level, slice_shape
 from ..config import AUTO, PLATFORMS, is_debugging, requested_backends
-from ..specs import Mapped, Struct, check_inputs
+from ..structs import Struct, check_inputs
 from .choices import AutoChoice, Question, recall, remember, warn_once
 from .descriptions import describe_call, describe_device, installed_versions
 from .race import Pace, race
@@ -181,7 +182,7 @@ def backend_of_lowering(
     ins: Sequence[Any],
     outs: Sequence[Struct],
     static: Any,
-    mapped: Sequence[Mapped],
+    mapped: Sequence[Level],
 ) -> str | None:
     """Return the backend for a traced call of *op* that asks for ``"auto"``; None if *op* has no kernel.
 
@@ -198,7 +199,7 @@ def backend_of_lowering(
     if len(backends) < 2:
         return default
     devices = _local_devices(platform)
-    inputs = tuple((_slice_shape(x.shape, i, mapped), x.dtype) for i, x in enumerate(ins))
+    inputs = tuple((slice_shape(x.shape, i, mapped), x.dtype) for i, x in enumerate(ins))
     call = describe_call(inputs, tuple((out.shape, out.dtype) for out in outs), static)
     device = describe_device(devices[0]) if devices else "none here"
     if devices and not _are_several_processes():
@@ -222,13 +223,3 @@ def _local_devices(platform: str) -> Sequence[jax.Device]:
         return tuple(jax.local_devices(backend=platform))
     except RuntimeError:
         return ()
-
-
-def _slice_shape(shape: Sequence[Any], index: int, mapped: Sequence[Mapped]) -> tuple[Any, ...]:
-    """Return the shape of an input without the axes that ``jax.vmap`` maps; the outermost level is the last."""
-    extents = list(shape)
-    for level in reversed(mapped):
-        axis = level.axes[index]
-        if axis is not None:
-            del extents[axis]
-    return tuple(extents)

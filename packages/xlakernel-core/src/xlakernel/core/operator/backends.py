@@ -1,4 +1,4 @@
-"""The backends of an operator: their kernels, and which of them runs a call."""
+"""The backends of an operator: their kernels, and the choice among them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ..config import (
     requested_backends,
 )
 from ..errors import ArgumentError, BackendNotFoundError, KernelTypeError
-from ..specs import check_callable
+from ..structs import check_callable
 from .names import did_you_mean
 
 KernelGenerator = Callable[..., Callable[..., Any]]
 
-_numbers = itertools.count()  # a name may pass from one operator to another; a number does not
+_numbers = itertools.count()  # identify operators: the name of one may pass to another
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +32,7 @@ class KernelEntry:
     Attributes:
       backend: the backend's name.
       platform: ``"cpu"``, ``"gpu"`` or ``"tpu"``.
-      kernel_generator: what `XLACustomKernel.def_kernel` was given.
+      kernel_generator: the generator given to `XLACustomKernel.def_kernel`.
     """
 
     backend: str
@@ -48,7 +48,7 @@ class Backends:
       changed: called when a kernel is replaced.
 
     Attributes:
-      kernels: platform → backend → what is registered, in the order of registration.
+      kernels: platform → backend → its entry, in the order of registration.
     """
 
     def __init__(self, name: str, changed: Callable[[], None]) -> None:
@@ -56,7 +56,6 @@ class Backends:
         self.kernels: dict[str, dict[str, KernelEntry]] = {}
         self._changed = changed
         self._number = next(_numbers)
-        self._initial: dict[str, str] = {}
         self._leader: Backends | None = None
 
     # Kernels.
@@ -67,12 +66,11 @@ class Backends:
         """Register a kernel generator.
 
         Args:
-          backend: a name for the way it computes, such as ``"numba"``. One that is registered already is replaced, in
-            calls of the operator from now on; a function that users have jitted themselves keeps the old kernel until
-            it is traced again.
+          backend: a name, such as ``"numba"``. A generator that is registered for it is replaced, in calls of the
+            operator from now on; a function that users have jitted keeps the old kernel until it is traced again.
           platform: ``"cpu"``, ``"gpu"`` or ``"tpu"``.
           generator: called with ``outs`` and the static keywords, returns the kernel.
-          asdefault: whether to make it the platform's default.
+          asdefault: make it the platform's default.
 
         Raises:
           UnknownPlatformError: if there is no such platform.
@@ -83,11 +81,11 @@ class Backends:
         check_backend(backend, self.name)
         if backend == AUTO:
             raise ArgumentError(
-                f"{self.name}: no backend can be named {AUTO!r}, which asks for the fastest of those that are "
+                f"{self.name}: no backend can be named {AUTO!r}, which requests the fastest of those that are "
                 "registered. Choose another name."
             )
         check_callable(self.name, f"the generator of backend {backend!r}", generator)
-        if hasattr(generator, "py_func"):  # one of Numba's
+        if hasattr(generator, "py_func"):  # a function that Numba compiles
             raise KernelTypeError(
                 f"{self.name}: the generator of backend {backend!r} is itself a kernel, {generator!r}; expected a "
                 "function of outs and the static keywords that returns one wrapped, such as "
@@ -98,70 +96,60 @@ class Backends:
         entries[backend] = KernelEntry(backend, platform, generator)
         if replaced is not None and replaced.kernel_generator is not generator:
             self._changed()
-        self._initial.setdefault(platform, backend)
         if asdefault:
             self.set_default(platform, backend)
         return generator
 
     def def_numba_kernel(self, generator: KernelGenerator, asdefault: bool = False) -> KernelGenerator:
-        """Register a generator of Numba kernels for the CPU (``xlakernel-numba``).
+        """Register a generator of Numba kernels for the CPU: ``def_kernel("numba", "cpu", ...)``.
 
         Args:
-          generator: called with ``outs`` and the static keywords, returns the kernel; see `def_kernel`.
-          asdefault: whether to make it the platform's default.
+          generator: see `def_kernel`.
+          asdefault: see `def_kernel`.
         """
         return self.def_kernel("numba", "cpu", generator, asdefault)
 
     def def_numba_cuda_kernel(self, generator: KernelGenerator, asdefault: bool = False) -> KernelGenerator:
-        """Register a generator of Numba CUDA kernels (``xlakernel-cuda``).
+        """Register a generator of Numba CUDA kernels: ``def_kernel("numba_cuda", "gpu", ...)``.
 
         Args:
-          generator: called with ``outs`` and the static keywords, returns the kernel; see `def_kernel`.
-          asdefault: whether to make it the platform's default.
+          generator: see `def_kernel`.
+          asdefault: see `def_kernel`.
         """
         return self.def_kernel("numba_cuda", "gpu", generator, asdefault)
 
     def def_warp_kernel(self, generator: KernelGenerator, asdefault: bool = False, *, platform: str = "gpu") -> Any:
-        """Register a generator of Warp kernels (``xlakernel-warp``).
+        """Register a generator of Warp kernels: ``def_kernel("warp", platform, ...)``.
 
         Args:
-          generator: called with ``outs`` and the static keywords, returns the kernel; see `def_kernel`.
-          asdefault: whether to make it the platform's default.
+          generator: see `def_kernel`.
+          asdefault: see `def_kernel`.
           platform: ``"gpu"`` or ``"cpu"``.
         """
         return self.def_kernel("warp", platform, generator, asdefault)
 
     def def_pallas_kernel(self, platform: str, generator: KernelGenerator, asdefault: bool = False) -> KernelGenerator:
-        """Register a generator of Pallas kernels (``jax.experimental.pallas``).
+        """Register a generator of Pallas kernels: ``def_kernel("pallas", platform, ...)``.
 
         Args:
           platform: ``"cpu"``, ``"gpu"`` or ``"tpu"``.
-          generator: called with ``outs`` and the static keywords, returns the kernel; see `def_kernel`.
-          asdefault: whether to make it the platform's default.
+          generator: see `def_kernel`.
+          asdefault: see `def_kernel`.
         """
         return self.def_kernel("pallas", platform, generator, asdefault)
 
-    def def_triton_kernel(self, generator: KernelGenerator, asdefault: bool = False) -> KernelGenerator:
-        """Register a generator of Triton kernels for the GPU (``jax-triton``).
-
-        Args:
-          generator: called with ``outs`` and the static keywords, returns the kernel; see `def_kernel`.
-          asdefault: whether to make it the platform's default.
-        """
-        return self.def_kernel("triton", "gpu", generator, asdefault)
-
     def def_jax_kernel(self, generator: KernelGenerator, asdefault: bool = False) -> KernelGenerator:
-        """Register a generator of plain JAX functions, for every platform.
+        """Register a generator of plain JAX functions for every platform, as backend ``"jax"``.
 
         Args:
-          generator: called with ``outs`` and the static keywords, returns the function; see `def_kernel`.
-          asdefault: whether to make it the default of every platform.
+          generator: see `def_kernel`.
+          asdefault: make it the default of every platform.
         """
         for platform in PLATFORMS:
             self.def_kernel("jax", platform, generator, asdefault)
         return generator
 
-    # Which of them runs.
+    # The choice among them.
 
     def first_backend(self, platform: str) -> str | None:
         """Return the backend that was registered first for a platform; None if there is none.
@@ -169,17 +157,17 @@ class Backends:
         Args:
           platform: ``"cpu"``, ``"gpu"`` or ``"tpu"``.
         """
-        return self._initial.get(platform)
+        return next(iter(self.kernels.get(platform, ())), None)
 
     def set_default(self, platform: str, backend: str) -> None:
-        """Choose the backend of *platform* for calls that ask for none, also in functions that are already jitted.
+        """Choose the backend of *platform* for calls that request none, also in functions that are already jitted.
 
-        It may be ``"auto"``, for the one that was measured to be the fastest. It is for setting up: each new choice
-        makes JAX trace its jitted functions once more, others too.
+        ``"auto"`` chooses the one that was measured to be the fastest. Set defaults once, at the start: each new choice
+        makes JAX trace all jitted functions once more.
 
         Args:
           platform: ``"cpu"``, ``"gpu"`` or ``"tpu"``.
-          backend: one that is registered for it.
+          backend: one that is registered for it, or ``"auto"``.
 
         Raises:
           UnknownPlatformError: if there is no such platform.
@@ -188,12 +176,12 @@ class Backends:
         check_platform(platform, self.name)
         if backend != AUTO:
             self.entry(platform, backend)
-        # Where another operator's choice would count, the first backend is a choice too.
+        # The first backend is the default without being set, unless another operator's choice would apply.
         is_initial = backend == self.first_backend(platform) and self._leader is None
         remember_default(self._number, platform, None if is_initial else backend)
 
     def follow(self, leader: Backends) -> None:
-        """Let the default that is set for *leader* count here too, until one is set here."""
+        """Use the defaults that are set for *leader*, unless one is set for this operator."""
         self._leader = leader
 
     def _chosen_default(self, platform: str) -> str | None:
@@ -212,8 +200,8 @@ class Backends:
         check_platform(platform, self.name)
         return self._chosen_default(platform) or self.first_backend(platform)
 
-    def asked_for(self, backend: str | None) -> dict[str, str]:
-        """Return the backend for each platform that one is asked for, here, by a call with this ``backend=``."""
+    def requested(self, backend: str | None) -> dict[str, str]:
+        """Return platform → backend for a call with this ``backend=``, by its context and the defaults that are set."""
         requested = dict.fromkeys(PLATFORMS, backend) if backend is not None else requested_backends()
         chosen = {platform: requested.get(platform) or self._chosen_default(platform) for platform in PLATFORMS}
         return {platform: name for platform, name in chosen.items() if name is not None}
@@ -235,25 +223,25 @@ class Backends:
         return list(self.kernels.get(platform, {}))
 
     def entry(self, platform: str, backend: str) -> KernelEntry:
-        """Return what is registered for a backend on a platform.
+        """Return the entry of a backend on a platform.
 
         Args:
           platform: ``"cpu"``, ``"gpu"`` or ``"tpu"``.
           backend: the backend's name.
 
         Raises:
-          BackendNotFoundError: if nothing is; the message lists what is.
+          BackendNotFoundError: if there is none; the message lists those that there are.
         """
         found = self.kernels.get(platform, {})
         if backend not in found:
-            # The operator may be inside of a function of its name, which has no set_default.
+            # A user may have only a function that calls the operator.
             choice = (
                 "choose one of them with backend=, use_backend or "
                 f"xlakernel.core.operators()[{self.name!r}].set_default({platform!r}, ...)"
             )
             advice = choice if found else f"register one with def_kernel({backend!r}, {platform!r}, ...)"
             elsewhere = sorted(other for other, kernels in self.kernels.items() if backend in kernels)
-            there = f"It has one for {elsewhere}; jax.devices() lists what JAX runs on"
+            there = f"It has one for {elsewhere}; jax.devices() lists JAX's devices"
             where = there if elsewhere else "Import the package that registers it, if there is one"
             near = did_you_mean(backend, found)
             raise BackendNotFoundError(

@@ -1,16 +1,16 @@
-"""The kernel that a backend's generator makes for a call, and the checks of what it returns."""
+"""The kernel that a backend's generator makes for a call, and the checks of its results."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..errors import GeneratorError, ResultError, XLAKernelError
-from ..specs import Struct, counted
+from ..structs import Struct, counted, text_of
 from .backends import Backends
 
-# By the module and the name of the kernel's class, which is not imported for that.
+# By the module and the name of a compiled kernel's class; the library is not imported for that.
 _WRAPPERS = {
     ("numba.core.registry", "CPUDispatcher"): "xlakernel.numba.numba_kernel",
     ("numba.cuda.dispatcher", "CUDADispatcher"): "xlakernel.cuda.numba_cuda_kernel",
@@ -20,12 +20,15 @@ _WRAPPERS = {
 
 @dataclasses.dataclass(frozen=True)
 class ChosenKernel:
-    """A chosen kernel, whose failures say whose they are and what else there is."""
+    """The kernel of one backend for one call; its errors name the backend and list the others."""
 
     backends: Backends
     platform: str
     backend: str
-    outs: list[Struct]
+    outs: Sequence[Struct]
+
+    def __str__(self) -> str:
+        return f"the {self.backend!r} kernel for {self.platform!r}"
 
     @property
     def name(self) -> str:
@@ -33,14 +36,16 @@ class ChosenKernel:
         return self.backends.name
 
     def generate(self, static: Mapping[str, Any]) -> Callable[..., list[Any]]:
-        """Return the kernel as a function that returns a list of results as ``outs`` describes them."""
+        """Return the kernel as a function that returns a list of results, which are as ``outs`` describes them."""
         generator = self.backends.entry(self.platform, self.backend).kernel_generator
         kernel = self._guard(f"the generator of {self}", generator, outs=list(self.outs), **static)
         if not callable(kernel):
             raise GeneratorError(
                 f"{self.name}: the generator of {self} returned {kernel!r}; expected a function of the inputs."
             )
-        if (wrapper := _wrapper_of(kernel)) is not None:
+        bases = ((base.__module__, base.__qualname__) for base in type(kernel).__mro__)
+        wrapper = next((_WRAPPERS[base] for base in bases if base in _WRAPPERS), None)
+        if wrapper is not None:
             raise GeneratorError(
                 f"{self.name}: the generator of {self} returned {kernel!r}, which takes arrays of its own library, "
                 f"outputs among them; expected a function of the inputs. {wrapper} makes one."
@@ -54,18 +59,15 @@ class ChosenKernel:
 
         return run
 
-    def __str__(self) -> str:
-        return f"the {self.backend!r} kernel for {self.platform!r}"
-
-    def _guard(self, who: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def _guard(self, what: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
         except XLAKernelError:
-            raise  # says what is wrong already
+            raise
         except Exception as error:
             others = [name for name in self.backends.available_backends(self.platform) if name != self.backend]
             raise GeneratorError(
-                f"{self.name}: {who} failed with {type(error).__name__}: {error}. "
+                f"{self.name}: {what} failed with {type(error).__name__}: {error}. "
                 + (f"Other backends for {self.platform!r}: {others}." if others else "There is no other backend.")
             ) from error
 
@@ -78,19 +80,8 @@ class ChosenKernel:
                 f"{hint}"
             )
         for i, (result, out) in enumerate(zip(results, self.outs, strict=True)):
-            found = (getattr(result, "shape", None), getattr(result, "dtype", None))
-            if found != (out.shape, out.dtype):
+            if (getattr(result, "shape", None), getattr(result, "dtype", None)) != (out.shape, out.dtype):
                 raise ResultError(
-                    f"{self.name}: result {i} of {self} is {_text(*found) if found[1] else repr(result)}; "
-                    f"outs[{i}] is {_text(out.shape, out.dtype)}. The kernel must return what outs describes.{hint}"
+                    f"{self.name}: result {i} of {self} is {text_of(result)}; outs[{i}] is {text_of(out)}. The kernel "
+                    f"must return what outs describes.{hint}"
                 )
-
-
-def _wrapper_of(kernel: Any) -> str | None:
-    """Return what makes a JAX function of a compiled kernel, by the library that compiled it; None: it is none."""
-    bases = ((base.__module__, base.__qualname__) for base in type(kernel).__mro__)
-    return next((_WRAPPERS[base] for base in bases if base in _WRAPPERS), None)
-
-
-def _text(shape: Any, dtype: Any) -> str:
-    return f"{dtype}[{','.join(map(str, shape))}]"

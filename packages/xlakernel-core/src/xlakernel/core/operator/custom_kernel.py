@@ -3,43 +3,38 @@
 from __future__ import annotations
 
 import functools
+import pickle
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
 
-from ..call.checks import is_none
-from ..call.names import callers_module
-from ..call.sharding import ShardingRule
+from ..call.derivatives import multilinear
+from ..call.derivatives.differentiable import Differentiable
+from ..call.outs import check_enabled, check_has_effect, check_has_order, flatten_outs
+from ..call.pickling import MissingKernel, callers_module, find, name_in_module
+from ..call.results import is_none
+from ..call.sharding.rule import ShardingRule
 from ..config import AUTO, check_backend, is_auto_possible, is_debugging
 from ..errors import XLAKernelError
 from ..measure import auto
 from ..measure.benchmark import BenchmarkCase, benchmark
 from ..measure.result import BenchmarkResult
-from ..specs import (
-    Struct,
-    check_callable,
-    check_enabled,
-    check_has_effect,
-    check_has_order,
-    check_inputs,
-    flatten_outs,
-)
+from ..structs import Struct, check_callable, check_inputs
 from .backends import Backends
 from .dispatch import Dispatch, Static, kinds
 from .names import register
-from .pickled import reduced
 from .primitive import OperatorPrimitive
 from .rules import TransformRules
 
 _Params = ParamSpec("_Params")
 _Result = TypeVar("_Result")
-_MOST_CALLS = 1024  # that an operator keeps; each is a jitted function
+_MOST_CALLS = 1024  # in the cache of an operator; each is a jitted function
 
 
 def _key_of(generation: int, backend: Any, outs: Any, static: Mapping[str, Any]) -> Hashable | None:
-    """Return what a checked call is found by, fast; None if an argument is wrong, or cannot be looked up."""
+    """Return the key of a checked call, without checks; None if an argument is wrong or has no hash."""
     try:
         leaves, tree = jax.tree.flatten(outs, is_leaf=is_none)
         types = [(leaf.shape, leaf.dtype) for leaf in leaves]
@@ -62,6 +57,19 @@ def _of(
     return call
 
 
+def _find(module: str, name: str, operator: str) -> Any:
+    """Return the operator that was pickled under these names."""
+    found = find(module, name)
+    if isinstance(found, XLACustomKernel) and found.name == operator:
+        return found
+    return MissingKernel(
+        f"operator {operator!r}",
+        f"{module}.{name}",
+        "nothing" if found is None else f"{found!r:.80}",
+        f'Make it at the top level of {module}, not below if __name__ == "__main__", and bind it once.',
+    )
+
+
 class XLACustomKernel:
     """An operator of JAX arrays with one kernel for each platform and backend.
 
@@ -70,28 +78,28 @@ class XLACustomKernel:
     returns a function of the inputs that returns one array or a sequence of them. The ``def_`` methods that take one
     function return it, so that they can be decorators.
 
-    The backend of a call is its ``backend=``, else what the innermost `use_backend` context asks for, else the default
-    of the platform: what `set_default` chose, else the first one registered. A backend that is asked for and missing
-    is an error, never a fallback. Switching reaches functions that are already jitted.
+    The backend of a call is its ``backend=``, else that of the innermost `use_backend` context, else the default of the
+    platform: the one chosen by `set_default`, else the first one registered. A requested backend that is missing is an
+    error, never a fallback. A switch applies to functions that are already jitted, too.
 
-    In all three places ``"auto"`` stands for the backend that was measured to be the fastest for calls like this one,
-    of the same static keywords, dtypes, and sizes up to the next power of two, on the same kind of device. The first
-    such call with arrays measures it, which takes as long as all backends take to compile and a second or two; it is
-    remembered on disk (`auto_choices`). A call inside ``jax.jit`` or another transformation is never measured: it takes
-    what is remembered (`tune`), else the default, with an `AutoBackendWarning`, and a program that is compiled keeps
-    what it has. A backend that fails, or whose results differ, is not chosen.
+    In all three places ``"auto"`` means the backend that was measured to be the fastest for calls with the same static
+    keywords, the same dtypes, and sizes up to the next power of two, on the same kind of device. The first such call
+    with arrays measures the backends, which takes as long as all of them take to compile and a second or two; the
+    choice is kept on disk (`auto_choices`). A call inside ``jax.jit`` or another transformation is never measured: it
+    takes the choice kept on disk (`tune`), else the default, with an `AutoBackendWarning`, and a compiled program keeps
+    its backend. A backend that fails, or returns other results, is not chosen.
 
     ``jax.vmap`` maps the kernel itself. Derivatives are declared: by `def_reference`, by `def_jvp` and `def_vjp`, by
     `def_transpose`, or by rules of JAX's own kind.
 
     Args:
-      name: the operator's name, unique in the process: any text that can be printed, but without slashes of either
-        kind, ``*`` and ``?``, with no ``-`` at the start and no spaces at the ends. These mean something in paths or to
-        the command ``xlakernel``.
+      name: the operator's name, unique in the process: printable characters, without slashes of either kind, ``*`` and
+        ``?``, with no ``-`` at the start and no spaces at the ends. These are special in paths or for the command
+        ``xlakernel``.
       doc: its documentation.
-      replace: whether to take over the name from an operator that has it, as when a notebook's cell runs again.
-      has_side_effect: whether to run the kernel even if its results are not used. The operator must say it, also where
-        its kernels say it of themselves: the kernel is not chosen yet when JAX drops what is unused.
+      replace: take over the name from an operator that has it, as when a notebook's cell runs again.
+      has_side_effect: run the kernel even if its results are not used. An operator of kernels with side effects needs
+        it, too: JAX drops unused calls before a kernel is chosen.
 
     Raises:
       DuplicateNameError: if the name is taken and *replace* is false.
@@ -132,7 +140,14 @@ class XLACustomKernel:
 
     def __reduce__(self) -> Any:
         """Return the name that its module has for it: rules and kernels are not part of a pickle."""
-        return reduced(self)
+        name = name_in_module(self)
+        if name is None:
+            raise pickle.PicklingError(
+                f"{self.name}: an operator is pickled as the name that its module has for it, as a function is, and "
+                f"{self.__module__}, which made it, has none. Bind it to a name at the top level of that module, or "
+                "pass a function of such a module that calls it."
+            )
+        return _find, (self.__module__, name, self.name)
 
     def __copy__(self) -> XLACustomKernel:
         """Return itself, as for a function: a copy's rules would be unknown to JAX."""
@@ -143,7 +158,7 @@ class XLACustomKernel:
         return self
 
     def _forget_traces(self) -> None:
-        """Let calls from now on follow a new rule or kernel: JAX keeps what it has traced."""
+        """Trace later calls anew, by a new rule or kernel."""
         self._calls.clear()
         self.primitive.forget()
 
@@ -156,7 +171,7 @@ class XLACustomKernel:
           *ins: the input arrays.
           outs: shapes and dtypes of the results, a pytree of objects with ``shape`` and ``dtype``. Tuples, lists and
             named tuples have an order, in which generators get the structs and kernels return the results;
-            dictionaries have none, and are refused.
+            dictionaries have none, and are an error.
           backend: the backend to use, or ``"auto"``, instead of the one chosen by context and defaults.
           **static: passed to the kernel generator; hashable, and part of the compiled program.
 
@@ -168,11 +183,11 @@ class XLACustomKernel:
           OutputSpecError: if *outs* has leaves without shape and dtype, or dictionaries; or if it describes no result
             and the operator has no side effect.
           StaticArgumentError: if a static keyword is traced or unhashable.
-          BackendNotFoundError: if no kernel, or not the one asked for, is registered for the platform.
+          BackendNotFoundError: if no kernel, or not the requested one, is registered for the platform.
           GeneratorError: if the generator, or the kernel that it made, raises.
           ResultError: if the kernel's results differ from *outs* in number, shape or dtype.
         """
-        generation = 0  # counts only where "auto" may be asked for
+        generation = 0  # matters only if "auto" may be requested
         if backend == AUTO or (backend is None and is_auto_possible()):
             structs, keywords = flatten_outs(outs, self.name)[0], Static.of(self.name, static)
             backend = auto.backend_of_call(self, ins, structs, backend, keywords)
@@ -195,8 +210,8 @@ class XLACustomKernel:
     def _checked_call(self, outs: Any, backend: str | None, keywords: Mapping[str, Any]) -> Callable[..., Any]:
         """Return the jitted call for one set of static arguments; JAX caches it by shapes and by backend contexts.
 
-        It is another one for each generation of the primitives: a call that is mapped outside of ``jax.jit`` is
-        compiled once, and must follow what is measured later, for this operator or for one that its rules call.
+        Each generation of the primitives has another one: a call that is mapped outside of ``jax.jit`` is compiled
+        once, and must follow a later measurement of this operator or of one that its rules call.
         """
         structs, tree = flatten_outs(outs, self.name)
         check_has_effect(structs, self.has_side_effect, self.name)
@@ -208,20 +223,25 @@ class XLACustomKernel:
         def apply(*ins: Any) -> Any:
             check_inputs(ins, self.name)
             check_enabled(structs, self.name)
-            if self._rules.declared is not None:
-                self._rules.declared.check_arity(len(ins))
             rule = self.primitive.sharding_rule(dict(static.items))
             if rule is not None:
                 rule.check(self.name, [Struct(jnp.shape(x), jnp.result_type(x)) for x in ins], structs)
-            dispatch = Dispatch(tuple(self._backends.asked_for(backend).items()), is_debugging())
-            results = self.primitive.bind(*ins, outs=structs, dispatch=dispatch, static=static)
-            return jax.tree.unflatten(tree, results)
+            dispatch = Dispatch(tuple(self._backends.requested(backend).items()), is_debugging())
+            run = functools.partial(self.primitive.bind, outs=structs, dispatch=dispatch, static=static)
+            declared = self._rules.declared
+            if declared is None:
+                return jax.tree.unflatten(tree, run(*ins))
+            # The functions that an author declares have one result, or a list of them.
+            results = jax.tree.structure(list(structs) if len(structs) != 1 else structs[0])
+            offered = {"outs": list(structs)}
+            call = Differentiable(declared, run, structs, results, dict(static.items), self.has_side_effect, offered)
+            return jax.tree.unflatten(tree, multilinear.apply(call.described(ins), ins))
 
         apply.__name__ = apply.__qualname__ = self.name
         return jax.jit(apply)
 
     def def_call(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """Set the function that users call: it prepares arguments, calls the operator, and is returned unchanged.
+        """Set the function that users call, which prepares arguments and calls the operator. It is returned unchanged.
 
         Args:
           fn: the function; `call` calls it, and so does `benchmark`.
@@ -255,7 +275,6 @@ class XLACustomKernel:
     def_numba_cuda_kernel = _of("_backends", Backends.def_numba_cuda_kernel)
     def_warp_kernel = _of("_backends", Backends.def_warp_kernel)
     def_pallas_kernel = _of("_backends", Backends.def_pallas_kernel)
-    def_triton_kernel = _of("_backends", Backends.def_triton_kernel)
     def_jax_kernel = _of("_backends", Backends.def_jax_kernel)
     first_backend = _of("_backends", Backends.first_backend)
     set_default = _of("_backends", Backends.set_default)
@@ -264,13 +283,13 @@ class XLACustomKernel:
     entry = _of("_backends", Backends.entry)
 
     def def_default_of(self, other: XLACustomKernel) -> None:
-        """Let the default that is set for *other* count here too, until one is set for this operator itself.
+        """Use the defaults that are set for *other*, unless one is set for this operator itself.
 
-        It is for operators that users know as one. A backend that is set for *other* and not registered here is an
-        error of the calls of this operator.
+        Two operators then behave as one for users. If a backend that is set for *other* is not registered here, calls
+        of this operator raise an error.
 
         Args:
-          other: the operator whose default counts.
+          other: the operator that provides the defaults.
         """
         self._backends.follow(other._backends)
 
@@ -299,13 +318,13 @@ class XLACustomKernel:
         """
         return self.primitive.sharding_rule(static)
 
-    # What tools read.
+    # Tags and benchmarks.
 
     def def_tags(self, *tags: str) -> None:
         """Set the tags by which `operators` finds this operator.
 
         Args:
-          *tags: any words; they replace those set before.
+          *tags: any words; they replace the earlier ones.
         """
         self._tags = frozenset(tags)
 
@@ -318,8 +337,8 @@ class XLACustomKernel:
         """Set the function that makes benchmark cases; it is returned unchanged.
 
         Args:
-          fn: ``fn(*, platform)`` returns or yields a `BenchmarkCase` for each call that `benchmark` is to time, of
-            several sizes usually.
+          fn: ``fn(*, platform)`` returns or yields a `BenchmarkCase` for each call that `benchmark` times, usually of
+            several sizes.
 
         Raises:
           KernelTypeError: if *fn* cannot be called.
@@ -344,18 +363,19 @@ class XLACustomKernel:
     ) -> BenchmarkResult:
         """Compare the backends: compile each case for each of them, compare the results, and time them.
 
-        What is timed is a call of the jitted program, so some microseconds of each are JAX's own. Backends are timed in
-        turn, round by round. One that raises an error, or whose results differ, is not timed; the result says why.
+        Times are those of a call of the jitted program, some microseconds of which are JAX's own. Backends are timed in
+        turn, round by round. One that raises an error, or returns other results, is not timed; the result has the
+        reason.
 
         Args:
           cases: the calls; those of `def_benchmark_data` unless given. They are calls of the function of `def_call`,
             else of the operator itself, and then need ``outs`` among their keywords.
           platform: ``"cpu"``, ``"gpu"`` or ``"tpu"``; that of JAX's default device unless given.
           backends: the backends to compare; all that are registered unless given.
-          rounds: how many measurements of each.
-          seconds: how long a measurement is at least, over as many calls as fit.
-          rtol: by how much results may differ from those of plain JAX, or of the first backend, in terms of the largest
-            value among them. The square root of the dtype's precision unless given; integers must be equal.
+          rounds: the number of measurements of each.
+          seconds: the shortest time of a measurement, over as many calls as fit, in seconds.
+          rtol: the largest difference of results from those of plain JAX, or of the first backend, relative to the
+            largest value among them. The square root of the dtype's precision unless given; integers must be equal.
 
         Returns:
           The measurements: ``print`` shows a table, and `BenchmarkResult.save` and `BenchmarkResult.plot` write them.

@@ -1,24 +1,23 @@
-"""Derivatives of an operator, from rules that its author gives.
+"""Derivatives of an operator by rules of JAX's own kind.
 
-A rule is written for the operator itself. Under ``jax.vmap`` the call that is differentiated is a mapped one: the rule
-is then mapped in the same way.
+A rule is for a call of the operator itself. Under ``jax.vmap`` the rule is mapped in the same way as the
+call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 from jax.interpreters import ad
 
 from .._compat import match_type, result_aval
-from ..call import multilinear
-from ..call.declaration import Derivative
-from ..call.derivative import Differentiable
-from ..call.multilinear import add_tangents, zero_tangent
+from ..call.derivatives import multilinear
+from ..call.derivatives.multilinear import add_tangents, zero_tangent
+from ..call.levels import Level, map_levels, slice_shape
 from ..errors import XLAKernelError
-from ..specs import Mapped, counted, is_smooth
+from ..structs import counted, is_smooth
 from .dispatch import Dispatch, Static
 from .primitive import OperatorPrimitive
 
@@ -41,8 +40,8 @@ def define_jvp(primitive: OperatorPrimitive, user_rule: Callable[..., Any]) -> N
             results, found = user_rule(primals, tuple(all_tangents), **params)
             return [*results, *(ad.instantiate_zeros(found[i]) for i in smooth)]
 
-        levels = [Mapped((*level.axes, *(level.axes[i] for i in live)), level.size) for level in dispatch.mapped]
-        found = multilinear.map_levels(one, levels)(*primals, *(tangents[i] for i in live))
+        levels = [Level((*level.axes, *(level.axes[i] for i in live)), level.size) for level in dispatch.mapped]
+        found = map_levels(one, levels)(*primals, *(tangents[i] for i in live))
         results = found[: len(outs)]
         all_tangents = [zero_tangent(result) for result in results]
         for i, tangent in zip(smooth, found[len(outs) :], strict=True):
@@ -79,33 +78,6 @@ def define_jvp_per_input(primitive: OperatorPrimitive, rules: Sequence[Callable[
     define_jvp(primitive, user_rule)
 
 
-def define_derivative(primitive: OperatorPrimitive, derivative: Derivative) -> None:
-    """Differentiate the operator as its author declares; see `derivative`."""
-
-    def differentiable(outs: Any, params: Mapping[str, Any]) -> Differentiable:
-        def run(*ins: Any) -> list[Any]:
-            return primitive.bind(*ins, outs=outs, **params)
-
-        static = {name: value for name, value in params.items() if name != "dispatch"}
-        tree = jax.tree.structure(list(outs) if len(outs) != 1 else outs[0])
-        return Differentiable(derivative, run, tuple(outs), tree, static, offered={"outs": list(outs)})
-
-    def user_rule(primals: Sequence[Any], tangents: Sequence[Any], /, *, outs: Any, **params: Any) -> Any:
-        results = primitive.bind(*primals, outs=outs, **params)
-        call = differentiable(outs, params)
-        known = [None if isinstance(tangent, ad.Zero) else tangent for tangent in tangents]
-        found = iter(call.tangents(primals, results, known))
-        return results, [match_type(next(found), x) if is_smooth(x.dtype) else zero_tangent(x) for x in results]
-
-    def transpose_rule(cotangents: Sequence[Any], *ins: Any, outs: Any, **params: Any) -> Any:
-        structs = [x.aval if ad.is_undefined_primal(x) else x for x in ins]
-        return multilinear.transpose(cotangents, *ins, function=differentiable(outs, params).described(structs))
-
-    define_jvp(primitive, user_rule)
-    if derivative.transposes:  # jax.linear_transpose asks the operator itself
-        define_transpose(primitive, transpose_rule)
-
-
 def define_transpose(primitive: OperatorPrimitive, user_rule: Callable[..., Any]) -> None:
     """Transpose the operator, where it is linear, by ``user_rule(cotangents, *ins, **params)``."""
 
@@ -114,7 +86,8 @@ def define_transpose(primitive: OperatorPrimitive, user_rule: Callable[..., Any]
         if not dispatch.mapped:
             return user_rule(cotangents, *ins, **params)
         linear = tuple(i for i, x in enumerate(ins) if ad.is_undefined_primal(x))
-        avals = {i: _slice_aval(ins[i].aval, i, dispatch.mapped) for i in linear}
+        types = {i: ins[i].aval for i in linear}
+        avals = {i: result_aval(slice_shape(x.shape, i, dispatch.mapped), x.dtype, [x]) for i, x in types.items()}
 
         def one(known: Sequence[Any], given: Sequence[Any]) -> list[Any]:
             zeros = [ad.Zero(jax.core.ShapedArray(out.shape, out.dtype)) for out in outs]
@@ -133,12 +106,3 @@ def define_transpose(primitive: OperatorPrimitive, user_rule: Callable[..., Any]
         return results
 
     ad.primitive_transposes[primitive] = rule
-
-
-def _slice_aval(aval: Any, index: int, levels: Sequence[Mapped]) -> Any:
-    """Return the type of an input without the axes that ``jax.vmap`` maps; the outermost level is the last."""
-    extents = list(aval.shape)
-    for level in reversed(levels):
-        if (axis := level.axes[index]) is not None:
-            del extents[axis]
-    return result_aval(extents, aval.dtype, [aval])

@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from ..call.levels import Level
 from ..errors import StaticArgumentError
-from ..specs import Mapped
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,20 +18,19 @@ class Dispatch:
     """The choices of a call: the parameter ``dispatch`` of an operator's primitive.
 
     Attributes:
-      backends: (platform, backend) pairs, as they were asked for where the call was traced. For other platforms it is
-        the first backend registered when the call is lowered. ``"auto"`` is replaced then, too (`auto`).
-      debug: whether to check what the kernel does (`config.debug_mode`), as it was where the call was traced; None: as
-        it is where the call is lowered.
+      backends: (platform, backend) pairs that were requested when the call was traced. Other platforms take the first
+        backend registered when the call is lowered. ``"auto"`` is replaced then, too (`auto`).
+      debug: the debug mode (`config.debug_mode`) when the call was traced; None: take that of the lowering.
       mapped: the levels of ``jax.vmap`` around the kernel, innermost first.
     """
 
     backends: tuple[tuple[str, str], ...] = ()
     debug: bool | None = None
-    mapped: tuple[Mapped, ...] = ()
+    mapped: tuple[Level, ...] = ()
 
     def batched(self, axes: Sequence[int | None], size: Any) -> Dispatch:
         """Return the same under one more ``jax.vmap``."""
-        return dataclasses.replace(self, mapped=(*self.mapped, Mapped(tuple(axes), size)))
+        return dataclasses.replace(self, mapped=(*self.mapped, Level(tuple(axes), size)))
 
     def unmapped(self) -> Dispatch:
         """Return the same without any ``jax.vmap``."""
@@ -47,8 +46,8 @@ class Dispatch:
 class Static:
     """The static keywords of a call: the parameter ``static`` of an operator's primitive.
 
-    JAX compares parameters by ``==``, for which 1, 1.0 and True are equal, and so are 0.0 and -0.0. *kinds* tells them
-    apart.
+    JAX compares parameters by ``==``, for which 1, 1.0 and True are equal, and so are 0.0 and -0.0; their *kinds*
+    differ.
     """
 
     items: tuple[tuple[str, Any], ...]
@@ -90,12 +89,12 @@ _PLAIN = frozenset({bool, int, str, type(None)})
 
 
 def _is_plain(value: Any) -> bool:
-    """Return True for most keywords: numbers, texts and tuples of them are neither traced nor unhashable."""
+    """Return True for an int, a text, None, or a tuple of these, which are neither traced nor unhashable."""
     return type(value) in _PLAIN or (type(value) is tuple and _PLAIN.issuperset(map(type, value)))
 
 
 def kinds(value: Any) -> Any:
-    """Return what tells *value* from others that are equal to it."""
+    """Return a hashable description that differs for values that are equal and of other types or signs."""
     if type(value) in _PLAIN:
         return type(value)
     if isinstance(value, (tuple, frozenset)):
@@ -107,5 +106,5 @@ def kinds(value: Any) -> Any:
     return type(value)
 
 
-#: A call as a rule makes it that knows nothing of dispatching.
+#: The dispatch of a call that a rule binds without one.
 DIRECT = Dispatch()

@@ -1,4 +1,4 @@
-"""Functions that run as one compiled program when they are called outside of every program."""
+"""Functions that run as one compiled program when they are called outside of ``jax.jit``."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .primitive import OperatorPrimitive
 
 
 def jit_when_eager(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """Return *function*, compiled by ``jax.jit`` for calls outside of every program.
+    """Return *function*, compiled by ``jax.jit`` for calls outside of ``jax.jit`` and other transformations.
 
-    Such a call then costs what a jitted call costs: the Python code of *function*, with its checks, runs once for each
-    set of shapes and dtypes. Inside a program *function* is called as it is, and also where ``"auto"`` may be asked
-    for, by the context or by a keyword ``backend``, since backends are measured with arrays.
+    Such a call then costs as much as a jitted call: the Python code of *function*, with its checks, runs once for each
+    set of shapes and dtypes. While JAX traces, *function* is called directly; and also where the context or a keyword
+    ``backend`` may request ``"auto"``, since backends are measured with arrays.
 
     Args:
       function: a function of pytrees of arrays. It may call operators.
@@ -28,10 +28,10 @@ def jit_when_eager(function: Callable[..., Any], **options: Any) -> Callable[...
 
     @functools.lru_cache(maxsize=1)
     def jitted(generation: int) -> Callable[..., Any]:
-        """Return the compiled function; another one once an operator has another kernel or rule."""
+        """Return the compiled function; a new one after an operator gets another kernel or rule."""
 
         @functools.wraps(function)
-        def run(*args: Any, **keywords: Any) -> Any:  # a new one each time: JAX finds what it traced by the function
+        def run(*args: Any, **keywords: Any) -> Any:  # a new function, since JAX caches traces by the function
             return function(*args, **keywords)
 
         return jax.jit(run, **options)
@@ -43,7 +43,7 @@ def jit_when_eager(function: Callable[..., Any], **options: Any) -> Callable[...
         try:
             return jitted(OperatorPrimitive.generation)(*args, **keywords)
         except (TypeError, ValueError, XLAKernelError):
-            pass  # the function itself says why, without JAX's frames and its note about them
+            pass  # the function itself raises the error again, without JAX's frames and its note about them
         return function(*args, **keywords)
 
     return call

@@ -10,14 +10,14 @@ from typing import Any
 
 from ..errors import ArgumentError, DuplicateNameError, KernelTypeError
 
-_FORBIDDEN = "/\\*?"  # what means something in a path or in a pattern of names
+_FORBIDDEN = "/\\*?"  # special in a path or in a pattern of names
 
 _operators: dict[str, Any] = {}
 _lock = threading.Lock()
 
 
 def register(op: Any, name: str, *, replace: bool) -> None:
-    """Give *op* its name; `XLACustomKernel` says what it may be."""
+    """Give *op* its name; `XLACustomKernel` documents the arguments."""
     _check_name(name)
     with _lock:
         if name in _operators and not replace:
@@ -29,23 +29,14 @@ def register(op: Any, name: str, *, replace: bool) -> None:
 
 
 def _check_name(name: str) -> None:
+    """Raise unless *name* can be a column of a table, a part of a file name, and an argument of a command."""
     if not isinstance(name, str) or not name:
         raise KernelTypeError(f"XLACustomKernel: the name is {name!r}; expected a non-empty string.")
-    # XLA and JAX take any name. It is also a column of tables, a part of the names of charts, and an argument of the
-    # command `xlakernel`, where * and ? stand for other characters and - begins an option.
-    wrong = "".join(char for char in dict.fromkeys(name) if char in _FORBIDDEN or not char.isprintable())
-    if wrong:
-        why = f"in which {', '.join(map(repr, wrong))} cannot be"
-    elif name[0] == "-":
-        why = "which begins with '-'"
-    elif name != name.strip():
-        why = "which begins or ends with a space"
-    else:
-        return
-    raise ArgumentError(
-        f"XLACustomKernel: the name is {name!r}, {why}. Allowed is all that can be printed, but none of "
-        f"{' '.join(_FORBIDDEN)}, no - at the start, and no space at either end."
-    )
+    if name[0] == "-" or name != name.strip() or not name.isprintable() or not set(name).isdisjoint(_FORBIDDEN):
+        raise ArgumentError(
+            f"XLACustomKernel: the name is {name!r}; allowed are printable characters, but none of "
+            f"{' '.join(_FORBIDDEN)}, no - at the start, and no space at either end."
+        )
 
 
 def operators(*tags: str) -> Mapping[str, Any]:
@@ -64,27 +55,21 @@ def operators(*tags: str) -> Mapping[str, Any]:
       ['tagged']
     """
     found = dict(_operators)
+    known = {tag for op in found.values() for tag in op.tags}
     for tag in tags:
-        _check_tag(tag, found)
+        if not isinstance(tag, str):
+            raise ArgumentError(f'operators: a tag is {tag!r}; expected words, as in operators("sparse", "csr").')
+        if tag not in known:
+            is_name = f"It is the name of one: operators()[{tag!r}]." if tag in found else ""
+            raise ArgumentError(
+                f"operators: no operator of this process has the tag {tag!r}. "
+                f"{is_name or did_you_mean(tag, known) or f'There are the tags {sorted(known)}.'} A package registers "
+                "its operators when it is imported."
+            )
     return MappingProxyType({name: op for name, op in found.items() if op.tags.issuperset(tags)})
 
 
-def _check_tag(tag: str, found: Mapping[str, Any]) -> None:
-    if not isinstance(tag, str):
-        raise ArgumentError(f'operators: a tag is {tag!r}; expected words, as in operators("sparse", "csr").')
-    known = {known for op in found.values() for known in op.tags}
-    if tag not in known:
-        if tag in found:
-            advice = f"It is the name of one: operators()[{tag!r}]."
-        else:
-            advice = did_you_mean(tag, known) or f"There are the tags {sorted(known)}."
-        raise ArgumentError(
-            f"operators: no operator of this process has the tag {tag!r}. {advice} Operators of a package are there "
-            "when it is imported."
-        )
-
-
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Ask for those of the names that are known which are like *name*; nothing if none is."""
+    """Return a question with those of the *known* names that are similar to *name*; an empty text if none is."""
     near = difflib.get_close_matches(name, sorted(known), n=3)
     return f"Did you mean {' or '.join(map(repr, near))}?" if near else ""

@@ -1,4 +1,4 @@
-"""The calls of an operator: implemented by the kernel of one of its backends, and bound to a primitive of its own."""
+"""Calls of operators, which the kernel of one backend implements, and their primitives."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ import jax
 from jax.extend.core import jaxpr_as_fun
 
 from .._compat import NativeCallEffect, vary_alike
-from ..call.multilinear import map_levels
+from ..call.levels import map_levels
 from ..call.primitive import Call, CallPrimitive
-from ..call.sharding import ShardingRule
+from ..call.sharding.rule import ShardingRule
 from ..config import AUTO, debug_mode, is_debugging
 from ..errors import BackendNotFoundError, GeneratorError
 from ..measure import auto
-from ..specs import Struct
+from ..structs import Struct
 from .backends import Backends
 from .chosen import ChosenKernel
 from .dispatch import DIRECT, Dispatch, Static
 
-# JAX's name of a platform → ours.
+# The name of a platform in JAX → in this package.
 _PLATFORMS = {"cpu": "cpu", "cuda": "gpu", "rocm": "gpu", "tpu": "tpu"}
 
 
 @dataclasses.dataclass(frozen=True)
 class OperatorCall(Call):
-    """A call of an operator, which is implemented by one of its backends.
+    """A call of an operator, which one of its backends implements.
 
     Attributes:
-      primitive: the operator's.
+      primitive: the operator's primitive.
       outs: the results, without batch dimensions.
       dispatch: the choice among the backends.
       static: the static keywords.
@@ -76,7 +76,7 @@ class OperatorCall(Call):
         return dataclasses.replace(self, dispatch=self.dispatch.batched(axes, size)).bind(inputs)
 
     def on(self, platform: str, inputs: Sequence[Any]) -> OperatorCall:
-        """Return the call with the backend that it has on *platform*, one of JAX's names."""
+        """Return the call with the backend for *platform*, one of JAX's names."""
         backends, platform = self.primitive.backends, _PLATFORMS[platform]
         backend = dict(self.dispatch.backends).get(platform) or backends.first_backend(platform)
         if backend == AUTO:
@@ -94,7 +94,7 @@ class OperatorCall(Call):
         ((platform, backend),) = self.dispatch.backends
         debug = is_debugging() if self.dispatch.debug is None else self.dispatch.debug
         with debug_mode(debug):
-            chosen = ChosenKernel(self.primitive.backends, platform, backend, list(self.outs))
+            chosen = ChosenKernel(self.primitive.backends, platform, backend, self.outs)
             mapped = map_levels(chosen.generate(dict(self.static.items)), self.dispatch.mapped)
             if self.has_side_effect:
                 return list(mapped(*inputs))
@@ -109,15 +109,15 @@ class OperatorPrimitive(CallPrimitive):
     ``outs`` describes the results without batch dimensions.
 
     Args:
-      backends: the operator's.
-      has_side_effect: whether to run the kernel even if its results are not used.
+      backends: the operator's backends.
+      has_side_effect: run the kernel even if its results are not used.
     """
 
-    #: The number of times that compiled calls were dropped, of all operators: a rule may call another one.
+    #: The number of times that compiled calls of any operator were dropped: a rule may call another operator.
     generation = 0
 
     def __init__(self, backends: Backends, has_side_effect: bool) -> None:
-        super().__init__(backends.name, splits=True)  # JAX does not see whether the kernel may be split
+        super().__init__(backends.name, splits=True)  # a kernel may have a sharding rule
         self.backends = backends
         self.has_side_effect = has_side_effect
         #: The rule that splits the operator's calls, or a function of the static keywords that returns it.
@@ -126,10 +126,10 @@ class OperatorPrimitive(CallPrimitive):
     def bind(
         self, /, *ins: Any, outs: Sequence[Any], dispatch: Dispatch = DIRECT, static: Any = None, **keywords: Any
     ) -> list[Any]:
-        """Call the operator; rules give its static keywords one by one, as they are given to rules."""
+        """Call the operator; a rule passes its static keywords on one by one."""
         if not isinstance(static, Static):
             if static is not None:
-                keywords["static"] = static  # a keyword of the user's, of that name
+                keywords["static"] = static  # the user's keyword of that name
             static = Static.of(self.name, keywords)
         structs = tuple(Struct(out.shape, out.dtype) for out in outs)
         results = super().bind(*vary_alike(ins), outs=structs, dispatch=dispatch, static=static)  # type: ignore[no-untyped-call]
@@ -145,7 +145,7 @@ class OperatorPrimitive(CallPrimitive):
         return None if text is None else ShardingRule.parse(text, self.name)
 
     def forget(self) -> None:
-        """Compile anew what was compiled for calls outside of any program."""
+        """Drop the programs of calls outside of ``jax.jit``."""
         super().forget()
         OperatorPrimitive.generation += 1
 

@@ -1,4 +1,4 @@
-"""The transformations of an operator: derivatives, batching and sharding, as its author declares them."""
+"""Derivatives, batching and sharding of an operator, as its author declares them."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from typing import Any
 
 from jax.interpreters import batching
 
-from ..call.checks import group_of
-from ..call.declaration import Derivative, declare
-from ..call.sharding import ShardingRule
+from ..call.derivatives.declaration import Derivative, declare, group_of
+from ..call.sharding.rule import ShardingRule
 from ..errors import KernelTypeError, ShardingRuleError
-from ..specs import check_callable
+from ..structs import check_callable
 from . import derivatives
 from .dispatch import Static
 from .primitive import OperatorPrimitive
 
 
 class TransformRules:
-    """The transformations of an operator, as its author declares them.
+    """The rules of an operator's transformations.
 
-    A rule that is set again is followed by what is traced from then on; what users have jitted already keeps the old.
+    A rule that is set again applies to calls that are traced from then on; functions that users have jitted keep the
+    old one.
 
     Args:
-      primitive: the operator's.
+      primitive: the operator's primitive.
       changed: called when a rule is set.
 
     Attributes:
-      declared: the derivative; None if there is none, or one by a rule of JAX's own kind.
+      declared: the derivative; None if there is none, or if it is a rule of JAX's own kind.
     """
 
     def __init__(self, primitive: OperatorPrimitive, changed: Callable[[], None]) -> None:
@@ -43,7 +43,7 @@ class TransformRules:
         """Take derivatives, of both modes and all orders, from *fn*, ``fn(*ins, **static) -> results``.
 
         Args:
-          fn: a plain JAX function that computes what the operator does. Like those of `def_jvp`, `def_vjp` and
+          fn: a plain JAX function that computes the same as the operator. Like those of `def_jvp`, `def_vjp` and
             `def_transpose` it is called with the static keywords, and with ``outs=`` if it has a parameter of that
             name. Several results are a list; one is an array.
 
@@ -56,7 +56,7 @@ class TransformRules:
     def def_jvp(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Set the forward derivative, ``fn(primals, tangents, **static) -> tangents of the results``.
 
-        Integer inputs have the tangent None. Reverse mode transposes what *fn* does, unless there is a `def_vjp` or a
+        Integer inputs have the tangent None. Reverse mode transposes *fn*, unless there is a `def_vjp` or a
         `def_reference`.
 
         Args:
@@ -72,8 +72,8 @@ class TransformRules:
         """Set the reverse derivative, ``fn(primals, results, cotangents, **static) -> cotangents of the inputs``.
 
         It returns one cotangent for each input, None for integers and for zeros; results that are integers have the
-        cotangent None. Forward mode needs a `def_jvp` or a `def_reference` besides. What these functions compute is
-        differentiated in turn for higher orders, from the reference if there is one.
+        cotangent None. Forward mode needs a `def_jvp` or a `def_reference` besides. Derivatives of higher order are
+        those of the reference if there is one, else of these functions.
 
         Args:
           fn: a function of JAX arrays, which may call other operators and kernels.
@@ -87,11 +87,11 @@ class TransformRules:
     def def_transpose(self, inputs: int | tuple[int, ...], fn: Callable[..., Any]) -> Callable[..., Any]:
         """Declare that the operator is linear in *inputs*, with this transpose.
 
+        An operator that is linear in each of several inputs, as a matrix product is, has a transpose for each.
+
         Args:
           inputs: an input, or several in which it is linear together, the others held fixed.
           fn: ``fn(ins, cotangents, **static)``, where the linear inputs are None; returns their cotangents.
-
-        An operator that is linear in each of several inputs, as a matrix product is, has a transpose for each.
 
         Raises:
           KernelTypeError: if *inputs* are no inputs, or have a transpose already, or *fn* cannot be called.
@@ -100,7 +100,7 @@ class TransformRules:
         if group is None or not callable(fn):
             swapped = "; the arguments are swapped" if callable(inputs) and group_of(fn) is not None else ""
             raise KernelTypeError(
-                f"{self.name}: def_transpose was given {inputs!r} and {fn!r}{swapped}. It is def_transpose(inputs, "
+                f"{self.name}: def_transpose was given {inputs!r} and {fn!r}{swapped}; expected def_transpose(inputs, "
                 "fn): an input, or a tuple of inputs that the operator is linear in together, each once, counted from "
                 "0, and the function."
             )
@@ -119,7 +119,6 @@ class TransformRules:
         derivative = declare(self.name, **declared, spelled="def_{}")
         assert derivative is not None
         self._derivative, self.declared = declared, derivative
-        derivatives.define_derivative(self._primitive, derivative)
         self._changed()
 
     # Rules of JAX's own kind.
@@ -136,6 +135,7 @@ class TransformRules:
           KernelTypeError: if *rule* cannot be called.
         """
         derivatives.define_jvp(self._primitive, check_callable(self.name, "def_jvp_rule", rule))
+        self.declared = None
         self._changed()
         return rule
 
@@ -143,8 +143,7 @@ class TransformRules:
         """Set one forward-mode rule for each input, ``rule(tangent, *primals, **params) -> tangents of outs``.
 
         Args:
-          *rules: the rule of each input in turn. None stands for an input that the results do not depend on smoothly;
-            its tangent is dropped.
+          *rules: the rule of each input in turn, or None to drop the input's tangent.
 
         Raises:
           KernelTypeError: if a rule cannot be called.
@@ -153,6 +152,7 @@ class TransformRules:
             if rule is not None:
                 check_callable(self.name, "def_jvp_rule2", rule)
         derivatives.define_jvp_per_input(self._primitive, rules)
+        self.declared = None
         self._changed()
 
     def def_transpose_rule(self, rule: Callable[..., Any]) -> Callable[..., Any]:
@@ -173,7 +173,7 @@ class TransformRules:
     def def_batching_rule(self, rule: Callable[..., Any]) -> Callable[..., Any]:
         """Set the rule of ``jax.vmap``, ``rule(ins, axes, **params) -> (outs, axes of outs)``.
 
-        An axis of None stands for an input without a batch. Without this rule the kernel itself is mapped.
+        An axis of None means an input without a batch. Without this rule the kernel itself is mapped.
 
         Args:
           rule: the rule, as `jax.interpreters.batching.primitive_batchers` has them.
@@ -185,7 +185,7 @@ class TransformRules:
         map_call = self._primitive.batch
 
         def batch(ins: Sequence[Any], axes: Sequence[int | None], *, static: Static, **params: Any) -> Any:
-            # A call that was mapped before the rule was set has no axes that the rule could know of.
+            # The axes of a call that was mapped before the rule was set are not those of its inputs.
             if params["dispatch"].mapped:
                 return map_call(ins, axes, static=static, **params)
             return rule(ins, axes, **params, **dict(static.items))
@@ -197,16 +197,16 @@ class TransformRules:
     # Several devices.
 
     def def_sharding_rule(self, rule: str | Callable[..., str]) -> str | Callable[..., str]:
-        """Say how a call is split over devices, such as ``"m k, k n -> m n"`` for a matrix product.
+        """Set the rule that splits a call over devices, such as ``"m k, k n -> m n"`` for a matrix product.
 
         Args:
           rule: an einsum-like rule, or a function of the static keywords that returns one. A factor that inputs and
-            outputs share is split where they are, one that the outputs lack is summed over, and one in brackets,
-            ``"i [j] -> i [j]"``, is kept whole, as a mean, a maximum or a sum with a bias needs it. The kernel
-            generator is called with the ``outs`` of one device's part.
+            outputs share is split as they are, one that the outputs lack is summed over, and one in brackets,
+            ``"i [j] -> i [j]"``, is kept whole, as for a mean, a maximum or a sum with a bias. The kernel generator
+            is called with the ``outs`` of one device's part.
 
         Raises:
-          ShardingRuleError: if it cannot be read.
+          ShardingRuleError: if it is not a rule, or the operator has a side effect.
         """
         if self._primitive.has_side_effect:
             raise ShardingRuleError(

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import ExportError
 from ..output_init import Frozen
-from ..specs import Struct
+from ..structs import Struct
 
 FORMAT = 4  # of the recipes of all backends
 #: The minor version of Python, which bytecode depends on.

@@ -12,7 +12,6 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from .._compat import new_cpu_devices, varying_axes
-from ..config import several_devices
 from ..errors import GatheredOperandsWarning
 from ..measure.comparison import CheckFailure, compare
 from ._report import NotTried
@@ -59,8 +58,7 @@ def _run_sharded(subject: Subject, inputs: Sequence[Any], axes: Axes, mesh: jax.
         return jax.tree.map(lambda y: y[None], results)
 
     placed = [jax.device_put(x, NamedSharding(mesh, spec)) for x, spec in zip(inputs, specs, strict=True)]
-    with several_devices():
-        return jax.jit(jax.shard_map(body, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(_AXIS)))(*placed)
+    return jax.jit(jax.shard_map(body, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(_AXIS)))(*placed)
 
 
 def _check_varying(results: Any, inputs: Sequence[Any]) -> None:
@@ -104,8 +102,8 @@ def _check_split(subject: Subject, number: int, dimension: int, devices: Sequenc
     specs = [PartitionSpec()] * len(subject.inputs)
     specs[number] = PartitionSpec(*[None] * dimension, _AXIS)
     placed = [jax.device_put(x, NamedSharding(mesh, spec)) for x, spec in zip(subject.inputs, specs, strict=True)]
-    with warnings.catch_warnings(), several_devices():
-        warnings.simplefilter("ignore", GatheredOperandsWarning)  # a kernel without a rule is right, too
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", GatheredOperandsWarning)  # a kernel without a rule is right too
         results = jax.block_until_ready(jax.jit(subject.function)(*placed))
     compare(results, subject.expected(), subject.tolerance, what=what)
 

@@ -21,7 +21,7 @@ from xlakernel.core.backend import (
     Target,
     fingerprint,
     for_each,
-    has_parameter,
+    keywords_of,
     or_zeros,
     patterns,
     write_init,
@@ -114,9 +114,8 @@ class NumbaCudaKernel(Kernel):
 
     def given(self, scalars: Sequence[Entry]) -> NumbaCudaKernel:
         """Return the kernel of a call in which *scalars* are known."""
-        named = tuple(
-            entry for entry in scalars if any(has_parameter(function, entry[0]) for function in self.form.functions)
-        )
+        names = {name for f in self.form.functions for name in keywords_of(f, [name for name, *_ in scalars])}
+        named = tuple(entry for entry in scalars if entry[0] in names)
         return dataclasses.replace(self, form=dataclasses.replace(self.form, known=named)) if named else self
 
     def check(self, inputs: Sequence[Struct], outs: Sequence[Struct]) -> None:

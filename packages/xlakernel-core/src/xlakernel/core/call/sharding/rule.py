@@ -1,9 +1,9 @@
-"""How a call is split over devices, said by an einsum-like rule.
+"""Einsum-like rules that split a call over devices.
 
 A rule such as ``"m k, k n -> m n"`` gives each dimension a factor. A factor that inputs and outputs share is split
-where they are; one that the outputs lack is summed over, as in einsum: each device computes a partial result, and JAX
+as they are. One that the outputs lack is summed over, as in einsum: each device computes a partial result, and JAX
 adds them up. That is right for a sum of products, and wrong for a mean, a maximum, or a sum with a bias: a factor in
-brackets, ``"i [j] -> i [j]"``, is never split, and the kernel gets it whole. One that no input has is always in
+brackets, ``"i [j] -> i [j]"``, is never split, and the kernel gets it whole. A factor that no input has is always in
 brackets.
 """
 
@@ -11,18 +11,16 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental.custom_partitioning import custom_partitioning
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import PartitionSpec
 
-from .._compat import replicated, spec_of, without_explicit_axes
-from ..config import is_exporting
-from ..errors import ShardingRuleError
-from ..specs import Mapped, Struct, counted
+from ...errors import ShardingRuleError
+from ...structs import Struct, counted
+from ..levels import Level
 
 Factor = str | int  # a number is a batch dimension that jax.vmap added
 Terms = tuple[tuple[Factor, ...], ...]
@@ -69,12 +67,12 @@ class ShardingRule:
                 f"{owner}: sharding_rule {text!r} has {name!r} with brackets and without; a factor that is never split "
                 f"is written [{name}] wherever it stands."
             )
-        for name in sorted(in_some - in_inputs - bracketed):  # how it is split would follow from nothing
+        for name in sorted(in_some - in_inputs - bracketed):  # no input determines how it is split
             raise ShardingRuleError(
                 f"{owner}: sharding_rule {text!r} has the factor {name!r} in an output and in no input; each device "
                 f"computes all of it: write [{name}], or give an input that factor."
             )
-        # What one output has may be what another sums over, or has nothing to do with: the rule does not say.
+        # Another output may be summed over a factor of one output, or be independent of it: the rule is ambiguous.
         unclear = {name for name in in_some if not all(name in term for term in outs)}
         return cls(inputs, outs, frozenset(bracketed | unclear))
 
@@ -103,7 +101,7 @@ class ShardingRule:
                     )
         sizes: dict[Factor, Any] = {}
         for terms, structs in ((self.inputs, inputs), (self.outs, outs)):
-            for factor, extent in _extents(terms, structs):
+            for factor, extent in extents_of(terms, structs):
                 if sizes.setdefault(factor, extent) != extent:
                     raise ShardingRuleError(
                         f"{owner}: factor {factor!r} of sharding_rule {str(self)!r} is {sizes[factor]} in one place "
@@ -127,7 +125,7 @@ class ShardingRule:
 
         Args:
           batch: sizes of the leading dimensions.
-          inputs: the inputs; one whose extent is 1 there is the same in each slice.
+          inputs: the inputs; slices share an input that has the extent 1 there.
         """
         levels = len(batch)
         terms = tuple(
@@ -135,14 +133,15 @@ class ShardingRule:
             for x, term in zip(inputs, self.inputs, strict=True)
         )
         shared = {levels + i for i in range(levels)}
-        alone = set(range(levels)) - {factor for term in terms for factor in term}  # batches that no input has
-        return ShardingRule(terms, tuple((*range(levels), *term) for term in self.outs), self.whole | shared | alone)
+        unmapped = set(range(levels)) - {factor for term in terms for factor in term}  # batches that no input has
+        outs = tuple((*range(levels), *term) for term in self.outs)
+        return ShardingRule(terms, outs, self.whole | shared | unmapped)
 
     def with_scalars(self, count: int) -> ShardingRule:
         """Return the rule of the same call with scalars behind its inputs."""
         return ShardingRule((*self.inputs, *[()] * count), self.outs, self.whole)
 
-    def under(self, levels: Sequence[Mapped]) -> ShardingRule:
+    def under(self, levels: Sequence[Level]) -> ShardingRule:
         """Return the rule of the same call under these levels of ``jax.vmap``, innermost first."""
         inputs, outs = self.inputs, self.outs
         for number, level in enumerate(levels):
@@ -154,11 +153,11 @@ class ShardingRule:
         return ShardingRule(inputs, outs, self.whole)
 
     def axes(self, inputs: Sequence[Any], outs: Sequence[Any] = ()) -> Axes:
-        """Choose the mesh axes that split each factor, from how the arrays are sharded.
+        """Choose the mesh axes that split each factor, by the shardings of the arrays.
 
         Args:
           inputs: `PartitionSpec` of each input.
-          outs: of each output; what they ask for comes first.
+          outs: `PartitionSpec` of each output; outputs come first.
         """
         chosen: dict[Factor, tuple[str, ...]] = {}
         used: set[str] = set()
@@ -173,11 +172,11 @@ class ShardingRule:
         return chosen
 
     def result_specs(self, inputs: Sequence[Any]) -> list[PartitionSpec]:
-        """Return how the results are sharded over mesh axes of explicit type, given the inputs' types."""
+        """Return the shardings of the results over mesh axes of explicit type, given the inputs' types."""
         return self.specs(self.outs, self.axes([x.sharding.spec for x in inputs]))
 
     def specs(self, terms: Terms, axes: Axes) -> list[PartitionSpec]:
-        """Return how arrays of these factors are sharded."""
+        """Return the shardings of arrays of these factors."""
         return [PartitionSpec(*(axes.get(factor) for factor in term)) for term in terms]
 
 
@@ -195,70 +194,7 @@ def _names(term: str, text: str, owner: str) -> list[str]:
     return names
 
 
-def _extents(terms: Terms, arrays: Sequence[Any]) -> Iterator[tuple[Factor, Any]]:
+def extents_of(terms: Terms, arrays: Sequence[Any]) -> Iterator[tuple[Factor, Any]]:
+    """Yield each factor with the extent of its dimension."""
     for term, array in zip(terms, arrays, strict=True):
         yield from zip(term, array.shape, strict=True)
-
-
-def may_split() -> bool:
-    """Whether XLA may ask how to split a call: JAX does not export that, and XLA's old partitioner knows no rules."""
-    return not is_exporting() and bool(jax.config.jax_use_shardy_partitioner)  # type: ignore[attr-defined]
-
-
-def partitioned(
-    rule: ShardingRule, run: Callable[..., list[Any]], outs: Sequence[Struct]
-) -> Callable[..., tuple[Any, ...]]:
-    """Return the call as a function that XLA splits by *rule*.
-
-    Args:
-      rule: the rule, with its batch dimensions.
-      run: ``run(outs, *inputs)``, the call on one device's part, with the shapes of its results.
-      outs: the results of the whole.
-    """
-
-    def whole(*inputs: Any) -> tuple[Any, ...]:
-        return tuple(run(list(outs), *inputs))
-
-    def partition(mesh: Any, arguments: Any, results: Any) -> Any:
-        given = [[array.sharding for array in arrays] for arrays in (arguments, results)]
-        if mesh.empty:  # the arrays are split, but not along the axes of a mesh
-            return mesh, whole, *(tuple(map(replicated, shardings)) for shardings in (given[1], given[0]))
-        axes = _even(rule, mesh, rule.axes(*([spec_of(x, mesh) for x in found] for found in given)), arguments)
-        sums = [tuple(name for factor in missing for name in axes.get(factor, ())) for missing in rule.summed]
-
-        def part(*inputs: Any) -> tuple[Any, ...]:
-            sizes = dict(_extents(rule.inputs, inputs))
-            local = [
-                Struct(tuple(sizes.get(f, n) for f, n in zip(term, out.shape, strict=True)), out.dtype)
-                for term, out in zip(rule.outs, outs, strict=True)
-            ]
-            with without_explicit_axes(mesh):
-                found = run(local, *inputs)
-                return tuple(jax.lax.psum(x, names) if names else x for x, names in zip(found, sums, strict=True))
-
-        out_shardings, in_shardings = (
-            tuple(NamedSharding(mesh, spec) for spec in rule.specs(terms, axes)) for terms in (rule.outs, rule.inputs)
-        )
-        return mesh, part, out_shardings, in_shardings
-
-    call = custom_partitioning(whole)
-    letters = {f: f"f{i}" for i, f in enumerate(dict.fromkeys(f for t in (*rule.inputs, *rule.outs) for f in t))}
-    inputs, results = (
-        ", ".join(" ".join(letters[f] for f in term) for term in terms) for terms in (rule.inputs, rule.outs)
-    )
-    summed = frozenset().union(*rule.summed)
-    keywords = {
-        "reduction_factors": tuple(letters[f] for f in letters if f in summed),
-        "need_replication_factors": tuple(letters[f] for f in letters if f in rule.whole),
-    }
-    # JAX fails to decode what splits an axis of the mesh in two, as a reshape can; `spec_of` does not.
-    text = f"{inputs} -> {results}"
-    call.def_partition(partition=partition, sharding_rule=text, decode_shardings=False, **keywords)
-    return call
-
-
-def _even(rule: ShardingRule, mesh: Any, axes: Axes, inputs: Sequence[Any]) -> Axes:
-    """Leave out the factors whose size the mesh does not divide: the parts of a call have one shape."""
-    sizes = dict(_extents(rule.inputs, inputs))
-    counts = {factor: int(np.prod([mesh.shape[name] for name in names])) for factor, names in axes.items()}
-    return {factor: names for factor, names in axes.items() if sizes[factor] % counts[factor] == 0}

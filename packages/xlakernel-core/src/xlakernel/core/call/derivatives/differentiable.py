@@ -1,12 +1,13 @@
-"""Calls with the derivatives that a kernel's author declares, for wrapped kernels and for operators.
+"""Calls of wrapped kernels and of operators with the derivatives that their authors declare.
 
-Derivatives are declared by plain JAX functions or by other kernels. Where both a JVP and a VJP are known, the tangent
-map is one `multilinear` call, which evaluates the one and is transposed by the other.
+A derivative is declared by plain JAX functions or by other kernels. With a JVP and a VJP, the tangent map is one
+`multilinear` call: the JVP evaluates it and the VJP transposes it.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,10 +15,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..errors import DifferentiationError, KernelTypeError, ResultError, XLAKernelError
-from ..specs import Struct, counted, is_smooth
+from ...errors import DifferentiationError, KernelTypeError, ResultError, XLAKernelError
+from ...structs import Struct, counted, is_smooth, keywords_of, text_of
+from ..results import as_array, fits, flat_results
 from . import multilinear
-from .checks import as_array, captured_tracer, fits, flat_results, has_parameter, text
 from .declaration import Derivative
 from .multilinear import Group, Multilinear
 
@@ -27,14 +28,14 @@ class Differentiable:
     """One call with a declared derivative.
 
     Attributes:
-      derivative: what is declared.
+      derivative: the declared derivative.
       run: the kernel, ``run(*inputs, *scalars) -> list of results``, which JAX must not differentiate itself.
       outs: the results.
-      tree: in which structure the author's functions see the results.
+      tree: the structure of the results in the author's functions.
       static: the call's keywords.
+      has_side_effect: run the kernel even if its results are not used.
       offered: keywords for those of the author's functions that have such a parameter.
-      has_side_effect: whether to run the kernel even if nobody uses its results.
-      scalars: the keywords whose values are not in *static*, but stand behind the inputs wherever these are passed on.
+      scalars: the names of scalars that are operands; they follow the inputs.
     """
 
     derivative: Derivative
@@ -48,41 +49,14 @@ class Differentiable:
 
     @property
     def owner(self) -> str:
-        """Whose call it is."""
+        """The kernel's or operator's name."""
         return self.derivative.owner
-
-    def tangents(self, primals: Sequence[Any], results: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
-        """Return the tangents of the results that have any, given those of the inputs (None: zero)."""
-        primals = list(primals)
-        if self.derivative.transposes:
-            call = dataclasses.replace(self.described(primals), has_side_effect=False)  # the results are there already
-            return _tangents_of(lambda *inputs: multilinear.apply(call, inputs), primals, tangents)
-        if self.derivative.jvp is None and self.derivative.vjp is None:
-            return _tangents_of(self._reference, primals, tangents)
-        count = len(primals) - len(self.scalars)
-        if all(tangent is None for tangent in tangents[count:]):
-            return self._tangents_in_inputs(primals, results, tangents)
-        of_scalars = _tangents_of(self._of_scalars, primals, [*[None] * count, *tangents[count:]])
-        if all(tangent is None for tangent in tangents[:count]):
-            return of_scalars
-        of_inputs = self._tangents_in_inputs(primals, results, tangents)
-        return list(map(multilinear.add_tangents, of_inputs, of_scalars))
-
-    def _tangents_in_inputs(self, primals: list[Any], results: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
-        """Return the tangents of the results where those of the scalars are zero, by the JVP or the VJP."""
-        smooth = [i for i, x in enumerate(self._split(primals)[0]) if is_smooth(x.dtype)]
-        moved = [jnp.zeros_like(primals[i]) if tangents[i] is None else tangents[i] for i in smooth]
-        if self.derivative.vjp is None and self.derivative.reference is None:
-            return self._jvp(primals, moved)
-        return multilinear.apply(self._tangent_map(len(primals), smooth), [*primals, *results, *moved])
-
-    # The call itself.
 
     def described(self, inputs: Sequence[Any]) -> Multilinear:
         """Return the call with these *inputs*, which may be structs, as a function that JAX can differentiate."""
         self.derivative.check_arity(len(inputs) - len(self.scalars))
         groups = []
-        tangents: Callable[..., list[Any]] | None = self.tangents
+        tangents: Callable[..., list[Any]] | None = self._tangents
         for positions, function in self.derivative.transposes:
             structs = [Struct(jnp.shape(inputs[i]), jax.dtypes.result_type(inputs[i])) for i in positions]
             groups.append(Group(positions, self._transpose(positions, function, structs)))
@@ -99,6 +73,32 @@ class Differentiable:
             scalars=self.scalars,
         )
 
+    # The tangents of a call without transposes.
+
+    def _tangents(self, primals: Sequence[Any], results: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
+        """Return the tangents of the results that have any, given those of the inputs (None: zero)."""
+        primals = list(primals)
+        if self.derivative.jvp is None and self.derivative.vjp is None:
+            return _tangents_of(self._reference, primals, tangents)
+        count = len(primals) - len(self.scalars)
+        if all(tangent is None for tangent in tangents[count:]):
+            return self._tangents_in_inputs(primals, results, tangents)
+        of_scalars = _tangents_of(self._of_scalars, primals, [*[None] * count, *tangents[count:]])
+        if all(tangent is None for tangent in tangents[:count]):
+            return of_scalars
+        of_inputs = self._tangents_in_inputs(primals, results, tangents)
+        return list(map(multilinear.add_tangents, of_inputs, of_scalars))
+
+    def _tangents_in_inputs(self, primals: list[Any], results: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
+        """Return the tangents of the results for zero tangents of the scalars, by the JVP or the VJP."""
+        smooth = [i for i, x in enumerate(self._split(primals)[0]) if is_smooth(x.dtype)]
+        moved = [jnp.zeros_like(primals[i]) if tangents[i] is None else tangents[i] for i in smooth]
+        if self.derivative.vjp is None and self.derivative.reference is None:
+            return self._jvp(primals, moved)
+        return multilinear.apply(self._tangent_map(len(primals), smooth), [*primals, *results, *moved])
+
+    # The transpose of a call that is linear in some inputs.
+
     def _transpose(
         self, positions: Sequence[int], function: Callable[..., Any], structs: Sequence[Struct]
     ) -> Callable[..., Sequence[Any]]:
@@ -114,8 +114,8 @@ class Differentiable:
                     raise
                 raise KernelTypeError(
                     f"{self.owner}: {who} failed with {type(error).__name__}: {error}. The linear inputs are None "
-                    "there: what is linear in them has a transpose that does not depend on them. An array's shape and "
-                    "dtype follow from the cotangents and from the other inputs."
+                    "there, since a transpose does not depend on them. Take shapes and dtypes from the cotangents and "
+                    "from the other inputs."
                 ) from error
             found = self._listed(who, found, len(positions))
             if len(found) != len(positions):
@@ -140,25 +140,19 @@ class Differentiable:
         return flat_results(self.owner, "reference", found, self.outs, self.tree)
 
     def _of_scalars(self, *arguments: Any) -> list[Any]:
-        """Compute all results as a function whose derivative in scalars is wanted."""
+        """Compute all results as a function that is differentiated with respect to scalars."""
         if self.derivative.reference is None:
             raise DifferentiationError(
-                f"{self.owner}: no derivative in the scalars {list(self.scalars)}; {self._declared} are about the "
-                f"inputs. Give {self.derivative.spelled.format('reference')}, a plain JAX version, which scalars are "
-                "differentiated with; pass the scalar by position, as a 0-d array; or keep it out of the derivative "
-                "with jax.lax.stop_gradient."
+                f"{self.owner}: no derivative in the scalars {list(self.scalars)}; the declared derivative covers the "
+                f"inputs. Give {self.derivative.spelled.format('reference')}, a plain JAX version, for scalars; pass "
+                "the scalar by position, as a 0-d array; or keep it out of the derivative with jax.lax.stop_gradient."
             )
         return self._reference(*arguments)
 
-    @property
-    def _declared(self) -> str:
-        declared = {"jvp": self.derivative.jvp, "vjp": self.derivative.vjp}
-        return " and ".join(self.derivative.spelled.format(way) for way, given in declared.items() if given is not None)
-
-    # The map of tangents, where a JVP or a VJP is given.
+    # The tangent map of a declared JVP or VJP.
 
     def _tangent_map(self, inputs: int, smooth: Sequence[int]) -> Multilinear:
-        """Return the map whose arguments are the inputs, the results, and the tangents of the inputs in *smooth*."""
+        """Return the tangents as a function of the inputs, the results, and the tangents of the *smooth* inputs."""
         first = inputs + len(self.outs)
         positions = tuple(range(first, first + len(smooth)))
 
@@ -194,7 +188,7 @@ class Differentiable:
             run = multilinear.with_tangents(f"the cotangents of {self.owner}", of_list(transpose), tangents)
             return run(*arguments[:first], *cotangents)
 
-        # Where all are given, kernels compute the first derivatives, and the reference says what theirs are.
+        # With all three, the JVP and the VJP compute first derivatives, and the reference those of higher order.
         known = self.derivative.reference is not None
         forward = by_jvp if self.derivative.jvp is not None else by_reference if known else self._no_forward
         backward = transpose_by_reference
@@ -245,7 +239,7 @@ class Differentiable:
         return [self._cotangent("vjp", i, found[i], primals[i]) for i in smooth]
 
     def _listed(self, who: str, found: Any, expected: int) -> list[Any]:
-        """Return the cotangents that an author's function returned as a list."""
+        """Return the cotangents that an author's function returned, as a list."""
         if found is None:  # a forgotten return must not become a zero
             zero = "a zero cotangent" if expected == 1 else "zero cotangents"
             raise ResultError(
@@ -259,12 +253,12 @@ class Differentiable:
             return jnp.zeros(primal.shape, primal.dtype)
         if not fits(found, primal):
             raise ResultError(
-                f"{self.owner}: {who} returned {text(found)} as the cotangent of input {index}, which is "
-                f"{text(primal)}; a cotangent has the shape and dtype of its input, or is None for zero."
+                f"{self.owner}: {who} returned {text_of(found)} as the cotangent of input {index}, which is "
+                f"{text_of(primal)}; a cotangent has the shape and dtype of its input, or is None for zero."
             )
         return as_array(found, primal.dtype)
 
-    # What all of them share.
+    # Calls of the author's functions.
 
     def _split(self, arguments: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any]]:
         """Return the inputs, and the scalars behind them by name."""
@@ -272,9 +266,9 @@ class Differentiable:
         return arguments[:count], dict(zip(self.scalars, arguments[count:], strict=True))
 
     def _call(self, keyword: str, function: Callable[..., Any], /, *args: Any, **scalars: Any) -> Any:
-        offered = {name: value for name, value in self.offered.items() if has_parameter(function, name)}
+        offered = {name: self.offered[name] for name in keywords_of(function, self.offered)}
         static = {**self.static, **scalars, **offered}
-        captured = captured_tracer(function)
+        captured = _captured_tracer(function)
         if captured is not None:
             raise DifferentiationError(
                 f"{self.owner}: {keyword} uses the traced value {captured} of the function that it is defined in, "
@@ -320,6 +314,20 @@ def _of(run: Callable[..., list[Any]], primals: Sequence[Any], chosen: Sequence[
         return [x for x in run(*moved) if is_smooth(x.dtype)]
 
     return of_chosen
+
+
+def _captured_tracer(function: Any) -> Any:
+    """Return a tracer that *function* closes over; None if there is none."""
+    values = []
+    while isinstance(function, functools.partial):
+        values += [*function.args, *function.keywords.values()]
+        function = function.func
+    for cell in getattr(function, "__closure__", None) or ():
+        try:
+            values.append(cell.cell_contents)
+        except ValueError:  # not assigned yet
+            continue
+    return next((leaf for leaf in jax.tree.leaves(values) if isinstance(leaf, jax.core.Tracer)), None)
 
 
 _SIGNATURES = {

@@ -1,10 +1,10 @@
-"""A function with the derivatives that its author gives, as a JAX primitive.
+"""Functions with the derivatives that their authors declare, as a JAX primitive.
 
-JAX transposes what it can see into, and a kernel it cannot. This primitive carries a function and its transposes
-together: evaluating it runs the one, transposing it the other. `jax.custom_derivatives.linear_call` does that too, but
-has no batching rule. It carries the tangents as well, since JAX drops the rule of a `jax.custom_jvp` in the partial
-evaluation of a loop, and would differentiate the kernel itself the second time. Under ``jax.vmap`` the primitive
-remembers how its arguments are mapped, and maps whichever function it runs.
+JAX cannot transpose a kernel. This primitive holds a function and its transposes: JAX evaluates the function, and
+reverse mode runs a transpose. `jax.custom_derivatives.linear_call` does that too, but has no batching rule. The
+primitive holds the tangents as well, since JAX drops the rule of a `jax.custom_jvp` in the partial evaluation of a
+loop, and would differentiate the kernel itself the second time. Under ``jax.vmap`` the primitive records the axes of
+its arguments, and maps the function, a transpose, or the tangents when it runs them.
 """
 
 from __future__ import annotations
@@ -18,21 +18,20 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
-from jax.sharding import AxisType, get_abstract_mesh
 
-from .._compat import (
+from ..._compat import (
     NativeCallEffect,
     align_axes,
     explicit_specs,
-    jit_alone,
+    jit_primitive,
     match_type,
     require_devices,
     result_aval,
     vary_alike,
 )
-from ..config import has_several_devices
-from ..errors import DifferentiationError
-from ..specs import Mapped, Struct, is_smooth
+from ...errors import DifferentiationError
+from ...structs import Struct, is_smooth
+from ..levels import Level, map_levels
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -40,9 +39,9 @@ class Group:
     """Arguments in which a function is linear together, the others held fixed.
 
     Attributes:
-      positions: which arguments they are.
+      positions: the positions of the arguments.
       transpose: ``transpose(arguments, cotangents) -> cotangents of the group``. The group's own arguments are None,
-        and so are the cotangents of integers. It checks what it returns.
+        and so are the cotangents of integers. It checks its results.
     """
 
     positions: tuple[int, ...]
@@ -54,17 +53,17 @@ class Multilinear:
     """A function of arrays that is linear in each of its groups, if it has any.
 
     Attributes:
-      name: whose it is, for messages.
+      name: the name for messages.
       evaluate: the function; it takes its arguments one by one and returns a list of arrays.
-      outs: what it returns.
+      outs: the structs of its results.
       groups: the groups; no argument is in two of them.
       tangents: ``tangents(arguments, results, tangents of the arguments)``, the tangents of the results that can have
         any. The tangent of an argument is None for zero, and for those in the groups. None: the function has no
         derivative in the arguments outside of the groups.
-      has_side_effect: whether to evaluate it even if nobody uses its results. Its tangents are none.
-      sharded_like: a function of the arguments whose results are sharded over explicit mesh axes as this one's are;
-        None: *evaluate* itself.
-      spelled: how the derivative was declared, as in `Derivative`; for messages.
+      has_side_effect: evaluate it even if its results are not used. Its tangents have no effect.
+      sharded_like: a function of the arguments with results of the same sharding over explicit mesh axes; None:
+        *evaluate* itself.
+      spelled: the form of the declaration, as in `Derivative`; for messages.
       scalars: the names of the last arguments, which are scalars; for messages.
     """
 
@@ -83,10 +82,6 @@ class Multilinear:
 
 
 multilinear_p = Primitive("xlakernel_multilinear")
-#: The same where there are several devices. What it evaluates may have a sharding rule, and JAX, which does not see it
-#: there, must know the devices when it lowers a program that is split.
-split_multilinear_p = Primitive("xlakernel_multilinear_split")
-require_devices(split_multilinear_p)
 
 
 def apply(function: Multilinear, arguments: Sequence[Any]) -> list[Any]:
@@ -112,37 +107,22 @@ def with_tangents(
     return call
 
 
-def _bind(function: Multilinear, arguments: Sequence[Any], levels: tuple[Mapped, ...]) -> list[Any]:
-    by_hand = AxisType.Manual in get_abstract_mesh().axis_types  # jax.shard_map: each device makes a call of its own
-    several = not by_hand and (has_several_devices("cpu") or has_several_devices(None))
-    primitive = split_multilinear_p if several else multilinear_p
-    results: list[Any] = primitive.bind(*vary_alike(arguments), function=function, levels=levels)
+def _bind(function: Multilinear, arguments: Sequence[Any], levels: tuple[Level, ...]) -> list[Any]:
+    results: list[Any] = multilinear_p.bind(*vary_alike(arguments), function=function, levels=levels)
     return results
 
 
-def map_levels(run: Callable[..., Any], levels: Sequence[Mapped]) -> Callable[..., Any]:
-    """Return *run* under the levels of ``jax.vmap``, given innermost first."""
-    for level in levels:
-        run = _map_level(run, level)
-    return run
-
-
-def _map_level(run: Callable[..., Any], level: Mapped) -> Callable[..., Any]:
-    mapped = jax.vmap(run, in_axes=level.axes, axis_size=level.size)
-    return lambda *arguments: mapped(*align_axes(arguments, level.axes))
-
-
-def _run(*arguments: Any, function: Multilinear, levels: tuple[Mapped, ...]) -> list[Any]:
+def _run(*arguments: Any, function: Multilinear, levels: tuple[Level, ...]) -> list[Any]:
     return list(map_levels(function.evaluate, levels)(*arguments))
 
 
 def _impl(*arguments: Any, **params: Any) -> list[Any]:
-    with jax.disable_jit(False):  # one primitive is compiled also where the user asks for no jit
-        results: list[Any] = jit_alone(functools.partial(_run, **params), str(params["function"]))(*arguments)
+    with jax.disable_jit(False):  # one primitive is compiled under jax.disable_jit, too
+        results: list[Any] = jit_primitive(functools.partial(_run, **params), str(params["function"]))(*arguments)
         return results
 
 
-def _abstract_eval(*arguments: Any, function: Multilinear, levels: tuple[Mapped, ...]) -> Any:
+def _abstract_eval(*arguments: Any, function: Multilinear, levels: tuple[Level, ...]) -> Any:
     batch = tuple(level.size for level in reversed(levels))
     found = explicit_specs(map_levels(function.sharded_like or function.evaluate, levels), arguments)
     specs: Sequence[Any] = [None] * len(function.outs) if found is None else found
@@ -159,7 +139,7 @@ def zero_tangent(primal: Any) -> ad.Zero:
 
 
 def add_tangents(one: Any, other: Any) -> Any:
-    """Return the sum of two tangents, which may be sharded differently, as JAX's own function does not let them be.
+    """Return the sum of two tangents, which may be sharded differently; JAX's own function refuses that.
 
     Under ``jax.vmap`` on an explicit mesh, results of a call without a sharding rule are not sharded along the batch.
     """
@@ -170,7 +150,7 @@ def add_tangents(one: Any, other: Any) -> Any:
 
 def _batch(arguments: Sequence[Any], axes: Sequence[int | None], *, function: Multilinear, levels: Any) -> Any:
     size = next(x.shape[axis] for x, axis in zip(arguments, axes, strict=True) if axis is not None)
-    results = _bind(function, arguments, (*levels, Mapped(tuple(axes), size)))
+    results = _bind(function, arguments, (*levels, Level(tuple(axes), size)))
     return results, [0] * len(results)
 
 
@@ -183,7 +163,7 @@ def _jvp(arguments: Sequence[Any], tangents: Sequence[Any], *, function: Multili
     for group in function.groups:
         if set(group.positions) & set(live):
             moved = list(arguments)
-            for i in group.positions:  # an integer has no tangent; what stands for none is a zero of its own kind
+            for i in group.positions:  # the tangent of an integer is a zero of its own dtype
                 moved[i] = tangents[i] if i in live else jnp.zeros_like(arguments[i])
             parts.append(_bind(of_tangents, moved, levels))
     rest = [i for i in live if not any(i in group.positions for group in function.groups)]
@@ -202,7 +182,7 @@ def _tangents(
     live: Sequence[int],
     tangents: Sequence[Any],
     function: Multilinear,
-    levels: Sequence[Mapped],
+    levels: Sequence[Level],
 ) -> list[Any]:
     """Return the tangents of the results that can have any, given the *tangents* of the *live* arguments."""
     if function.tangents is None:
@@ -221,20 +201,21 @@ def _tangents(
         moved = dict(zip(live, values[last:], strict=True))
         return of(values[:first], values[first:last], [moved.get(i) for i in range(first)])
 
-    over = [Mapped((*x.axes, *[0] * len(results), *(x.axes[i] for i in live)), x.size) for x in levels]
+    over = [Level((*x.axes, *[0] * len(results), *(x.axes[i] for i in live)), x.size) for x in levels]
     return list(map_levels(run, over)(*vary_alike([*arguments, *results, *tangents])))
 
 
 def transpose(
-    cotangents: Sequence[Any], *arguments: Any, function: Multilinear, levels: tuple[Mapped, ...] = ()
+    cotangents: Sequence[Any], *arguments: Any, function: Multilinear, levels: tuple[Level, ...] = ()
 ) -> list[Any]:
     """Return the cotangents of those *arguments* that are `ad.UndefinedPrimal`, None for the others."""
     wanted = [i for i, x in enumerate(arguments) if ad.is_undefined_primal(x)]
     group = next((group for group in function.groups if set(wanted) <= set(group.positions)), None)
     if group is None:
         raise DifferentiationError(
-            f"{function}: not linear in the inputs {wanted} together; it is linear in each of "
-            f"{[group.positions for group in function.groups]}, the other inputs held fixed."
+            f"{function}: not linear in the inputs {wanted} together; declared are "
+            f"{[group.positions for group in function.groups]}, each with the other inputs held fixed. Declare a "
+            f"transpose for them with {function.spelled.format('transpose')}."
         )
     results: list[Any] = [None] * len(arguments)
     if all(isinstance(cotangent, ad.Zero) for cotangent in cotangents):
@@ -250,7 +231,7 @@ def transpose(
     return results
 
 
-def transposed(group: Group, levels: Sequence[Mapped]) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
+def transposed(group: Group, levels: Sequence[Level]) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
     """Return the group's transpose under the levels of ``jax.vmap``."""
     if not levels:
         return lambda known, cotangents: list(group.transpose(known, cotangents))
@@ -261,7 +242,7 @@ def transposed(group: Group, levels: Sequence[Mapped]) -> Callable[[Sequence[Any
         aligned = align_axes([*known, *cotangents], [*axes, *[0] * len(cotangents)])
         known, cotangents = aligned[: len(known)], aligned[len(known) :]
         found = jax.vmap(inner, in_axes=(axes, 0), axis_size=level.size)(known, cotangents)
-        # What all slices share collects what each of them contributes.
+        # The cotangent of an argument that all slices share is the sum over the slices.
         axes = [level.axes[i] for i in group.positions]
         return [x if x is None else _unmap(x, axis) for x, axis in zip(found, axes, strict=True)]
 
@@ -272,11 +253,12 @@ def _unmap(slices: Any, axis: int | None) -> Any:
     return slices.sum(0) if axis is None else jnp.moveaxis(slices, 0, axis)
 
 
-for _primitive in (multilinear_p, split_multilinear_p):
-    _primitive.multiple_results = True
-    _primitive.def_impl(_impl)
-    _primitive.def_effectful_abstract_eval(_abstract_eval)
-    batching.primitive_batchers[_primitive] = _batch
-    ad.primitive_jvps[_primitive] = _jvp
-    ad.primitive_transposes[_primitive] = transpose
-    mlir.register_lowering(_primitive, mlir.lower_fun(_run, multiple_results=True))
+multilinear_p.multiple_results = True
+multilinear_p.def_impl(_impl)
+multilinear_p.def_effectful_abstract_eval(_abstract_eval)
+batching.primitive_batchers[multilinear_p] = _batch
+ad.primitive_jvps[multilinear_p] = _jvp
+ad.primitive_transposes[multilinear_p] = transpose
+mlir.register_lowering(multilinear_p, mlir.lower_fun(_run, multiple_results=True))
+# JAX does not see the sharding rule of a call that is evaluated.
+require_devices(multilinear_p)

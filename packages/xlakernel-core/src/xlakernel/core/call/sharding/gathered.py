@@ -1,8 +1,9 @@
-"""The warning about calls without a sharding rule whose operands are split over devices.
+"""The warning about calls without a sharding rule that have operands split over devices.
 
-How XLA splits an array is known when it partitions a program, which is after tracing and lowering. So a program for
-several devices has an operation of ours beside each such call, on the call's operands, which the partitioner asks about
-by name and removes. It refers to nothing in this process: the program is found again in JAX's persistent cache.
+XLA decides how to split an array when it partitions a program, after tracing and lowering. So a program for several
+devices has a custom call beside each call without a rule, with the same operands. XLA's partitioner asks a function,
+registered by name, about the custom call, and removes it. The program refers to no object of this process, so JAX can
+keep it in its persistent cache.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.interpreters import mlir
 
-from .._compat import register_partitioner
-from ..errors import GatheredOperandsWarning
-from ..warning import place_of_user
+from ..._compat import register_partitioner
+from ...errors import GatheredOperandsWarning
+from ...warning import place_of_user
 
 _TARGET = "xlakernel_operands"
-_places: dict[str, tuple[str, int]] = {}  # of the calls that are watched, by the kernel's name
+_places: dict[str, tuple[str, int]] = {}  # of the first call of each kernel, by the kernel's name
 _warned: set[str] = set()
 
 
@@ -30,7 +32,7 @@ def watch(context: Any, operands: Sequence[Any], kernel: str) -> None:
 
     Args:
       context: JAX's context of the lowering of the call.
-      operands: its operands.
+      operands: the operands of the call.
       kernel: the kernel's name.
     """
     chosen = [i for i, aval in enumerate(context.avals_in) if aval.shape]
@@ -50,7 +52,7 @@ def _register() -> None:
 
 
 def _partition(shapes: Sequence[Any], shardings: Sequence[Any], _: Any, result: Any, config: Any) -> Any:
-    """Look at how the operands are split, and return a program that computes the unused result."""
+    """Examine how the operands are split, and return a program for the unused result."""
     text = config.decode() if isinstance(config, bytes) else config
     found = re.search(r'"([0-9a-f]*)"', text)
     if not all(sharding.is_replicated() or sharding.is_manual() for sharding in shardings) and found is not None:
@@ -63,18 +65,9 @@ def _partition(shapes: Sequence[Any], shardings: Sequence[Any], _: Any, result: 
 
 
 def _type_of(shape: Any) -> str:
-    """Return the type of an array of XLA's in MLIR's words."""
-    dtype = np.dtype(shape.numpy_dtype())
-    name = dtype.name
-    if dtype.kind == "b":
-        element = "i1"
-    elif dtype.kind == "c":
-        element = f"complex<f{dtype.itemsize * 4}>"
-    else:
-        for words, short in (("uint", "ui"), ("int", "i"), ("bfloat", "bf"), ("float", "f")):
-            if name.startswith(words):
-                element = short + name.removeprefix(words).upper()
-                break
+    """Return the MLIR type of an array of XLA's."""
+    with mlir.make_ir_context():
+        element = str(mlir.dtype_to_ir_type(np.dtype(shape.numpy_dtype())))
     return f"tensor<{''.join(f'{n}x' for n in shape.dimensions())}{element}>"
 
 

@@ -1,4 +1,4 @@
-"""What a kernel's or an operator's author declares of its derivative."""
+"""The derivatives that a kernel's or an operator's author declares."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..errors import KernelTypeError
-from ..specs import counted
-from .checks import group_of
+import numpy as np
 
-#: What an author may declare; messages name it.
+from ...errors import KernelTypeError
+from ...structs import counted
+
+#: The ways to declare a derivative, for messages.
 WAYS = (
     "reference= (a plain JAX function that computes the same), jvp= (tangents of the results), vjp= (cotangents of the "
     "inputs), or transpose= (for inputs that it is linear in)"
@@ -21,7 +22,7 @@ Transpose = Mapping[int | tuple[int, ...], Callable[..., Any]]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Derivative:
-    """What is known of a kernel's derivative; `declare` makes it.
+    """The declared derivative of a kernel or an operator; `declare` makes it.
 
     Attributes:
       owner: the kernel's or operator's name.
@@ -29,7 +30,7 @@ class Derivative:
       jvp: ``jvp(primals, tangents, **static) -> tangents of the results``.
       vjp: ``vjp(primals, results, cotangents, **static) -> cotangents of the inputs``.
       transposes: (inputs that the kernel is linear in together, ``transpose(inputs, cotangents, **static)``) pairs.
-      spelled: how the owner's author declares something, ``"{}="`` or ``"def_{}"``; for messages.
+      spelled: the form of the owner's declarations, ``"{}="`` or ``"def_{}"``, for messages.
     """
 
     owner: str
@@ -40,7 +41,7 @@ class Derivative:
     spelled: str = "{}="
 
     def check_arity(self, inputs: int) -> None:
-        """Raise `KernelTypeError` if a call with this number of inputs lacks one that a transpose is for."""
+        """Raise `KernelTypeError` if a transpose is for an input that a call with this number of inputs lacks."""
         named = max((i for group, _ in self.transposes for i in group), default=-1)
         if named >= inputs:
             raise KernelTypeError(
@@ -58,24 +59,26 @@ def declare(
     transpose: Transpose | None = None,
     spelled: str = "{}=",
 ) -> Derivative | None:
-    """Check what an author declares; None if that is nothing.
+    """Check the declarations of an author; return None if there are none.
 
     Raises:
       KernelTypeError: if one of them is not a function, or they contradict each other.
     """
-    for keyword, function in (("reference", reference), ("jvp", jvp), ("vjp", vjp)):
+    functions = {"reference": reference, "jvp": jvp, "vjp": vjp}
+    for keyword, function in functions.items():
         if function is not None and not callable(function):
             raise KernelTypeError(
                 f"{owner}: {keyword} is {function!r} of type {type(function).__name__}; expected a function."
             )
     if transpose is None:
-        known = (reference, jvp, vjp)
-        return None if all(function is None for function in known) else Derivative(owner, *known, (), spelled)
+        if all(function is None for function in functions.values()):
+            return None
+        return Derivative(owner, reference, jvp, vjp, (), spelled)
     if jvp is not None or vjp is not None:
         words = {way: spelled.format(way) for way in ("transpose", "jvp", "vjp", "reference")}
         raise KernelTypeError(
-            "{owner}: {transpose} already says what {jvp} and {vjp} would, for the inputs that the kernel is linear "
-            "in. Give either, and {reference} for other inputs.".format(owner=owner, **words)
+            "{owner}: {transpose} already defines the derivative that {jvp} and {vjp} would, for the inputs that the "
+            "kernel is linear in. Give either, and {reference} for other inputs.".format(owner=owner, **words)
         )
     return Derivative(owner, reference, None, None, _check_transposes(owner, transpose), spelled)
 
@@ -95,3 +98,11 @@ def _check_transposes(owner: str, transpose: Any) -> tuple[tuple[tuple[int, ...]
             "kernel is linear in several together, each input once, counted from 0."
         )
     return tuple((group, function) for group, (_, function) in zip(groups, pairs, strict=True))
+
+
+def group_of(inputs: Any) -> tuple[int, ...] | None:
+    """Return the positions of an input, or of a tuple of several inputs; None if *inputs* is neither."""
+    group = inputs if isinstance(inputs, tuple) else (inputs,)
+    if not group or not all(isinstance(i, (int, np.integer)) and not isinstance(i, bool) and i >= 0 for i in group):
+        return None
+    return tuple(map(int, group)) if len(set(group)) == len(group) else None

@@ -1,0 +1,1 @@
+"""Derivatives of calls, as their authors declare them."""

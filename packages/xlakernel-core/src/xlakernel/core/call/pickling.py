@@ -1,0 +1,58 @@
+"""Kernels and operators in pickles, under the names that their modules have for them."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+from ..errors import PickledKernelError
+
+# The packages that make wrappers and operators: the first module outside of them asked for one.
+_MAKERS = ("xlakernel.core", "xlakernel.numba", "xlakernel.cuda", "xlakernel.warp")
+
+
+def callers_module() -> str:
+    """Return the module whose code asks for a wrapper or an operator, as `collections.namedtuple` does."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith(_MAKERS):
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__", "__main__"))
+
+
+def name_in_module(thing: Any, first: str = "") -> str | None:
+    """Return the name that the module of *thing* has for it, *first* if that is one; None if there is none."""
+    space = getattr(sys.modules.get(thing.__module__), "__dict__", {})
+    return next((name for name in (first, *space) if space.get(name) is thing), None)
+
+
+def find(module: str, name: str) -> Any:
+    """Return the object that *module* has under *name*; None if there is none."""
+    try:
+        return getattr(importlib.import_module(module), name, None)
+    except ImportError:
+        return None
+
+
+class MissingKernel:
+    """A kernel or operator that is not found where it is unpickled; calling it raises `PickledKernelError`.
+
+    An error while unpickling would end a worker of a pool, and `multiprocessing.Pool` would wait for its answer for
+    ever.
+
+    Args:
+      what: the kernel or operator, for the message.
+      place: the module and the name that it was pickled with.
+      found: the object under that name here.
+      advice: the end of the message.
+    """
+
+    def __init__(self, what: str, place: str, found: str, advice: str) -> None:
+        self._message = (
+            f"the {what} that was pickled as {place} cannot be found: this process has {found} under that name. "
+            f"{advice}"
+        )
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        """Raise the error."""
+        raise PickledKernelError(self._message)

@@ -1,0 +1,1 @@
+"""Calls on several devices."""
