@@ -21,7 +21,7 @@ def op(choices):
 
 @pytest.fixture
 def run(choices, chosen):
-    """Return a function that calls the operator and says which backend ran."""
+    """Return a function that calls the operator and returns the backend that ran."""
     return lambda backend=None: chosen(lambda x: choices(x, outs=ONE, backend=backend))
 
 
@@ -68,7 +68,7 @@ def test_a_context_is_for_the_platforms_that_it_names(run):
 
 
 @pytest.mark.parametrize("ask", [lambda: use_backend(), lambda: use_backend(3), lambda: use_backend(cpu=3)])
-def test_a_context_that_asks_for_nothing_usable_is_refused(ask):
+def test_invalid_contexts_are_refused(ask):
     with pytest.raises(TypeError, match="use_backend: expected a backend's name, or platform=name") as caught, ask():
         pass
     assert isinstance(caught.value, XLAKernelError)

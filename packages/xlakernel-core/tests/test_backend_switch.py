@@ -17,11 +17,11 @@ def op(choices):
 
 @pytest.fixture
 def run(choices, chosen):
-    """Return a function that calls the operator and says which backend ran."""
+    """Return a function that calls the operator and returns the backend that ran."""
     return lambda backend=None: chosen(lambda x: choices(x, outs=ONE, backend=backend))
 
 
-def test_a_switch_reaches_functions_that_are_jitted(op, chosen):
+def test_a_switch_applies_to_jitted_functions(op, chosen):
     f = jax.jit(lambda x: op(x, outs=x))
     assert chosen(f) == "a"
     with use_backend("b"):
@@ -99,7 +99,7 @@ def test_a_default_counts_for_its_own_operator(op, new_operator, run, chosen):
 
 @pytest.fixture
 def follower(op, new_operator):
-    """An operator with the kernels of *op* but for c, whose default is that of *op*."""
+    """An operator with the kernels of *op* but for c, and with its default."""
     follower = new_operator()
     for backend in ("a", "b"):
         follower.def_kernel(backend, "cpu", op.entry("cpu", backend).kernel_generator)
@@ -107,7 +107,7 @@ def follower(op, new_operator):
     return follower
 
 
-def test_a_default_counts_for_operators_that_follow(op, follower, chosen):
+def test_a_default_applies_to_followers(op, follower, chosen):
     f = jax.jit(lambda x: follower(x, outs=x))
     assert (follower.get_default("cpu"), chosen(f)) == ("a", "a")
     op.set_default("cpu", "b")
@@ -128,13 +128,13 @@ def test_an_operator_that_follows_may_have_its_own_default(op, follower, chosen)
     assert (follower.get_default("cpu"), chosen(f)) == ("b", "b")
 
 
-def test_a_default_that_a_follower_has_not_is_an_error(op, follower):
+def test_a_default_missing_in_a_follower_is_an_error(op, follower):
     op.set_default("cpu", "c")
     with pytest.raises(BackendNotFoundError, match=r"no 'c' kernel for platform 'cpu'; registered: \['a', 'b'\]"):
         follower(ONE, outs=ONE)
 
 
-def test_what_is_traced_in_a_context_keeps_its_choice(op, chosen):
+def test_traces_in_a_context_keep_its_choice(op, chosen):
     jitted = jax.jit(lambda x: op(x, outs=x))
     with use_backend("b"):
         traced, lowered = jitted.trace(ONE), jitted.lower(ONE)
@@ -150,7 +150,7 @@ def test_a_jaxpr_keeps_its_choice(op, chosen):
     assert chosen(lambda x: jax.core.eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, x)[0]) == "b"
 
 
-def test_the_choice_is_made_where_the_transformation_is(op, chosen):
+def test_the_context_of_the_transformation_chooses(op, chosen):
     op.def_jvp_rule2(lambda t, x, **params: op.primitive.bind(t, **params)[0])
     with use_backend("b"):
         assert chosen(lambda x: jax.vmap(lambda x: op(x, outs=ONE))(x[None])[0]) == "b"

@@ -70,7 +70,7 @@ def test_a_function_is_compiled_and_checks_once():
     assert "pjit" not in str(jax.make_jaxpr(add)(jnp.ones(2), jnp.ones(2)))
 
 
-def test_the_error_for_an_argument_that_jax_refuses_is_the_functions_own():
+def test_the_functions_own_error_replaces_that_of_jax():
     @jit_when_eager
     def size(x):
         if not hasattr(x, "shape"):
@@ -104,7 +104,7 @@ def test_a_function_follows_the_kernels_of_its_operators():
     assert apply(x).tolist() == [5, 5]
 
 
-def test_a_function_is_run_with_arrays_where_backends_may_be_measured():
+def test_a_function_gets_arrays_if_backends_may_be_measured():
     seen = []
 
     @jit_when_eager

@@ -1,4 +1,4 @@
-"""An operator as a table of kernels: registering, defaults, and what tools read of it."""
+"""Operators as tables of kernels: registration, defaults, names and tags."""
 
 import copy
 
@@ -24,7 +24,7 @@ def generator(outs, **static):
 
 
 def times(factor):
-    """Return a generator of kernels that can be told apart by what they compute."""
+    """Return a generator of kernels that multiply by *factor*, which identifies them."""
     return lambda outs: lambda x: x * factor
 
 
@@ -92,14 +92,14 @@ def test_set_default_holds_for_its_platform(op):
     assert op.get_default("cpu") == "jax"
 
 
-def test_set_default_of_what_is_not_there_changes_nothing(op):
+def test_a_rejected_set_default_changes_nothing(op):
     op.def_jax_kernel(generator)
     with pytest.raises(BackendNotFoundError, match=r"no 'numba' kernel for platform 'cpu'; registered: \['jax'\]"):
         op.set_default("cpu", "numba")
     assert op.defaults == dict.fromkeys(PLATFORMS, "jax")
 
 
-def test_a_backend_defined_again_is_replaced_where_it_stands(op):
+def test_a_backend_defined_again_keeps_its_place(op):
     op.def_kernel("a", "cpu", times(2))
     op.def_kernel("b", "cpu", times(3))
     op.def_kernel("a", "cpu", times(5))
@@ -129,7 +129,7 @@ def test_the_names_of_gpu_vendors_are_hinted_at(op, platform):
 
 
 @pytest.mark.parametrize("bad", [None, 3, "text", [], jax.ShapeDtypeStruct((3,), jnp.float32)], ids=repr)
-def test_what_cannot_be_called_is_no_generator_and_no_rule(op, bad):
+def test_generators_and_rules_are_callable(op, bad):
     definitions = {
         "the generator of backend 'a'": lambda: op.def_kernel("a", "cpu", bad),
         "def_jvp_rule": lambda: op.def_jvp_rule(bad),
@@ -251,7 +251,7 @@ def test_operators_cannot_be_changed_through_the_view(op):
         operators()[op.name] = None
 
 
-def test_call_runs_what_def_call_was_given(new_operator):
+def test_call_runs_the_function_of_def_call(new_operator):
     op = new_operator(jnp.add)
 
     @op.def_call

@@ -58,7 +58,7 @@ def product(new_operator):
 
 @pytest.fixture
 def top(new_operator):
-    """The largest element, where it is, and the sum of all: an integer result between two smooth ones."""
+    """The largest element, its position, and the sum of all: an integer result between two smooth ones."""
     op = new_operator(lambda x: (x.max(), x.argmax().astype(jnp.int32), x.sum()))
 
     def rule(primals, tangents, **params):

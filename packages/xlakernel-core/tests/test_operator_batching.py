@@ -13,7 +13,7 @@ def random(*shape):
 
 @pytest.fixture
 def sorting(new_operator):
-    """An operator that sorts, whose batching rule sorts all slices at once, and a list of the axes it was given."""
+    """An operator that sorts, with a batching rule that sorts all slices at once, and the list of the rule's axes."""
     op, seen = new_operator(), []
     op.def_jax_kernel(lambda outs: lambda x, y: jnp.sort(x) + y)
 
@@ -57,7 +57,7 @@ def test_a_batching_rule_may_call_the_operator_again(new_operator):
     assert len(seen) == 2
 
 
-def test_a_call_that_was_mapped_before_the_rule_came(new_operator):
+def test_a_call_mapped_before_the_rule_was_set(new_operator):
     op = new_operator(jnp.cumsum)
     x = random(2, 4, 3)
     mapped = jax.make_jaxpr(jax.vmap(lambda x: op(x, outs=x)))(x[0])

@@ -1,4 +1,4 @@
-"""Calling an operator: trees of outputs, static keywords, what generators and kernels are given, JAX around it."""
+"""Calls of operators: trees of outputs, static keywords, arguments of generators and kernels, transformations."""
 
 import collections
 import functools
@@ -32,7 +32,7 @@ def describe(tree):
 
 
 def numbered(outs, **static):
-    """Return a kernel whose result *i* is filled with *i*."""
+    """Return a kernel that fills result *i* with *i*."""
     return lambda *ins: [jnp.full(out.shape, i).astype(out.dtype) for i, out in enumerate(outs)]
 
 
@@ -55,7 +55,7 @@ def test_no_inputs(op):
 
 
 @pytest.mark.parametrize("x", [3, 3.5, True, 2 - 1j, np.float32(2), np.arange(3), np.zeros((0, 2), "f4")], ids=repr)
-def test_inputs_may_be_what_jax_takes_for_arrays(op, x):
+def test_inputs_may_be_any_array_like(op, x):
     op.def_jax_kernel(lambda outs: lambda x: x)
     found = op(x, outs=jax.eval_shape(jnp.asarray, x))
     assert isinstance(found, jax.Array)

@@ -1,4 +1,4 @@
-"""What an operator's author declares again, beside something else, or wrongly."""
+"""Declarations of derivatives that are repeated, combined, or wrong."""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ X = np.array([0.5, -1.5, 2.0])
 
 
 @pytest.mark.parametrize("jitted", [False, True], ids=["eager", "jit"])
-def test_what_is_traced_later_follows_the_last_rule(new_operator, jitted):
+def test_later_traces_follow_the_last_rule(new_operator, jitted):
     op = new_operator(lambda x: x * x)
 
     def slope():
@@ -87,7 +87,7 @@ def test_a_kernel_that_is_replaced_is_no_longer_called(new_operator, use):
         assert_array_equal(found, factor * X)
 
 
-def test_what_users_have_jitted_keeps_its_kernel(new_operator):
+def test_jitted_functions_keep_their_kernel(new_operator):
     op = new_operator()
     op.def_jax_kernel(scaling(2))
     f = jax.jit(lambda x: op(x, outs=x))
@@ -104,7 +104,7 @@ def test_a_batching_rule_that_is_set_again(new_operator):
         assert_array_equal(jax.vmap(lambda x: op(x, outs=Struct((), x.dtype)))(X), scale * X)
 
 
-def test_a_rule_of_jax_transposes_what_a_declared_jvp_does(new_operator):
+def test_reverse_mode_transposes_a_declared_jvp_by_a_rule_of_jax(new_operator):
     """def_jvp calls another operator, which has a transpose rule of JAX's own kind."""
     inner = new_operator(lambda x, t: jnp.cos(x) * t)
     outer = new_operator(jnp.sin)
@@ -150,7 +150,7 @@ def test_an_effect_happens_once(new_name, derive, method):
 
 @pytest.mark.parametrize("method", ["def_reference", "def_jvp", "def_vjp"])
 @pytest.mark.parametrize("value", [3, None])
-def test_what_is_no_function_changes_nothing(new_operator, method, value):
+def test_a_rejected_declaration_changes_nothing(new_operator, method, value):
     op = new_operator(lambda x: 2 * x)
     op.def_reference(lambda x: 2 * x)
     with pytest.raises(KernelTypeError, match=f"{op.name}: {method} takes a function; got {value!r} of type"):
@@ -158,22 +158,17 @@ def test_what_is_no_function_changes_nothing(new_operator, method, value):
     assert_array_equal(jax.grad(lambda x: op(x, outs=x).sum())(X), [2, 2, 2])
 
 
-@pytest.mark.parametrize("inputs", [-1, (), (0, 0), "x", 1.0, True, None, [0]], ids=repr)
+@pytest.mark.parametrize("inputs", [-1, (), (0, 0), "x", 1.0, True, None, [0], abs], ids=repr)
 def test_wrong_inputs_of_a_transpose(new_operator, inputs):
     op = new_operator(lambda x: 2 * x)
-    with pytest.raises(
-        KernelTypeError, match=rf"{op.name}: def_transpose was given .*def_transpose\(inputs, fn\)"
-    ) as caught:
+    with pytest.raises(KernelTypeError, match=rf"{op.name}: def_transpose was given .*def_transpose\(inputs, fn\)"):
         op.def_transpose(inputs, abs)
-    assert "swapped" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("inputs", "function", "swapped"), [(abs, 0, True), (abs, (0, 1), True), (0, None, False)])
-def test_arguments_of_a_transpose_that_are_swapped(new_operator, inputs, function, swapped):
+def test_a_transpose_that_is_no_function(new_operator):
     op = new_operator(lambda x: 2 * x)
-    with pytest.raises(KernelTypeError, match=r"def_transpose was given .*def_transpose\(inputs, fn\)") as caught:
-        op.def_transpose(inputs, function)
-    assert ("the arguments are swapped" in str(caught.value)) == swapped
+    with pytest.raises(KernelTypeError, match="def_transpose was given 0 and None; expected"):
+        op.def_transpose(0, None)
 
 
 def test_transposes_that_overlap_or_are_not_there(new_operator):

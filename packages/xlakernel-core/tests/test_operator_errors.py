@@ -36,7 +36,7 @@ def scale(new_operator):
 
 
 def raises(kind, *parts):
-    """Expect an error whose message has all *parts*, in their order."""
+    """Expect an error with all *parts* in its message, in their order."""
     return pytest.raises(kind, match="(?s)" + ".*".join(map(re.escape, parts)))
 
 
@@ -51,7 +51,7 @@ def test_each_error_is_ours_and_a_builtin(kind):
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ERRORS], ids=lambda kind: kind.__name__)
-def test_what_is_only_a_warning_is_none_of_the_errors(kind):
+def test_warnings_are_not_errors(kind):
     assert issubclass(kind, UserWarning) and not issubclass(kind, XLAKernelError)
     assert kind.__doc__
     assert kind.__name__.endswith("Warning")
@@ -172,7 +172,7 @@ def broken(*_, **__):
 
 
 def causes(error):
-    """Yield what caused *error*, and what caused that; JAX puts its own notes in between."""
+    """Yield the causes of *error*, without the notes that JAX puts in between."""
     while error := error.__cause__ or error.__context__:
         yield error
 
@@ -181,7 +181,7 @@ def causes(error):
     "call", [lambda f: f(X), lambda f: jax.jit(f)(X), lambda f: jax.vmap(f)(X[None])], ids=["eager", "jit", "vmap"]
 )
 @pytest.mark.parametrize("who", ["generator", "kernel"])
-def test_what_raises_is_named_and_the_others_are_listed(op, who, call):
+def test_a_failing_backend_is_named_and_the_others_are_listed(op, who, call):
     op.def_kernel("bad", "cpu", broken if who == "generator" else lambda outs: broken)
     op.def_kernel("good", "cpu", lambda outs: lambda x: x)
     subject = "the generator of the 'bad' kernel for 'cpu'" if who == "generator" else "the 'bad' kernel for 'cpu'"
@@ -256,13 +256,13 @@ def test_an_unexpected_static_keyword(op):
         (lambda x: x.astype(jnp.int32), "is int32[3]; outs[0] is float32[3]"),
         (lambda x: x.astype(jnp.bfloat16), "is bfloat16[3]; outs[0] is float32[3]"),
         (lambda x: None, "result 0 of the 'jax' kernel for 'cpu' is None; outs[0] is float32[3]"),
-        (lambda x: 3.0, "is 3.0; outs[0] is float32[3]"),
+        (lambda x: 3.0, "is 3.0 of type float; outs[0] is float32[3]"),
         (lambda x: {"a": x}, "is {'a': "),
-        (lambda x: "text", "is 'text'; outs[0] is float32[3]"),
+        (lambda x: "text", "is 'text' of type str; outs[0] is float32[3]"),
         (lambda x: [[x]], "; outs[0] is float32[3]"),
     ],
 )
-def test_results_must_be_as_outs_says(op, result, words):
+def test_results_must_match_outs(op, result, words):
     op.def_jax_kernel(lambda outs: result)
     for call in (lambda f: f(X), lambda f: jax.jit(f)(X), lambda f: jax.vmap(f)(X[None])):
         with raises(ResultError, f"{op.name}: ", words):

@@ -1,4 +1,4 @@
-"""The rules of derivatives that an operator's author gives: what they get, what they return, and none at all."""
+"""Derivative rules of operators: their arguments, their results, and the error without a rule."""
 
 import functools
 
@@ -117,7 +117,7 @@ def test_the_transpose_is_given_symbolic_zeros(new_operator, mapped):
     "derive",
     [jax.grad, jax.jacfwd, jax.jacrev, lambda f: lambda x: jax.jvp(f, (x,), (x,)), lambda f: jax.vmap(jax.grad(f))],
 )
-def test_no_rule_is_an_error_that_says_what_to_give(new_operator, derive):
+def test_a_missing_derivative_error_lists_the_declarations(new_operator, derive):
     op = new_operator(lambda x: x * 2)
     x = X if derive.__name__ == "<lambda>" else 1.0
     with pytest.raises(
@@ -127,7 +127,7 @@ def test_no_rule_is_an_error_that_says_what_to_give(new_operator, derive):
     assert isinstance(caught.value, NotImplementedError)
 
 
-def test_no_transpose_is_an_error_that_says_what_to_give(new_operator):
+def test_a_missing_transpose_error_lists_the_declarations(new_operator):
     op = new_operator(lambda x: x * 2)
     op.def_jvp_rule2(lambda tangent, x, **params: op.primitive.bind(tangent, **params))
     f = functools.partial(op, outs=Struct((3,), jnp.float64))
@@ -137,7 +137,7 @@ def test_no_transpose_is_an_error_that_says_what_to_give(new_operator):
             derive()
 
 
-def test_the_ways_that_the_error_names(new_operator):
+def test_the_alternatives_in_the_error_work(new_operator):
     op = new_operator(lambda x: x * x)
 
     @jax.custom_jvp

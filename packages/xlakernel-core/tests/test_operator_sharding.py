@@ -104,7 +104,7 @@ def test_types_on_an_explicit_mesh(product):
 
 
 def test_a_reference_that_is_sharded_unlike_the_operator(new_operator):
-    """The operator needs its input whole, and what plain JAX computes of it stays split."""
+    """The operator needs its input whole, and the results of plain JAX stay split."""
     op = new_operator(lambda x: jnp.sin(x))
     op.def_reference(jnp.sin)
     op.def_sharding_rule("[i] -> [i]")
@@ -120,7 +120,7 @@ def test_a_reference_that_is_sharded_unlike_the_operator(new_operator):
             assert_allclose(gradient, np.cos(x), rtol=1e-5, atol=1e-5)
 
 
-def test_an_operator_without_a_rule_whose_kernel_has_one(new_operator, product):
+def test_a_rule_of_the_kernel_in_an_operator_without_one(new_operator, product):
     """The kernel is known to JAX only when the operator is lowered."""
     op = new_operator()
     op.def_jax_kernel(lambda outs: product)

@@ -24,7 +24,7 @@ def coupled(a, x):
 
 @pytest.fixture
 def mix(new_operator):
-    """`coupled` as an operator, whose kernel insists on the shapes of one slice; differentiable once."""
+    """`coupled` as an operator, with a kernel for the shapes of one slice; differentiable once."""
     op = new_operator()
 
     def generator(outs):

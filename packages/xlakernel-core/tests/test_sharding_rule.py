@@ -75,7 +75,7 @@ def test_a_rule_is_read(text, inputs, outs, whole, summed):
         ("-> i", r"has the factor 'i' in an output and in no input"),
     ],
 )
-def test_what_is_no_rule_is_an_error(text, message):
+def test_invalid_rules(text, message):
     with pytest.raises(ShardingRuleError, match=f"^kernel: .*{message}") as caught:
         parse(text)
     assert isinstance(caught.value, (XLAKernelError, ValueError))
@@ -97,12 +97,12 @@ def test_what_is_no_rule_is_an_error(text, message):
         ("i j -> i", [struct(3, 4)], [struct(3, dtype=jnp.bool_)], r"sums output 0 over \['j'\], but it is bool"),
     ],
 )
-def test_what_does_not_fit_a_call_is_an_error(text, ins, outs, message):
+def test_rules_that_do_not_fit_a_call(text, ins, outs, message):
     with pytest.raises(ShardingRuleError, match=f"^kernel: .*{message}"):
         parse(text).check("kernel", ins, outs)
 
 
-def test_what_fits_a_call_is_none():
+def test_rules_that_fit_a_call():
     parse("m k, k n -> m n").check("kernel", [struct(3, 4), struct(4, 5)], [struct(3, 5)])
     parse("i [j] -> i").check("kernel", [struct(3, 4)], [struct(3, dtype=jnp.bool_)])
     parse("i j -> i").check("kernel", [struct(3, 4)], [struct(3, dtype=jnp.int32)])
@@ -173,7 +173,7 @@ def test_the_axes_that_are_chosen(call, with_outs):
         for factor, entry in zip(term, spec, strict=False)
     }
     assert set(chosen.items()) <= given_, "a factor is split as some array has it"
-    for factor, names in given_:  # what could be split and is not, would need what something else has
+    for factor, names in given_:  # an unsplit factor needs an axis that another one has
         if names and factor not in rule.whole and factor not in chosen:
             assert set(names) & set(used)
     for terms_ in (rule.inputs, rule.outs):
@@ -184,7 +184,7 @@ def test_the_axes_that_are_chosen(call, with_outs):
 
 @settings(max_examples=100, deadline=None)
 @given(rules(), st.lists(specs(3), min_size=1, max_size=3))
-def test_what_outputs_ask_for_comes_first(rule, asked):
+def test_outputs_choose_axes_first(rule, asked):
     outs = (asked * 3)[: len(rule.outs)]
     alone = rule.axes([P()] * len(rule.inputs), outs)
     busy = rule.axes([P("a", "b", "c")] * len(rule.inputs), outs)
@@ -202,7 +202,7 @@ def test_a_batch_is_a_factor_of_its_own():
     assert alone.outs[0][0] in alone.whole
 
 
-def test_batches_wherever_they_stand():
+def test_batches_at_any_axis():
     levels = [Level((1, None), 5), Level((0, 0), 6)]  # innermost first
     rule = parse("m k, k -> m").under(levels)
     assert rule.inputs == ((1, "m", 0, "k"), (1, "k"))

@@ -144,13 +144,9 @@ def _vary(value: Any, axes: tuple[Any, ...]) -> Any:
 
 
 def result_aval(shape: Sequence[Any], dtype: Any, operands: Sequence[Any], spec: Any = None) -> jax.core.ShapedArray:
-    """Return the type of a result, which varies over all mesh axes that an operand varies over.
+    """Return the type of a result, which varies over all mesh axes that one of the *operands* (types) varies over.
 
-    Args:
-      shape: its shape.
-      dtype: its dtype.
-      operands: the operands' types.
-      spec: its `PartitionSpec` over the explicit axes of the mesh; None: not sharded.
+    *spec* is its `PartitionSpec` over the explicit axes of the mesh; None: not sharded.
     """
     # Operands may lie on a mesh although the program sets none.
     mesh = next((x.sharding.mesh for x in operands if not x.sharding.mesh.empty), get_abstract_mesh())
@@ -225,12 +221,7 @@ def without_explicit_axes(mesh: Any) -> Any:
 
 
 def explicit_specs(function: Any, operands: Sequence[Any]) -> list[PartitionSpec] | None:
-    """Return the shardings of the results of *function* over explicit mesh axes; None if no operand has one.
-
-    Args:
-      function: a function that returns a list of arrays; it is only traced.
-      operands: the operands' types.
-    """
+    """Return the shardings of the results of *function* over explicit mesh axes; None if no operand has one."""
     if not any(AxisType.Explicit in x.sharding.mesh.axis_types and any(x.sharding.spec) for x in operands):
         return None
     return [PartitionSpec() if x.sharding is None else x.sharding.spec for x in jax.eval_shape(function, *operands)]
@@ -250,11 +241,8 @@ def match_type(value: Any, like: Any) -> Any:
 def align_axes(values: Sequence[Any], axes: Sequence[int | None]) -> list[Any]:
     """Return *values* with the same sharding of their mapped axes, which ``jax.vmap`` requires on an explicit mesh.
 
-    The results of a call without a sharding rule are not sharded, so they may differ from other values.
-
-    Args:
-      values: arrays, or None.
-      axes: the mapped axis of each; None if it is not mapped.
+    The results of a call without a sharding rule are not sharded, so they may differ from other values. A value that is
+    None, or has no mapped axis, is returned unchanged.
     """
     mapped = {
         i: axis

@@ -21,29 +21,13 @@ def resolve(
     most: int = 3,
     scalars: Mapping[str, Any] | None = None,
 ) -> tuple[int, ...]:
-    """Return the extents that the user's function for *what* returns for these inputs, and for the scalars it names.
-
-    Raises:
-      ArityError: if it takes another number of inputs.
-      LaunchError: if it returns no extents, or uses the structs as arrays.
-    """
+    """Return the extents that the user's function for *what* returns for these inputs, and for the scalars it names."""
     found = of_structs(kernel, what, given, inputs, scalars=scalars, kind=LaunchError)
     return extents(kernel, what, found, most=most, returned=True)
 
 
 def extents(kernel: str, what: str, value: Any, *, most: int = 3, returned: bool = False) -> tuple[int, ...]:
-    """Return the user's value for *what* as a tuple of integers.
-
-    Args:
-      kernel: the kernel's name, for messages.
-      what: the argument's name, for messages.
-      value: an integer, or up to *most* of them.
-      most: the largest number of extents.
-      returned: True if a function of the user returned it.
-
-    Raises:
-      LaunchError: if it is something else, or negative.
-    """
+    """Return the user's value for *what*, an integer or up to *most* of them, as a tuple; else raise `LaunchError`."""
     subject = f"{what} {'returned' if returned else 'is'} {value!r}"
     allowed = "a non-negative integer" if most == 1 else f"a non-negative integer, or a tuple of 1 to {most}"
     several = most > 1 and isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, (str, bytes))

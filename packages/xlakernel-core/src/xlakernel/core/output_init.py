@@ -19,15 +19,10 @@ OutputInit = Frozen | tuple[Frozen | None, ...] | None
 
 
 def freeze(kernel: str, output_init: Any, parameters: Sequence[str]) -> OutputInit:
-    """Return the user's *output_init* in a form that is hashable and compares by value.
+    """Return the user's *output_init*, a number or a pytree of numbers and None, in a form that compares by value.
 
-    Args:
-      kernel: the kernel's name, for messages.
-      output_init: a number, or a pytree of numbers and None.
-      parameters: the names of the kernel's parameters; they order a dictionary, which is bound by name as ``outs`` is.
-
-    Raises:
-      LaunchError: if it is something else.
+    The kernel's *parameters* order a dictionary, which is bound by name as ``outs`` is. Raise `LaunchError` for any
+    other value.
     """
     if isinstance(output_init, Mapping) and set(output_init) <= set(parameters):
         output_init = tuple(output_init[name] for name in parameters if name in output_init)
@@ -110,8 +105,7 @@ def for_each(kernel: str, output_init: OutputInit, count: int) -> tuple[Frozen |
 def patterns(kernel: str, output_init: OutputInit, outs: Sequence[Struct]) -> tuple[bytes | None, ...]:
     """Return the bytes of the initial value of each output's elements; None: arbitrary ones.
 
-    Raises:
-      LaunchError: if there is another number of values, or one that its output's dtype does not have.
+    Raise `LaunchError` for another number of values, or a value that its output's dtype does not have.
     """
     values = for_each(kernel, output_init, len(outs))
     return tuple(

@@ -20,11 +20,7 @@ def is_smooth(dtype: Any) -> bool:
 
 
 def check_plain(array: Any, where: str) -> Struct:
-    """Return the shape and dtype of *array*, without its other properties.
-
-    Raises:
-      DtypeError: if its dtype is one of JAX's own, such as that of random keys.
-    """
+    """Return the struct of *array*; raise `DtypeError` for a dtype of JAX's own, such as that of random keys."""
     if jax.dtypes.issubdtype(array.dtype, jax.dtypes.extended):
         raise DtypeError(
             f"{where} has the extended dtype {array.dtype}; pass plain data, such as jax.random.key_data(key)."
@@ -89,18 +85,8 @@ def of_structs(
 ) -> Any:
     """Call a function that a user gave in place of a value, with the inputs' structs and the scalars that it names.
 
-    Args:
-      owner: the kernel's name, for messages.
-      what: the argument's name, for messages.
-      function: the user's function.
-      inputs: the structs.
-      parameters: the kernel's parameters, for messages.
-      scalars: the scalars with known values, by name.
-      kind: the error to raise if the function uses the structs as arrays, or fails with another AttributeError or
-        TypeError.
-
-    Raises:
-      ArityError: if it takes another number of inputs.
+    It raises `ArityError` for a function of another number of inputs, and an error of type *kind* for one that fails
+    with an AttributeError or a TypeError, as when it uses the structs as arrays. *scalars* are those with known values.
     """
     known = scalars or {}
     named = {name: known[name] for name in keywords_of(function, known, len(inputs))}

@@ -37,14 +37,8 @@ class BatchFunction:
     ) -> list[Any]:
         """Compute a batch; the function gets its levels merged into one.
 
-        Args:
-          batch: the sizes of its dimensions, outermost first.
-          outs: the kernel's outputs for one slice.
-          inputs: the inputs, each with the dimensions of the batch, which are 1 where slices share it.
-          scalars: the operands of the scalars, by name, with as many dimensions of 1.
-
-        Returns:
-          The kernel's outputs, with the dimensions of the batch.
+        *batch* has the sizes of its dimensions, outermost first. All inputs and results have these dimensions; they are
+        1 for an input that the slices share, and for the operands of the scalars, which are sorted by name.
         """
         size, levels = math.prod(batch), len(batch)
         merged = []

@@ -30,12 +30,6 @@ class KernelFunction(functools.partial):  # type: ignore[type-arg]
     A wrapper with a name in its module is pickled as that name, as a function is, with a digest of the kernel and its
     options, since the other process may have another kernel under the name. In that case, or without a name, the
     wrapper is made again from its pickled kernel and options, if these can be pickled.
-
-    Args:
-      call: runs the kernel.
-      make: makes the wrapper again from *arguments*.
-      arguments: keyword arguments of *make*; ``kernel`` is one of them.
-      parameters: the kernel's parameters, with the defaults of scalars.
     """
 
     __name__: str
@@ -52,7 +46,7 @@ class KernelFunction(functools.partial):  # type: ignore[type-arg]
         arguments: Mapping[str, Any],
         parameters: Mapping[str, Any],
     ) -> KernelFunction:
-        """Make the object; the class describes the arguments."""
+        """Return *call* as an object that ``make(**arguments)`` makes again; one of *arguments* is ``kernel``."""
         made = cls(call)
         made.__module__ = callers_module()
         made.__name__, made.__qualname__, made.__doc__ = call.__name__, call.__qualname__, call.__doc__

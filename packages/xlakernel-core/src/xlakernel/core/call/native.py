@@ -168,7 +168,19 @@ class NativeCall(Call):
 
     def mapped(self, inputs: Sequence[Any], axes: Sequence[int | None], size: Any) -> list[Any]:
         """Trace the call under one more ``jax.vmap``, by its `vmap_method`."""
-        return _mapped(self, inputs, axes, size)
+        moved = [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(inputs, axes, strict=True)]
+        batched = [axis is not None for axis in axes]
+        call = self
+        if self.vmap_method is None:
+            raise VmapMethodError(f"{self}: jax.vmap is not allowed with vmap_method=None; give one of {VMAP_METHODS}.")
+        if isinstance(self.vmap_method, BatchFunction):
+            if any(batched[len(inputs) - len(self.scalars) :]):  # the function takes one value of a scalar
+                call = dataclasses.replace(self, vmap_method="native")
+        elif self.vmap_method.startswith("sequential"):
+            # Unrolled calls may run in any order.
+            unroll = self.vmap_method.endswith("unrolled") and not self.has_side_effect
+            return _sequential(self, moved, batched, unroll=unroll)
+        return _native(call, moved, batched, size)
 
     def run(self, platform: str, *inputs: Any) -> list[Any]:
         """Compute the call by its handler."""
@@ -182,7 +194,45 @@ class NativeCall(Call):
                 plain = [jax.core.ShapedArray(aval.shape, aval.dtype) for aval in context.avals_in]
                 context = context.replace(avals_in=plain)
             return mlir.lower_fun(self._run_batch, multiple_results=True)(context, *operands)
-        return _lower(context, *operands, call=self, platform=platform)
+        return self._lower_handler(platform, context, operands)
+
+    def _lower_handler(self, platform: str, context: Any, operands: Sequence[Any]) -> Any:
+        if platform not in self.kernel.platforms:
+            raise PlatformError(
+                f"{self}: this kernel runs on {' and '.join(self.kernel.platforms)}; the program is compiled for "
+                f"{platform}. Move its inputs with jax.device_put(x, jax.devices({self.kernel.platforms[0]!r})[0]), or "
+                "give an XLACustomKernel one kernel for each platform."
+            )
+        if is_partitioned(context) and self.has_side_effect:
+            raise SideEffectError(
+                f"{self}: has_side_effect=True in a program for several devices, which does not determine the device "
+                "that runs the call. Call it inside jax.shard_map, which runs it on each device; or in a program of its "
+                "own, with inputs on one device (jax.device_put)."
+            )
+        if is_partitioned(context) and self.sharding_rule is None and not is_exporting():
+            watch(context, operands, str(self))
+        kernel = self.kernel.on(platform)
+        levels = len(self.batch) if kernel.takes_batches else 0
+        skipped = len(self.batch) - levels
+        inputs, outs = (
+            [Struct(aval.shape[skipped:], aval.dtype) for aval in avals]
+            for avals in (context.avals_in, context.avals_out)
+        )
+        count = len(inputs) - len(self.scalars)
+        scalars = self.scalars_of(inputs[count:])
+        target = kernel.target(
+            inputs[:count], outs, scalars, ordered=self.has_side_effect, debug=self.debug, levels=levels
+        )
+        # As configuration: keywords of the rule would meet its own parameters.
+        rule = jax.ffi.ffi_lowering(
+            target.name,
+            backend_config={name: mlir.ir_attribute(value) for name, value in target.attributes.items()},
+            operand_output_aliases=dict(self.aliases),
+            has_side_effect=self.has_side_effect,
+        )
+        scratch = [jax.core.ShapedArray((nbytes,), np.dtype(np.uint8)) for nbytes in target.scratch]
+        context = context.replace(avals_out=[*context.avals_out, *scratch])
+        return rule(context, *operands)[: len(self.outs)]
 
     def _run_batch(self, *operands: Any) -> list[Any]:
         assert isinstance(self.vmap_method, BatchFunction)
@@ -201,57 +251,6 @@ def native_call(call: NativeCall, inputs: Sequence[Any]) -> list[jax.Array]:
     primitive = native_call_p if call.sharding_rule is None or not may_split() else partitioned_call_p
     results: list[jax.Array] = primitive.bind(*vary_alike(inputs), call=call)  # type: ignore[no-untyped-call]
     return results
-
-
-def _lower(context: Any, *operands: Any, call: NativeCall, platform: str) -> Any:
-    if platform not in call.kernel.platforms:
-        raise PlatformError(
-            f"{call}: this kernel runs on {' and '.join(call.kernel.platforms)}; the program is compiled for "
-            f"{platform}. Move its inputs with jax.device_put(x, jax.devices({call.kernel.platforms[0]!r})[0]), or "
-            "give an XLACustomKernel one kernel for each platform."
-        )
-    if is_partitioned(context) and call.has_side_effect:
-        raise SideEffectError(
-            f"{call}: has_side_effect=True in a program for several devices, where XLA does not know on which of them "
-            "to run the call. Call it inside jax.shard_map, which runs it on each device; or in a program of its own, "
-            "whose inputs are on one device (jax.device_put)."
-        )
-    if is_partitioned(context) and call.sharding_rule is None and not is_exporting():
-        watch(context, operands, str(call))
-    kernel = call.kernel.on(platform)
-    levels = len(call.batch) if kernel.takes_batches else 0
-    skipped = len(call.batch) - levels
-    inputs, outs = (
-        [Struct(aval.shape[skipped:], aval.dtype) for aval in avals] for avals in (context.avals_in, context.avals_out)
-    )
-    count = len(inputs) - len(call.scalars)
-    scalars = call.scalars_of(inputs[count:])
-    target = kernel.target(inputs[:count], outs, scalars, ordered=call.has_side_effect, debug=call.debug, levels=levels)
-    # As configuration: keywords of the rule would meet its own parameters.
-    rule = jax.ffi.ffi_lowering(
-        target.name,
-        backend_config={name: mlir.ir_attribute(value) for name, value in target.attributes.items()},
-        operand_output_aliases=dict(call.aliases),
-        has_side_effect=call.has_side_effect,
-    )
-    scratch = [jax.core.ShapedArray((nbytes,), np.dtype(np.uint8)) for nbytes in target.scratch]
-    context = context.replace(avals_out=[*context.avals_out, *scratch])
-    return rule(context, *operands)[: len(call.outs)]
-
-
-def _mapped(call: NativeCall, inputs: Sequence[Any], axes: Sequence[int | None], size: Any) -> list[Any]:
-    moved = [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(inputs, axes, strict=True)]
-    batched = [axis is not None for axis in axes]
-    if call.vmap_method is None:
-        raise VmapMethodError(f"{call}: jax.vmap is not allowed with vmap_method=None; give one of {VMAP_METHODS}.")
-    if isinstance(call.vmap_method, BatchFunction):
-        if any(batched[len(inputs) - len(call.scalars) :]):  # the function takes one value of a scalar
-            call = dataclasses.replace(call, vmap_method="native")
-    elif call.vmap_method.startswith("sequential"):
-        # Unrolled calls may run in any order.
-        unroll = call.vmap_method.endswith("unrolled") and not call.has_side_effect
-        return _sequential(call, moved, batched, unroll=unroll)
-    return _native(call, moved, batched, size)
 
 
 def _native(call: NativeCall, inputs: list[Any], batched: list[bool], size: Any) -> list[Any]:

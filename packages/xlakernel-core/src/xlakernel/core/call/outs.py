@@ -19,15 +19,7 @@ def is_function(outs: Any) -> bool:
 
 
 def flatten_outs(outs: Any, owner: str) -> tuple[tuple[Struct, ...], Any]:
-    """Return the leaves of ``outs`` as plain structs, and its tree.
-
-    Args:
-      outs: the pytree; its leaves are any objects with a shape and a dtype.
-      owner: the kernel's or operator's name, for messages.
-
-    Raises:
-      OutputSpecError: if a leaf has no usable shape and dtype.
-    """
+    """Return the leaves of ``outs`` as plain structs, and its tree; raise `OutputSpecError` for any other leaf."""
     try:
         leaves, tree = jax.tree.flatten(outs, is_leaf=lambda leaf: leaf is None)
     except ValueError as error:  # a dictionary with keys of several kinds, which cannot be sorted
@@ -84,16 +76,8 @@ def check_has_effect(outs: Sequence[Struct], has_side_effect: bool, owner: str) 
 def order_of(tree: Any, names: Sequence[str], owner: str) -> tuple[int, ...]:
     """Return for each leaf of the tree of ``outs`` the number of the output that it describes.
 
-    A dictionary is bound by name, since JAX sorts its keys. Every other tree has its leaves in the order of the
-    outputs.
-
-    Args:
-      tree: the tree that `flatten_outs` returned.
-      names: the names of the outputs, in their order.
-      owner: the kernel's name, for messages.
-
-    Raises:
-      OutputSpecError: if there is a dictionary that is not all of the tree, or has other keys than *names*.
+    A dictionary is bound by the *names* of the outputs, since JAX sorts its keys. Every other tree has its leaves in
+    the order of the outputs.
     """
     paths = _dictionary_keys(tree)
     if not any(paths):

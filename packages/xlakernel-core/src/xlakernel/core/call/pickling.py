@@ -39,12 +39,6 @@ class MissingKernel:
 
     An error while unpickling would end a worker of a pool, and `multiprocessing.Pool` would wait for its answer for
     ever.
-
-    Args:
-      what: the kernel or operator, for the message.
-      place: the module and the name that it was pickled with.
-      found: the object under that name here.
-      advice: the end of the message.
     """
 
     def __init__(self, what: str, place: str, found: str, advice: str) -> None:

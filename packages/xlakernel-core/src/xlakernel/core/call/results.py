@@ -36,18 +36,9 @@ def as_array(value: Any, dtype: Any) -> Any:
 def flat_results(
     owner: str, keyword: str, found: Any, outs: Sequence[Struct], tree: Any, *, tangents: bool = False
 ) -> list[Any]:
-    """Flatten the results of an author's function, and check them against *outs*.
+    """Flatten the results of the author's function *keyword*; raise `ResultError` unless they are as *outs* and *tree*.
 
-    Args:
-      owner: the kernel's or operator's name, for messages.
-      keyword: the name under which the function was given, for messages.
-      found: the results.
-      outs: the expected results, in the order of *tree*.
-      tree: their structure.
-      tangents: True if they are tangents of the results; integers have none.
-
-    Raises:
-      ResultError: if *found* differs from *outs* in structure, shape or dtype.
+    With *tangents*, they are the tangents of the results, of which integers have none.
     """
     what = "tangents of the results" if tangents else "results"
     paths, flat = _paths(found)

@@ -46,16 +46,9 @@ class Scalar:
 
 
 def freeze(kernel: str, name: str, value: Any, why: str = "") -> tuple[str, bytes]:
-    """Return a number as its dtype and bytes.
+    """Return a number as its dtype and bytes; raise `StaticArgumentError` if it is no number, or is traced.
 
-    Args:
-      kernel: the kernel's name, for messages.
-      name: the scalar's name.
-      value: the number.
-      why: the reason that it must be known when a call is traced, for messages.
-
-    Raises:
-      StaticArgumentError: if it is no number, or is traced.
+    *why* is the reason that it must be known when a call is traced, for the message.
     """
     if type(value) is float:  # not cached: by ==, 0.0 and -0.0 are the same key, and a NaN is never found
         return "float64", _FLOAT64(value)
@@ -158,17 +151,7 @@ def _on_device(platform: str, value: np.ndarray[Any, Any]) -> jax.Array:
 
 
 def operand(kernel: str, platform: str, name: str, value: Any) -> tuple[str, Any]:
-    """Return the dtype and the operand of a scalar.
-
-    Args:
-      kernel: the kernel's name, for messages.
-      platform: the platform that the kernel runs on.
-      name: the scalar's name.
-      value: a number, or a JAX array, which may be traced.
-
-    Raises:
-      StaticArgumentError: if *value* is no scalar.
-    """
+    """Return the dtype and the operand of a scalar, a number or a JAX array, which may be traced."""
     if not isinstance(value, (bool, int, float, np.generic)) and isinstance(value, jax.Array):
         check_scalar(kernel, name, value)
         return value.dtype.name, value

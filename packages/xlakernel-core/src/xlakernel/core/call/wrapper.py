@@ -137,12 +137,7 @@ class _Wrapped:
         return frozenset(name for f in functions for name in keywords_of(f, self.parameters, inputs))
 
     def split(self, given: Mapping[str, Any], known: Collection[str]) -> tuple[_Form, list[Any]]:
-        """Return the scalars of a call, sorted by name, and the operands of those that are not static.
-
-        Args:
-          given: the scalars by name.
-          known: what `known_scalars` returned.
-        """
+        """Return the scalars of a call, sorted by name, and the operands of those that are not static or *known*."""
         kernel = self.kernel
         for name in given:
             if name not in self.parameters or (kernel.scalars is not None and name not in kernel.scalars):

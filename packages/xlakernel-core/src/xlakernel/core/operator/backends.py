@@ -103,47 +103,35 @@ class Backends:
     def def_numba_kernel(self, generator: KernelGenerator, asdefault: bool = False) -> KernelGenerator:
         """Register a generator of Numba kernels for the CPU: ``def_kernel("numba", "cpu", ...)``.
 
-        Args:
-          generator: see `def_kernel`.
-          asdefault: see `def_kernel`.
+        The arguments are those of `def_kernel`.
         """
         return self.def_kernel("numba", "cpu", generator, asdefault)
 
     def def_numba_cuda_kernel(self, generator: KernelGenerator, asdefault: bool = False) -> KernelGenerator:
         """Register a generator of Numba CUDA kernels: ``def_kernel("numba_cuda", "gpu", ...)``.
 
-        Args:
-          generator: see `def_kernel`.
-          asdefault: see `def_kernel`.
+        The arguments are those of `def_kernel`.
         """
         return self.def_kernel("numba_cuda", "gpu", generator, asdefault)
 
     def def_warp_kernel(self, generator: KernelGenerator, asdefault: bool = False, *, platform: str = "gpu") -> Any:
         """Register a generator of Warp kernels: ``def_kernel("warp", platform, ...)``.
 
-        Args:
-          generator: see `def_kernel`.
-          asdefault: see `def_kernel`.
-          platform: ``"gpu"`` or ``"cpu"``.
+        The arguments are those of `def_kernel`.
         """
         return self.def_kernel("warp", platform, generator, asdefault)
 
     def def_pallas_kernel(self, platform: str, generator: KernelGenerator, asdefault: bool = False) -> KernelGenerator:
         """Register a generator of Pallas kernels: ``def_kernel("pallas", platform, ...)``.
 
-        Args:
-          platform: ``"cpu"``, ``"gpu"`` or ``"tpu"``.
-          generator: see `def_kernel`.
-          asdefault: see `def_kernel`.
+        The arguments are those of `def_kernel`.
         """
         return self.def_kernel("pallas", platform, generator, asdefault)
 
     def def_jax_kernel(self, generator: KernelGenerator, asdefault: bool = False) -> KernelGenerator:
         """Register a generator of plain JAX functions for every platform, as backend ``"jax"``.
 
-        Args:
-          generator: see `def_kernel`.
-          asdefault: make it the default of every platform.
+        The arguments are those of `def_kernel`.
         """
         for platform in PLATFORMS:
             self.def_kernel("jax", platform, generator, asdefault)
@@ -152,11 +140,7 @@ class Backends:
     # The choice among them.
 
     def first_backend(self, platform: str) -> str | None:
-        """Return the backend that was registered first for a platform; None if there is none.
-
-        Args:
-          platform: ``"cpu"``, ``"gpu"`` or ``"tpu"``.
-        """
+        """Return the backend that was registered first for a platform; None if there is none."""
         return next(iter(self.kernels.get(platform, ())), None)
 
     def set_default(self, platform: str, backend: str) -> None:
@@ -189,14 +173,7 @@ class Backends:
         return own if own or self._leader is None else self._leader._chosen_default(platform)
 
     def get_default(self, platform: str) -> str | None:
-        """Return the default backend of a platform, or ``"auto"`` if that was set; None if it has no kernel.
-
-        Args:
-          platform: ``"cpu"``, ``"gpu"`` or ``"tpu"``.
-
-        Raises:
-          UnknownPlatformError: if there is no such platform.
-        """
+        """Return the default backend of a platform, or ``"auto"`` if that was set; None if it has no kernel."""
         check_platform(platform, self.name)
         return self._chosen_default(platform) or self.first_backend(platform)
 
@@ -211,27 +188,12 @@ class Backends:
         return {platform: str(self.get_default(platform)) for platform in self.kernels}
 
     def available_backends(self, platform: str) -> list[str]:
-        """Return the backends registered for a platform, in the order of registration.
-
-        Args:
-          platform: ``"cpu"``, ``"gpu"`` or ``"tpu"``.
-
-        Raises:
-          UnknownPlatformError: if there is no such platform.
-        """
+        """Return the backends registered for a platform, in the order of registration."""
         check_platform(platform, self.name)
         return list(self.kernels.get(platform, {}))
 
     def entry(self, platform: str, backend: str) -> KernelEntry:
-        """Return the entry of a backend on a platform.
-
-        Args:
-          platform: ``"cpu"``, ``"gpu"`` or ``"tpu"``.
-          backend: the backend's name.
-
-        Raises:
-          BackendNotFoundError: if there is none; the message lists those that there are.
-        """
+        """Return the entry of a backend on a platform; raise `BackendNotFoundError` if there is none."""
         found = self.kernels.get(platform, {})
         if backend not in found:
             # A user may have only a function that calls the operator.

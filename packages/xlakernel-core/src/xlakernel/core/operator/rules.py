@@ -42,13 +42,9 @@ class TransformRules:
     def def_reference(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Take derivatives, of both modes and all orders, from *fn*, ``fn(*ins, **static) -> results``.
 
-        Args:
-          fn: a plain JAX function that computes the same as the operator. Like those of `def_jvp`, `def_vjp` and
-            `def_transpose` it is called with the static keywords, and with ``outs=`` if it has a parameter of that
-            name. Several results are a list; one is an array.
-
-        Raises:
-          KernelTypeError: if *fn* cannot be called.
+        It is a plain JAX function that computes the same as the operator. Like those of `def_jvp`, `def_vjp` and
+        `def_transpose` it may call other operators and kernels, and is called with the static keywords, and with
+        ``outs=`` if it has a parameter of that name. Several results are a list; one is an array.
         """
         self._declare("reference", check_callable(self.name, "def_reference", fn))
         return fn
@@ -58,12 +54,6 @@ class TransformRules:
 
         Integer inputs have the tangent None. Reverse mode transposes *fn*, unless there is a `def_vjp` or a
         `def_reference`.
-
-        Args:
-          fn: a function of JAX arrays, which may call other operators and kernels.
-
-        Raises:
-          KernelTypeError: if *fn* cannot be called.
         """
         self._declare("jvp", check_callable(self.name, "def_jvp", fn))
         return fn
@@ -74,12 +64,6 @@ class TransformRules:
         It returns one cotangent for each input, None for integers and for zeros; results that are integers have the
         cotangent None. Forward mode needs a `def_jvp` or a `def_reference` besides. Derivatives of higher order are
         those of the reference if there is one, else of these functions.
-
-        Args:
-          fn: a function of JAX arrays, which may call other operators and kernels.
-
-        Raises:
-          KernelTypeError: if *fn* cannot be called.
         """
         self._declare("vjp", check_callable(self.name, "def_vjp", fn))
         return fn
@@ -98,20 +82,12 @@ class TransformRules:
         """
         group = group_of(inputs)
         if group is None or not callable(fn):
-            swapped = "; the arguments are swapped" if callable(inputs) and group_of(fn) is not None else ""
             raise KernelTypeError(
-                f"{self.name}: def_transpose was given {inputs!r} and {fn!r}{swapped}; expected def_transpose(inputs, "
+                f"{self.name}: def_transpose was given {inputs!r} and {fn!r}; expected def_transpose(inputs, "
                 "fn): an input, or a tuple of inputs that the operator is linear in together, each once, counted from "
                 "0, and the function."
             )
-        known = self._derivative.get("transpose", {})
-        shared = next((other for other in known if other != group and set(other) & set(group)), None)
-        if shared is not None:
-            raise KernelTypeError(
-                f"{self.name}: def_transpose was given the inputs {group}, and {shared} before; each input once. "
-                "Inputs of one call of def_transpose are those that the operator is linear in together."
-            )
-        self._declare("transpose", {**known, group: fn})
+        self._declare("transpose", {**self._derivative.get("transpose", {}), group: fn})
         return fn
 
     def _declare(self, keyword: str, value: Any) -> None:
@@ -127,12 +103,6 @@ class TransformRules:
         """Set the forward-mode rule, ``rule(primals, tangents, **params) -> (outs, tangents of outs)``.
 
         Symbolic zeros are `jax.interpreters.ad.Zero`. *params* are those of ``primitive.bind``.
-
-        Args:
-          rule: the rule, as `jax.interpreters.ad.primitive_jvps` has them.
-
-        Raises:
-          KernelTypeError: if *rule* cannot be called.
         """
         derivatives.define_jvp(self._primitive, check_callable(self.name, "def_jvp_rule", rule))
         self.declared = None
@@ -142,11 +112,7 @@ class TransformRules:
     def def_jvp_rule2(self, *rules: Callable[..., Any] | None) -> None:
         """Set one forward-mode rule for each input, ``rule(tangent, *primals, **params) -> tangents of outs``.
 
-        Args:
-          *rules: the rule of each input in turn, or None to drop the input's tangent.
-
-        Raises:
-          KernelTypeError: if a rule cannot be called.
+        None drops the tangent of its input.
         """
         for rule in rules:
             if rule is not None:
@@ -159,12 +125,6 @@ class TransformRules:
         """Set the reverse-mode rule of a linear operator, ``rule(cotangents, *ins, **params) -> cotangents of ins``.
 
         Linear inputs are `jax.interpreters.ad.UndefinedPrimal`; the others get None.
-
-        Args:
-          rule: the rule, as `jax.interpreters.ad.primitive_transposes` has them.
-
-        Raises:
-          KernelTypeError: if *rule* cannot be called.
         """
         derivatives.define_transpose(self._primitive, check_callable(self.name, "def_transpose_rule", rule))
         self._changed()
@@ -174,12 +134,6 @@ class TransformRules:
         """Set the rule of ``jax.vmap``, ``rule(ins, axes, **params) -> (outs, axes of outs)``.
 
         An axis of None means an input without a batch. Without this rule the kernel itself is mapped.
-
-        Args:
-          rule: the rule, as `jax.interpreters.batching.primitive_batchers` has them.
-
-        Raises:
-          KernelTypeError: if *rule* cannot be called.
         """
         check_callable(self.name, "def_batching_rule", rule)
         map_call = self._primitive.batch

@@ -28,13 +28,7 @@ _warned: set[str] = set()
 
 
 def watch(context: Any, operands: Sequence[Any], kernel: str) -> None:
-    """Warn, once for each *kernel*, if XLA splits one of a call's *operands* over devices.
-
-    Args:
-      context: JAX's context of the lowering of the call.
-      operands: the operands of the call.
-      kernel: the kernel's name.
-    """
+    """Warn, once for each *kernel*, if XLA splits one of the *operands* of a call that is being lowered."""
     chosen = [i for i, aval in enumerate(context.avals_in) if aval.shape]
     if not chosen:
         return

@@ -24,12 +24,9 @@ def may_split() -> bool:
 def partitioned(
     rule: ShardingRule, run: Callable[..., list[Any]], outs: Sequence[Struct]
 ) -> Callable[..., tuple[Any, ...]]:
-    """Return the call as a function that XLA splits by *rule*.
+    """Return the call with the results *outs* as a function that XLA splits by *rule*, batch dimensions included.
 
-    Args:
-      rule: the rule, with its batch dimensions.
-      run: ``run(outs, *inputs)``, the call on one device's part, with the structs of its results.
-      outs: the results of the whole call.
+    ``run(outs, *inputs)`` computes the call on one device's part, which has the results *outs*.
     """
 
     def whole(*inputs: Any) -> tuple[Any, ...]:

@@ -43,11 +43,7 @@ class ShardingRule:
 
     @classmethod
     def parse(cls, text: str, owner: str) -> ShardingRule:
-        """Parse *text*, the rule of the kernel *owner*.
-
-        Raises:
-          ShardingRuleError: if it is not a rule.
-        """
+        """Parse *text*, the rule of the kernel *owner*; raise `ShardingRuleError` if it is not a rule."""
         sides = text.split("->") if isinstance(text, str) else []
         if len(sides) != 2:
             raise ShardingRuleError(f'{owner}: sharding_rule is {text!r}; expected "inputs -> outputs". {_EXAMPLE}')
@@ -121,12 +117,7 @@ class ShardingRule:
         return tuple(frozenset(split - set(term)) for term in self.outs)
 
     def batched(self, batch: Sequence[Any], inputs: Sequence[Any]) -> ShardingRule:
-        """Return the rule of the same call under ``jax.vmap``.
-
-        Args:
-          batch: sizes of the leading dimensions.
-          inputs: the inputs; slices share an input that has the extent 1 there.
-        """
+        """Return the rule of the same call with these sizes of leading dimensions; slices share an extent of 1."""
         levels = len(batch)
         terms = tuple(
             tuple(i if x.shape[i] == batch[i] else levels + i for i in range(levels)) + term
@@ -153,12 +144,7 @@ class ShardingRule:
         return ShardingRule(inputs, outs, self.whole)
 
     def axes(self, inputs: Sequence[Any], outs: Sequence[Any] = ()) -> Axes:
-        """Choose the mesh axes that split each factor, by the shardings of the arrays.
-
-        Args:
-          inputs: `PartitionSpec` of each input.
-          outs: `PartitionSpec` of each output; outputs come first.
-        """
+        """Choose the mesh axes that split each factor, by the `PartitionSpec` of each output, then of each input."""
         chosen: dict[Factor, tuple[str, ...]] = {}
         used: set[str] = set()
         for terms, specs in ((self.outs, outs), (self.inputs, inputs)):
