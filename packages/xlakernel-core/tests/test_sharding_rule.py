@@ -228,8 +228,8 @@ def test_a_rule_that_depends_on_static_keywords(new_operator):
     op.def_jax_kernel(lambda outs, whole: lambda x: x)
     rule = op.def_sharding_rule(lambda whole: "[i] -> [i]" if whole else "i -> i")
     assert rule(whole=True) == "[i] -> [i]"
-    assert op.sharding_rule({"whole": True}).whole == {"i"}
-    assert op.sharding_rule({"whole": False}).whole == frozenset()
+    assert op.primitive.sharding_rule({"whole": True}).whole == {"i"}
+    assert op.primitive.sharding_rule({"whole": False}).whole == frozenset()
     op.def_sharding_rule(lambda whole: "nonsense")
     with pytest.raises(ShardingRuleError, match="expected"):
         op(jnp.ones(3), outs=struct(3), whole=True)

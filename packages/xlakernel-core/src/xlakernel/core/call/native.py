@@ -206,8 +206,8 @@ class NativeCall(Call):
         if is_partitioned(context) and self.has_side_effect:
             raise SideEffectError(
                 f"{self}: has_side_effect=True in a program for several devices, which does not determine the device "
-                "that runs the call. Call it inside jax.shard_map, which runs it on each device; or in a program of its "
-                "own, with inputs on one device (jax.device_put)."
+                "that runs the call. Call it inside jax.shard_map, which runs it on each device; or in a program of "
+                "its own, with inputs on one device (jax.device_put)."
             )
         if is_partitioned(context) and self.sharding_rule is None and not is_exporting():
             watch(context, operands, str(self))

@@ -49,6 +49,7 @@ class Backends:
 
     Attributes:
       kernels: platform → backend → its entry, in the order of registration.
+      leader: the backends of another operator, with defaults that apply here unless one is set; None: there is none.
     """
 
     def __init__(self, name: str, changed: Callable[[], None]) -> None:
@@ -56,7 +57,7 @@ class Backends:
         self.kernels: dict[str, dict[str, KernelEntry]] = {}
         self._changed = changed
         self._number = next(_numbers)
-        self._leader: Backends | None = None
+        self.leader: Backends | None = None
 
     # Kernels.
 
@@ -161,16 +162,12 @@ class Backends:
         if backend != AUTO:
             self.entry(platform, backend)
         # The first backend is the default without being set, unless another operator's choice would apply.
-        is_initial = backend == self.first_backend(platform) and self._leader is None
+        is_initial = backend == self.first_backend(platform) and self.leader is None
         remember_default(self._number, platform, None if is_initial else backend)
-
-    def follow(self, leader: Backends) -> None:
-        """Use the defaults that are set for *leader*, unless one is set for this operator."""
-        self._leader = leader
 
     def _chosen_default(self, platform: str) -> str | None:
         own = remembered_default(self._number, platform)
-        return own if own or self._leader is None else self._leader._chosen_default(platform)
+        return own if own or self.leader is None else self.leader._chosen_default(platform)
 
     def get_default(self, platform: str) -> str | None:
         """Return the default backend of a platform, or ``"auto"`` if that was set; None if it has no kernel."""
@@ -182,10 +179,6 @@ class Backends:
         requested = dict.fromkeys(PLATFORMS, backend) if backend is not None else requested_backends()
         chosen = {platform: requested.get(platform) or self._chosen_default(platform) for platform in PLATFORMS}
         return {platform: name for platform, name in chosen.items() if name is not None}
-
-    def defaults(self) -> dict[str, str]:
-        """Return the default backend of each platform that has a kernel."""
-        return {platform: str(self.get_default(platform)) for platform in self.kernels}
 
     def available_backends(self, platform: str) -> list[str]:
         """Return the backends registered for a platform, in the order of registration."""

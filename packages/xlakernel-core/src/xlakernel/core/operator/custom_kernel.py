@@ -15,7 +15,6 @@ from ..call.derivatives.differentiable import Differentiable
 from ..call.outs import check_enabled, check_has_effect, check_has_order, flatten_outs
 from ..call.pickling import MissingKernel, callers_module, find, name_in_module
 from ..call.results import is_none
-from ..call.sharding.rule import ShardingRule
 from ..config import AUTO, check_backend, is_auto_possible, is_debugging
 from ..errors import XLAKernelError
 from ..measure import auto
@@ -101,6 +100,11 @@ class XLACustomKernel:
       has_side_effect: run the kernel even if its results are not used. An operator of kernels with side effects needs
         it, too: JAX drops unused calls before a kernel is chosen.
 
+    Attributes:
+      primitive: the JAX primitive, for rules of JAX's own kind.
+      tags: the tags given to `def_tags`.
+      benchmark_data: the function given to `def_benchmark_data`, or None.
+
     Raises:
       DuplicateNameError: if the name is taken and *replace* is false.
       KernelTypeError: if *name* is not a string, or empty.
@@ -130,8 +134,8 @@ class XLACustomKernel:
         self.primitive = OperatorPrimitive(self._backends, self.has_side_effect)
         self._rules = TransformRules(self.primitive, self._forget_traces)
         self._call: Callable[..., Any] | None = None
-        self._tags: frozenset[str] = frozenset()
-        self._benchmark_data: Callable[..., Any] | None = None
+        self.tags: frozenset[str] = frozenset()
+        self.benchmark_data: Callable[..., Any] | None = None
         self._calls: dict[Any, Callable[..., Any]] = {}
 
     def __repr__(self) -> str:
@@ -291,12 +295,12 @@ class XLACustomKernel:
         Args:
           other: the operator that provides the defaults.
         """
-        self._backends.follow(other._backends)
+        self._backends.leader = other._backends
 
     @property
     def defaults(self) -> dict[str, str]:
         """The default backend of each platform that has a kernel."""
-        return self._backends.defaults()
+        return {platform: str(self.get_default(platform)) for platform in self._backends.kernels}
 
     # Transformations.
 
@@ -310,14 +314,6 @@ class XLACustomKernel:
     def_batching_rule = _of("_rules", TransformRules.def_batching_rule)
     def_sharding_rule = _of("_rules", TransformRules.def_sharding_rule)
 
-    def sharding_rule(self, static: Mapping[str, Any]) -> ShardingRule | None:
-        """Return the rule for a call; None if there is none.
-
-        Args:
-          static: the static keywords of the call.
-        """
-        return self.primitive.sharding_rule(static)
-
     # Tags and benchmarks.
 
     def def_tags(self, *tags: str) -> None:
@@ -326,12 +322,7 @@ class XLACustomKernel:
         Args:
           *tags: any words; they replace the earlier ones.
         """
-        self._tags = frozenset(tags)
-
-    @property
-    def tags(self) -> frozenset[str]:
-        """The operator's tags."""
-        return self._tags
+        self.tags = frozenset(tags)
 
     def def_benchmark_data(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Set the function that makes benchmark cases; it is returned unchanged.
@@ -343,13 +334,8 @@ class XLACustomKernel:
         Raises:
           KernelTypeError: if *fn* cannot be called.
         """
-        self._benchmark_data = check_callable(self.name, "def_benchmark_data", fn)
+        self.benchmark_data = check_callable(self.name, "def_benchmark_data", fn)
         return fn
-
-    @property
-    def benchmark_data(self) -> Callable[..., Any] | None:
-        """The function given to `def_benchmark_data`."""
-        return self._benchmark_data
 
     def benchmark(
         self,
