@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from xlakernel.core.errors import DtypeError, RecordingError
+from xlakernel.core.errors import DtypeError
 from xlakernel.core.gpu.plan import Array, Copy, Fill, Launch, Plan, Pointer
 from xlakernel.core.gpu.replaying.launch import build_handler
 
@@ -253,58 +253,15 @@ def test_a_plan_for_any_device_does_not_ask_for_it(driver, replay):
     assert replay(Plan((), (add(driver),))) == [launched()]
 
 
-@pytest.mark.parametrize(("command_buffer", "traits"), [(True, 1), (False, 0)])
-def test_the_handshake_says_whether_calls_may_be_captured(driver, fake_call, command_buffer, traits):
-    plan = Plan((), (add(driver),))
-    handler = build_handler([plan], label="l", functions=driver.functions, command_buffer=command_buffer)
-    assert fake_call().handshake(handler) == (0, 0, traits)
+def test_xla_may_capture_calls(driver, fake_call):
+    handler = build_handler([Plan((), (add(driver),))], label="l", functions=driver.functions)
+    assert fake_call().handshake(handler) == (0, 0, 1)
     assert driver.calls == []
-
-
-# Plans that cannot be replayed.
-
-LAUNCH = {"kernel": "k", "handle": 1, "grid": (1, 1, 1), "block": (1, 1, 1)}
-WRONG = {
-    "into none of the 3 arrays": Fill(Pointer(3), 0, 1, 1),
-    "into none of": Copy(Pointer(0), Pointer(-1), 1),
-    "a pointer is beside": Launch(**LAUNCH, parameters=bytes(15), pointers=((8, Pointer(0)),)),
-    "a parameter is beside": Launch(**LAUNCH, parameters=bytes(8), offsets=(-1,)),
-    "parameters take 40000 bytes": Launch(**LAUNCH, parameters=bytes(40_000)),
-    "not whole CUlaunchAttributes": Launch(**LAUNCH, attributes=bytes(71)),
-    "does not fit 32 bits": Launch(**{**LAUNCH, "grid": (1, 1 << 32, 1)}),
-    "elements of a fill": Fill(Pointer(0), 0, 8, 1),
-    "negative or too large": Copy(Pointer(0), Pointer(2), -1),
-    "a pitch is negative": Fill(Pointer(0), 0, 1, 1, 2, -4),
-}
-
-
-@pytest.mark.parametrize("text", WRONG)
-def test_a_step_that_would_leave_its_memory_is_refused(driver, text):
-    with pytest.raises(RecordingError, match=rf"(?s)Step 1 of a plan cannot be replayed: .*{text}.*It is "):
-        build_handler([plan_of(Fill(1, 0, 1, 1), WRONG[text])], label="l", functions=driver.functions)
-
-
-@pytest.mark.parametrize("arrays", [ARRAYS[::-1], ARRAYS[1:], (*ARRAYS, ARRAYS[-1])], ids=len)
-def test_arrays_in_another_order_are_refused(driver, arrays):
-    with pytest.raises(RecordingError, match="inputs of a call and then its outputs, in order"):
-        build_handler([Plan(arrays, ())], label="l", functions=driver.functions)
 
 
 def test_a_dtype_that_xla_has_no_number_for_is_refused(driver):
     with pytest.raises(DtypeError, match=r"input 0 \(float8_e4m3fn\[2\]\).*allowed: bool"):
         build_handler([Plan((Array("input", 0, "float8_e4m3fn", (2,)),), ())], label="l", functions=driver.functions)
-
-
-@pytest.mark.parametrize("devices", [(), (None, None), (None, 0), (1, 1)], ids=str)
-def test_plans_that_leave_the_choice_open_are_refused(driver, devices):
-    with pytest.raises(RecordingError, match=r"l: there must be one plan for any device \(None\), or one for each"):
-        build_handler([Plan((), (), device=device) for device in devices], label="l", functions=driver.functions)
-
-
-def test_plans_for_other_arrays_do_not_belong_together(driver):
-    plans = [Plan(ARRAYS, (), device=0), Plan(ARRAYS, (), scratch=(8,), device=1)]
-    with pytest.raises(RecordingError, match=r"devices \[0, 1\] take different arrays"):
-        build_handler(plans, label="l", functions=driver.functions)
 
 
 def test_each_devices_plan_may_need_another_size_of_scratch(driver, fake_call):

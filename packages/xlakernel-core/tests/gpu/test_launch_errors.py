@@ -141,7 +141,7 @@ def test_a_single_plan_for_a_device_runs_on_no_other(driver, error_of):
 def test_a_driver_that_knows_no_device_is_an_error(driver, error_of):
     driver.refusals["cuCtxGetDevice"] = 201
     text, code = error_of([dataclasses.replace(PLAN, device=0)], INPUTS, OUTPUTS)
-    assert "the CUDA driver does not say which device to run on: error 201, which has no name." in text
+    assert "the CUDA driver gives no current device: error 201, which has no name." in text
     assert code == ERROR_CODES["INTERNAL"]
 
 

@@ -1,4 +1,4 @@
-"""Launches on the GPU: recorded once, replayed by machine code. Needs the extra ``xlakernel-core[gpu]``."""
+"""Launches on the GPU, recorded once and replayed by machine code. Needs the extra ``xlakernel-core[gpu]``."""
 
 from ..errors import MissingDependencyError as _MissingDependencyError
 

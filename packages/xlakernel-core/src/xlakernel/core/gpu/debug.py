@@ -1,7 +1,7 @@
 """Debug mode on the device: a call runs through Python, on copies of its arrays, and is waited for.
 
-What is checked of the copies is what `native.debug` checks on the CPU. Here they lie in device memory between guards,
-and are looked at on the host.
+The checks are those of debug mode on the CPU (`native.debugging`). The copies are in device memory, between guards, and
+are compared on the host.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from .python_call import Run, build_python_handler
 
 
 def build_debug_handler(launchable: Launchable, *, once: bool, stream: int | None = None) -> Handler:
-    """Build the handler that checks what ``launchable.launch`` does.
+    """Build the handler that runs ``launchable.launch`` under observation.
 
     Args:
-      launchable: what to launch; compiled so that its kernels check what they can.
+      launchable: the work of a call, whose kernels are compiled with the checks that their compiler has.
       once: whether a call must launch it only once.
-      stream: see `build_python_handler`; the driver is asked for memory all the same.
+      stream: see `build_python_handler`; memory still comes from the driver.
 
     Returns:
       The handler.
@@ -54,7 +54,7 @@ class _DeviceObserver(Observer):
         if failure:
             raise CallError(
                 f"{failure} It comes from something that ran on the device before {self._who}. Run the whole program "
-                "in debug mode to learn from what.",
+                "in debug mode to find the cause.",
                 "INTERNAL",
             )
         self.observe(inputs, outputs, run, DeviceMemory(stream))
@@ -64,10 +64,10 @@ class DeviceMemory(Memory):
     """The memory of a call on the device.
 
     Args:
-      stream: everything happens in its order. What comes before the call must be done.
+      stream: the stream of all copies. The work before the call must have finished.
     """
 
-    # What a block of 1024 threads writes of the widest elements, one each, where it checks no index.
+    # A block of 1024 threads that checks no index writes this much beyond an array of the widest elements.
     guard = 16 * 1024
 
     def __init__(self, stream: int) -> None:
@@ -75,7 +75,7 @@ class DeviceMemory(Memory):
         self._originals: dict[tuple[int, int], Any] = {}
 
     def read(self, view: ArrayView) -> Any:
-        """Return a copy of the data, which is fetched once."""
+        """Return a copy of the data of *view*, which is fetched once."""
         key = view.address, view.nbytes
         if key not in self._originals:
             data = np.empty(view.nbytes, np.uint8)
@@ -90,19 +90,19 @@ class DeviceMemory(Memory):
 
     @contextlib.contextmanager
     def placed(self, blocks: Sequence[Any]) -> Iterator[list[int]]:
-        """Give the addresses of copies on the device; fetch them when all went well, and free them."""
+        """Yield the addresses of copies on the device; fetch these unless there was an exception, and free them."""
         addresses: list[int] = []
         failed = True
         try:
             for block in blocks:
-                addresses.append(_allocate(block.nbytes))  # noqa: PERF401  # those before a failure must be freed
+                addresses.append(_allocate(block.nbytes))  # noqa: PERF401  # one may fail, and the others are freed
             self._upload(blocks, addresses)
             yield addresses
             self._download(blocks, addresses)
             failed = False
         finally:
             freed = [cuda.cuMemFree(address) for address in addresses]
-            if not failed:  # else they repeat the failure
+            if not failed:  # else their errors would repeat the failure
                 for result in freed:
                     check(result)
 
@@ -133,7 +133,7 @@ def _allocate(nbytes: int) -> int:
 def _launch_and_wait(launchable: Launchable, stream: int, addresses: Sequence[int]) -> None:
     try:
         launchable.launch(stream, addresses)
-    except BaseException as error:  # it may be what the library makes of a failure on the device
+    except BaseException as error:  # perhaps the library's own for a failure on the device
         _check_device(launchable, stream, error)
         raise
     _check_device(launchable, stream)
@@ -147,15 +147,15 @@ def _check_device(launchable: Launchable, stream: int, raised: BaseException | N
 
 
 def _wait(stream: int) -> str:
-    """Wait for all work on the stream; return what went wrong on the device, or an empty text."""
+    """Wait for all work on the stream; return the description of a failure on the device, or an empty text."""
     (status,) = cuda.cuStreamSynchronize(stream)
     if not status:
-        # What is on the default stream, where a library may have launched, belongs to the call too.
+        # A library may have launched on the default stream.
         (status,) = cuda.cuStreamSynchronize(cuda.CU_STREAM_LEGACY)
     if not status:
         return ""
     text = f"{status.name} ({_explained(status)})."
-    if cuda.cuStreamSynchronize(stream)[0]:  # it repeats itself, as what destroys a context does
+    if cuda.cuStreamSynchronize(stream)[0]:  # an error that destroys the context is returned again
         text += (
             " The device's context is lost, and all arrays with it: every later call fails. Restart the process. "
             "NVIDIA's compute-sanitizer finds the thread and the address."

@@ -1,4 +1,4 @@
-"""The CUDA driver, asked in Python: while something is recorded, never while it runs."""
+"""Calls of the CUDA driver from Python, made while work is recorded and never while it is replayed."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ from cuda.bindings import driver as cuda
 from ..errors import DeviceError
 
 _MAX_DYNAMIC_SHARED_MEM = cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-_limits = threading.Lock()  # two threads that both found a low limit might set the lower one last
+_limit_lock = threading.Lock()  # from reading a limit to raising it
 
-
-# The first that says what a kernel's parameters are (cuFuncGetParamInfo).
+# The first version with cuFuncGetParamInfo, which describes a kernel's parameters.
 _OLDEST = 12040
 
 
 def check(result: tuple[Any, ...]) -> Any:
-    """Return what a function of ``cuda.bindings.driver`` returned besides its status.
+    """Return the values that a function of ``cuda.bindings.driver`` returned besides its status.
 
     Raises:
       DeviceError: if the driver refused.
@@ -38,18 +37,18 @@ def describe(status: int) -> str:
     """Return name, number and meaning of one of the driver's error codes."""
     try:
         code = cuda.CUresult(status)
-    except ValueError:  # of a driver that is newer than the bindings
+    except ValueError:  # a code of a driver that is newer than the bindings
         return f"error {status}"
     meaning = cuda.cuGetErrorString(code)[1]
     return f"{code.name} ({status}{f': {meaning.decode()}' if meaning else ''})"
 
 
 def error_code(error: BaseException) -> int | None:
-    """Return the driver's error code that a library's exception tells of; None if it does not say."""
+    """Return the driver's error code that the message of a library's exception names, or None."""
     text = str(error)
     found = re.search(r"CUDA_ERROR_\w+", text)
     name = found[0] if found else ""
-    if found := re.search(r"\bcudaError(StreamCapture\w+)", text):  # as the runtime calls what the driver refuses
+    if found := re.search(r"\bcudaError(StreamCapture\w+)", text):  # the CUDA runtime's name for the same error
         name = "CUDA_ERROR" + re.sub(r"(?=[A-Z])", "_", found[1]).upper()
     known = getattr(cuda.CUresult, name, None)
     return None if known is None else int(known)
@@ -60,28 +59,27 @@ def devices() -> tuple[int, ...]:
     """Return the driver's ordinals of the GPUs that JAX uses in this process.
 
     Raises:
-      DeviceError: if there is none, or the driver is too old.
+      DeviceError: if there is no GPU, or the driver is too old.
     """
     try:
         found = jax.local_devices(backend="cuda")
     except RuntimeError as error:
         raise DeviceError(
-            f"a kernel for CUDA needs an NVIDIA GPU, which JAX does not find: {error}. Run `nvidia-smi` to see whether "
-            'the driver works, and install a JAX with CUDA: pip install "xlakernel-core[cuda13]" (or [cuda12]).'
+            f"a kernel for CUDA needs an NVIDIA GPU, and JAX finds none: {error}. Check it with nvidia-smi, and "
+            'install JAX with CUDA: pip install "xlakernel-core[cuda13]" (or [cuda12]).'
         ) from error
     check(cuda.cuInit(0))
     version = int(check(cuda.cuDriverGetVersion()))
     if version < _OLDEST:
         raise DeviceError(
-            f"the NVIDIA driver is for CUDA {version // 1000}.{version % 1000 // 10}; kernels are recorded with one "
-            f"for CUDA {_OLDEST // 1000}.{_OLDEST % 1000 // 10} (550 on Linux) or newer. nvidia-smi shows which is "
-            "installed."
+            f"the NVIDIA driver is for CUDA {version // 1000}.{version % 1000 // 10}; the recording of kernels needs a "
+            f"driver for CUDA {_OLDEST // 1000}.{_OLDEST % 1000 // 10} (550 on Linux) or newer. Update it."
         )
     return tuple(device.local_hardware_id for device in found)
 
 
 def usual_device() -> int:
-    """Return the ordinal of the GPU that JAX puts arrays on, or of its first one."""
+    """Return the ordinal of JAX's default device if that is a GPU, else of JAX's first GPU."""
     chosen = jax.config.jax_default_device  # type: ignore[attr-defined]
     if getattr(chosen, "platform", None) == "gpu" and chosen.local_hardware_id in devices():
         return int(chosen.local_hardware_id)
@@ -90,7 +88,7 @@ def usual_device() -> int:
 
 @contextlib.contextmanager
 def context_of(device: int) -> Iterator[None]:
-    """Make the primary context of a device, which JAX uses too, the current one of this thread."""
+    """Make the primary context of a device, which JAX also uses, current in this thread."""
     handle = check(cuda.cuDeviceGet(device))
     check(cuda.cuCtxPushCurrent(_primary_context(device, handle)))
     try:
@@ -108,7 +106,7 @@ def current_device() -> int:
     """Return the ordinal of the device whose context is current in this thread.
 
     Raises:
-      DeviceError: if none is.
+      DeviceError: if there is no current context.
     """
     status, device = cuda.cuCtxGetDevice()
     if int(status):
@@ -117,9 +115,9 @@ def current_device() -> int:
 
 
 def allocation_of(address: int) -> tuple[int, int, int] | None:
-    """Return begin, size and number of the allocation in GPU memory that *address* lies in; None if in none.
+    """Return begin, size and number of the allocation in GPU memory that contains *address*, or None.
 
-    The number is the driver's own and never used again, unlike addresses.
+    The driver never reuses the number, unlike addresses.
     """
     status, begin, size = cuda.cuMemGetAddressRange(address)
     if int(status):
@@ -129,7 +127,7 @@ def allocation_of(address: int) -> tuple[int, int, int] | None:
 
 
 def device_of(address: int) -> int | None:
-    """Return the ordinal of the GPU whose memory *address* is in; None if in none's."""
+    """Return the ordinal of the GPU that has *address* in its memory, or None."""
     kind = cuda.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
     status, ordinal = cuda.cuPointerGetAttribute(kind, address)
     return None if int(status) else int(ordinal)
@@ -141,11 +139,11 @@ def load_kernel(kernel: int) -> Any:
 
 
 def allow_shared_mem(function: Any, nbytes: int) -> None:
-    """Let launches of a ``CUfunction`` ask for this much dynamic shared memory, or for more where they could before.
+    """Raise the limit on dynamic shared memory for launches of a ``CUfunction`` to at least *nbytes*.
 
-    What was recorded earlier may launch the same function with more than this.
+    It is never lowered: an earlier plan may launch the same function with more.
     """
     function = cuda.CUfunction(int(function))
-    with _limits:
+    with _limit_lock:
         if nbytes > check(cuda.cuFuncGetAttribute(_MAX_DYNAMIC_SHARED_MEM, function)):
             check(cuda.cuFuncSetAttribute(function, _MAX_DYNAMIC_SHARED_MEM, nbytes))

@@ -1,4 +1,4 @@
-"""What a backend says of a call on the GPU: a function that launches the work, and what is known of it."""
+"""A backend's description of a call on the GPU: the function that launches the work, and its properties."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ PrepareFunction = Callable[[int, Sequence[int]], Callable[[], None]]
 
 @dataclasses.dataclass(frozen=True)
 class Launchable:
-    """What a call does on the GPU, for arrays of given shapes and dtypes.
+    """The work of a call on the GPU, for arrays of given shapes and dtypes.
 
     Attributes:
-      name: the target's name, which must identify what is launched.
+      name: the target's name; different work must have different names.
       label: the kernel's or function's name, for messages.
       place: file and line of its definition, for messages.
-      arrays: the inputs of a call, then its outputs, without batch dimensions; *launch* is given their addresses.
-      launch: launches the work. It runs in the context of the device, several times when it is recorded.
-      prepare: makes arrays and whatever else *launch* needs, and may not be made inside a stream capture; then it is
-        what is recorded, and does the same.
-      record: whether to record it: True, or an error; False: run it through Python each time; "auto": what works.
-      recording: entered around all recordings; it keeps what is freed inside from being used again.
-      unused: ``unused(sizes, position)``: which bytes of parameter *position* of a kernel, given the sizes of all its
-        parameters, it never reads, by where their 8-byte words begin: libraries leave there what was in memory before.
-      closed_over: where to look for device arrays that the work uses besides its arguments: functions, containers.
-      shared_mem: bytes of dynamic shared memory that *probe*'s kernels are to be allowed, on each device.
-      probe: launches the same kernels with little shared memory, so that they can be found; None: nothing to allow.
-      aliased: the outputs that share an input's memory, which it may leave as they are.
-      recipe: how the target is made in another process; None: it cannot be.
+      arrays: the inputs of a call, then its outputs, without batch dimensions; *launch* is called with their addresses.
+      launch: launches the work, in the context of the device; called several times for a recording.
+      prepare: makes the objects that cannot be made inside a stream capture, and returns the function to record, which
+        does the same as *launch*; None: *launch* itself is recorded.
+      record: True: record the work, or raise; False: run it through Python at each call; "auto": record it if possible.
+      recording: context manager around all recordings, in which memory that is freed is not allocated again.
+      unused: ``unused(sizes, position)`` returns the offsets of the 8-byte words in parameter *position* of a kernel
+        that the kernel never reads, given the sizes of all its parameters: libraries leave them uninitialised.
+      closed_over: functions and containers to search for device arrays that the work uses besides its arguments.
+      shared_mem: bytes of dynamic shared memory to allow the kernels of *probe*, on each device.
+      probe: launches the same kernels with little shared memory, to find them; None: the usual limit suffices.
+      aliased: the outputs that share an input's memory, which the work need not write.
+      recipe: returns the recipe that makes the target in another process; None: it cannot be made there.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""A launch plan: what a function does on the GPU, as data.
+"""A launch plan: the work of a call on the GPU, as data.
 
-A plan is a list of steps, in the order of the stream: kernels, fills and copies. What it knows of memory is where in
-the arrays of a call each pointer points, so that it can be replayed on any arrays of the same shapes.
+A plan is a list of steps, in the order of the stream: kernels, fills and copies. A pointer is an array of the call and
+an offset in it, so that the plan can be replayed on any arrays of the same shapes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Array:
     """An input or output of a call, without batch dimensions.
 
     Attributes:
-      source: which of both.
+      source: ``"input"`` or ``"output"``.
       index: its number among the inputs, or among the outputs.
       dtype: NumPy name of the element's dtype.
       shape: its extents.
@@ -40,14 +40,9 @@ class Array:
         return len(self.shape)
 
     @property
-    def itemsize(self) -> int:
-        """The size of an element in bytes."""
-        return np.dtype(self.dtype).itemsize
-
-    @property
     def nbytes(self) -> int:
         """The size of its data."""
-        return math.prod(self.shape) * self.itemsize
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
     def __str__(self) -> str:
         return f"{self.source} {self.index} ({self.dtype}[{','.join(map(str, self.shape))}])"
@@ -68,15 +63,15 @@ class Pointer:
     """A place in the memory of a call.
 
     Attributes:
-      array: which of the plan's arrays, its scratch blocks counted on behind them.
-      offset: bytes from its beginning; it may lie before it or behind its end, where a view is reversed, say.
+      array: the number of one of the plan's arrays, or of a scratch block, counted on after the arrays.
+      offset: bytes from its beginning; negative or beyond its end for a reversed view, for example.
     """
 
     array: int
     offset: int = 0
 
 
-#: A place in memory: in an array of the call, or an address that stays.
+#: A place in memory: in an array of the call, or at a fixed address.
 Address = Pointer | int
 
 
@@ -86,14 +81,14 @@ class Launch:
 
     Attributes:
       kernel: its name, for messages.
-      handle: the driver's, a ``CUkernel`` or a ``CUfunction``.
+      handle: the driver's handle, a ``CUkernel`` or a ``CUfunction``.
       grid: blocks along x, y and z.
       block: threads of a block along x, y and z.
       shared_mem: bytes of dynamic shared memory of a block.
-      parameters: the block of the kernel's parameters.
-      offsets: where in the block each parameter begins.
-      pointers: offset in the block → the 8-byte pointer that belongs there.
-      attributes: ``CUlaunchAttribute`` structs, one after the other: whether it is cooperative, its clusters, …
+      parameters: the bytes of all parameters.
+      offsets: the offset of each parameter in *parameters*.
+      pointers: offsets in *parameters*, and the 8-byte pointers to store there.
+      attributes: ``CUlaunchAttribute`` structs, one after the other: a cooperative launch, clusters, a priority.
     """
 
     kernel: str
@@ -117,7 +112,7 @@ class Fill:
       itemsize: bytes of an element: 1, 2 or 4.
       width: elements of a row.
       height: number of rows.
-      pitch: bytes from one row to the next; of no meaning for one row.
+      pitch: bytes from one row to the next; 0 for a single row.
     """
 
     destination: Address
@@ -134,7 +129,7 @@ class Copy:
 
     Attributes:
       source: the first byte.
-      destination: where it goes.
+      destination: the first byte of the copy.
       width: bytes of a row.
       height: rows of a slice.
       depth: slices.
@@ -159,7 +154,7 @@ Step = Launch | Fill | Copy
 
 
 def pointers_of(step: Step) -> list[Pointer]:
-    """Return all places in the memory of a call that a step knows of."""
+    """Return all pointers of a step into the memory of a call."""
     if isinstance(step, Launch):
         return [pointer for _, pointer in step.pointers]
     places = [step.destination] if isinstance(step, Fill) else [step.source, step.destination]
@@ -168,13 +163,13 @@ def pointers_of(step: Step) -> list[Pointer]:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What one call does.
+    """The work of one call.
 
     Attributes:
       arrays: the inputs of the call, then its outputs.
       steps: in the order of the stream.
       scratch: bytes of each block of temporary memory that the call needs.
-      device: the only CUDA device that it can run on, by its ordinal; None: any.
+      device: the ordinal of the only CUDA device that it can run on; None: any device.
     """
 
     arrays: tuple[Array, ...]

@@ -1,7 +1,7 @@
-"""A handler that runs a launchable through Python, slice by slice, on XLA's stream.
+"""The handler that runs a launchable through Python, slice by slice, on XLA's stream.
 
-It is for what cannot be recorded, and for debug mode. XLA calls it from any of its threads; it takes the GIL for the
-time of a call, and keeps nothing from one call to the next.
+It serves work that cannot be recorded, and debug mode. XLA calls it from any of its threads; it holds the GIL during a
+call and has no state between calls.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from ..native.machine.upcall import Upcall, emit_upcall
 from .driver import check
 from .launchable import Launchable
 
-#: ``run(addresses)``: launch everything, for each slice of the batch, on arrays that are there.
+#: ``run(addresses)``: launch the work of each slice of the batch, on arrays at these addresses.
 Run = Callable[[Mapping[ArrayView, int]], None]
-#: ``observe(stream, inputs, outputs, run)``: run a call on other memory, and see what it does.
+#: ``observe(stream, inputs, outputs, run)``: run a call, on copies of its arrays for example.
 Observe = Callable[[int, Sequence[ArrayView], Sequence[ArrayView], Run], None]
 
 
@@ -49,13 +49,13 @@ def build_python_handler(
     """Build the handler that calls ``launchable.launch``.
 
     Args:
-      launchable: what to launch.
+      launchable: the work of a call.
       observer: runs the call in place of the handler, as in debug mode (`debug`).
       stream: the handle to launch on in place of XLA's stream, for calls on the CPU platform, which has none. The
-        driver is then asked for nothing.
+        driver is then not called.
 
     Returns:
-      The handler. XLA does not put it in command buffers.
+      The handler. XLA does not capture it in a CUDA graph.
 
     Raises:
       DtypeError: if an array has a dtype that handlers cannot take.
@@ -97,12 +97,12 @@ class _PythonCall:
         self.upcall = Upcall(self._answer, ctypes.c_void_p, ctypes.c_void_p)
 
     def _answer(self, frame: int, stream: int | None) -> int | None:
-        """Return an XLA_FFI_Error, or None where all is well. What is raised here would be printed and lost."""
+        """Return an XLA_FFI_Error, or None on success."""
         try:
             self._call(frame, stream or 0)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # noqa: BLE001
+        except BaseException as error:  # noqa: BLE001  # called from machine code: it would be printed and lost
             label, place = self.launchable.label, self.launchable.place
             return new_error(api_of(frame), *describe(error, label, place, _location(error, place)))
         return None
@@ -123,7 +123,7 @@ class _PythonCall:
                 self.observer(own, inputs, outputs, run)
 
     def _arrays(self, frame: int) -> tuple[list[ArrayView], list[ArrayView]]:
-        """Return the inputs and outputs, which are those that the launchable was made for."""
+        """Return the inputs and outputs, after checking that there are as many as declared."""
         arrays = self.launchable.arrays
         inputs, outputs = (sum(array.source == source for array in arrays) for source in ("input", "output"))
         expected, found = (inputs, outputs, 0), counts_of(frame)
@@ -144,7 +144,7 @@ class _PythonCall:
                     f"made for {', '.join(map(str, arrays))}, behind the dimensions of a batch; {array.source} "
                     f"{array.index} of the call is {_dtype_name(dtype_of(view))}[{','.join(map(str, view.shape))}]"
                 )
-        # 1 stands for "the same in each slice", unless it is all there is.
+        # An extent of 1 is shared by all slices, unless every array has it.
         extents = zip(*(view.shape[:levels] for view in views), strict=True)
         batch = tuple(next((extent for extent in axis if extent != 1), 1) for axis in extents)
         for array, view in zip(arrays, views, strict=True):
@@ -165,7 +165,7 @@ def _dtype_name(code: int) -> str:
 
 
 def _slices(views: Sequence[ArrayView], batch: tuple[int, ...], addresses: Sequence[int]) -> Iterator[list[int]]:
-    """Yield for each slice of the batch, in order, where its arrays are, given where the whole ones are."""
+    """Yield the addresses of each slice's arrays, in order, given those of the whole arrays."""
     strides = []
     for view in views:
         nbytes = math.prod(view.shape[len(batch) :]) * view.dtype.itemsize
@@ -180,10 +180,9 @@ def _slices(views: Sequence[ArrayView], batch: tuple[int, ...], addresses: Seque
 
 @contextlib.contextmanager
 def _own_stream(stream: int) -> Iterator[int]:
-    """Give a stream whose work comes after what is on XLA's, and before what XLA adds to it.
+    """Yield a stream that waits for the work on XLA's, and that XLA's waits for afterwards.
 
-    It also keeps order with CUDA's default stream, on which libraries copy and launch that are not told otherwise;
-    XLA's streams do not.
+    Unlike XLA's streams it is ordered with CUDA's default stream, where libraries copy and launch by default.
     """
     with _context_of(stream):
         context = int(check(cuda.cuCtxGetCurrent()))
@@ -196,24 +195,24 @@ def _own_stream(stream: int) -> Iterator[int]:
         try:
             yield int(own)
         except BaseException:
-            with contextlib.suppress(DeviceError):  # it would repeat what the call failed with
+            with contextlib.suppress(DeviceError):  # it would repeat the error of the call
                 _let_wait(stream, own, event)
             raise
         _let_wait(stream, own, event)
 
 
-_streams = threading.local()  # an event that one thread records, another one must not record again before it is used
+_streams = threading.local()  # each thread has its own events: an event must not be recorded again before its wait
 
 
 def _let_wait(stream: Any, other: Any, event: Any) -> None:
-    """Let *stream* wait for what is on the *other* one now."""
+    """Let *stream* wait for the present work on the *other* stream."""
     check(cuda.cuEventRecord(event, other))
     check(cuda.cuStreamWaitEvent(stream, event, 0))  # 0: no flags
 
 
 @contextlib.contextmanager
 def _context_of(stream: int) -> Iterator[None]:
-    """Have the stream's context current in this thread, where XLA has not seen to it."""
+    """Make the stream's context current in this thread, unless XLA has done so."""
     context = check(cuda.cuStreamGetCtx(stream))
     if int(check(cuda.cuCtxGetCurrent())) == int(context):
         yield
@@ -222,13 +221,13 @@ def _context_of(stream: int) -> Iterator[None]:
     try:
         yield
     finally:
-        cuda.cuCtxPopCurrent()  # unchecked: it repeats what the call failed with
+        cuda.cuCtxPopCurrent()  # unchecked: it would repeat the error of the call
 
 
 def _library_folders() -> tuple[str, ...]:
     names = ("stdlib", "platstdlib", "purelib", "platlib")
     found = [*(sysconfig.get_path(name) for name in names), site.getusersitepackages()]
-    found += [str(Path(str(module.__file__)).parents[1]) for module in (np, jax)]  # which may be elsewhere
+    found += [str(Path(str(module.__file__)).parents[1]) for module in (np, jax)]  # wherever they are installed
     return tuple(f"{path}/" for folder in found for path in {folder, str(Path(folder).resolve())})
 
 
@@ -236,7 +235,7 @@ _LIBRARIES = _library_folders()
 
 
 def _location(error: BaseException, place: str) -> tuple[str, str, int] | None:
-    """Return function, file and line of the innermost frame that is the user's: no library's, and none of ours."""
+    """Return function, file and line of the innermost frame of the user's code: not a library's, nor ours."""
     own = place.rpartition(":")[0]
     found = None
     for frame, line in traceback.walk_tb(error.__traceback__):

@@ -1,4 +1,4 @@
-"""From a launchable to a registered target: recorded if it can be, run by Python if not."""
+"""Registration of a launchable's target: recorded if possible, else run through Python."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from .recording.closure import Closure
 from .recording.record import record
 from .replaying.launch import build_handler
 
-#: What is added to a target's name in debug mode, by whether a call must do its work only once.
+#: Suffix of a target's name in debug mode, by whether a call must do its work only once.
 _DEBUG = {False: "&debug", True: "&debug-once"}
 
 _targets: dict[str, Target] = {}
-_said: set[tuple[str, str]] = set()
-# Held while something is recorded. The registry's lock is not: a recording compiles kernels, under a lock of Numba's
-# that other threads hold when they come to the registry.
+_warned: set[tuple[str, str]] = set()
+# Held during a recording. The registry's lock would deadlock: a recording compiles kernels under a lock of Numba's,
+# and other threads register while they hold that.
 _lock = threading.RLock()
 
 
 def register(launchable: Launchable, *, once: bool = False, debug: bool = False) -> Target:
-    """Register the handler of *launchable*, unless its name is known.
+    """Register the handler of *launchable*, unless its name is registered already.
 
     Args:
-      launchable: what a call does.
-      once: whether a call must do it only once, also in debug mode.
-      debug: whether to check what it does (`config.debug_mode`).
+      launchable: the work of a call.
+      once: whether a call must do its work only once, also in debug mode.
+      debug: whether to run it in debug mode (`config.debug_mode`).
 
     Returns:
       Its target.
@@ -65,8 +65,8 @@ def register_again(launchable: Launchable, target: str, *, debug: bool) -> Targe
     """Register the handler of *launchable* under the name that it has in a program of another process.
 
     Args:
-      launchable: what a call does.
-      target: what `register` called it there.
+      launchable: the work of a call.
+      target: the name that `register` gave it there.
       debug: whether it was registered for debug mode.
     """
     once = debug and target.endswith(_DEBUG[True])
@@ -81,7 +81,7 @@ def _build(launchable: Launchable) -> tuple[Handler, tuple[int, ...]]:
         except RecordingError as error:
             if launchable.record != "auto":
                 raise
-            _say_once(launchable, error)
+            _warn_once(launchable, error)
     for device in devices():
         _allow_shared_mem(launchable, device)
     return build_python_handler(launchable), ()
@@ -98,18 +98,18 @@ def _build_recorded(launchable: Launchable) -> tuple[Handler, tuple[int, ...]]:
         if plan.device is None:
             _load(plan, device)
             _allow_shared_mem(launchable, device)
-        elif not kept:  # device arrays that it refers to are on one device
+        elif not kept:  # else the device arrays that it refers to tie it to the first device
             other, _ = _record(launchable, device)
             plans.append(other)
     scratch = _largest([plan.scratch for plan in plans], launchable)
     handler = build_handler(plans, label=launchable.label)
-    # Kernels among what it refers to: one that a name is bound to no longer would be unloaded.
+    # A kernel is unloaded when nothing refers to it, and a plan has only its handle.
     keep_alive.append(Closure(launchable.closed_over).objects)
     return Handler(handler.address, (handler.keep_alive, keep_alive, launchable)), scratch
 
 
 def _home(launchable: Launchable) -> int:
-    """Return the device to record on: the one that has the device arrays it refers to, or else the usual one."""
+    """Return the device to record on: that of the device arrays that the work refers to, else the usual one."""
     usual = usual_device()
     with context_of(usual):
         found = {device_of(array.begin) for array in Closure(launchable.closed_over).arrays} - {None}
@@ -123,7 +123,7 @@ def _record(launchable: Launchable, device: int) -> tuple[Plan, Any]:
 
 
 def _allow_shared_mem(launchable: Launchable, device: int) -> None:
-    """Raise the limit of the kernels that ask for more shared memory than every device gives."""
+    """Raise the limit of kernels that need more dynamic shared memory than a launch has by default."""
     if launchable.probe is None:
         return
     found, _ = _record(dataclasses.replace(launchable, launch=launchable.probe, prepare=None, probe=None), device)
@@ -135,7 +135,7 @@ def _allow_shared_mem(launchable: Launchable, device: int) -> None:
 
 
 def _load(plan: Plan, device: int) -> None:
-    """Load the kernels on a device before they are launched there: that is not allowed while XLA captures a graph."""
+    """Load the kernels on a device before their first launch, which XLA may capture: loading is not allowed then."""
     with context_of(device):
         for step in plan.steps:
             if isinstance(step, Launch):
@@ -143,7 +143,7 @@ def _load(plan: Plan, device: int) -> None:
 
 
 def _check_outputs(plan: Plan, launchable: Launchable) -> None:
-    """Refuse a plan that has no output to write to: the work went elsewhere, and is not in it."""
+    """Raise `RecordingError` if no step has a pointer into an output: the work went to another stream."""
     fresh = {
         number: array
         for number, array in enumerate(plan.arrays)
@@ -151,9 +151,9 @@ def _check_outputs(plan: Plan, launchable: Launchable) -> None:
     }
     if fresh and not fresh.keys() & {place.array for step in plan.steps for place in pointers_of(step)}:
         raise RecordingError(
-            f"{launchable.label} cannot be recorded: nothing that it launches on the stream which it is given has "
-            f"{', or '.join(map(str, fresh.values()))} to write to. What goes on another stream is not recorded, and "
-            "XLA does not wait for it: pass the stream on, kernel[grid, block, stream](...)."
+            f"{launchable.label} cannot be recorded: none of its launches on the given stream has "
+            f"{', or '.join(map(str, fresh.values()))} to write to. Work on another stream is not recorded, and XLA "
+            "does not wait for it: pass the stream on, kernel[grid, block, stream](...)."
         )
 
 
@@ -166,12 +166,12 @@ def _largest(scratch: Sequence[tuple[int, ...]], launchable: Launchable) -> tupl
     return tuple(max(sizes) for sizes in zip(*scratch, strict=True))
 
 
-def _say_once(launchable: Launchable, error: RecordingError) -> None:
+def _warn_once(launchable: Launchable, error: RecordingError) -> None:
     key = (launchable.label, launchable.place)
-    if key not in _said:
-        _said.add(key)
+    if key not in _warned:
+        _warned.add(key)
         warn(
-            f"{error} It runs through Python instead, each time that it is called, which takes some 100 µs and the "
-            "GIL. record=False accepts that, and record=True makes it an error.",
+            f"{error} Each call runs through Python instead, which takes some 100 µs and the GIL. record=False accepts "
+            "that, and record=True makes it an error.",
             RecordingWarning,
         )

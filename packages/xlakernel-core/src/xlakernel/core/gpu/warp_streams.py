@@ -1,6 +1,6 @@
-"""How NVIDIA Warp launches on a stream of XLA's, or on one that is being recorded: for every backend that lets it.
+"""Arrays and streams of NVIDIA Warp over XLA's memory and streams, for every backend that launches with Warp.
 
-Warp is imported when it is asked for something: core does not need it.
+Warp is imported inside the functions: core does not depend on it.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-# A device of Warp's has one current stream, whatever the thread.
+# A Warp device has one current stream for all threads.
 _lock = threading.RLock()
-# Warp unloads a module when other kernels are defined in it, unless a graph of its own holds it. Plans live for ever.
+# Modules with kernels that plans launch. Warp would unload one when other kernels are defined in it.
 _modules: set[Any] = set()
 
 
 def device_array(address: int, nbytes: int, shape: Sequence[int], dtype: Any, device: int) -> Any:
-    """Return a ``warp.array`` over memory of a GPU, which nobody owns.
+    """Return a ``warp.array`` over memory of a GPU that it does not own.
 
     Args:
-      address: of the memory.
+      address: the memory's address.
       nbytes: its size.
       shape: extents, without those of a vector or matrix.
-      dtype: Warp's.
+      dtype: Warp's dtype of the elements.
       device: the driver's ordinal of the GPU.
     """
     import warp
@@ -34,18 +34,18 @@ def device_array(address: int, nbytes: int, shape: Sequence[int], dtype: Any, de
 
 @contextlib.contextmanager
 def entered(handle: int, device: int) -> Iterator[Any]:
-    """Make the stream with this handle the one that Warp launches on, and give it as a ``warp.Stream``."""
+    """Make the stream with this handle Warp's current one, and yield it as a ``warp.Stream``."""
     import warp
 
     stream = warp.Stream(warp.get_cuda_device(device), cuda_stream=handle)
-    # Waiting for the stream that was current before would tie a recording to it.
+    # sync_enter would wait for the stream that was current before, and so tie a recording to it.
     with _lock, warp.ScopedStream(stream, sync_enter=False), _captured(stream):
         yield stream
 
 
 @contextlib.contextmanager
 def _captured(stream: Any) -> Iterator[None]:
-    """Tell Warp of a capture that it has not begun itself, so that it allocates and frees as one allows."""
+    """Announce to Warp a capture that it has not begun itself, so that it allocates and frees as a capture allows."""
     import warp
 
     if not stream.is_capturing:
@@ -61,10 +61,7 @@ def _captured(stream: Any) -> Iterator[None]:
 
 
 def set_up(device: int) -> None:
-    """Have Warp set up a GPU, which it does on the default stream when it first allocates there.
-
-    That would spoil a recording.
-    """
+    """Make Warp set up a GPU: it does so on the default stream at its first allocation, which would end a capture."""
     import warp
 
     warp.empty(1, dtype=warp.uint8, device=warp.get_cuda_device(device))

@@ -1,1 +1,1 @@
-"""What a function launches, read out of the CUDA graph of a captured stream."""
+"""Recording of the work that a function launches, by the capture of its stream into a CUDA graph."""

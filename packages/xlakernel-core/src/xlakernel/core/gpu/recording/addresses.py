@@ -1,9 +1,9 @@
-"""Addresses to record on: reserved, in places of their own, with next to no memory behind them.
+"""Addresses to record on: reserved ranges of the address space, backed by next to no memory.
 
-Each array of a recording lies in a range of the address space that nothing else has, with room on both sides. So an
-address that a launch was given tells which array it points into, and where, even if it points before its beginning.
-Behind all of them is one small piece of memory, again and again: libraries ask the driver what a pointer is, and what a
-function launches beside the capture by mistake, and so really runs, harms nothing there.
+Each array of a recording lies in a range of its own, with room on both sides. So an address in a launch identifies the
+array and the offset that it points to, even before the array's beginning. One small piece of memory is mapped behind
+all ranges, again and again: libraries ask the driver for the properties of a pointer, and work that a function launches
+outside the capture by mistake, which then runs, does no harm there.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from cuda.bindings import driver as cuda
 
 from ..driver import check
 
-_BACKED = 1 << 30  # bytes of an array; mapping more takes milliseconds
-_KEPT = 64  # ranges of a device for arrays of the least size, which the next recording need not make again
-_REST = 10.0  # seconds before a larger range goes: what a function launched beside the capture may still be using it
+_BACKED = 1 << 30  # bytes of an array that are backed by memory; mapping more takes milliseconds
+_KEPT = 64  # ranges of the smallest size that are kept for later recordings, for each device
+_REST = 10.0  # seconds before a larger range is freed, as work launched outside the capture may still use it
 
 _state = threading.local()
 
@@ -56,7 +56,7 @@ class Ranges:
         return start
 
     def find(self, address: int) -> tuple[int, int] | None:
-        """Return which array *address* points into, and how far from its beginning; None if into none."""
+        """Return the number of the array that *address* points into and the offset in it, or None."""
         for number, found in enumerate(self._ranges):
             if found.begin <= address < found.end:
                 return number, address - found.start
@@ -68,8 +68,8 @@ class Ranges:
 
     @contextlib.contextmanager
     def in_use(self) -> Iterator[None]:
-        """Let `temporary` take from here, in this thread."""
-        before = getattr(_state, "ranges", None)  # a function that is recorded may have another one recorded
+        """Let `temporary` reserve addresses here, in this thread."""
+        before = getattr(_state, "ranges", None)  # recordings nest: a recorded function may trace another one
         _state.ranges = self
         try:
             yield
@@ -77,23 +77,31 @@ class Ranges:
             _state.ranges = before
 
     def free(self) -> None:
-        """Give the addresses back, for other recordings to use."""
+        """Return the addresses, for use by other recordings."""
         while self._ranges:
             self._backing.give_back(self._ranges.pop())
 
 
 @dataclasses.dataclass
 class _Backing:
-    """What is behind the ranges of a device, and ranges that nobody uses now."""
+    """The memory behind the ranges of a device, and its unused ranges.
+
+    Attributes:
+      granule: the unit of the driver's mappings, in bytes.
+      memory: one granule of memory.
+      access: the driver's description of who may access it.
+      kept: unused ranges of the smallest size.
+      resting: larger unused ranges, and the times at which to free them.
+    """
 
     granule: int
-    memory: Any  # of one granule
+    memory: Any
     access: Any
     kept: list[_Range] = dataclasses.field(default_factory=list)
     resting: collections.deque[tuple[float, _Range]] = dataclasses.field(default_factory=collections.deque)
 
     def take(self, nbytes: int) -> _Range:
-        """Return a range for an array of this size, one that was kept if it is large enough."""
+        """Return a range for an array of this size, a kept one if that is large enough."""
         return self.kept.pop() if self.kept and nbytes <= self.granule else self._make(nbytes)
 
     def _make(self, nbytes: int) -> _Range:
@@ -113,7 +121,7 @@ class _Backing:
         return _Range(begin, begin + size, begin, nbytes, backed)
 
     def give_back(self, found: _Range) -> None:
-        """Keep a range of the least size for others, and free any other when it has rested."""
+        """Keep a range of the smallest size, and free a larger one after its rest."""
         now = time.monotonic()
         if found.end - found.begin == 3 * self.granule and len(self.kept) < _KEPT:
             self.kept.append(found)
@@ -128,7 +136,7 @@ class _Backing:
         check(cuda.cuMemAddressFree(found.begin, found.end - found.begin))
 
 
-@functools.cache  # a few MiB for the life of the process, and a millisecond less for each recording
+@functools.cache  # takes a few MiB for the life of the process, and saves a millisecond for each recording
 def _backing(device: int) -> _Backing:
     properties = cuda.CUmemAllocationProp()
     properties.type = cuda.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
@@ -143,9 +151,9 @@ def _backing(device: int) -> _Backing:
 
 
 def temporary(nbytes: int) -> int | None:
-    """Return the address of temporary memory, for the allocators of libraries; None outside of a recording.
+    """Return the address of temporary memory, for the allocators of libraries; None outside a recording.
 
-    It has no memory behind it: when the recorded work is replayed, XLA provides it.
+    XLA provides the memory when the recorded work is replayed.
     """
     ranges: Ranges | None = getattr(_state, "ranges", None)
     return None if ranges is None else ranges.reserve(nbytes)

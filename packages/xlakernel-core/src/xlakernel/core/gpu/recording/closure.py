@@ -14,8 +14,8 @@ import numpy as np
 
 from ...identity.names import names_in
 
-_DEPTH = 8  # of objects in objects
-# Their objects lead everywhere, and to no array that a user has put there.
+_DEPTH = 8  # levels of nested objects to search
+# Packages whose functions and objects are not searched: they refer to much, and to no array of the user's.
 _NOT_ENTERED = frozenset(
     {"cuda", "cupy", "cupy_backends", "cupyx", "jax", "jaxlib", "llvmlite", "numba", "numba_cuda", "numpy", "scipy"}
     | {"torch", "triton", "warp", "xlakernel"}
@@ -24,12 +24,12 @@ _NOT_ENTERED = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class DeviceArray:
-    """An array that was found.
+    """An array in device memory.
 
     Attributes:
-      owner: the object that it is.
-      begin: address of its first byte.
-      end: address behind its last byte.
+      owner: the array object.
+      begin: the address of its first byte.
+      end: the address after its last byte.
     """
 
     owner: Any
@@ -38,33 +38,33 @@ class DeviceArray:
 
 
 class Closure:
-    """The objects that functions refer to now.
+    """The objects that functions refer to at present.
 
-    Looked into are functions, with their closures, defaults and the globals that they name, methods and partials,
-    containers, and the attributes of objects and, as far as a function names them, of modules.
+    The search covers the closures, defaults and named globals of functions, methods and partials, the items of
+    containers, the attributes of objects, and those attributes of modules that a function names.
 
     Args:
       roots: the functions.
 
     Attributes:
       arrays: the device arrays.
-      state: numbers, texts, and the identities of other objects: attributes of objects that stay may be bound anew.
+      state: numbers, texts, and the identities of other objects. It changes when an attribute is bound anew.
     """
 
     def __init__(self, roots: Iterable[Any]) -> None:
         self.arrays: list[DeviceArray] = []
         self.state: list[str] = []
-        self._seen: dict[int, Any] = {}  # keeps them alive, so that an identity stays its object's
+        self._seen: dict[int, Any] = {}  # by identity; holds the objects, so that no identity is used again
         for root in roots:
             self._visit(root, frozenset(), 0)
 
     @property
     def objects(self) -> list[Any]:
-        """All objects, kernels among them: while these live, modules stay loaded that a plan launches from."""
+        """All objects. The kernels among them keep the modules loaded that a plan launches from."""
         return list(self._seen.values())
 
     def _visit(self, value: Any, names: frozenset[str], depth: int) -> None:
-        """Look into *value*, met in a function that uses *names*."""
+        """Search *value*, which a function that uses *names* refers to."""
         if isinstance(value, (str, bytes, int, float, complex)):
             self.state.append(repr(value))
             return
@@ -87,7 +87,7 @@ class Closure:
 
 
 def _parts(value: Any) -> Iterator[tuple[Any, frozenset[str]]]:
-    """Yield what *value* refers to, with the names that are used where it is."""
+    """Yield the objects that *value* refers to, and the names that its code uses."""
     nothing: frozenset[str] = frozenset()
     if isinstance(value, types.FunctionType):
         if str(value.__module__).partition(".")[0] in _NOT_ENTERED:
@@ -96,7 +96,7 @@ def _parts(value: Any) -> Iterator[tuple[Any, frozenset[str]]]:
         for cell in value.__closure__ or ():
             try:
                 yield cell.cell_contents, names
-            except ValueError:  # not bound yet
+            except ValueError:  # an empty cell
                 continue
         yield (value.__defaults__, value.__kwdefaults__), names
         for name in sorted(names & value.__globals__.keys()):
@@ -116,7 +116,7 @@ def _parts(value: Any) -> Iterator[tuple[Any, frozenset[str]]]:
 
 
 def _identity(value: Any) -> int | None:
-    """Return what tells *value* from others; None: what is in it does."""
+    """Return the identity of *value*; None for a container, which equals another one of the same items."""
     if isinstance(value, types.FunctionType):
         return id(value.__code__)
     inside = (Mapping, list, tuple, set, frozenset, functools.partial, types.MethodType)
@@ -129,7 +129,7 @@ def _device_array(value: Any) -> DeviceArray | None:
         begin = interface["data"][0]
         shape, strides = interface["shape"], interface.get("strides")
         itemsize = np.dtype(interface["typestr"]).itemsize
-    except Exception:  # noqa: BLE001  # whatever a property of a foreign object raises: it is no device array
+    except Exception:  # noqa: BLE001  # a property of a foreign object may raise anything: it is no device array
         return None
     steps = strides or [itemsize * int(np.prod(shape[axis + 1 :])) for axis in range(len(shape))]
     reach = [step * max(extent - 1, 0) for step, extent in zip(steps, shape, strict=True)]

@@ -1,4 +1,4 @@
-"""What a stream capture caught, read out of the driver's graph: steps on the addresses that they were given."""
+"""The steps of a captured CUDA graph, with the addresses of the capture."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from ..plan import Copy, Fill, Launch, Step
 _Kind = cuda.CUgraphNodeType
 _Attribute = cuda.CUlaunchAttributeID
 
-# What must be the same in a replay …
+# Launch attributes that are repeated in a replay …
 _KEPT = (
     _Attribute.CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
     _Attribute.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
     _Attribute.CU_LAUNCH_ATTRIBUTE_PRIORITY,
 )
-# … and what cannot: a window of addresses, and objects of the capture.
+# … and those that cannot be: a window of addresses, and objects of the capture.
 _REFUSED = (
     _Attribute.CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW,
     _Attribute.CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE,
 )
-_ATTRIBUTE_VALUE = 64  # bytes of a CUlaunchAttributeValue, which follows 8 bytes that say which it is
+_ATTRIBUTE_VALUE = 64  # bytes of a CUlaunchAttributeValue, which follows 8 bytes of a CUlaunchAttributeID and padding
 _DEVICE_MEMORY = (cuda.CUmemorytype.CU_MEMORYTYPE_DEVICE, cuda.CUmemorytype.CU_MEMORYTYPE_UNIFIED)
 
 _NOT_REPLAYED = {
@@ -45,13 +45,13 @@ _NOT_REPLAYED = {
 
 @dataclasses.dataclass(frozen=True)
 class Caught:
-    """What one capture caught.
+    """The work of one capture.
 
     Attributes:
-      steps: in an order in which one stream may do them; all addresses are those of the capture.
-      sizes: of the parameters of each launch, by the number of its step.
-      allocations: address and size of the memory that was allocated on the stream; none overlaps another.
-      portable: whether the kernels' handles are good for every device.
+      steps: in an order that one stream may follow; all addresses are those of the capture.
+      sizes: the sizes of the parameters of each launch, by the number of its step.
+      allocations: address and size of the memory allocated on the stream, without overlaps.
+      portable: whether the kernels' handles are valid on every device.
     """
 
     steps: tuple[Step, ...]
@@ -61,15 +61,15 @@ class Caught:
 
 
 def read_graph(graph: Any, label: str) -> Caught:
-    """Return what *graph* consists of.
+    """Return the work in *graph*.
 
     Args:
-      graph: of a stream capture. Its nodes are listed as they were captured, and each waits for earlier ones only: one
-        stream can do them in this order, also if several streams were captured.
+      graph: the graph of a stream capture. Its nodes are listed in the order of their capture, and each depends on
+        earlier ones only: one stream can follow this order, also if several streams were captured.
       label: the function's name, for messages.
 
     Raises:
-      RecordingError: if there is something in it that cannot be replayed.
+      RecordingError: if a node cannot be replayed.
     """
     steps: list[Step] = []
     sizes: dict[int, tuple[int, ...]] = {}
@@ -97,10 +97,10 @@ def read_graph(graph: Any, label: str) -> Caught:
 
 
 def without_overlaps(blocks: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return address and size of what *blocks* cover, in their order: of several that overlap, one for all.
+    """Return the union of *blocks* as address and size of separate blocks, in the order of their first parts.
 
-    The driver gives out the same addresses again for memory that is allocated after other memory has been freed, in
-    other sizes too. What shared an address while it was captured shares it in the replay.
+    The driver reuses the addresses of memory that has been freed, for blocks of other sizes too. Blocks that shared
+    addresses in the capture share memory in the replay.
     """
     found: list[tuple[int, int]] = []
     for begin, size in blocks:
@@ -153,13 +153,13 @@ def _parameters(function: int, kernel: int) -> Iterator[tuple[int, int]]:
             status, offset, size = cuda.cuFuncGetParamInfo(function, index)
         else:
             status, offset, size = cuda.cuKernelGetParamInfo(kernel, index)
-        if int(status):  # there is no further one
+        if int(status):  # no further parameter
             return
         yield offset, size
 
 
 def _attributes(node: Any, name: str, label: str) -> Iterator[bytes]:
-    """Yield as ``CUlaunchAttribute`` structs what a launch was asked for besides its dimensions."""
+    """Yield the attributes of a launch as ``CUlaunchAttribute`` structs."""
     for key in (*_KEPT, *_REFUSED):
         status, value = cuda.cuGraphKernelNodeGetAttribute(node, key)
         data = b"" if int(status) else ctypes.string_at(value.getPtr(), _ATTRIBUTE_VALUE)
@@ -209,7 +209,7 @@ def _copy(found: Any, label: str) -> Copy:
 
 
 def _readable(name: str) -> str:
-    """Return a kernel's name without the mangling of C++ and Numba: ``_ZN8__main__3addB2v1…`` is ``__main__.add``."""
+    """Return a kernel's name without the mangling of C++ and Numba: ``__main__.add`` for ``_ZN8__main__3addB2v1…``."""
     if not name.startswith("_Z"):
         return name
     rest, parts = name[2:].removeprefix("N"), []

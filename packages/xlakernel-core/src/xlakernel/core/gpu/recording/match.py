@@ -1,4 +1,4 @@
-"""Two recordings → a plan: what moved with an array is a pointer into it, and all else is equal."""
+"""Comparison of two recordings: a word that moved with an array is a pointer into it, and all else must be equal."""
 
 from __future__ import annotations
 
@@ -23,13 +23,12 @@ _TITLES = {Launch: "kernel", Fill: "fill", Copy: "copy"}
 
 @dataclasses.dataclass(frozen=True)
 class Recording:
-    """One recording: what was caught, and what is known of the addresses in it.
+    """One recording: its steps, and the memory that their addresses lie in.
 
     Attributes:
       caught: the steps.
-      ranges: where the arrays were, and temporary memory of allocators of ours.
-      allocations: address → begin, size and number of the allocation in GPU memory that it lies in, of those addresses
-        that lie in one.
+      ranges: the addresses of the arrays, and of temporary memory (`addresses.temporary`).
+      allocations: begin, size and number of the allocation in GPU memory that an address lies in, by address.
     """
 
     caught: Caught
@@ -38,24 +37,24 @@ class Recording:
 
 
 class Unsettled(RecordingError):
-    """Two recordings differ where a third may agree with one of them: inside a parameter that is a struct.
+    """Two recordings differ inside a parameter that is a struct, where a third may agree with one of them.
 
-    Libraries leave padding in them, and fields that the kernel sets itself, as whatever was in memory before.
+    Libraries leave the padding of a struct uninitialised, and fields that the kernel sets itself.
     """
 
 
 def match(one: Recording, two: Recording, launchable: Launchable, device: int) -> tuple[Plan, Any]:
-    """Return the plan that both recordings are instances of, and what must be kept alive for it.
+    """Return the plan of two recordings, and the device arrays to keep alive for it.
 
     Args:
       one: a recording.
       two: another one of the same work, on other addresses.
-      launchable: what was recorded.
-      device: where.
+      launchable: the recorded work.
+      device: the ordinal of the device that it was recorded on.
 
     Raises:
       Unsettled: if they differ inside a struct.
-      RecordingError: if they differ otherwise, or if there is a pointer whose memory nobody is known to keep.
+      RecordingError: if they differ elsewhere, or if a pointer's memory may be freed before a replay.
     """
     matching = _Matching(one, two, launchable)
     steps = matching.steps()
@@ -71,7 +70,7 @@ class _Matching:
         self.arrays, self.label = launchable.arrays, launchable.label
         self.scratch: list[int] = []
         self.kept: list[DeviceArray] = []
-        self._blocks: dict[Any, int] = {}  # what a block of temporary memory was in both recordings → its number
+        self._blocks: dict[Any, int] = {}  # numbers of scratch blocks, by the block's numbers in both recordings
         self._known: list[DeviceArray] | None = None
 
     def steps(self) -> tuple[Step, ...]:
@@ -112,14 +111,14 @@ class _Matching:
                 try:
                     found = self._word(words[0], words[1], where, settled=size <= 8)
                 except RecordingError:
-                    if at - offset not in unused:  # else it is what was in memory before, an old pointer perhaps
+                    if at - offset not in unused:  # an uninitialised word may be an old pointer
                         raise
                 else:
                     pointers += [] if found is None else [(at, found)]
         return dataclasses.replace(first, pointers=tuple(pointers))
 
     def _word(self, first: bytes, second: bytes, where: str, *, settled: bool) -> Pointer | None:
-        """Return where a word of a parameter points; None if it is no pointer that moves, and the same both times."""
+        """Return the pointer that a word of a parameter is; None if it is the same in both recordings."""
         before, after = (int.from_bytes(word, "little") for word in (first, second))
         found = self._pointer(before, after, where, settled=settled) if len(first) == 8 else None
         if found is None and before != after:
@@ -130,7 +129,7 @@ class _Matching:
         found = self._pointer(first, second, f"an address of {what}", settled=True)
         if found is None and first != second:
             raise self._differs(f"an address of {what} is {first:#x} and then {second:#x}")
-        if found is None and _place(self.one, first) is None:  # the host's, which may be freed: unified addresses
+        if found is None and _place(self.one, first) is None:  # an address of the host, whose memory may be freed
             raise RecordingError(
                 f"{self.label} cannot be recorded: an address of {what} is {first:#x}, which is in no memory of the "
                 "GPU that the driver knows; only fills and copies within the device can be replayed."
@@ -138,7 +137,7 @@ class _Matching:
         return first if found is None else found
 
     def _pointer(self, first: int, second: int, where: str, *, settled: bool) -> Pointer | None:
-        """Return where a word of both recordings points; None if it is no pointer, or one that stays."""
+        """Return the pointer that a word is in both recordings; None if it is a fixed address, or no pointer."""
         one, two = _place(self.one, first), _place(self.two, second)
         if one is None and two is None:
             return None
@@ -148,7 +147,7 @@ class _Matching:
                 return None
             if one.kind == "range" and one.number == two.number < len(self.arrays):
                 return Pointer(one.number, one.offset)
-            # What the function refers to is not temporary: it takes turns with several arrays.
+            # An array that the function refers to is not temporary: then it alternates between several arrays.
             temporary = one.kind != "allocation" or not (self._owner(first, one) or self._owner(second, two))
             if temporary and (one.kind == "allocation" or one.number == two.number):
                 return Pointer(self._scratch(one, two), one.offset)
@@ -156,7 +155,7 @@ class _Matching:
         raise self._differs(text, settled=settled)
 
     def _scratch(self, one: _Place, two: _Place) -> int:
-        """Return the number of the scratch block that stands for a temporary one."""
+        """Return the number of the scratch block that replaces a temporary block."""
         key = (one.kind, one.number, two.number)
         if key not in self._blocks:
             self._blocks[key] = len(self.scratch)
@@ -164,7 +163,7 @@ class _Matching:
         return len(self.arrays) + self._blocks[key]
 
     def _keep(self, address: int, place: _Place, where: str) -> None:
-        """Note the device array that the function refers to and that *address* points into."""
+        """Keep the device array that *address* points into, or raise if the function refers to none."""
         if found := self._owner(address, place):
             if found not in self.kept:
                 self.kept.append(found)
@@ -180,16 +179,12 @@ class _Matching:
         """Return the device array that the function refers to and that *address* points into."""
         if self._known is None:
             self._known = Closure(self.launchable.closed_over).arrays
-        begin = address - place.offset  # of the allocation: an array without elements may be anywhere
-        return next(
-            (
-                found
-                for found in self._known
-                # Where it ends, a block of a library's pool may begin that somebody else gets later.
-                if found.begin <= address < found.end and begin <= found.begin < begin + place.size
-            ),
-            None,
-        )
+        begin = address - place.offset  # The array must lie in the allocation: one without elements may be anywhere.
+        for found in self._known:
+            # An address at its end is not in it: another block of a library's pool may begin there.
+            if found.begin <= address < found.end and begin <= found.begin < begin + place.size:
+                return found
+        return None
 
     def _differs(self, text: str, *, settled: bool = True) -> RecordingError:
         kind = RecordingError if settled else Unsettled
@@ -198,7 +193,7 @@ class _Matching:
 
 @dataclasses.dataclass(frozen=True)
 class _Place:
-    """A byte of a block of memory: a range of ours, memory allocated on the stream, or another allocation."""
+    """A byte of a block of memory: of a range of `addresses`, of memory allocated on the stream, or of another."""
 
     kind: Literal["range", "stream", "allocation"]
     number: int
@@ -216,7 +211,7 @@ def _place(recording: Recording, word: int) -> _Place | None:
     if found := recording.ranges.find(word):
         number, offset = found
         return _Place("range", number, offset, recording.ranges.size(number))
-    for behind in (0, 1):  # an address just behind a block, where nothing else begins, belongs to it
+    for behind in (0, 1):  # the address after a block belongs to it, unless another one begins there
         for number, (begin, size) in enumerate(recording.caught.allocations):
             if begin <= word < begin + size + behind:
                 return _Place("stream", number, word - begin, size)

@@ -1,8 +1,8 @@
-"""Recording what a function launches: twice, on different addresses, so that the pointers show.
+"""Recording of the work that a function launches: twice, on different addresses, which shows the pointers.
 
-The function runs inside a stream capture. Nothing is executed; the driver's graph says what would have been. What
-moved with an address from one recording to the next is a pointer, and everything else must be equal: then the work is
-the same wherever the arrays lie, and can be replayed.
+The function runs inside a stream capture, in which nothing is executed, and the work is read from the driver's graph.
+A word that moved with an address from one recording to the next is a pointer, and everything else must be equal: then
+the work is the same for arrays at any addresses, and can be replayed.
 """
 
 from __future__ import annotations
@@ -22,25 +22,24 @@ from .addresses import Ranges
 from .graph import read_graph
 from .match import Recording, Unsettled, match
 
-#: How often a function is recorded, until two recordings agree.
-_ATTEMPTS = 5
+_ATTEMPTS = 5  # recordings, until two agree
 _ALIGNMENT = 256  # of XLA's buffers
 
 _Code = cuda.CUresult
 _RELAXED = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
 
-# Why the driver ends a capture → what the function did.
+# The cause in the function, by the error with which the driver ends a capture.
 _REASONS = {
     _Code.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT: (
         "it uses CUDA's default stream, to launch a kernel or to copy between host and device. Pass the stream that "
         "the function is given: kernel[grid, block, stream](...)"
     ),
     _Code.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: (
-        "it waits for the device, as a function does that reads results on the host or synchronises"
+        "it waits for the device, for example to read results on the host or to synchronise"
     ),
     _Code.CUDA_ERROR_STREAM_CAPTURE_UNJOINED: (
-        "it launches work on another stream that the stream which it is given does not wait for at the end: record an "
-        "event there, and let the given stream wait for it"
+        "it launches work on another stream, and the given stream does not wait for that at the end: record an event "
+        "there, and let the given stream wait for it"
     ),
     _Code.CUDA_ERROR_STREAM_CAPTURE_MERGE: "it lets two captures wait for each other",
     _Code.CUDA_ERROR_STREAM_CAPTURE_ISOLATION: "it waits for an event that was recorded before it was called",
@@ -49,14 +48,14 @@ _REASONS = {
 
 
 def record(launchable: Launchable, device: int) -> tuple[Plan, Any]:
-    """Return the plan of what *launchable* does, and what must be kept alive for it.
+    """Return the plan of *launchable*, and the device arrays to keep alive for it.
 
     Args:
-      launchable: what to record; it is launched two times at least.
+      launchable: the work to record; it is launched at least twice.
       device: the driver's ordinal of the GPU to record on.
 
     Raises:
-      RecordingError: if what it does cannot be recorded, or differs each time.
+      RecordingError: if the work cannot be recorded, or is not the same each time.
       LaunchError: if the driver refuses a launch.
     """
     with context_of(device), launchable.recording(), contextlib.ExitStack() as stack:
@@ -86,17 +85,17 @@ def _record(launchable: Launchable, device: int, stack: contextlib.ExitStack) ->
 
 
 class _Disturbed(RecordingError):
-    """A capture failed for a reason that may lie elsewhere in the process."""
+    """A capture failed, perhaps because of another thread: the next attempt may succeed."""
 
 
 def _shift(array: Array) -> int:
-    """Return how far from XLA's alignment a slice of a batch may lie: a launch that depends on it must show."""
+    """Return how far from XLA's alignment a slice of a batch may lie, so that work that depends on it differs."""
     return min(array.nbytes & -array.nbytes, _ALIGNMENT) % (2 * _ALIGNMENT)
 
 
 def _capture(launchable: Launchable, ranges: Ranges, addresses: Sequence[int]) -> Recording:
-    # Not a "non-blocking" stream: beside one that is captured, the driver refuses launches on the default stream, which
-    # would run, on addresses without memory.
+    # A blocking stream: while it is captured, the driver refuses launches on the default stream, which would run at
+    # once on the addresses of the recording.
     stream = check(cuda.cuStreamCreate(cuda.CUstream_flags.CU_STREAM_DEFAULT))
     raised: BaseException | None = None
     try:
@@ -105,7 +104,7 @@ def _capture(launchable: Launchable, ranges: Ranges, addresses: Sequence[int]) -
         try:
             with ranges.in_use():
                 work()
-        except BaseException as error:  # noqa: BLE001  # raised again below, when the capture has ended
+        except BaseException as error:  # noqa: BLE001  # raised again below, after the end of the capture
             raised = error
         status, graph = cuda.cuStreamEndCapture(stream)
         with _destroyed(graph):
@@ -135,12 +134,12 @@ def _destroyed(graph: Any) -> Iterator[None]:
 
 
 def _check_reads(graph: Any, raised: Exception, label: str) -> None:
-    """Raise what cannot be replayed of what a function did until it raised: its complaint may be about what it read.
+    """Raise `RecordingError` if the work of a function before its exception cannot be replayed.
 
-    While it is recorded nothing runs, so what has been copied to the host is arbitrary: numbers that it does not
-    expect, or sizes and grids that the driver refuses.
+    The exception may come from data that the function has read: nothing runs during a recording, so a copy to the host
+    gives arbitrary numbers, or sizes and grids that the driver refuses.
     """
-    if isinstance(raised, XLAKernelError) and error_code(raised) is None:  # ours, which no data leads to
+    if isinstance(raised, XLAKernelError) and error_code(raised) is None:  # an error of ours, never caused by data
         return
     try:
         read_graph(graph, label)
@@ -150,14 +149,14 @@ def _check_reads(graph: Any, raised: Exception, label: str) -> None:
 
 
 def _check_capture(status: Any, raised: BaseException | None, label: str) -> None:
-    """Raise what the function raised, or why its capture failed."""
+    """Raise the function's exception, or the reason why its capture failed."""
     if raised is not None and error_code(raised) == _Code.CUDA_ERROR_OUT_OF_MEMORY:
         raise DeviceError(
             f"{label}: the device has no memory left for what it allocates ({raised}), once for each recording, beside "
             "XLA's, which takes most of it at the start. Leave some with XLA_PYTHON_CLIENT_MEM_FRACTION=.5 or "
             "XLA_PYTHON_CLIENT_PREALLOCATE=false, or have the function take the memory as an output of its own."
         ) from raised
-    if raised is not None and "captur" in str(raised) and error_code(raised) is None:  # in words, as Warp
+    if raised is not None and "captur" in str(raised) and error_code(raised) is None:  # Warp's words, without a code
         kind = _Disturbed if status == _Code.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED else RecordingError
         raise kind(f"{label} cannot be recorded: {type(raised).__name__}: {raised}.") from raised
     if raised is not None and (not int(status) or (isinstance(raised, XLAKernelError) and error_code(raised) is None)):
@@ -183,7 +182,7 @@ def _check_capture(status: Any, raised: BaseException | None, label: str) -> Non
 
 
 def _words(steps: Sequence[Step]) -> set[int]:
-    """Return all that may be a pointer in *steps*."""
+    """Return all words of *steps* that may be pointers."""
     found: set[int] = set()
     for step in steps:
         block = getattr(step, "parameters", b"")

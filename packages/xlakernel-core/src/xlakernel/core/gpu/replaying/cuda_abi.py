@@ -1,7 +1,7 @@
-"""The binary interface of the CUDA driver as far as launches need it, as data.
+"""The part of the CUDA driver's binary interface that launches use, as data.
 
-Structs as ``cuda.h`` declares them, from CUDA 11.8 on; a test compares them with an installed header. Python fills them
-in, and machine code finds their fields by `layout`: nothing else in the project spells an offset.
+The structs are those of ``cuda.h`` since CUDA 11.8; a test compares them with an installed header. Machine code finds
+their fields by `layout`.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ STRUCTS = (CUlaunchConfig, CUlaunchAttribute, CUDA_MEMCPY3D)
 #: ``CU_MEMORYTYPE_DEVICE``.
 MEMORY_TYPE_DEVICE = 2
 
-#: The driver's functions as libcuda.so.1 exports them, by what they are needed for; fills by bytes of an element.
+#: Names of the driver's functions in libcuda.so.1; those of fills by the bytes of an element.
 LAUNCH = "cuLaunchKernelEx"
 FILL_ROW = {1: "cuMemsetD8Async", 2: "cuMemsetD16Async", 4: "cuMemsetD32Async"}
 FILL_ROWS = {1: "cuMemsetD2D8Async", 2: "cuMemsetD2D16Async", 4: "cuMemsetD2D32Async"}
@@ -75,14 +75,14 @@ CURRENT_DEVICE = "cuCtxGetDevice"
 ERROR_NAME = "cuGetErrorName"
 FUNCTIONS = (LAUNCH, *FILL_ROW.values(), *FILL_ROWS.values(), COPY_ROW, COPY_ROWS, CURRENT_DEVICE, ERROR_NAME)
 
-#: ``CUresult``s that say that something ran out: ``CUDA_ERROR_OUT_OF_MEMORY``, ``…LAUNCH_OUT_OF_RESOURCES``.
+#: ``CUresult``s of exhausted resources: ``CUDA_ERROR_OUT_OF_MEMORY``, ``…LAUNCH_OUT_OF_RESOURCES``.
 EXHAUSTED = (2, 701)
-#: ``CUresult``s that tell of work submitted before, and that every later call in the process returns too: an ECC error
-#: or a link's, an illegal address, a timeout, an assertion, and what else a running kernel can do wrong.
+#: ``CUresult``s of earlier work, which every later call in the process returns too: an error of ECC or of a link, an
+#: illegal address, a timeout, an assertion, and other failures of a running kernel.
 STICKY = (214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719)
 
 
 def layout(struct: type[ctypes.Structure]) -> Struct:
-    """Return where the fields of *struct* are, for machine code."""
+    """Return the offsets of the fields of *struct*, for machine code."""
     fields = {field[0]: getattr(struct, field[0]).offset for field in struct._fields_}
     return Struct(struct.__name__, fields, ctypes.sizeof(struct))

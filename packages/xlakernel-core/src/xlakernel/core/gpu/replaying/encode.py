@@ -1,17 +1,17 @@
-"""A launch plan in memory, as machine code reads it (`replay`).
+"""Binary layout of a launch plan, which machine code reads (`replay`).
 
-A step begins with the address of the routine that performs it and of the driver's function that it calls. Places in
-memory are a base and an offset: the bases of a call are the addresses of its arrays and of its scratch blocks, and
-behind them 0, for addresses that stay.
+A step begins with the address of the routine that performs it and of the driver function that the routine calls. A
+place in memory is a base and an offset: the bases of a call are the addresses of its arrays and of its scratch blocks,
+followed by 0 for fixed addresses.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ...errors import DtypeError, RecordingError
+from ...errors import DtypeError
 from ...ffi import abi
 from ..plan import Address, Array, Copy, Fill, Launch, Plan, Pointer, Step
 from .cuda_abi import (
@@ -26,12 +26,9 @@ from .cuda_abi import (
     CUlaunchConfig,
 )
 
-#: The driver takes 4 KiB, from CUDA 12.1 on 32764 bytes; what the handler puts on the stack has to end somewhere.
-LARGEST_BLOCK = 1 << 15
-
 
 class ArrayEntry(ctypes.Structure):
-    """An `Array`: its dtype as XLA numbers them, and its extents."""
+    """An `Array`: XLA's number of its dtype, and its extents."""
 
     _fields_ = [
         ("dtype", ctypes.c_int64),
@@ -48,7 +45,7 @@ class PlaceEntry(ctypes.Structure):
 
 
 class PointerEntry(ctypes.Structure):
-    """A pointer that belongs at byte *at* of a kernel's parameters."""
+    """A pointer to store at byte *at* of a kernel's parameters."""
 
     _fields_ = [("at", ctypes.c_int64), ("place", PlaceEntry)]
 
@@ -57,7 +54,7 @@ _STEP = [("perform", ctypes.c_void_p), ("function", ctypes.c_void_p)]
 
 
 class StepEntry(ctypes.Structure):
-    """How every step begins."""
+    """The first fields of every step."""
 
     _fields_ = _STEP
 
@@ -98,7 +95,7 @@ class CopyEntry(ctypes.Structure):
 
 
 class PlanEntry(ctypes.Structure):
-    """A `Plan`, the *number*-th of its handler; *scratch* and *steps* are arrays of sizes and of addresses."""
+    """A `Plan`, number *number* of its handler; *scratch* and *steps* are arrays of sizes and of addresses."""
 
     _fields_ = [
         ("number", ctypes.c_int64),
@@ -114,10 +111,10 @@ class PlanEntry(ctypes.Structure):
 
 
 class HandlerEntry(ctypes.Structure):
-    """All that a handler knows.
+    """The data of a handler.
 
-    *current_device* is null where any device will do, *fixed_stream* whether to use *stream* instead of XLA's. *report*
-    is an `Upcall` that makes an ``XLA_FFI_Error``.
+    *current_device* is null if the plan runs on any device. *stream* is used in place of XLA's if *fixed_stream* is
+    not 0. *report* is an `Upcall` that makes an ``XLA_FFI_Error``.
     """
 
     _fields_ = [
@@ -126,26 +123,24 @@ class HandlerEntry(ctypes.Structure):
         ("current_device", ctypes.c_void_p),
         ("fixed_stream", ctypes.c_int64),
         ("stream", ctypes.c_void_p),
-        ("traits", ctypes.c_int64),
         ("report", ctypes.c_void_p),
     ]
 
 
 class Encoder:
-    """Writes one plan.
+    """Encodes one plan.
 
     Args:
       plan: the plan.
-      routine: name of a routine of `replay` → its address.
-      function: name of one of the driver's functions → its address.
+      routine: returns the address of a routine of `replay`, by name.
+      function: returns the address of a function of the driver, by name.
 
     Attributes:
-      steps: those that there is something to do for, in the order in which they are encoded.
+      steps: the plan's steps without the empty ones, in the order in which they are encoded.
       owned: the memory that the entry of the plan refers to.
     """
 
     def __init__(self, plan: Plan, routine: Callable[[str], int], function: Callable[[str], int]) -> None:
-        check(plan)
         self._plan = plan
         self._routine = routine
         self._function = function
@@ -153,7 +148,7 @@ class Encoder:
         self.owned: list[Any] = []
 
     def encode(self, number: int) -> PlanEntry:
-        """Return the plan as the *number*-th of a handler."""
+        """Return the entry of the plan, number *number* of its handler."""
         plan = self._plan
         sources = [array.source for array in plan.arrays]
         return PlanEntry(
@@ -189,6 +184,7 @@ class Encoder:
         return PlaceEntry(len(self._plan.arrays) + len(self._plan.scratch), address)
 
     def _calls(self, routine: str, function: str) -> tuple[int, int]:
+        """Return the values of the first fields of a step."""
         return self._routine(routine), self._function(function)
 
     def _step(self, step: Step) -> ctypes.Structure:
@@ -218,7 +214,7 @@ class Encoder:
             if step.height == 1
             else self._calls("fill_rows", FILL_ROWS[step.itemsize])
         )
-        # A memset takes the low bits of a wider number.
+        # The driver uses the low bits of a memset's value; a recorded one may be wider.
         value = step.value & ((1 << 8 * step.itemsize) - 1)
         return FillEntry(*calls, self._place(step.destination), value, step.width, step.height, step.pitch)
 
@@ -240,62 +236,14 @@ class Encoder:
 
 
 def encode_handler(plans: Iterable[PlanEntry], **fields: Any) -> tuple[HandlerEntry, Any]:
-    """Return the entry of a handler, and memory that it refers to besides that of its plans."""
+    """Return the entry of a handler, and the memory of its plan entries."""
     entries = list(plans)
     memory = (PlanEntry * len(entries))(*entries)
     return HandlerEntry(plans=ctypes.addressof(memory), plan_count=len(entries), **fields), memory
 
 
 def _is_empty(step: Step) -> bool:
+    """Return True if a fill or a copy has no element."""
     if isinstance(step, Launch):
         return False
     return 0 in ((step.width, step.height) if isinstance(step, Fill) else (step.width, step.height, step.depth))
-
-
-def check(plan: Plan) -> None:
-    """Raise `RecordingError` if replaying *plan* would read or write memory that is not its own."""
-    sources = [(array.source, array.index) for array in plan.arrays]
-    inputs = sum(source == "input" for source, _ in sources)
-    expected = [("input", i) for i in range(inputs)] + [("output", i) for i in range(len(sources) - inputs)]
-    if sources != expected:
-        raise RecordingError(
-            f"The arrays of a plan are the inputs of a call and then its outputs, in order; got {sources}."
-        )
-    bases = len(plan.arrays) + len(plan.scratch)
-    for number, step in enumerate(plan.steps):
-        for problem, wrong in _problems(step, bases).items():
-            if wrong:
-                raise RecordingError(f"Step {number} of a plan cannot be replayed: {problem}. It is {step}.")
-
-
-def _problems(step: Step, bases: int) -> Mapping[str, bool]:
-    """Return what may be wrong with a step, and whether it is."""
-    if isinstance(step, Launch):
-        places: list[Address] = [pointer for _, pointer in step.pointers]
-        size = len(step.parameters)
-        own = {
-            "a pointer is beside the block of parameters": any(not 0 <= at <= size - 8 for at, _ in step.pointers),
-            "a parameter is beside the block of parameters": any(not 0 <= at <= size for at in step.offsets),
-            f"its parameters take {size} bytes, more than {LARGEST_BLOCK}": size > LARGEST_BLOCK,
-            "its attributes are not whole CUlaunchAttributes": bool(
-                len(step.attributes) % ctypes.sizeof(CUlaunchAttribute)
-            ),
-            "a number does not fit 32 bits": _beyond(32, (*step.grid, *step.block, step.shared_mem)),
-        }
-    elif isinstance(step, Fill):
-        places = [step.destination]
-        own = {
-            "elements of a fill have 1, 2 or 4 bytes": step.itemsize not in FILL_ROW,
-            "an extent or a pitch is negative or too large": _beyond(63, (step.width, step.height, step.pitch)),
-        }
-    else:
-        places = [step.source, step.destination]
-        extents = (step.width, step.height, step.depth)
-        pitches = (step.source_pitch, step.source_height, step.destination_pitch, step.destination_height)
-        own = {"an extent or a pitch is negative or too large": _beyond(63, (*extents, *pitches))}
-    unknown = any(isinstance(place, Pointer) and not 0 <= place.array < bases for place in places)
-    return {f"a pointer is into none of the {bases} arrays and blocks of the plan": unknown, **own}
-
-
-def _beyond(bits: int, numbers: Iterable[int]) -> bool:
-    return any(not 0 <= number < 1 << bits for number in numbers)

@@ -1,4 +1,4 @@
-"""Plans → the native handler that XLA calls: it replays the plan of the current device on XLA's stream."""
+"""The native handler of launch plans: it replays the plan of the current device on XLA's stream."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
-from ...errors import DeviceError, RecordingError
-from ...ffi import abi
+from ...errors import DeviceError
 from ...ffi.registry import Handler
 from ..plan import Plan
 from . import cuda_abi
@@ -23,29 +22,27 @@ def build_handler(
     label: str,
     functions: Mapping[str, int] | None = None,
     stream: int | None = None,
-    command_buffer: bool = True,
 ) -> Handler:
-    """Build the handler that does what *plans* say.
+    """Build the handler that replays *plans*.
 
-    Its inputs and outputs are those of the plans, behind any number of batch dimensions: each slice of the batch is
-    replayed, in order. An input that all slices share has 1 there. Behind the outputs come the plan's scratch blocks:
-    arrays of at least as many uint8, without batch dimensions.
+    The inputs and outputs of a call are those of the plans, with any number of leading batch dimensions: each slice of
+    the batch is replayed, in order. An input that all slices share has the extent 1 there. The plan's scratch blocks
+    follow the outputs: one-dimensional arrays of uint8, at least as large as the block, without batch dimensions. XLA
+    may capture a call in a CUDA graph.
 
     Args:
-      plans: one for any device, or one for each device.
-      label: what the plans do, for messages.
+      plans: one for any device, or one for each device; all of the same arrays and number of scratch blocks.
+      label: the name of the function, for messages.
       functions: addresses to call in place of the CUDA driver's functions (`cuda_abi.FUNCTIONS`).
       stream: handle of the stream to use in place of XLA's.
-      command_buffer: whether XLA may capture the calls into a CUDA graph.
 
     Returns:
-      The handler. It keeps no kernel, module or device memory alive: only what it reads itself.
+      The handler. It keeps the memory that it reads alive, but no kernel, module or device memory.
 
     Raises:
-      RecordingError: if the plans cannot be replayed, or do not belong together.
+      DtypeError: if an array has a dtype that handlers cannot take.
       DeviceError: if there is no CUDA driver, or it is too old.
     """
-    _check_devices(plans, label)
     functions = driver_functions() if functions is None else functions
     address_of = partial(_address_of, functions, label)
     encoders = [Encoder(plan, routine, address_of) for plan in plans]
@@ -56,7 +53,6 @@ def build_handler(
         current_device=None if any_device else address_of(cuda_abi.CURRENT_DEVICE),
         fixed_stream=stream is not None,
         stream=stream,
-        traits=abi.COMMAND_BUFFER_COMPATIBLE if command_buffer else 0,
         report=reporter.address,
     )
     address, code = take_handler(ctypes.addressof(entry))
@@ -65,7 +61,7 @@ def build_handler(
 
 @cache
 def driver_functions() -> dict[str, int]:
-    """Return the addresses of the CUDA driver's functions; 0 for one that it does not have.
+    """Return the addresses of the CUDA driver's functions; 0 for a function that it lacks.
 
     Raises:
       DeviceError: if there is no CUDA driver.
@@ -92,15 +88,3 @@ def _address_of(functions: Mapping[str, int], label: str, name: str) -> int:
         f"{label}: the CUDA driver has no function {name}. xlakernel needs a driver for CUDA 12.4 or newer "
         "(550 on Linux); nvidia-smi shows which one is installed."
     )
-
-
-def _check_devices(plans: Sequence[Plan], label: str) -> None:
-    devices = [plan.device for plan in plans]
-    if not plans or (None in devices and len(plans) > 1) or len(set(devices)) < len(devices):
-        raise RecordingError(
-            f"{label}: there must be one plan for any device (None), or one for each device; got plans for {devices}."
-        )
-    if len({(plan.arrays, len(plan.scratch)) for plan in plans}) > 1:
-        raise RecordingError(
-            f"{label}: the plans for devices {devices} take different arrays, or other numbers of scratch blocks."
-        )

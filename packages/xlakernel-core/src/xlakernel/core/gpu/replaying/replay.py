@@ -1,9 +1,9 @@
-"""Replaying launch plans, in machine code: one function for all plans, compiled once in a process.
+"""Machine code that replays launch plans: one function for all plans, compiled once in a process.
 
-``replay(frame, handler)`` answers a call of XLA's with what `encode` has written at *handler*. A handler is a
-trampoline that XLA calls with a frame alone, and that adds the address: a pool of them is compiled at a time, each with
-a slot in a table for its address, because one alone takes half as long. No lock, no allocation and no Python is on the
-way, except for making an error.
+``replay(frame, handler)`` answers a call of XLA by the data that `encode` has written at *handler*. XLA calls a handler
+with the frame alone, so each handler is a trampoline that loads the address of its data from a slot of a table and
+calls ``replay``. Trampolines are compiled in pools, as one alone takes half as long as a pool. A call takes no lock,
+allocates no memory on the heap and runs no Python, unless it makes an error.
 """
 
 from __future__ import annotations
@@ -25,16 +25,18 @@ from . import encode
 from .cuda_abi import layout
 from .steps import PERFORM, PERFORMERS, entry_at
 
-#: Reasons for a report, by an `Upcall` of ``(frame, what, plan, step, code)``: no current device, with the driver's
-#: code; no plan for device *code*; a call other than the recorded one; the driver refused a step, with its code.
+#: The reasons *what* of a report, an `Upcall` of ``(frame, what, plan, step, code)``: no current device, with the
+#: driver's code; no plan for device *code*; a call unlike the recorded one; a step that the driver refused, with its
+#: code.
 NO_DEVICE, NO_PLAN, OTHER_CALL, REFUSED = range(4)
 
 _HANDLER = ir.FunctionType(POINTER, [POINTER])
 _REPLAY = ir.FunctionType(POINTER, [POINTER, POINTER])
-#: ``check(plan, buffers, batch_rank, extents)``: the number of slices, having stored the extents of the batch; −1 if
-#: the call is not what the plan was recorded for.
+#: ``check(plan, buffers, batch_rank, extents)``: store the extents of the batch and return the number of slices, or −1
+#: if the arrays are not those that the plan was recorded for.
 _CHECK = ir.FunctionType(I64, [POINTER, POINTER.as_pointer(), I64, I64.as_pointer()])
-#: ``locate(plan, buffers, batch_rank, extents, slice, bases)``: store where a slice's arrays and the scratch are.
+#: ``locate(plan, buffers, batch_rank, extents, slice, bases)``: store the addresses of a slice's arrays and of the
+#: scratch blocks.
 _LOCATE = ir.FunctionType(ir.VoidType(), [*_CHECK.args, I64, I64.as_pointer()])
 
 _ARRAY, _STEP = layout(encode.ArrayEntry), layout(encode.StepEntry)
@@ -42,13 +44,13 @@ _PLAN, _TABLE = layout(encode.PlanEntry), layout(encode.HandlerEntry)
 _NULL = ir.Constant(POINTER, None)
 _POOL = 8
 
-_free: list[tuple[int, Any]] = []  # handlers to be had; none is used again, for XLA may call it for ever
+_free: list[tuple[int, Any]] = []  # unused trampolines; none is used twice, as XLA may call it for ever
 
 
 def take_handler(entry: int) -> tuple[int, Any]:
-    """Return the address of a handler that replays what is at address *entry*, and what keeps it alive."""
+    """Return the address of a handler that replays the `HandlerEntry` at *entry*, and the objects to keep alive."""
     while True:
-        try:  # without a lock: a thread that compiles may come here, and one that is here compiles
+        try:  # No lock of its own: it would be taken both inside and around Numba's compiler lock.
             address, (engine, table, slot) = _free.pop()
         except IndexError:
             _free.extend(_compile_pool())
@@ -59,12 +61,12 @@ def take_handler(entry: int) -> tuple[int, Any]:
 
 @functools.cache
 def routine(name: str) -> int:
-    """Return the address of one of the functions of this file: a way to perform a step, or ``replay``."""
+    """Return the address of a routine: one of `PERFORMERS`, or ``replay``."""
     address: int = _library().get_pointer_to_function(f"xlakernel_gpu_{name}")
     return address
 
 
-@global_compiler_lock  # around the cache: one thread compiles, the others wait for it
+@global_compiler_lock  # around the cache, so that one thread compiles and the others wait for it
 @functools.cache
 def _library() -> Any:
     context = cpu_target.target_context
@@ -81,7 +83,7 @@ def _library() -> Any:
 
 @global_compiler_lock
 def _compile_pool() -> list[tuple[int, Any]]:
-    """Return addresses of handlers; with each, what keeps it alive, its table and its slot in that."""
+    """Return the addresses of new trampolines, each with its engine, which keeps it alive, its table and its slot."""
     table = (ctypes.c_void_p * _POOL)()
     names = [f"handler_{slot}" for slot in range(_POOL)]
     module = ir.Module()
@@ -91,7 +93,7 @@ def _compile_pool() -> list[tuple[int, Any]]:
         replay = builder.inttoptr(i64(routine("replay")), _REPLAY.as_pointer())
         place = builder.inttoptr(i64(ctypes.addressof(table) + 8 * slot), POINTER.as_pointer())
         builder.ret(builder.call(replay, [function.args[0], builder.load(place)], tail=True))
-    # Numba's own way would optimise each function first: that takes five times as long.
+    # Numba's own code library would optimise each function first, which takes five times as long.
     target = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(opt=0, jit=True)
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(str(module)), target)
     engine.finalize_object()
@@ -102,12 +104,17 @@ def _compile_pool() -> list[tuple[int, Any]]:
 
 
 def _emit_replay(module: ir.Module, check: ir.Function, locate: ir.Function) -> None:
+    """Emit ``replay``.
+
+    It answers a handshake, chooses the plan of the current device, compares the call with the plan, and performs all
+    steps for each slice of the batch in order. The addresses of a slice are in ``bases``: those of the inputs, the
+    outputs and the scratch blocks, then 0.
+    """
     function, builder = _function(module, "replay", _REPLAY, linkage="external")
     pointer, handler = function.args
     extension = load(builder, pointer, abi.CALL_FRAME, "extension_start")
     with builder.if_then(cgutils.is_not_null(builder, extension), likely=False):
-        traits = builder.trunc(load(builder, handler, _TABLE, "traits", I64), I32)
-        answer_handshake(builder, pointer, extension, traits)
+        answer_handshake(builder, pointer, extension, ir.Constant(I32, abi.COMMAND_BUFFER_COMPATIBLE))
     frame = Frame(builder, pointer)
     plan = _emit_choice(builder, frame, handler)
 
@@ -137,7 +144,7 @@ def _emit_replay(module: ir.Module, check: ir.Function, locate: ir.Function) -> 
 
 
 def _emit_choice(builder: ir.IRBuilder, frame: Frame, handler: Any) -> Any:
-    """Return the plan for the current device, or report that there is none."""
+    """Return the plan for the current device; emit a report where there is none."""
     plans = load(builder, handler, _TABLE, "plans")
     chosen = cgutils.alloca_once_value(builder, plans)
     kind = ir.FunctionType(I32, [I32.as_pointer()]).as_pointer()
@@ -170,7 +177,7 @@ def _refuse(builder: ir.IRBuilder, frame: Frame, handler: Any, plan: Any, wrong:
 
 
 def _all_buffers(builder: ir.IRBuilder, frame: Frame, inputs: Any, outputs: Any) -> Any:
-    """Return the addresses of the call's descriptions of its inputs and then its outputs."""
+    """Return an array on the stack of the ``XLA_FFI_Buffer`` pointers of the inputs, then of the outputs."""
     buffers = builder.alloca(POINTER, size=builder.add(inputs, outputs))
     parts = (("args", abi.ARGS, inputs, i64(0)), ("rets", abi.RETS, outputs, inputs))
     for part, struct, count, first in parts:
@@ -180,7 +187,7 @@ def _all_buffers(builder: ir.IRBuilder, frame: Frame, inputs: Any, outputs: Any)
 
 
 def _batch_rank(builder: ir.IRBuilder, plan: Any, buffers: Any, count: Any) -> Any:
-    """Return how many dimensions the first array has before its own, 0 if there is no array."""
+    """Return the number of dimensions of the first array before its own, 0 if there is no array."""
     rank = cgutils.alloca_once_value(builder, i64(0))
     with builder.if_then(builder.icmp_signed(">", count, i64(0))):
         own = load(builder, load(builder, plan, _PLAN, "arrays"), _ARRAY, "rank", I64)
@@ -204,6 +211,11 @@ def _emit_stream(builder: ir.IRBuilder, frame: Frame, handler: Any) -> Any:
 
 
 def _emit_check(module: ir.Module) -> ir.Function:
+    """Emit ``check``.
+
+    A batch axis has the one extent of its arrays that is not 1, or 1. Outputs must have it; inputs may have 1 instead,
+    which all slices share.
+    """
     function, builder = _function(module, "check", _CHECK)
     plan, buffers, batch_rank, extents = function.args
     inputs, outputs, scratch = (load(builder, plan, _PLAN, f"{n}_count", I64) for n in ("input", "output", "scratch"))
@@ -261,6 +273,11 @@ def _fail(builder: ir.IRBuilder, wrong: Any) -> None:
 
 
 def _emit_locate(module: ir.Module) -> ir.Function:
+    """Emit ``locate``.
+
+    An array's base is its address plus the sum, over the batch axes, of the slice's coordinate times the axis's stride
+    in bytes. The coordinates are the digits of the slice's number, from the last axis to the first.
+    """
     function, builder = _function(module, "locate", _LOCATE)
     plan, buffers, batch_rank, extents, index, bases = function.args
     inputs, outputs, scratch = (load(builder, plan, _PLAN, f"{n}_count", I64) for n in ("input", "output", "scratch"))
@@ -286,7 +303,7 @@ def _emit_locate(module: ir.Module) -> ir.Function:
 
 
 def _advance(builder: ir.IRBuilder, base: Any, stride: Any, remaining: Any, dims: Any, extents: Any, axis: Any) -> None:
-    """Move an array's base along a batch axis, unless the slices share it there: 1 is "the same in each slice"."""
+    """Move an array's base along a batch axis, unless its extent is 1 there, so that the slices share it."""
     own, extent = (builder.load(builder.gep(values, [axis])) for values in (dims, extents))
     rest, step = builder.load(remaining), builder.load(stride)
     quotient = builder.udiv(rest, extent)
@@ -303,7 +320,7 @@ def _function(
 ) -> tuple[ir.Function, ir.IRBuilder]:
     function = ir.Function(module, kind, f"xlakernel_gpu_{name}")
     function.linkage = linkage
-    # Optimised code would save 10 ns a call, beside a microsecond in the driver, and take four times as long to make.
+    # Optimised code would save 10 ns of a call that spends a microsecond in the driver, and compile four times as long.
     function.attributes.add("noinline")
     function.attributes.add("optnone")
     return function, ir.IRBuilder(function.append_basic_block("entry"))

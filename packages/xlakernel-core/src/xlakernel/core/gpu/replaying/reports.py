@@ -1,7 +1,4 @@
-"""What a handler on the GPU tells XLA when it cannot do its work.
-
-Only then does a call meet the interpreter.
-"""
+"""Error messages of a handler on the GPU, the only Python that runs in a call."""
 
 from __future__ import annotations
 
@@ -23,13 +20,13 @@ class Reporter:
     """Makes the errors of one handler.
 
     Args:
-      label: what the handler does.
+      label: the name of the recorded function.
       plans: its plans.
-      steps: the steps of each that are performed.
-      functions: name of one of the driver's functions → its address.
+      steps: the encoded steps of each plan.
+      functions: addresses of the driver's functions, by name.
 
     Attributes:
-      address: of the `Upcall` that machine code calls; it lives as long as this object.
+      address: the address of the `Upcall` that machine code calls; valid as long as this object lives.
     """
 
     def __init__(
@@ -55,19 +52,19 @@ class Reporter:
     def _describe(self, frame: int, what: int, plan: int, step: int, code: int) -> tuple[str, str]:
         """Return the text and the name of XLA's code."""
         if what == NO_DEVICE:
-            return f"the CUDA driver does not say which device to run on: {self._error(code)}", "INTERNAL"
+            return f"the CUDA driver gives no current device: {self._error(code)}", "INTERNAL"
         if what == NO_PLAN:
             devices = ", ".join(str(plan.device) for plan in self._plans)
             text = f"this call runs on CUDA device {code}; it was recorded for devices {devices}."
-            text += " The device arrays that it refers to are there: pass them as inputs, and they follow the call."
+            text += " The device arrays that it refers to are there: pass them as inputs, which JAX moves to the call."
             return text, "INVALID_ARGUMENT"
         if what == OTHER_CALL:
             return f"{_recorded(self._plans[plan])}; the call has {_found(frame)}.", "INVALID_ARGUMENT"
         text = f"the CUDA driver refused {_name_step(self._plans[plan], self._steps[plan][step])}: {self._error(code)}"
         if code in STICKY:
             text += (
-                " An earlier kernel may be at fault: the driver reports what went wrong on the device with whatever it "
-                "is asked next. Debug mode (XLAKERNEL_DEBUG=1, or xlakernel.core.debug_mode()) names the kernel."
+                " An earlier kernel may be at fault: the driver reports a failure on the device at its next call. "
+                "Debug mode (XLAKERNEL_DEBUG=1, or xlakernel.core.debug_mode()) names the kernel."
             )
         return text, "RESOURCE_EXHAUSTED" if code in EXHAUSTED else "INTERNAL"
 

@@ -1,4 +1,8 @@
-"""The steps of a plan in machine code: each relocates its addresses and calls one function of the CUDA driver."""
+"""Machine code of a plan's steps: each relocates its addresses and calls one function of the CUDA driver.
+
+``step`` is the address of a step as `encode` has written it, and ``bases`` an array of the addresses that its places
+are relative to.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from ...native.machine.frame import I32, I64, POINTER, field, i64, load, store
 from .cuda_abi import CUDA_MEMCPY3D, CUlaunchConfig, layout
 from .encode import CopyEntry, FillEntry, LaunchEntry, PlaceEntry, PointerEntry, StepEntry
 
-#: ``perform(step, bases, stream)``: a step, with the driver's ``CUresult``.
+#: ``perform(step, bases, stream)``: do a step; return the driver's ``CUresult``.
 PERFORM = ir.FunctionType(I32, [POINTER, I64.as_pointer(), POINTER])
 
 _STEP, _PLACE, _POINTER = layout(StepEntry), layout(PlaceEntry), layout(PointerEntry)
@@ -23,6 +27,10 @@ _NULL = ir.Constant(POINTER, None)
 
 
 def _launch(builder: ir.IRBuilder, step: Any, bases: Any, stream: Any) -> Any:
+    """Launch a kernel: copy its parameters to the stack, and store the pointers of this call in the copy.
+
+    The driver takes an array with the address of each parameter, and copies the parameters before it returns.
+    """
     size = load(builder, step, _LAUNCH, "block_size", I64)
     block = builder.alloca(ir.IntType(8), size=size)
     block.align = 16
@@ -85,12 +93,13 @@ def _call_driver(builder: ir.IRBuilder, step: Any, *arguments: Any) -> Any:
 
 
 def _address(builder: ir.IRBuilder, bases: Any, place: Any) -> Any:
+    """Return ``bases[place.base] + place.offset``."""
     base, offset = (load(builder, place, _PLACE, name, I64) for name in ("base", "offset"))
     return builder.add(builder.load(builder.gep(bases, [base])), offset)
 
 
 def _copy_struct(builder: ir.IRBuilder, source: Any, struct: abi.Struct) -> Any:
-    """Return a copy on the stack."""
+    """Return a copy of a struct on the stack, which the caller may change."""
     assert struct.nbytes is not None
     with builder.goto_entry_block():
         copy = builder.bitcast(builder.alloca(ir.ArrayType(I64, -(-struct.nbytes // 8))), POINTER)
