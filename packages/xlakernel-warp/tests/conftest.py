@@ -4,11 +4,11 @@ import jax
 import pytest
 from hypothesis import settings
 
-# Several devices without several machines. It must be said before JAX starts, which some files do when collected.
+# Several devices on one machine; set before JAX starts, which some files do when collected.
 if jax.config.jax_num_cpu_devices != 4:
     jax.config.update("jax_num_cpu_devices", 4)
 
-# They are run in processes of their own.
+# Programs for processes of their own.
 collect_ignore_glob = ["exported/*", "programs/*"]
 
 settings.register_profile("xlakernel", deadline=None, database=None, max_examples=40)
@@ -17,7 +17,7 @@ settings.load_profile("xlakernel")
 
 @pytest.fixture(autouse=True)
 def on_the_platform(request):
-    """Tests run on the CPU, also beside a GPU, unless they are for that."""
+    """Run tests on the CPU, even where there is a GPU, unless they are marked for it."""
     before = jax.config.jax_default_device
     jax.config.update("jax_default_device", jax.devices("cuda" if request.node.get_closest_marker("gpu") else "cpu")[0])
     yield

@@ -373,13 +373,13 @@ def test_forward_mode_and_second_order_are_refused():
 
 def test_per_call_options_are_refused():
     run = differentiable(products, 2)
-    for name, text in (
-        ("launch_dims", "launch_dims cannot be overridden per-call"),
-        ("vmap_method", "vmap_method cannot be overridden per-call"),
-        ("output_dims", "output_dims is not supported"),
+    for option, text in (
+        ({"launch_dims": 3}, "launch_dims cannot be overridden per-call"),
+        ({"vmap_method": "sequential"}, "vmap_method cannot be overridden per-call"),
+        ({"output_dims": 3}, "output_dims is not supported"),
     ):
         with pytest.raises(ArityError, match=f"products: {text} when enable_backward=True"):
-            run(X, Y, 1.0, **{name: None})
+            run(X, Y, 1.0, **option)
 
 
 without = types.ModuleType("kernels_without_adjoints")

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 import warp as wp
 
-from xlakernel.warp import _inside, jax_callable, jax_kernel, warp_kernel
+from xlakernel.warp import jax_callable, jax_kernel, warp_kernel
+from xlakernel.warp._internals import code
 
 wp.set_module_options({"enable_backward": False})
 
@@ -210,11 +211,11 @@ def with_static(x: A, out: A):
 def test_what_a_static_expression_was_computed_from_does_not_count(monkeypatch):
     call = warp_kernel(with_static, lambda x: x)
     np.testing.assert_array_equal(call(X), 2 * X)
-    before = _inside.code_hash(with_static, 1)
+    before = code.code_hash(with_static, 1)
     monkeypatch.setattr(f"{__name__}.NUMBER", 3)
-    assert not _inside.is_outdated(with_static, 1)
+    assert not code.is_outdated(with_static, 1)
     with_static.module.mark_modified()
-    assert _inside.code_hash(with_static, 1) == before
+    assert code.code_hash(with_static, 1) == before
 
 
 @pytest.fixture(scope="module")
@@ -223,9 +224,9 @@ def run(tmp_path_factory):
     cache = tmp_path_factory.mktemp("warp")
 
     def run(*arguments, **environment):
-        told = {**os.environ, "WARP_CACHE_PATH": str(cache), **environment}
+        env = {**os.environ, "WARP_CACHE_PATH": str(cache), **environment}
         command = [sys.executable, Path(__file__).parent / "programs" / "code_hash.py", *arguments]
-        out = subprocess.run(command, env=told, check=True, stdout=subprocess.PIPE, text=True).stdout
+        out = subprocess.run(command, env=env, check=True, stdout=subprocess.PIPE, text=True).stdout
         return json.loads(out.splitlines()[-1])
 
     return run

@@ -1,4 +1,4 @@
-"""Kernels that Warp does not compile: its message is told, each time, and other kernels still run."""
+"""Kernels that Warp does not compile: each call raises its message, and other kernels still run."""
 
 from typing import Any
 
@@ -94,7 +94,7 @@ def any_undefined(x: wp.array(dtype=Any), out: wp.array(dtype=Any)):
     ],
     ids=lambda value: getattr(value, "key", "")[:20],
 )
-def test_warps_message_is_told_each_time(kernel, text):
+def test_each_call_raises_warps_message(kernel, text):
     """With Warp 1.14 a second launch ran a kernel without a body."""
     run = warp_kernel(kernel, same)
     for call, x in ((run, X), (run, X), (jax.vmap(run), X[None]), (warp_kernel(kernel, same, launch_dims=2), X)):
@@ -103,7 +103,7 @@ def test_warps_message_is_told_each_time(kernel, text):
     assert_array_equal(warp_kernel(copy, same)(X), X)
 
 
-def test_a_kernel_that_is_mended_and_defined_anew_runs_and_so_do_others():
+def test_a_kernel_that_is_fixed_and_defined_anew_runs_and_so_do_others():
     """As in a notebook, whose kernels are all in one module, and where the last error is kept."""
 
     @wp.kernel(module=wp.get_module(f"{__name__}.notebook"))
@@ -134,7 +134,7 @@ def test_a_kernel_that_is_mended_and_defined_anew_runs_and_so_do_others():
         jax.jit(broken)(X)
 
 
-def test_an_overload_that_does_not_compile_leaves_others_alone():
+def test_an_overload_that_does_not_compile_does_not_affect_others():
     module = wp.get_module(f"{__name__}.overloads")
 
     @wp.kernel(module=module)
@@ -182,9 +182,9 @@ def test_warp_1_14_compiles_a_kernel_beside_one_that_it_has_given_up():
 
 
 @pytest.mark.skipif(LEAVES_OUT, reason="Warp 1.14 leaves out the kernels that fail")
-def test_another_kernel_of_the_module_is_said_to_be_one():
+def test_the_message_names_another_kernel_of_the_module():
     with pytest.raises(
-        CompileError, match=r"good: (.|\n)*If draft is no part of this one, mend it all the same, or give"
+        CompileError, match=r"good: (.|\n)*If draft is no part of this one, fix it all the same, or give"
     ):
         warp_kernel(good, same)(X)
     with pytest.raises(CompileError, match='Error while parsing function "draft"') as caught:

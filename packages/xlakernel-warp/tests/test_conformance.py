@@ -1,4 +1,4 @@
-"""Warp's kernels do what every backend's must, on the CPU and on GPUs."""
+"""Conformance of Warp kernels, on the CPU and on GPUs."""
 
 import functools
 from typing import ClassVar

@@ -64,7 +64,7 @@ def test_unrolled_launches_give_the_same_each_time_the_program_runs(way, size):
         return x
 
     jitted = jax.jit(unrolled)
-    for seed in range(4):  # other buffers each time, as a captured graph must be told
+    for seed in range(4):  # other buffers each time, with which a captured graph is updated
         x, y = np.random.default_rng(seed).random((2, size), np.float32)
         assert_allclose(jitted(jnp.asarray(x), jnp.asarray(y)), numpy_steps(x, y, 20), rtol=1e-6)
 

@@ -1,4 +1,4 @@
-"""Debug mode: what a kernel leaves unwritten, and what it writes that is not its own."""
+"""Debug mode: unwritten outputs, and writes to inputs and beside arrays."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -126,7 +126,7 @@ def writes_beside(x: wp.array(dtype=float), index: wp.array(dtype=int), out: wp.
 
 
 @pytest.mark.parametrize("index", [-5, 4, 15])
-def test_a_write_beside_an_array_is_noticed(index):
+def test_a_write_beside_an_array_is_found(index):
     run = warp_kernel(writes_beside, same, launch_dims=1)
     message = message_of(run, np.ones(4, "f4"), np.int32(index))
     assert "wrote out of bounds, beside output 0 (float32[4])" in message

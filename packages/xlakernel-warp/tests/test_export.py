@@ -25,7 +25,6 @@ VALUES = {
     "reads_module": [10, 20, 40],
     "reads_vector": [14, 28, 56],
     "with_struct": [1.5, 2.5, 4.5],
-    "asks_object": [8, 9, 11],
     "generic": [2, 4, 8],
     "overload": [2, 4, 8],
     "several": [6, 9, 15],
@@ -54,7 +53,7 @@ def run_python(script, *arguments, folder, **settings):
         command, env={**os.environ, **settings}, capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()[-1] if done.stdout else ""  # Warp says more before
+    return done.stdout.splitlines()[-1] if done.stdout else ""  # Warp prints more before
 
 
 PLATFORMS = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -119,23 +118,17 @@ def test_debug_mode_is_exported(unchanged):
 
 
 @pytest.mark.parametrize("name", [*VALUES, "symbolic", "differentiable"])
-def test_what_can_be_compared_runs_with_another_warp(unchanged, name):
-    if name == "asks_object":
-        pytest.skip("Warp alone can compare it: see below")
+def test_programs_run_with_another_warp(unchanged, name):
     assert unchanged["another_warp"][name] == unchanged["own"][name]
-
-
-def test_what_only_warp_can_compare_wants_the_same_warp(unchanged):
-    message = unchanged["another_warp"]["asks_object"]
-    assert message.startswith("ExportError: deserialize: the kernel kernels.asks_object (")
-    assert "refers to namespace(offset=7)" in message and "exported with Warp 1.0" in message
 
 
 def test_a_warp_with_other_structs_is_refused(unchanged, programs):
     if (programs / "platform").read_text() != "cpu":
         pytest.skip("on a GPU the program has nothing of Warp's structs")
     message = unchanged["other_structs"]["plain"]
-    assert message.startswith("ExportError: deserialize: the program has what Warp 1.0 passes to the kernel")
+    assert message.startswith(
+        "ExportError: deserialize: the program has the arguments that Warp 1.0 passes to the kernel"
+    )
     assert f"this is Warp {metadata.version('warp-lang')}" in message
     assert unchanged["other_structs"]["through_python"] == unchanged["own"]["through_python"]
 
@@ -150,7 +143,6 @@ def change_kernels(text):
         "# as plain as can be": "# plainer than ever",
         "x[i] + 2.0": "x[i] + 200.0",
         "(1.0, 2.0, 3.0)": "(1.0, 2.0, 4.0)",
-        "offset=7": "offset=8",
         "second: float": "second: wp.float64",
         "value + value": "value + value + value",
         "shift: int": "shift: float",
@@ -185,7 +177,7 @@ UNCHANGED = ["plain", "two_shapes", "dims"]
 
 @pytest.fixture(scope="module")
 def changed(load):
-    names = [*CHANGES, *UNCHANGED, "asks_object", "differentiable"]
+    names = [*CHANGES, *UNCHANGED, "differentiable"]
     return load(*WAYS, names=names, change=lambda text: change_kernels(change_helpers(text)))
 
 
@@ -196,12 +188,6 @@ def test_what_changed_is_refused(changed, name, way):
     assert message.startswith("ExportError: deserialize: the "), message
     assert "is not the one that was exported: " in message and CHANGES[name] in message
     assert "export the program again" in message
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_an_object_that_says_something_else_is_noticed(changed, way):
-    expected = "is not the one that was exported" if way != "another_warp" else "cannot be compared"
-    assert expected in changed[way]["asks_object"]
 
 
 def test_a_kernel_that_is_gone_is_refused(changed):
@@ -227,7 +213,7 @@ def test_jaxs_persistent_cache_hits_across_processes(tmp_path, platform):
     for source in (KERNELS, KERNELS, KERNELS.replace("x[i] + 1.0", "x[i] + 4.0")):
         (tmp_path / "helpers.py").write_text(HELPERS)
         (tmp_path / "kernels.py").write_text(source)
-        said = run_python("cached.py", tmp_path / "cache", folder=tmp_path, JAX_PLATFORMS=platform)
-        found.append(json.loads(said))
+        printed = run_python("cached.py", tmp_path / "cache", folder=tmp_path, JAX_PLATFORMS=platform)
+        found.append(json.loads(printed))
     for report, hits, misses, shift in zip(found, (0, 1, 0), (1, 0, 1), (1, 1, 4), strict=True):
         assert report == [[hits, misses, [shift + x for x in range(3)]]] * 4

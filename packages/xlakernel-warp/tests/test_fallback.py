@@ -1,4 +1,4 @@
-"""A Warp whose recorded launches are not what they were: kernels run through Python on the CPU, as is said once."""
+"""A Warp with unrecognised launches: kernels run through Python on the CPU, with one warning."""
 
 import ctypes
 import threading
@@ -16,7 +16,10 @@ from numpy.testing import assert_array_equal
 from xlakernel.core import debug_mode
 from xlakernel.core.errors import RecordingWarning
 from xlakernel.core.ffi.registry import registered_targets
-from xlakernel.warp import _cpu, _inside, warp_kernel
+from xlakernel.warp import warp_kernel
+from xlakernel.warp._internals import code, launches
+from xlakernel.warp._internals.recognition import Unrecognised
+from xlakernel.warp._kernels import cpu, kernel
 
 wp.set_module_options({"enable_backward": False})
 
@@ -82,7 +85,7 @@ def check_values():
     assert_array_equal(acc, np.zeros(3))
 
 
-# What a Warp that is not known may lack, each as a function that is given pytest's monkeypatch
+# Differences of an unknown Warp, each as a function of pytest's monkeypatch
 
 
 def launch_class():
@@ -90,12 +93,12 @@ def launch_class():
     return type(wp.launch(scaled, dim=1, inputs=[array, 1.0, array], device="cpu", record_cmd=True))
 
 
-def raising(name):
+def raising(module, name):
     def patch(monkeypatch):
         def unrecognised(*_):
-            raise _inside.Unrecognised(f"{name} in a test")
+            raise Unrecognised(f"{name} in a test")
 
-        monkeypatch.setattr(_inside, name, unrecognised)
+        monkeypatch.setattr(module, name, unrecognised)
 
     return patch
 
@@ -133,9 +136,10 @@ def without(name):
     return changed_launch(lambda launch: delattr(launch, name))
 
 
-FUNCTIONS = ("native_entry", "structs", "content", "block_dim", "must_run_alone")
+FUNCTIONS = ("native_entry", "structs", "block_dim", "uses_shared_memory")
 UNKNOWN = {
-    **{f"unrecognised {name}": raising(name) for name in FUNCTIONS},
+    **{f"unrecognised {name}": raising(launches, name) for name in FUNCTIONS},
+    "unrecognised content": raising(code, "content"),
     **{f"no {name}": without(name) for name in ("hooks", "params", "block_dim", "module_exec")},
     "an empty hook": with_attribute("hooks", lambda launch: types.SimpleNamespace(forward=None)),
     "a hook of another kind": with_attribute("hooks", lambda launch: types.SimpleNamespace(forward=object())),
@@ -150,14 +154,14 @@ UNKNOWN = {
 @pytest.fixture
 def unknown(monkeypatch, request):
     """A Warp that is not known, for kernels that nothing is remembered of."""
-    monkeypatch.setattr(_cpu, "_targets", weakref.WeakKeyDictionary())
-    _cpu._say_once.cache_clear()
+    monkeypatch.setattr(kernel, "_targets", weakref.WeakKeyDictionary())
+    cpu._warn_once.cache_clear()
     UNKNOWN[getattr(request, "param", "no params")](monkeypatch)
 
 
 @pytest.mark.parametrize("unknown", UNKNOWN, indirect=True)
 @pytest.mark.usefixtures("unknown")
-def test_kernels_run_through_python_and_that_is_said_once():
+def test_kernels_run_through_python_with_one_warning():
     known = len(registered_targets())
     with pytest.warns(RecordingWarning) as caught:
         check_values()
@@ -246,7 +250,7 @@ class TestThroughPython:
 
 
 @pytest.mark.skipif(not hasattr(wp.config, "enable_cpu_blocks"), reason="Warp has no blocks on the CPU")
-def test_blocks_on_the_cpu_go_through_python_and_nothing_is_said(monkeypatch):
+def test_blocks_on_the_cpu_go_through_python_without_a_warning(monkeypatch):
     @wp.kernel(module="unique", enable_backward=False)
     def block_sums(x: wp.array(dtype=float), out: wp.array(dtype=float)):
         i = wp.tid()

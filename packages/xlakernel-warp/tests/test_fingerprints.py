@@ -1,4 +1,4 @@
-"""What a kernel refers to of Warp's, in core's fingerprint: the same in every process, and another where it changes."""
+"""Warp's objects in core's fingerprint of a kernel: stable across processes, and sensitive to changes."""
 
 import importlib
 import sys

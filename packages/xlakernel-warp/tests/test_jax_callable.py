@@ -171,7 +171,7 @@ def test_arrays_that_are_closed_over_are_kept_alive(platform):
         gc.collect()
 
 
-def test_functions_of_one_text_are_told_apart():
+def test_functions_of_one_text_are_different_targets():
     def closing(number, kernel):
         def function(x: Floats, out: Floats):
             wp.launch(kernel, dim=x.shape, inputs=[x], outputs=[out])
@@ -361,9 +361,8 @@ def test_what_warps_graphs_would_need_changes_nothing():
         graph_cache_max=3,
         module_preload_mode=0,
     )
-    assert (run.stage_in_argnames, run.stage_out_argnames, run.graph_cache_max) == ({"x"}, {"before"}, 3)
+    assert (run.stage_in_argnames, run.stage_out_argnames) == ({"x"}, {"before"})
     assert_array_equal(run(X, X)[0], 2 * X)
-    assert run.graph_cache_size == 0
 
 
 def test_equal_arguments_give_the_same_object():
@@ -445,7 +444,7 @@ def test_loops_and_branches():
     assert_array_equal(chosen(False, X), -X)
 
 
-def test_a_side_effect_keeps_a_call_whose_results_nobody_uses():
+def test_a_side_effect_keeps_a_call_with_unused_results():
     def unused(run):
         return jax.jit(lambda x: (run(x), x)[1]).lower(X).compile().as_text().count("custom-call(")
 
@@ -477,8 +476,8 @@ def read_on_the_host(x: Floats, out: Floats):
         wp.launch(double_kernel, dim=x.shape, inputs=[out], outputs=[out])
 
 
-def test_a_function_that_reads_on_the_host_is_right_and_says_so_once(platform):
-    with warnings.catch_warnings(record=True) as said:
+def test_a_function_that_reads_on_the_host_is_right_and_warns_once(platform):
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         run = jax.jit(jax_callable(read_on_the_host))
         for first in (1, 3, 0):
@@ -487,7 +486,7 @@ def test_a_function_that_reads_on_the_host_is_right_and_says_so_once(platform):
             assert_array_equal(run(x)[0], x * 2**first)
         rows = np.stack([X, X + 1])
         assert_array_equal(jax.vmap(jax_callable(read_on_the_host))(rows)[0], rows * [[2], [4]])
-    found = [w for w in said if issubclass(w.category, RecordingWarning)]
+    found = [w for w in caught if issubclass(w.category, RecordingWarning)]
     if platform == "cpu":
         assert not found
     else:
@@ -633,7 +632,7 @@ def test_a_function_that_cannot_be_made(function, options, error, text):
 RUN = jax_callable(quadruple)
 CALLED_WRONG = {
     "too few": (lambda: RUN(), ArgumentError, r"Expected 1 input \(x\), but got 0"),
-    "an output too": (lambda: RUN(X, X), ArgumentError, "but got 2. The outputs are not given"),
+    "an output too": (lambda: RUN(X, X), ArgumentError, "but got 2. Leave out the outputs"),
     "a dtype": (lambda: RUN(X.astype(np.int32)), DtypeError, r"argument 'x' \(input 0\), expected float32, got int32"),
     "a rank": (lambda: RUN(X[None]), InputError, r"Invalid dimensionality for array argument 'x'"),
     "a list": (lambda: RUN([1.0]), InputError, "quadruple: input 0 is .* of type list"),

@@ -1,4 +1,4 @@
-"""How many threads kernels are launched with, and how their calls behave among others in a program."""
+"""Threads of launches, and calls among other operations of a program."""
 
 import itertools
 

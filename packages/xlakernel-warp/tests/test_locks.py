@@ -17,7 +17,7 @@ TABLE = next(
 
 @pytest.fixture(scope="module")
 def program():
-    """Run all cases in one process; return what it wrote, up to where it stood still."""
+    """Run all cases in one process; return its output, up to a deadlock."""
     child = subprocess.Popen([sys.executable, PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         return child.communicate(timeout=200)[0]
@@ -27,5 +27,5 @@ def program():
 
 
 @pytest.mark.parametrize("case", [key.value for key in TABLE.keys])
-def test_threads_wait_for_each_other_and_not_for_ever(case, program):
+def test_threads_do_not_deadlock(case, program):
     assert f"passed: {case}\n" in program, program[-3000:]

@@ -1,4 +1,4 @@
-"""Which kernels share a registered target, and that no kernel ever gets the code of another one."""
+"""Names of targets: equal kernels share one, and no kernel runs the code of another."""
 
 import gc
 import linecache

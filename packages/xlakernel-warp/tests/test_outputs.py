@@ -1,4 +1,4 @@
-"""Outputs: several of them, what they begin with, and those that are an input's memory."""
+"""Outputs: several of them, initial values, and outputs in an input's memory."""
 
 from typing import Any, NamedTuple
 

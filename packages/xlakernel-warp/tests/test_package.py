@@ -21,7 +21,7 @@ def test_xlakernel_is_a_namespace_that_siblings_can_share():
     assert getattr(xlakernel, "__file__", None) is None
 
 
-def test_import_needs_no_gpu_and_says_nothing():
+def test_import_needs_no_gpu_and_prints_nothing():
     child = subprocess.run(
         [sys.executable, "-c", "import xlakernel.warp"],
         env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},

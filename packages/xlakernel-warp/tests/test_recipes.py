@@ -1,4 +1,4 @@
-"""What is written about a kernel in an exported program, what is made of it, and what is refused."""
+"""Recipes of kernels in exported programs: round trips, and refusals."""
 
 import importlib
 import json
@@ -14,20 +14,14 @@ import warp as wp
 from xlakernel.core import export
 from xlakernel.core.errors import ExportError
 from xlakernel.core.ffi.registry import recipes_of
-from xlakernel.warp import (
-    _export,
-    _function,
-    _function_export,
-    _gpu,
-    _inside,
-    jax_callable,
-    jax_kernel,
-    warp_kernel,
-)
-from xlakernel.warp._parameters import parameter
-from xlakernel.warp._written import read_annotations, write_annotations
+from xlakernel.warp import _callable_export, _export, jax_callable, jax_kernel, warp_kernel
+from xlakernel.warp._functions import function as functions
+from xlakernel.warp._internals import launches
+from xlakernel.warp._internals.recognition import Unrecognised
+from xlakernel.warp._kernels import gpu
+from xlakernel.warp._kernels.adjoint import AdjointKernel
+from xlakernel.warp._parameters import parameters_of
 
-gpu = pytest.importorskip("xlakernel.core.backend.gpu", exc_type=ImportError)
 target = pytest.importorskip("xlakernel.core.gpu.target", exc_type=ImportError)
 
 X, Y = jax.ShapeDtypeStruct((4,), jnp.float32), jax.ShapeDtypeStruct((2, 3), jnp.float32)
@@ -61,7 +55,7 @@ SOURCE = """
 
 @pytest.fixture
 def module(tmp_path, monkeypatch, request):
-    """A module of a user's, and a function that loads it anew with other source."""
+    """Return a function that loads a module of a user's, anew with other source."""
     name = "mine_" + "".join(c if c.isalnum() else "_" for c in request.node.name)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
@@ -78,12 +72,17 @@ def module(tmp_path, monkeypatch, request):
 
 @pytest.fixture
 def launchables(monkeypatch):
-    """What was registered for a GPU that is not here: pairs of a launchable and whether it is for debug mode."""
+    """Registrations for a GPU, without one: pairs of a launchable and its debug mode."""
     seen = []
-    for module in (gpu, target):  # the second one where a recording is registered again
-        monkeypatch.setattr(module, "register", lambda launchable, *, once, debug: seen.append((launchable, debug)))
-    for user in (_gpu, _export, _function, _function_export):
-        monkeypatch.setattr(user, "check_device", lambda name: None)
+
+    def register(launchable, *, once, debug):
+        seen.append((launchable, debug))
+
+    # The last one where a recording is registered again.
+    for module, name in ((gpu, "register_launchable"), (functions, "register"), (target, "register")):
+        monkeypatch.setattr(module, name, register)
+    for user in (gpu, functions):
+        monkeypatch.setattr(user, "check_gpu", lambda name: None)
     return seen
 
 
@@ -92,7 +91,7 @@ def read_back(data):
 
 
 def recipe_of(function, *args, **static):
-    """Return what is written about the one kernel of a program for the CPU, and the name of its target."""
+    """Return the recipe of the one kernel of a program for the CPU, and the name of its target."""
     (name,) = export(jax.jit(lambda *args: function(*args, **static)))(*args).targets
     return read_back(recipes_of(name)["cpu"]().data), name
 
@@ -135,41 +134,18 @@ def test_a_launch_on_a_gpu_is_the_same_after_a_round_trip(module, launchables, c
 
 
 def test_an_adjoint_is_the_same_after_a_round_trip(module, launchables):
-    from xlakernel.warp._adjoint import AdjointKernel
-    from xlakernel.warp._parameters import parameters_of
-    from xlakernel.warp._run import RunnableKernel
-
     kernel = module().of_vectors
-    adjoint = AdjointKernel(kernel, parameters_of(kernel, "test"), aliased=frozenset({1, 2}), count=1)
-    check_round_trip(RunnableKernel(adjoint), [Y, Y, Y], [Y, Y, Y], {}, launchables)
+    adjoint = AdjointKernel(kernel, parameters_of(kernel, "test"), aliased=frozenset({1, 2}), adjoint_of=1)
+    check_round_trip(adjoint, [Y, Y, Y], [Y, Y, Y], {}, launchables)
 
 
 def test_a_function_is_the_same_after_a_round_trip(module, launchables):
     function = jax_callable(module().several, num_outputs=2, in_out_argnames=["total"]).xlakernel
     given = [X, Y], [Y, X], {"s": np.float32(1.5)}
-    check_round_trip(function, *given, launchables, debug=True, prepare=_function_export.prepare)
+    check_round_trip(function, *given, launchables, debug=True, prepare=_callable_export.prepare)
 
 
-ANNOTATIONS = [
-    *[bool, int, float, wp.bool, wp.uint8, wp.int64, wp.float16, wp.bfloat16, wp.float64, wp.vec3, wp.vec2h, wp.mat22],
-    *[wp.quatf, wp.quatd, wp.transformf, wp.spatial_vectorf, wp.spatial_matrixd, wp.types.vector(7, wp.int8)],
-    *[wp.types.matrix((3, 5), wp.float64), wp.types.matrix((1, 1), wp.float32)],
-]
-
-
-@pytest.mark.parametrize("dtype", ANNOTATIONS, ids=wp.types.type_repr)
-def test_annotations_are_the_same_after_a_round_trip(dtype):
-    arrays = [parameter("x", wp.array(dtype=dtype, ndim=ndim), "here") for ndim in (1, 4)]
-    scalars = [] if wp.types.type_is_composite(dtype) else [parameter("x", dtype, "here")]
-    found = read_annotations(read_back(write_annotations([*arrays, *scalars])))
-    again = [parameter("x", kind, "here") for kind in found]
-    for before, after in zip([*arrays, *scalars], again, strict=True):
-        assert (after.ndim, after.inner, after.jax_dtype) == (before.ndim, before.inner, before.jax_dtype)
-        if wp.types.type_is_composite(dtype):
-            assert wp.types.type_repr(after.dtype) == wp.types.type_repr(before.dtype)
-
-
-# What is not exported
+# Refusals at export
 
 
 @wp.kernel
@@ -184,20 +160,20 @@ def test_kernels_inside_of_functions():
         i = wp.tid()
         out[i] = x[i]
 
-    with pytest.raises(ExportError, match=r"inner is defined inside a function.*Define it at the top level of a mod"):
+    with pytest.raises(ExportError, match=r"inner cannot be imported by its name.*Define it at the top level of a mod"):
         recipe_of(warp_kernel(inner, same), X)
 
 
 def test_kernels_of_main(monkeypatch):
     monkeypatch.setattr(at_the_top.func, "__module__", "__main__")
-    with pytest.raises(ExportError, match=r"__main__\.at_the_top is defined in __main__.*that can be imported"):
+    with pytest.raises(ExportError, match=r"__main__\.at_the_top cannot be imported by its name.*that can be imported"):
         recipe_of(warp_kernel(at_the_top, same), X)
 
 
 def test_kernels_whose_name_is_another_ones(module):
     mine = module()
     kernel, mine.scaled = mine.scaled, mine.generic
-    with pytest.raises(ExportError, match=r"scaled is not what its module has under the name scaled"):
+    with pytest.raises(ExportError, match=r"scaled cannot be imported by its name"):
         recipe_of(warp_kernel(kernel, same), X, factor=1.0)
 
 
@@ -209,7 +185,7 @@ def test_functions_inside_of_others():
         export(jax.jit(jax_callable(inner)))(X)
 
 
-def test_what_changed_since_it_was_compiled(module):
+def test_a_global_that_changed_since_the_kernel_was_compiled(module):
     mine = module()
     function = warp_kernel(mine.scaled, same)
     recipe_of(function, X, factor=1.0)
@@ -234,7 +210,7 @@ def test_a_constant_that_changed_after_warp_compiled_the_kernel(module, is_gener
         _export.prepare("again", data)
 
 
-# What is not loaded
+# Refusals at loading
 
 
 @pytest.fixture
@@ -252,7 +228,7 @@ def test_a_recipe_of_another_format_is_refused(written):
         _export.prepare("again", written | {"format": 99})()
 
 
-def test_what_is_no_kernel(written, module):
+def test_an_object_that_is_no_kernel(written, module):
     module("scaled = 3")
     with pytest.raises(ExportError, match="has a int under the name scaled"):
         _export.prepare("again", written)()
@@ -266,17 +242,17 @@ def test_a_generic_kernel_that_has_other_parameters_now(module):
 
 
 def test_blocks_on_the_cpu_must_be_the_same(written):
-    written["launch"]["cpu_blocks"] = True
+    written["cpu_blocks"] = True
     with pytest.raises(ExportError, match=r"exported with warp.config.enable_cpu_blocks = True, and"):
         _export.prepare("again", written)()
 
 
-def test_a_warp_that_is_not_known_is_refused(written, monkeypatch):
+def test_an_unknown_warp_is_refused(written, monkeypatch):
     def entry(launch):
-        raise _inside.Unrecognised("there is no native entry")
+        raise Unrecognised("there is no native entry")
 
-    monkeypatch.setattr(_inside, "native_entry", entry)
+    monkeypatch.setattr(launches, "native_entry", entry)
     written["checks"]["warp"] = "1.0"
-    message = rf"what Warp 1.0 passes .* this is Warp {wp.__version__}, which .*: there is no native entry"
+    message = rf"arguments that Warp 1.0 passes .* this is Warp {wp.__version__}, which passes others"
     with pytest.raises(ExportError, match=message):
         _export.prepare("again", written)()

@@ -1,4 +1,4 @@
-"""Kernels in several threads: those of Python, and XLA's own; and modules that Warp loads again meanwhile."""
+"""Kernels in threads of Python and of XLA, and modules that Warp loads again meanwhile."""
 
 import functools
 import gc
@@ -14,7 +14,9 @@ from numpy.testing import assert_array_equal
 from warp._src import context
 
 from xlakernel.core.ffi.registry import registered_targets
-from xlakernel.warp import _alone, _inside, jax_callable, warp_kernel
+from xlakernel.warp import jax_callable, warp_kernel
+from xlakernel.warp._internals import threads
+from xlakernel.warp._internals.lock import lock
 
 wp.set_module_options({"enable_backward": False})
 
@@ -287,11 +289,11 @@ def test_a_function_on_the_cpu_launches_there_whatever_runs_on_a_gpu_meanwhile()
     assert_array_equal(jax_callable(on_the_cpu)(jax.device_put(MATRICES[1], cpu))[0], 2 * MATRICES[1])
 
 
-def test_a_thread_that_launches_has_values_of_its_own_of_what_warp_keeps_once():
-    _alone.guard()
+def test_a_thread_that_launches_has_its_own_default_device_and_tape():
+    threads.guard()
     before, tape = wp.get_device(), wp.Tape()
     runtime = before.runtime
-    with _alone.launching(), _alone.launching():
+    with threads.launching(), threads.launching():
         runtime.default_device = "mine"
         with tape:
             assert runtime.tape is tape
@@ -299,7 +301,7 @@ def test_a_thread_that_launches_has_values_of_its_own_of_what_warp_keeps_once():
     assert (wp.get_device(), runtime.tape) == (before, None)
 
 
-def test_a_warp_that_is_not_known_launches_with_all_locks_held(monkeypatch):
+def test_an_unknown_warp_launches_with_all_locks_held(monkeypatch):
     rows = wp.array2d(dtype=float)
     seen = []
 
@@ -307,11 +309,11 @@ def test_a_warp_that_is_not_known_launches_with_all_locks_held(monkeypatch):
         launch_plus(x, out)
 
     def outer(x: rows, out: rows):
-        seen.append(_inside.lock._is_owned())
-        with _alone.launching():  # as a function within, in the same thread
+        seen.append(lock._is_owned())
+        with threads.launching():  # as a function within, in the same thread
             launch_plus(x, out)
 
-    monkeypatch.setattr(_alone, "guard", lambda: False)
+    monkeypatch.setattr(threads, "guard", lambda: False)
     assert_array_equal(jax_callable(outer)(MATRICES[0])[0], 2 * MATRICES[0])
     assert_array_equal(jax_callable(inner)(MATRICES[0])[0], 2 * MATRICES[0])
     assert seen == [True]

@@ -14,7 +14,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from xlakernel.core import XLACustomKernel, use_backend
 from xlakernel.core.errors import BackendNotFoundError, DifferentiationError, DtypeError
 from xlakernel.warp import jax_kernel, jaxinfo_to_warpinfo, warp_kernel
-from xlakernel.warp._launch import WarpLaunch
+from xlakernel.warp._kernels.launch import WarpLaunch
 
 wp.set_module_options({"enable_backward": False})
 pytestmark = pytest.mark.usefixtures("platform")
@@ -413,7 +413,7 @@ def test_a_kernel_that_is_made_while_a_function_is_traced():
 def test_a_kernel_that_is_made_while_another_is_recorded(platform, monkeypatch):
     """As by another thread: Warp then loads the module anew, and other code is called than a moment before."""
     if platform != "cpu":
-        pytest.skip("the code of a GPU is not told by its address")
+        pytest.skip("the code of a GPU is not identified by its address")
     record, meanwhile = WarpLaunch.recorded, []
 
     def recorded(launch, addresses):

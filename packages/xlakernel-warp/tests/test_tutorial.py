@@ -1,4 +1,4 @@
-"""Code as tutorials for Warp kernels in JAX have it, and the cells of our own; on the CPU and on a GPU."""
+"""Code of brainevent's Warp tutorial, and the cells of our own; on the CPU and on a GPU."""
 
 import importlib.util
 from pathlib import Path
@@ -84,7 +84,7 @@ def multiply_add_on_the_cpu(**kwargs):
 
 
 def deliver_spikes(**kwargs):
-    """A generator that is told all its arrays' structs, and the size of its result."""
+    """A generator with the structs of all its arrays, and the size of its result, as arguments."""
     structs = [kwargs[f"{name}_info"] for name in ("weight", "indices", "indptr", "spikes")]
     weight, indices, indptr, spike = map(jaxinfo_to_warpinfo, structs)
     dtype, neurons = kwargs["outs"][0].dtype, kwargs["neurons"]

@@ -139,7 +139,7 @@ def test_the_element_may_be_named_though_it_is_a_number(dtype):
     assert (annotation.dtype, annotation.ndim) == (wp.int32, 2)
 
 
-def test_whatever_has_a_shape_and_a_dtype():
+def test_objects_with_a_shape_and_a_dtype():
     described = []
 
     def describe(x):
@@ -247,8 +247,13 @@ def test_what_has_no_shape_and_dtype(info):
 @pytest.mark.parametrize(
     ("shape", "dtype", "error", "message"),
     [
-        ((), None, ArgumentError, r"of shape \(\) has no dimension in Warp.*1 to 4.*as a static scalar"),
-        ((3,), wp.vec3, ArgumentError, r"of shape \(3,\) with elements vec3f has no dimension"),
+        (
+            (),
+            None,
+            ArgumentError,
+            r"of shape \(\) has 0 dimensions in Warp.*1 to 4; reshape it, or pass a single number",
+        ),
+        ((3,), wp.vec3, ArgumentError, r"of shape \(3,\) with elements vec3f has 0 dimensions"),
         ((1,) * 5, None, ArgumentError, "has 5 dimensions in Warp, whose arrays have 1 to 4"),
         ((1, 1, 1, 1, 1, 2, 2), wp.mat22, ArgumentError, "has 5 dimensions"),
         ((4, 3), wp.vec2, ArgumentError, r"of shape \(4, 3\) holds no vec2f; its shape must end in \(2,\)"),
@@ -288,7 +293,7 @@ def test_annotations_that_say_too_little(info, shape, error, message):
         warpinfo_to_jaxinfo(info, shape)
 
 
-def test_import_and_use_neither_initialise_warp_nor_speak():
+def test_import_and_use_neither_initialise_warp_nor_print():
     code = """
 import jax, jax.numpy as jnp, warp as wp
 from xlakernel.warp import _types

@@ -1,4 +1,4 @@
-"""What kernels compute, and what arrives in them: dtypes, ranks, vectors, matrices, generic types, static scalars."""
+"""Values in kernels: dtypes, ranks, vectors, matrices, generic types, static scalars."""
 
 from typing import Any
 

@@ -87,7 +87,7 @@ def jax_kernel_of_a_batch(x, y):
 
 @on_the_cpu
 def test_the_adjoint_of_a_kernel_is_mapped_by_itself():
-    """The function is the kernel's, and knows nothing of Warp's adjoint."""
+    """The function computes the kernel's batch only, not that of Warp's adjoint."""
     run = jax_kernel(squares, vmap_method=lambda x: [x * x], enable_backward=True)
     x = jnp.asarray(XS)
     assert_array_equal(jax.vmap(jax.grad(lambda x: run(x)[0].sum()))(x), 2 * x)

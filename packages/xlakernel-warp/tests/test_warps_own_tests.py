@@ -22,7 +22,7 @@ import pytest
 import warp
 
 import xlakernel.warp
-from xlakernel.warp import _cpu
+from xlakernel.warp._kernels import kernel
 
 pytestmark = pytest.mark.slow
 
@@ -70,7 +70,7 @@ ONLY_ON_CPU = {
     "test_ffi_shard_map_preserves_vma",
     "test_ffi_shard_map_vma_rank_change",
 }
-# Whether it is told to honour blocks on the CPU; Warp's own registration says so, of these.
+# The values of enable_cpu_blocks that these run with; they are those of Warp's own registration.
 CPU_BLOCKS = {
     "test_ffi_jax_kernel_block_dim_autodiff": (False, True),
     "test_ffi_jax_kernel_block_dim_tile": (True,),
@@ -153,7 +153,7 @@ def replaced(monkeypatch):
 @pytest.fixture
 def nothing_recorded(monkeypatch):
     """Forget what other tests recorded: it would not be compiled again, with whatever goes wrong then."""
-    monkeypatch.setattr(_cpu, "_targets", weakref.WeakKeyDictionary())
+    monkeypatch.setattr(kernel, "_targets", weakref.WeakKeyDictionary())
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What JAX holds is never changed behind its back, and what a kernel refers to is read when a program is lowered."""
+"""Arrays of JAX's that calls leave unchanged, and globals that are read when a program is lowered."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Calls a kernel in several ways, and prints what JAX found in its persistent cache, and the results."""
+"""Calls a kernel in several ways, and prints hits and misses of JAX's persistent cache, and the results."""
 
 import json
 import sys

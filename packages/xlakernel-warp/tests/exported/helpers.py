@@ -1,4 +1,4 @@
-"""What kernels of another module refer to."""
+"""A function and a constant for kernels of another module."""
 
 import warp as wp
 

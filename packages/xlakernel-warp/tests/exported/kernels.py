@@ -1,7 +1,6 @@
 """Kernels that programs are exported with. A test loads these beside a copy of this file that was changed."""
 
 import functools
-import types
 from typing import Any
 
 import helpers
@@ -17,7 +16,6 @@ def like_first(x, *_):
 
 wrap = functools.partial(warp_kernel, outs=like_first)
 VECTOR = wp.constant(wp.vec3(1.0, 2.0, 3.0))
-settings = types.SimpleNamespace(offset=7)
 
 
 @wp.kernel
@@ -76,12 +74,6 @@ def with_struct(x: wp.array(dtype=float), out: wp.array(dtype=float)):
     pair.first = x[i]
     pair.second = type(pair.second)(0.5)
     out[i] = both(pair)
-
-
-@wp.kernel
-def asks_object(x: wp.array(dtype=float), out: wp.array(dtype=float)):
-    i = wp.tid()
-    out[i] = x[i] + float(wp.static(settings.offset))
 
 
 @wp.func

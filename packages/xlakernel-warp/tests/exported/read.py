@@ -1,4 +1,4 @@
-"""Loads the programs in a folder, or those of them that are named, calls them, and prints what came out."""
+"""Loads the programs in a folder, or those of them that are named, calls them, and prints the results."""
 
 import json
 import sys

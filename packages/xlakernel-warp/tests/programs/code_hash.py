@@ -1,4 +1,4 @@
-"""Kernels that Warp has hashed, compiled or launched before xlakernel.warp completes its hash; prints what came out.
+"""Kernels that Warp has hashed, compiled or launched before xlakernel.warp completes its hash; prints the results.
 
 ``WAVE`` names the builtin that ``wave`` stands for.
 """

@@ -20,7 +20,8 @@ import warp as wp
 
 from xlakernel.core.ffi import registry
 from xlakernel.numba import numba_kernel
-from xlakernel.warp import _inside, jax_callable, jax_kernel, warp_kernel
+from xlakernel.warp import jax_callable, jax_kernel, warp_kernel
+from xlakernel.warp._internals.lock import lock
 
 # A module compiles in half the time without derivatives, and without headers that others would share.
 wp.set_module_options({"enable_backward": False, "use_precompiled_headers": False})
@@ -251,7 +252,7 @@ def a_fork_while_another_thread_compiles():
     held = threading.Event()
 
     def compiles():
-        with _inside.lock:
+        with lock:
             held.set()
             time.sleep(1)
 

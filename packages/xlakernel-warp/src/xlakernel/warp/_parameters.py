@@ -1,10 +1,9 @@
-"""The parameters of a Warp kernel, and what JAX's arrays are to them."""
+"""Parameters of Warp kernels, and of functions that launch them: arrays, and scalars passed by value."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-import math
 import weakref
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -16,20 +15,21 @@ import warp
 from xlakernel.core.backend import Struct
 from xlakernel.core.errors import DtypeError, ExportError, InputError, KernelTypeError, StaticArgumentError
 
-from . import _inside
+from ._internals import code, compilation
+from ._internals.lock import lock
 from ._types import PYTHON_SCALARS, jaxtype_to_warptype, split_warptype, warptype_to_jaxtype
 
 
 @dataclasses.dataclass(frozen=True)
 class Parameter:
-    """A parameter: an array, or a scalar that is passed by value.
+    """A parameter: an array, or a scalar passed by value.
 
     Attributes:
       name: its name.
-      dtype: Warp's type of it, or of the array's elements; None: a scalar type, as its argument has.
-      ndim: extents of the array, without those of a vector or matrix; None: it is a scalar.
+      dtype: Warp's type of the scalar, or of the array's elements; None: generic, as the argument has it.
+      ndim: dimensions of the array, without those of a vector or matrix; None: a scalar.
       inner: extents of the vector or matrix that an element is.
-      choices: where *dtype* is None, the types that it may be; none: any.
+      choices: the types that a generic one may have; none: any.
     """
 
     name: str
@@ -40,49 +40,54 @@ class Parameter:
 
     @property
     def is_array(self) -> bool:
-        """Whether it is an array."""
+        """True for an array, False for a scalar."""
         return self.ndim is not None
 
     @property
     def rank(self) -> int:
-        """The rank of the JAX array that it takes."""
+        """The rank of the JAX array for it."""
         return (self.ndim or 0) + len(self.inner)
 
     @property
     def jax_dtype(self) -> np.dtype[Any] | None:
-        """The dtype of the JAX array that it takes; None: any."""
+        """The dtype of the JAX array for it; None: any."""
         return None if self.dtype is None else warptype_to_jaxtype(self.dtype)
 
+    @property
+    def annotation(self) -> Any:
+        """Its annotation, with `typing.Any` for a generic type."""
+        dtype = Any if self.dtype is None else PYTHON_SCALARS.get(self.dtype, self.dtype)
+        return warp.array(dtype=dtype, ndim=self.ndim) if self.is_array else dtype
+
     def outer(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Return the extents of the array in Warp's sense, given the JAX array's."""
-        return tuple(shape[: len(shape) - len(self.inner)])
+        """Return the extents of the array in Warp, given the JAX array's; a 0-d array is one of shape ``(1,)``."""
+        return tuple(map(int, shape[: len(shape) - len(self.inner)])) or (1,)
 
     def check(self, struct: Struct, kernel: str, where: str) -> None:
-        """Raise what is wrong with an argument.
+        """Check an argument.
 
         Raises:
           ExportError: if its shape is symbolic.
-          DtypeError: if its dtype is another one.
-          InputError: if its rank is, or the extents of its vectors or matrices.
+          DtypeError: if it has another dtype.
+          InputError: if it has another rank, or elements of other extents.
         """
         if not all(isinstance(extent, (int, np.integer)) for extent in struct.shape):
             raise ExportError(
                 f"{kernel}: {where} has the symbolic shape {struct.shape}. A recorded launch holds for one shape: "
-                "export the program for each shape that it is to be called with. (A symbolic batch works, under "
-                "jax.vmap.)"
+                "export the program for each shape that it is called with. (A symbolic batch works, under jax.vmap.)"
             )
         wanted = self.jax_dtype
         if wanted is None:
             self._check_choice(jaxtype_to_warptype(struct.dtype), DtypeError, f"{kernel}: {where}, {self.name!r},")
         elif struct.dtype != wanted:
             given = where.startswith("input")
-            remedy = f"Convert it with astype({wanted.name!r})" if given else f"Let outs ask for {wanted.name}"
+            fix = f"Convert it with astype({wanted.name!r})" if given else f"Let outs ask for {wanted.name}"
             raise DtypeError(
                 f"{kernel}: Invalid data type for array argument {self.name!r} ({where}), expected {wanted.name}, got "
-                f"{struct.dtype.name}. {remedy}, or annotate the parameter otherwise."
+                f"{struct.dtype.name}. {fix}, or annotate the parameter otherwise."
             )
-        alone = self.ndim == 1 and len(struct.shape) == len(self.inner)  # a 0-d array is one of shape (1,) to Warp
-        if len(struct.shape) != self.rank and not alone:
+        is_single = self.ndim == 1 and len(struct.shape) == len(self.inner)
+        if len(struct.shape) != self.rank and not is_single:
             vectors = f" ({self.ndim} of the array and {len(self.inner)} of its elements)" if self.inner else ""
             raise InputError(
                 f"{kernel}: Invalid dimensionality for array argument {self.name!r} ({where}), expected {self.rank} "
@@ -100,7 +105,7 @@ class Parameter:
             raise error(f"{what} is of Warp's type {kind.__name__}; its generic type allows {allowed}. Convert it.")
 
     def number(self, given: Any, kernel: str) -> Any:
-        """Return a scalar that a call gives as core takes it: one of Python's, or of NumPy's that XLA has too.
+        """Return a scalar of a call as core takes it: one of Python's, or of NumPy's that XLA has too.
 
         Raises:
           StaticArgumentError: if it is traced.
@@ -108,26 +113,24 @@ class Parameter:
         if isinstance(given, jax.core.Tracer):
             raise StaticArgumentError(
                 f"{kernel}: Argument {self.name!r} must be a static value, and is traced ({given}). Name it in "
-                "static_argnames of the jax.jit that it comes from; or annotate the parameter as an array, give it one "
-                f"of one element, and read {self.name}[0]."
+                "static_argnames of the jax.jit that it comes from; or annotate the parameter as an array, pass one of "
+                f"one element, and read {self.name}[0]."
             )
         if isinstance(given, (jax.Array, np.ndarray)) and not given.shape:
             given = np.asarray(given)[()]
-        half = isinstance(given, np.generic) and given.dtype.itemsize == 2 and self.dtype is not None
-        return given.item() if half else given
+        is_half = isinstance(given, np.generic) and given.dtype.itemsize == 2 and self.dtype is not None
+        return given.item() if is_half else given
 
     def value_of(self, value: np.generic, kernel: str) -> np.generic:
-        """Return what Warp is given for a scalar: of 16 bits as NumPy rounds it; Warp rounds ties away from zero.
+        """Return a scalar as Warp is given it, which rounds 16-bit floats other than NumPy: those are rounded here.
 
         Raises:
-          StaticArgumentError: for a scalar that its type does not have: to Warp, 2**32 is 0 in 32 bits.
+          StaticArgumentError: if the parameter's type does not have the value; Warp makes 2**32 an int32 of 0.
         """
         kind, number = self.type_for(value), value.item()
         self._check_choice(kind, StaticArgumentError, f"{kernel}: the static scalar {self.name!r}, {number!r},")
         wanted = warptype_to_jaxtype(kind)
-        if isinstance(number, complex):
-            fits, allowed = False, "a real number"
-        elif wanted.kind in "iu":
+        if wanted.kind in "iu":
             limits = np.iinfo(wanted)
             fits = isinstance(number, int) and limits.min <= number <= limits.max
             allowed = f"an integer from {limits.min} to {limits.max}"
@@ -135,8 +138,10 @@ class Parameter:
             fits, allowed = isinstance(number, int) and number in (0, 1), "True or False"
         else:
             with np.errstate(over="ignore"):
-                fits = bool(np.isfinite(np.asarray(number).astype(wanted))) or not math.isfinite(number)
-            allowed = f"a number that {wanted.name} has"
+                fits = not isinstance(number, complex) and bool(
+                    np.isfinite(np.asarray(number).astype(wanted)) or not np.isfinite(number)
+                )
+            allowed = f"a real number that {wanted.name} has"
         if not fits:
             why = ", as one of any type does for such a number" if self.dtype is None else ""
             raise StaticArgumentError(
@@ -153,21 +158,51 @@ class Parameter:
             return self.dtype
         if self.is_array or argument.dtype.itemsize < 8:
             return jaxtype_to_warptype(argument.dtype)
-        return PYTHON_SCALARS[type(argument.item())]  # of 32 bits, as Warp takes Python's numbers
+        # Warp takes Python's numbers as ones of 32 bits.
+        return PYTHON_SCALARS.get(type(argument.item())) or jaxtype_to_warptype(argument.dtype)
+
+
+def number_arrays(parameters: Sequence[Parameter], in_out: Sequence[str], inputs: int) -> dict[str, int]:
+    """Return the number of each parameter's array in a call of that many *inputs*, which are counted before outputs.
+
+    A parameter that is both has its output's number: its output begins with the input.
+    """
+    names = [parameter.name for parameter in parameters if parameter.is_array]
+    outputs = [*in_out, *names[inputs:]]
+    return {
+        **{name: number for number, name in enumerate(names[:inputs])},
+        **{name: number for number, name in enumerate(outputs, inputs)},
+    }
 
 
 def parameters_of(kernel: Any, asked_by: str) -> tuple[Parameter, ...]:
     """Return the parameters of a Warp kernel.
 
     Raises:
-      KernelTypeError: if one is neither an array of scalars, vectors or matrices, nor a scalar.
+      KernelTypeError: if it is no kernel, or if a parameter is neither an array of scalars, vectors or matrices, nor a
+        scalar.
     """
-    return tuple(parameter(name, kind, f"{asked_by}: {name_of(kernel)}") for name, kind in _inside.parameters(kernel))
+    if not isinstance(kernel, warp.Kernel):
+        raise KernelTypeError(_wrong_kernel(kernel, asked_by))
+    where = f"{asked_by}: {name_of(kernel)}"
+    return tuple(parameter(name, kind, where) for name, kind in code.arguments(kernel))
+
+
+def _wrong_kernel(kernel: Any, asked_by: str) -> str:
+    name = getattr(kernel, "__name__", None) or getattr(kernel, "key", repr(kernel))
+    message = f"{asked_by}: {name} is of type {type(kernel).__name__}; expected a kernel decorated with warp.kernel."
+    if hasattr(kernel, "xlakernel"):
+        return f"{message} This one is wrapped already; wrap the warp.kernel function, under a name of its own."
+    if isinstance(kernel, warp.Function):
+        return f"{message} This is a function (warp.func), which kernels call: decorate it with warp.kernel."
+    if inspect.isfunction(kernel):
+        return f"{message} Decorate the plain Python function: {asked_by}(warp.kernel({name}), ...)."
+    return message
 
 
 def parameter(name: str, kind: Any, where: str) -> Parameter:
     """Return a parameter with the annotation *kind*; see `parameters_of`."""
-    if _inside.is_array(kind):
+    if _is_array(kind):
         if (choices := _choices(kind.dtype)) is not None:
             return Parameter(name, None, kind.ndim, choices=choices)
         return Parameter(name, kind.dtype, kind.ndim, _inner(name, kind.dtype, where))
@@ -185,8 +220,13 @@ def parameter(name: str, kind: Any, where: str) -> Parameter:
     )
 
 
+def _is_array(kind: Any) -> bool:
+    """Return True for an annotation of a plain ``wp.array``: none that is indexed, or of Fabric."""
+    return warp.types.is_array(kind) and issubclass(getattr(kind, "_concrete_cls", type(kind)), warp.array)
+
+
 def _choices(kind: Any) -> tuple[Any, ...] | None:
-    """Return what a generic type may be, ``()`` for all; None: it is not generic."""
+    """Return the types that a generic one may have, ``()`` for all; None: it is not generic."""
     if kind is Any:
         return ()
     if not isinstance(kind, TypeVar):  # such as wp.Float
@@ -198,16 +238,15 @@ def _inner(name: str, dtype: Any, where: str) -> tuple[int, ...]:
     """Return the extents of an array's elements."""
     try:
         inner = split_warptype(dtype)[1]
-        if all(inner):
+        if all(inner):  # a generic length is 0
             return inner
-        wrong: Exception | None = None  # one of any length has the length 0
-    except DtypeError as error:
-        wrong = error
+    except DtypeError:
+        pass
     raise KernelTypeError(
         f"{where} has the parameter {name}: Invalid data type for array argument {name!r}, expected scalar, vector, or "
-        f"matrix, got {dtype!r}. Vectors and matrices of any type want a kernel of their own: "
+        f"matrix, got {dtype!r}. Vectors and matrices of any type need a kernel of their own: "
         "warp.overload(kernel, [types])."
-    ) from wrong
+    )
 
 
 def name_of(kernel: Any) -> str:
@@ -215,29 +254,24 @@ def name_of(kernel: Any) -> str:
     return str(kernel.func.__name__)
 
 
-# Overloading a kernel again has Warp load its module again.
+# Warp loads a module again when an overload in it is made again.
 _overloads: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
 
 
 def concrete(kernel: Any, given: Sequence[tuple[Parameter, Any]]) -> Any:
-    """Return the kernel for these arguments: an overload, if it is generic.
-
-    Args:
-      kernel: the user's.
-      given: each parameter with the struct of its array, or its scalar.
-    """
+    """Return the kernel, or its overload if it is generic, for parameters with their arrays' structs and scalars."""
     if not kernel.is_generic:
         return kernel
     types = tuple(parameter.type_for(argument) for parameter, argument in given)
-    with _inside.lock:
+    with lock:
         known = _overloads.setdefault(kernel, {})
         if types not in known:
             annotations = [
                 warp.array(dtype=kind, ndim=parameter.ndim) if parameter.is_array else kind
                 for (parameter, _), kind in zip(given, types, strict=True)
             ]
-            known[types] = _inside.overload(kernel, annotations)
-        _inside.restore_overload(known[types])
+            known[types] = compilation.overload(kernel, annotations)
+        compilation.restore_overload(known[types])
         return known[types]
 
 
@@ -249,16 +283,14 @@ def annotated(func: Any) -> list[Parameter]:
     """
     name = getattr(func, "__name__", repr(func))
     if not callable(func) or isinstance(func, (type, warp.Kernel)):
-        what = " This is a kernel, which jax_kernel takes." if isinstance(func, warp.Kernel) else ""
+        advice = " This is a kernel, which jax_kernel takes." if isinstance(func, warp.Kernel) else ""
         raise KernelTypeError(
-            f"jax_callable: {name} is of type {type(func).__name__}; expected a function that launches Warp "
-            f"kernels.{what}"
+            f"jax_callable: {name} is of type {type(func).__name__}; expected a function that launches Warp kernels."
+            f"{advice}"
         )
     try:
         signature = inspect.signature(func, eval_str=True)
-    except (
-        NameError
-    ) as error:  # with `from __future__ import annotations` they are strings, without a function's locals
+    except NameError as error:
         raise KernelTypeError(
             f"jax_callable: the annotations of {name} are strings, and one has a name that is not global: {error}. "
             "Leave out `from __future__ import annotations` where annotations are made in a function."
@@ -269,8 +301,8 @@ def annotated(func: Any) -> list[Parameter]:
     for own in signature.parameters.values():
         if own.annotation is inspect.Parameter.empty or own.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
             raise KernelTypeError(
-                f"jax_callable: Incomplete argument annotations on function {name}: {own}. Annotate each parameter "
-                "as a kernel's: x: wp.array(dtype=float), s: float."
+                f"jax_callable: Incomplete argument annotations on function {name}: {own}. Annotate each parameter as "
+                "a kernel's: x: wp.array(dtype=float), s: float."
             )
         found.append(parameter(own.name, own.annotation, f"jax_callable: {name}"))
     return found

@@ -1,7 +1,4 @@
-"""Dtypes and array types, from JAX to Warp and back.
-
-Nothing here initialises Warp or looks for a GPU: types are only named.
-"""
+"""Conversion of dtypes and array types from JAX to Warp and back, which neither initialises Warp nor needs a GPU."""
 
 from __future__ import annotations
 
@@ -14,23 +11,12 @@ from jax import export as jax_export
 
 from xlakernel.core.errors import ArgumentError, DtypeError, InputError
 
-# Every number that Warp has, and JAX also.
+# All scalar types of Warp, each of which JAX has too.
 SCALARS = (
-    wp.bool,
-    wp.int8,
-    wp.int16,
-    wp.int32,
-    wp.int64,
-    wp.uint8,
-    wp.uint16,
-    wp.uint32,
-    wp.uint64,
-    wp.float16,
-    wp.bfloat16,
-    wp.float32,
-    wp.float64,
+    *(wp.bool, wp.int8, wp.int16, wp.int32, wp.int64, wp.uint8, wp.uint16, wp.uint32, wp.uint64),
+    *(wp.float16, wp.bfloat16, wp.float32, wp.float64),
 )
-# What Python's own types mean in a Warp annotation.
+# The scalar types that Python's own stand for in a Warp annotation.
 PYTHON_SCALARS = {bool: wp.bool, int: wp.int32, float: wp.float32}
 
 MAX_NDIM = 4  # of Warp's arrays
@@ -41,20 +27,20 @@ _ALLOWED = ", ".join(dtype.name for dtype in _SCALAR_OF)
 
 
 def jaxtype_to_warptype(dtype: Any) -> Any:
-    """Return Warp's scalar type of a dtype.
+    """Return Warp's scalar type for a dtype.
 
     Args:
-      dtype: what JAX and NumPy take for one: ``jnp.float32``, ``np.dtype("int8")``, ``"bfloat16"``. Python's ``bool``,
-        ``int`` and ``float`` mean what they mean to JAX, such as in ``jnp.zeros(3, float)``: 32 bits, or 64 where
-        ``jax_enable_x64`` is on. A dtype that names its width keeps it, whatever that switch says. Warp's own scalar
-        types are returned as they are.
+      dtype: a dtype of JAX or NumPy, in any spelling: ``jnp.float32``, ``np.dtype("int8")``, ``"bfloat16"``. Python's
+        ``bool``, ``int`` and ``float`` have JAX's meaning, as in ``jnp.zeros(3, float)``: 32 bits, or 64 with
+        ``jax_enable_x64``. A dtype that names its width keeps it in both modes. Warp's own scalar types are returned as
+        they are.
 
     Returns:
       One of ``wp.bool``, ``wp.int8`` to ``wp.int64``, ``wp.uint8`` to ``wp.uint64``, ``wp.float16``, ``wp.bfloat16``,
       ``wp.float32`` and ``wp.float64``.
 
     Raises:
-      DtypeError: for every other dtype (complex numbers, int4, float8, strings, random keys), and for what is none.
+      DtypeError: for every other dtype (complex numbers, int4, float8, strings, random keys), and other objects.
 
     Example:
       >>> import jax.numpy as jnp, warp as wp
@@ -76,15 +62,15 @@ def warptype_to_jaxtype(dtype: Any) -> np.dtype[Any]:
     """Return the dtype of the JAX arrays that hold numbers of a Warp type.
 
     Args:
-      dtype: a scalar type of Warp; a vector, matrix, quaternion or transformation, whose scalars have the dtype (their
-        dimensions are an array's last ones: see `warpinfo_to_jaxinfo`); or Python's ``bool``, ``int`` or ``float``,
-        which mean what they mean in a Warp annotation: ``wp.bool``, ``wp.int32``, ``wp.float32``.
+      dtype: a scalar type of Warp; a vector, matrix, quaternion or transformation, whose scalars have the dtype (its
+        dimensions are the last of an array: see `warpinfo_to_jaxinfo`); or Python's ``bool``, ``int`` or ``float``,
+        with their meaning in a Warp annotation: ``wp.bool``, ``wp.int32``, ``wp.float32``.
 
     Returns:
-      The dtype, with its width whatever ``jax_enable_x64`` says.
+      The dtype, of the same width with and without ``jax_enable_x64``.
 
     Raises:
-      DtypeError: if it is none of these, such as a struct, a generic type (``Any``, ``wp.Float``) or an array type.
+      DtypeError: for other types, such as a struct, a generic type (``Any``, ``wp.Float``) or an array type.
 
     Example:
       >>> import warp as wp
@@ -96,12 +82,12 @@ def warptype_to_jaxtype(dtype: Any) -> np.dtype[Any]:
 
 
 def jaxinfo_to_warpinfo(info: Any, *, dtype: Any = None) -> Any:
-    """Return the annotation of a Warp kernel's array parameter that takes such an array.
+    """Return the annotation for an array parameter of a Warp kernel that takes such an array.
 
     Args:
-      info: anything with a shape and a dtype: a ``jax.ShapeDtypeStruct``, an array of JAX or NumPy, a traced one.
-      dtype: Warp's type of one element, if that is a vector, a matrix, a quaternion or a transformation: the last one
-        or two dimensions of the shape are its own. Unless given, the elements are numbers.
+      info: an object with a shape and a dtype: a ``jax.ShapeDtypeStruct``, an array of JAX or NumPy, a traced one.
+      dtype: Warp's type of an element that is a vector, a matrix, a quaternion or a transformation, whose dimensions
+        are the last ones of the shape. None: elements are numbers.
 
     Returns:
       ``wp.array(dtype=…, ndim=…)``, whose ``.dtype`` may be used in the kernel, as in ``annotation.dtype(0.0)``.
@@ -109,8 +95,8 @@ def jaxinfo_to_warpinfo(info: Any, *, dtype: Any = None) -> Any:
     Raises:
       InputError: if *info* has no shape or no dtype.
       DtypeError: if Warp has no such numbers, or *dtype* is made of others.
-      ArgumentError: if Warp has no array of that many dimensions: it has 1 to 4, so that a 0-d array is given as one of
-        shape ``(1,)``, or as a number by value; or if the shape does not end in the dimensions of *dtype*.
+      ArgumentError: if the shape does not end in the dimensions of *dtype*, or has more or fewer dimensions besides
+        than Warp's arrays: 1 to 4. A 0-d array is passed as one of shape ``(1,)``, or as a number by value.
 
     Example:
       >>> import jax, jax.numpy as jnp, warp as wp
@@ -137,17 +123,22 @@ def jaxinfo_to_warpinfo(info: Any, *, dtype: Any = None) -> Any:
         raise ArgumentError(
             f"an array of shape {shape} holds no {_name(dtype)}; its shape must end in {inner}, the type's own."
         )
-    _check_ndim(ndim, f"an array of shape {shape}" + (f" with elements {_name(dtype)}" if inner else ""))
+    if not 1 <= ndim <= MAX_NDIM:
+        elements = f" with elements {_name(dtype)}" if inner else ""
+        raise ArgumentError(
+            f"an array of shape {shape}{elements} has {ndim} dimensions in Warp, whose arrays have 1 to {MAX_NDIM}; "
+            "reshape it, or pass a single number to the kernel by value."
+        )
     return wp.array(dtype=scalar if dtype is None else dtype, ndim=ndim)
 
 
 def warpinfo_to_jaxinfo(info: Any, shape: Any = None) -> jax.ShapeDtypeStruct:
-    """Return the shape and dtype of the JAX array that fits a Warp array, or an annotation of one.
+    """Return the shape and dtype of the JAX array for a Warp array, or for an annotation of one.
 
     Args:
       info: a ``wp.array``; or an annotation, such as ``wp.array(dtype=wp.float32, ndim=2)`` or ``wp.array2d[float]``.
-      shape: the extents in Warp's sense, without the dimensions of a vector or matrix; one may be given as an integer.
-        A ``wp.array`` has its own, and an annotation has none.
+      shape: the extents in Warp, without the dimensions of a vector or matrix; an integer for a single one. A
+        ``wp.array`` has its own; an annotation has none.
 
     Returns:
       The struct: *shape* followed by the dimensions of the element's type, and the dtype of its numbers.
@@ -182,9 +173,9 @@ def split_warptype(dtype: Any) -> tuple[Any, tuple[int, ...]]:
     """Return the scalar type of an element's type, and its own dimensions: none, one or two.
 
     Raises:
-      DtypeError: if it is no number, and not made of numbers that JAX has.
+      DtypeError: if it is neither a number nor made of numbers that JAX has.
     """
-    # Warp says publicly that a type is a vector or the like, and only by these attributes of which numbers and shape.
+    # Warp has a public function for the kind of a type, and only these attributes for its numbers and shape.
     composite = wp.types.type_is_composite(dtype)
     scalar, inner = (dtype._wp_scalar_type_, tuple(dtype._shape_)) if composite else (dtype, ())
     if isinstance(scalar, type):
@@ -192,28 +183,28 @@ def split_warptype(dtype: Any) -> tuple[Any, tuple[int, ...]]:
     if not _is_scalar(scalar):
         raise DtypeError(
             f"{_name(dtype)} is no type whose numbers JAX has; allowed: wp.{_ALLOWED.replace(', ', ', wp.')}, Python's "
-            "bool, int and float, and vectors, matrices, quaternions and transformations. Give the fields of a struct "
+            "bool, int and float, and vectors, matrices, quaternions and transformations. Pass the fields of a struct "
             "as arrays of their own, and name the overload of a generic kernel."
         )
     return scalar, inner
 
 
 def _is_scalar(dtype: Any) -> bool:
-    # Not by ==, to which np.dtype("float32") and wp.float32 are the same, with NumPy 2.4 and Warp 1.19.
+    # By identity: np.dtype("float32") == wp.float32 with NumPy 2.4 and Warp 1.19.
     return any(dtype is scalar for scalar in SCALARS)
 
 
 def _numpy_dtype(dtype: Any) -> Any:
     if dtype is None:
         raise TypeError("None would be NumPy's default, float64, which is not JAX's")
-    if dtype is bool or dtype is int or dtype is float:  # to ==, np.dtype("float64") is float
+    if dtype is bool or dtype is int or dtype is float:  # by identity: np.dtype("float64") == float
         return jax.dtypes.canonicalize_dtype(dtype)
     return np.dtype(dtype)
 
 
 def _extents(info: Any, shape: Any) -> tuple[Any, ...]:
     if shape is None:
-        if getattr(info, "device", None) is None:  # an annotation, whose shape is made up
+        if getattr(info, "device", None) is None:  # an annotation, whose shape is a placeholder
             raise ArgumentError(f"{_name(info)} is an annotation, which has no extents; give shape=.")
         return tuple(info.shape)
     extents = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
@@ -221,16 +212,6 @@ def _extents(info: Any, shape: Any) -> tuple[Any, ...]:
         if not (isinstance(extent, (int, np.integer)) or jax_export.is_symbolic_dim(extent)) or not extent >= 0:
             raise ArgumentError(f"the shape given is {shape!r}; expected a non-negative integer, or a tuple of these.")
     return extents
-
-
-def _check_ndim(ndim: int, what: str) -> None:
-    if ndim == 0:
-        raise ArgumentError(
-            f"{what} has no dimension in Warp, whose arrays have 1 to {MAX_NDIM}; reshape it to have a first dimension "
-            "of 1, or give the kernel its value, as a static scalar."
-        )
-    if ndim > MAX_NDIM:
-        raise ArgumentError(f"{what} has {ndim} dimensions in Warp, whose arrays have 1 to {MAX_NDIM}; reshape it.")
 
 
 def _advice(dtype: Any) -> str:

@@ -1,4 +1,4 @@
-"""Calls on the CPU that go through Python, and in debug mode are watched there."""
+"""Calls on the CPU that go through Python, and are observed there in debug mode."""
 
 from __future__ import annotations
 
@@ -13,23 +13,19 @@ from xlakernel.core.backend.native import UNCHECKED_THREADS, ArrayView, HostMemo
 
 
 def python_target(launchable: Launchable, *, once: bool, debug: bool, target: str | None = None) -> Target:
-    """Return the target that runs a launchable on the CPU.
+    """Return the target that runs a launchable on the CPU, under its name or the name *target*.
 
-    Args:
-      launchable: what to run, under its name.
-      once: whether a call must run it only once.
-      debug: whether to check what it does to its arrays.
-      target: the target's name; None: the launchable's, with what tells these apart.
+    In debug mode a call runs it twice on other memory, to compare, unless it must run only *once*.
     """
-    observer = _Watch(launchable.label, launchable.place, once=once) if debug else None
+    observer = _Observer(launchable.label, launchable.place, once=once) if debug else None
     name = target or launchable.name + (f" debug{' once' * once}" if debug else "")
     handler = functools.partial(build_python_handler, launchable, observer=observer, stream=0)
-    # Building takes Numba's lock, which comes before the registry's, as where Numba's kernels are registered.
+    # Building takes Numba's lock, which comes before the registry's, as in the registration of Numba's kernels.
     with global_compiler_lock:
         return Target(ensure_registered(name, "cpu", handler, launchable.recipe))
 
 
-class _Watch(Observer):
+class _Observer(Observer):
     out_of_bounds = UNCHECKED_THREADS
 
     def __call__(self, stream: int, inputs: Sequence[ArrayView], outputs: Sequence[ArrayView], run: Run) -> None:

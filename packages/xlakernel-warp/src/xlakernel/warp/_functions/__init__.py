@@ -1,0 +1,1 @@
+"""Functions that launch kernels of Warp."""

@@ -1,0 +1,188 @@
+"""Compilation of kernels by Warp: retries while other threads define kernels, and kernels that do not compile."""
+
+from __future__ import annotations
+
+import functools
+import re
+import weakref
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import warp
+
+from xlakernel.core.errors import CompileError
+
+from . import code
+from .lock import lock
+
+_Result = TypeVar("_Result")
+_ATTEMPTS = 5
+
+# The messages of kernels that failed to compile.
+_failures: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+# Overloads that this package has made.
+_added: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def load(name: str, kernel: Any, device: str, block_dim: int) -> None:
+    """Have Warp compile and load a kernel that is not generic; raise `CompileError` if Warp refuses it."""
+    with lock:
+        if _is_left_out(kernel):
+            again = (
+                f"{name}: Warp {warp.__version__} has given up on the kernel, here or when it compiled another one of "
+                'its file or notebook. Define it anew; with @wp.kernel(module="unique") Warp reports the error.'
+            )
+            raise CompileError(_failures.get(kernel, again))
+        if code.is_merged(kernel):
+            raise CompileError(
+                f"{name}: Warp {warp.__version__} takes two definitions of the kernel for one, which refer to "
+                'different functions, types or values: with module="unique" it returned the first kernel for both. '
+                'Leave module="unique" out, or give the functions different names.'
+            )
+        _forget_replaced(kernel.module)
+        restore_overload(kernel)
+        # Warp 1.14 compiles a module anew for a launch on the CPU unless *block_dim* is 1 there.
+        load_module = functools.partial(warp.load_module, kernel.module, device=device, block_dim=block_dim)
+        try:
+            retry_while_defined(kernel.module, load_module)
+        except Exception as error:  # Warp raises errors of all kinds
+            _failures[kernel] = _message(name, kernel, device, error)
+            _hash_anew_beside_given_up(kernel.module)
+            _drop_overload(kernel)
+            raise CompileError(_failures[kernel]) from error
+
+
+def failed_before(name: str, kernel: Any) -> CompileError:
+    """Return the error of a kernel whose module failed to compile in an earlier call."""
+    again = (
+        f"{name}: Failed to load Warp module {kernel.module.name!r} on the CPU, which failed to compile before. Warp "
+        "printed the reason then."
+    )
+    return CompileError(_failures.get(kernel, again))
+
+
+def content_or_id(name: str, kernel: Any, device: str, block_dim: int) -> str:
+    """Return `code.content`; or the object's identity, if Warp cannot hash it, which `load` reports."""
+    try:
+        return code.content(kernel, block_dim)
+    except Exception as error:  # noqa: BLE001  # Warp raises errors of all kinds
+        if _is_given_up(kernel):
+            _failures[kernel] = _message(name, kernel, device, error)
+        return f"object {id(kernel)}"
+
+
+def _message(name: str, kernel: Any, device: str, error: Exception) -> str:
+    named = re.search(r'function "(\w+)"', str(error))
+    other = ""
+    if named and named[1] not in (name, kernel.key):
+        other = (
+            f" Warp compiles the kernels of a file or notebook together. If {named[1]} is no part of this one, fix it "
+            'all the same, or give it a module of its own: @warp.kernel(module="unique").'
+        )
+    return (
+        f"{name}: Warp {warp.__version__} does not compile the kernel for {device}. Warp says: "
+        f"{type(error).__name__}: {error}{other}"
+    )
+
+
+def retry_while_defined(module: Any, work: Callable[[], _Result]) -> _Result:
+    """Do *work*, which loads a module; do it again if it fails while another thread defines kernels there.
+
+    Warp hashes a module and then compiles the kernels that it finds in it, which may be others by now.
+    """
+    for _ in range(_ATTEMPTS - 1):
+        before = getattr(module, "hashers", None)  # another dict for each change
+        try:
+            return work()
+        except Exception:
+            if getattr(module, "hashers", None) is before and not _hash_missing_kernels(module):
+                raise
+    return work()
+
+
+def _hash_missing_kernels(module: Any) -> bool:
+    """Have Warp hash a module again if a kernel was defined while it made the hashes; return True if one was."""
+    try:
+        live = {kernel for kernel in module._get_live_kernels() if not kernel.is_generic}
+        # Warp 1.14 keeps hashes in the kernels alone.
+        known = [getattr(hasher, "kernel_hashes", None) for hasher in module.hashers.values()]
+        if all(live <= set(h) if h is not None else all(kernel.hash for kernel in live) for h in known):
+            return False
+        module.mark_modified()
+    except AttributeError:  # an unknown Warp
+        return False
+    return True
+
+
+# Overloads: Warp compiles all of them with their module and never forgets one. One that does not compile would keep the
+# other kernels of the module from compiling.
+
+
+def overload(kernel: Any, annotations: list[Any]) -> Any:
+    """Return a generic kernel's overload; `load` drops it again if it is new and does not compile."""
+    before = list(kernel.overloads.values())
+    made = warp.overload(kernel, annotations)
+    if all(made is not one for one in before):
+        _added.add(made)
+    return made
+
+
+def restore_overload(kernel: Any) -> None:
+    """Put an overload back among those of its generic kernel."""
+    parent = code.generic(kernel)
+    if kernel in _added and not _is_given_up(kernel) and kernel.sig not in parent.overloads:
+        parent.overloads[kernel.sig] = kernel
+        kernel.module.mark_modified()
+
+
+def _drop_overload(kernel: Any) -> None:
+    """Remove an overload that `overload` added from those of its generic kernel."""
+    parent = code.generic(kernel)
+    if kernel in _added and parent.overloads.get(kernel.sig) is kernel:
+        del parent.overloads[kernel.sig]
+        kernel.module.mark_modified()
+
+
+# Kernels that do not compile
+
+
+def _forget_replaced(module: Any) -> None:
+    """Have a module compile without those of its kernels that failed to compile and were defined anew since.
+
+    Warp forgets such a kernel with the last reference to it; but JAX's caches keep the calls that it failed in. With
+    Warp 1.19 no other kernel of the module would compile from then on, as in a notebook, whose cells are one module.
+    """
+    live: Any = getattr(module, "_live_kernels", ())
+    for kernel in [code.generic(kernel) or kernel for kernel in list(_failures) if kernel.module is module]:
+        if kernel in live and _is_replaced(kernel):
+            live.discard(kernel)
+            module.mark_modified()
+
+
+def _hash_anew_beside_given_up(module: Any) -> None:
+    """Have Warp hash a module anew that failed to compile, if it has given up a kernel of it.
+
+    Warp 1.14 then compiles that kernel without its body, and would keep the binary in its cache under the hash of the
+    kernels with their bodies.
+    """
+    live = list(getattr(module, "_live_kernels", ()))
+    if any(map(_is_given_up, [*live, *(one for kernel in live for one in getattr(kernel, "overloads", {}).values())])):
+        module.mark_modified()
+
+
+def _is_left_out(kernel: Any) -> bool:
+    """Return True if a kernel is no longer compiled with its module, because it failed to compile.
+
+    Warp 1.14 compiles it without its body; later versions fail again, until a new kernel has its name.
+    """
+    return _is_given_up(kernel) or (kernel in _failures and _is_replaced(kernel))
+
+
+def _is_given_up(kernel: Any) -> bool:
+    return bool(getattr(kernel.adj, "skip_build", False))
+
+
+def _is_replaced(kernel: Any) -> bool:
+    """Return True if a kernel is not what its module has under its name."""
+    latest = getattr(kernel.module, "kernels", {})
+    return latest.get(kernel.key) is not (code.generic(kernel) or kernel)

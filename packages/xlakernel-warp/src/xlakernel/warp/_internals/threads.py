@@ -1,0 +1,180 @@
+"""Several threads in Warp, which is made for one.
+
+XLA calls functions that launch kernels from several threads, while others compile. These functions are the user's and
+may wait for anything, so that no lock is held around them. Warp's own functions, which they call, are wrapped to hold
+one instead:
+
+* `lock`, in functions that change what Warp keeps of kernels and modules;
+* another one, where Warp runs a kernel on the CPU whose module keeps its tiles in static memory. Machine code that runs
+  such a kernel holds the same lock, without the interpreter.
+
+Settings that Warp keeps once for all threads may have values of a thread's own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import warp
+
+from xlakernel.core.backend.native import new_lock
+
+from .hash_additions import complete
+from .launches import may_use_shared_memory
+from .lock import lock
+from .recognition import Unrecognised, recognising
+
+# Functions that change kernels and modules, by class; each Warp has some of them.
+_CHANGING = {
+    "Module": ("load", "register_kernel", "register_function", "register_struct"),
+    "Kernel": ("add_overload", "_add_normalized_overload"),
+    "ModuleExec": ("get_kernel_hooks",),
+}
+# Functions that run a kernel on the CPU, their first argument.
+_RUNNING = ("invoke", "invoke_cpu_blocks")
+# The function that hashes the code of a function or kernel.
+_HASHING = "hash_adjoint"
+# What every supported Warp has of these.
+_REQUIRED = {"load", "get_kernel_hooks", "invoke", _HASHING}
+# Attributes of Warp's runtime that a thread may have its own values of.
+_PER_THREAD = ("default_device", "tape")
+
+_own = threading.local()
+
+
+@functools.cache
+def machine_lock() -> int:
+    """Return the address of the lock that machine code holds."""
+    guard()
+    return new_lock()
+
+
+@functools.cache
+def guard() -> bool:
+    """Wrap Warp's functions, once for all threads; return True if they are as expected."""
+    with lock:
+        try:
+            _wrap()
+        except Unrecognised:
+            return False
+        return True
+
+
+@recognising("what runs kernels")
+def _wrap() -> None:
+    """Wrap the functions and attributes above; raise `Unrecognised`, with nothing changed, if one is missing."""
+    from warp._src import context
+
+    warp.init()
+    runtime = context.runtime
+    if isinstance(vars(type(runtime)).get(_PER_THREAD[0]), _PerThread):
+        return
+    places: list[tuple[Any, str, Callable[[Any], Any]]] = [
+        (getattr(context, owner), name, _changing) for owner, names in _CHANGING.items() for name in names
+    ]
+    places += [(context, name, _running) for name in _RUNNING]
+    places += [(context.ModuleHasher, _HASHING, complete)]
+    found = [(owner, name, wrapper) for owner, name, wrapper in places if hasattr(owner, name)]
+    missing = _REQUIRED - {name for _, name, _ in found} | set(_PER_THREAD) - vars(runtime).keys()
+    if missing:
+        raise Unrecognised(f"what runs kernels: there is no {', '.join(sorted(missing))}")
+    for owner, name, wrapper in found:
+        setattr(owner, name, wrapper(getattr(owner, name)))
+    for module in list(context.user_modules.values()):
+        module.mark_modified()  # have it hashed again; a module whose hash stays the same is not loaded again
+    for name in _PER_THREAD:
+        setattr(type(runtime), name, _PerThread(name))
+    # A child process would wait for ever for a thread that it does not have.
+    os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
+
+
+def _changing(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def locked(*args: Any, **options: Any) -> Any:
+        with lock:
+            return function(*args, **options)
+
+    return locked
+
+
+def _running(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def locked(kernel: Any, *args: Any, **options: Any) -> Any:
+        with _machine_lock_held() if may_use_shared_memory(kernel) else nullcontext():
+            return function(kernel, *args, **options)
+
+    return locked
+
+
+@contextmanager
+def launching() -> Iterator[None]:
+    """Let this thread launch on the CPU by default, and record on no tape but its own."""
+    if guard():
+        with _own_values(default_device=warp.get_device("cpu"), tape=None):
+            yield
+        return
+    # An unknown Warp: no other thread may launch or compile meanwhile, even if the function waits for it.
+    with lock, _machine_lock_held(), warp.ScopedDevice("cpu"):
+        yield
+
+
+@contextmanager
+def _own_values(**values: Any) -> Iterator[None]:
+    """Give this thread its own values of attributes of Warp's runtime, which it may set, until the end."""
+    before = getattr(_own, "values", None)
+    _own.values = values
+    try:
+        yield
+    finally:
+        _own.values = before
+
+
+class _PerThread:
+    """A descriptor for an attribute of Warp's runtime: this thread's own value, or else the common one."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, runtime: Any, kind: Any = None) -> Any:
+        if runtime is None:
+            return self
+        return self._values(runtime)[self.name]
+
+    def __set__(self, runtime: Any, value: Any) -> None:
+        self._values(runtime)[self.name] = value
+
+    def _values(self, runtime: Any) -> dict[str, Any]:
+        values: dict[str, Any] = getattr(_own, "values", None) or vars(runtime)
+        return values
+
+
+@contextmanager
+def _machine_lock_held() -> Iterator[None]:
+    """Hold the lock of machine code in this thread, which may hold it already."""
+    depth = getattr(_own, "depth", 0)
+    if not depth:
+        _python_function("PyThread_acquire_lock", ctypes.c_int, ctypes.c_int)(machine_lock(), 1)
+    _own.depth = depth + 1
+    try:
+        yield
+    finally:
+        _own.depth = depth
+        if not depth:
+            _python_function("PyThread_release_lock", None)(machine_lock())
+
+
+@functools.cache
+def _python_function(name: str, returns: Any, *arguments: Any) -> Callable[..., Any]:
+    """Return a function of Python's C API that releases the GIL, for which a thread that holds the lock may wait.
+
+    `ctypes.pythonapi` keeps the GIL.
+    """
+    address = ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value
+    assert address is not None
+    return ctypes.CFUNCTYPE(returns, ctypes.c_void_p, *arguments)(address)

@@ -1,0 +1,1 @@
+"""Kernels of Warp: their launches, recorded and registered for each platform."""

@@ -1,0 +1,170 @@
+"""A Warp kernel and its launch, for arrays of any shapes."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import warp
+
+from xlakernel.core.backend import OutputInit, Struct, or_zeros, patterns, resolve
+from xlakernel.core.backend.gpu import arrays_of
+from xlakernel.core.errors import LaunchError
+
+from .._parameters import Parameter, concrete, name_of, number_arrays
+from .._platforms.base import OnBothPlatforms, Static
+from .geometry import MAX_DIMS
+from .launch import Slot, WarpLaunch
+
+#: Threads along each dimension; a function of the inputs' structs that returns them; None: the first array's shape.
+LaunchDims = tuple[int, ...] | Callable[..., Any] | None
+
+_MAX_EXTENT = 2**31 - 1  # of Warp's arrays
+# Threads along a dimension, and in all: beyond, Warp counts from 0 again.
+_MOST_ALONG, _MOST = 2**32 - 1, 2**63 - 1
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class KernelDescription(OnBothPlatforms):
+    """A Warp kernel and its launch; equal to another one of the same kernel and launch.
+
+    Attributes:
+      kernel: the result of ``warp.kernel``.
+      parameters: its parameters.
+      dims: threads along each dimension.
+      block_dim: threads of a block; None: Warp's default.
+      output_init: the values that its outputs begin with.
+      in_out: the parameters that are an input and an output.
+      aliased: the outputs that share an input's memory.
+      cpu_blocks: whether a block has several threads on the CPU too.
+      adjoint_of: where its adjoint is launched, the number of its inputs; see `AdjointKernel`.
+      platform: the one that a program is lowered for; empty until then.
+    """
+
+    kernel: Any
+    parameters: tuple[Parameter, ...]
+    dims: LaunchDims = None
+    block_dim: int | None = None
+    output_init: OutputInit = None
+    in_out: tuple[str, ...] = ()
+    aliased: frozenset[int] = frozenset()
+    cpu_blocks: bool = False
+    adjoint_of: int | None = None
+    platform: str = ""
+
+    derivative_advice = " Warp has an adjoint of the kernel: jax_kernel(kernel, enable_backward=True) takes it."
+
+    @property
+    def name(self) -> str:  # type: ignore[override]  # read-only here
+        """The kernel's name."""
+        return name_of(self.kernel)
+
+    @property
+    def place(self) -> str:
+        """File and line of its definition."""
+        code = self.kernel.func.__code__
+        return f"{code.co_filename}:{code.co_firstlineno}"
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """A key that keeps nothing alive, equal for two descriptions of the same kernel and launch."""
+        dims = id(self.dims) if callable(self.dims) else self.dims
+        blocks = self.block_dim, self.cpu_blocks
+        return type(self), id(self.kernel), self.adjoint_of, dims, self.output_init, self.in_out, self.aliased, blocks
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, KernelDescription) and other.identity == self.identity
+
+    def __hash__(self) -> int:
+        return hash(self.identity)
+
+    def __repr__(self) -> str:
+        return f"Warp kernel {self.name}"
+
+    def check(self, inputs: Sequence[Struct], outs: Sequence[Struct]) -> None:
+        """Check a launch for these inputs and outputs of one slice, while it is traced.
+
+        Raises:
+          ExportError, DtypeError, InputError: if an array does not fit its parameter; see `Parameter.check`.
+          LaunchError: if `threads` raises it, or an output cannot begin with its *output_init*.
+        """
+        fresh = outs[len(self.in_out) :]
+        places = [f"input {i}" for i in range(len(inputs))]
+        places += [f"output {i}" for i in range(len(self.in_out), len(outs))]
+        for parameter, struct, place in zip(self._arrays, (*inputs, *fresh), places, strict=False):
+            parameter.check(struct, self.name, place)
+        self.threads(inputs)
+        patterns(self.name, self.output_init, outs)
+
+    @property
+    def _arrays(self) -> tuple[Parameter, ...]:
+        return tuple(parameter for parameter in self.parameters if parameter.is_array)
+
+    def threads(self, inputs: Sequence[Struct]) -> tuple[int, ...]:
+        """Return the threads along each dimension; raise `LaunchError` if Warp cannot count them, or none are given."""
+        dims = self._dims(inputs)
+        if max(dims) > _MOST_ALONG or math.prod(dims) > _MOST:
+            raise LaunchError(
+                f"{self.name}: the launch has {dims} threads; Warp counts up to {_MOST_ALONG} along a dimension, and "
+                f"{_MOST} in all. Give fewer launch_dims=, with a loop in the kernel."
+            )
+        return dims
+
+    def _dims(self, inputs: Sequence[Struct]) -> tuple[int, ...]:
+        if callable(self.dims):
+            return resolve(self.name, "launch_dims", self.dims, inputs, most=MAX_DIMS)
+        if self.dims is not None:
+            return self.dims
+        if not self._arrays or not inputs:
+            raise LaunchError(
+                f"{self.name}: Failed to determine launch dimensions, which are those of the first input unless "
+                "launch_dims= says otherwise; there is no input. Give launch_dims=, an integer or up to four."
+            )
+        return self._arrays[0].outer(inputs[0].shape)
+
+    def launch(self, inputs: Sequence[Struct], outs: Sequence[Struct], static: Static) -> WarpLaunch:
+        """Return the launch of a call."""
+        dims = self.threads(inputs)
+        begin = patterns(self.name, self.output_init, outs)
+        if not math.prod(dims):
+            begin = or_zeros(begin, outs, self.aliased)
+        fills = tuple((len(inputs) + i, pattern) for i, pattern in enumerate(begin) if pattern is not None)
+        numbers = number_arrays(self.parameters, self.in_out, len(inputs))
+        slots, kernel = self._slots(numbers, (*inputs, *outs), static)
+        launch = WarpLaunch(self.name, kernel, dims, self.block_dim, slots, arrays_of(inputs, outs), fills)
+        if any(extent > _MAX_EXTENT for slot in slots for extent in slot.shape):
+            _refuse(launch)
+        return launch
+
+    def _slots(
+        self, numbers: Mapping[str, int], structs: Sequence[Struct], static: Static
+    ) -> tuple[tuple[Slot, ...], Any]:
+        """Return the slots of the parameters, whose arrays have *numbers* among *structs*, and the kernel for them."""
+        given: list[tuple[Parameter, Any]] = [
+            (p, structs[numbers[p.name]] if p.is_array else static[p.name]) for p in self.parameters
+        ]
+        slots = []
+        for parameter, argument in given:
+            dtype = parameter.type_for(argument)
+            if not parameter.is_array:
+                slots.append(Slot(dtype, value=parameter.value_of(argument, self.name)))
+                continue
+            slots.append(Slot(dtype, numbers[parameter.name], parameter.outer(argument.shape)))
+        return tuple(slots), concrete(self.kernel, given)
+
+
+def _refuse(launch: WarpLaunch) -> None:
+    """Raise the error of a launch with an array too long for Warp.
+
+    The launch is mostly as large, for which Warp's own error comes first, as it comes from Warp's own calls.
+    """
+    shapes = [tuple(min(extent, _MAX_EXTENT) for extent in slot.shape) for slot in launch.slots]
+    slots = tuple(dataclasses.replace(slot, shape=shape) for slot, shape in zip(launch.slots, shapes, strict=True))
+    if warp.is_cpu_available():
+        dataclasses.replace(launch, slots=slots).recorded(range(1 << 44, (len(launch.arrays) + 1) << 44, 1 << 44))
+    raise LaunchError(
+        f"{launch.name}: an array has an extent beyond {_MAX_EXTENT}, the largest that Warp's arrays have. Give the "
+        "kernel one of more dimensions."
+    )

@@ -1,0 +1,45 @@
+"""Targets of Warp kernels on GPUs: Warp's launch, recorded and replayed by core."""
+
+from __future__ import annotations
+
+from xlakernel.core.backend import Target
+from xlakernel.core.backend.gpu import Launchable, register_again
+from xlakernel.core.backend.gpu import register as register_launchable
+
+from .._platforms.devices import check_gpu, device_set_up
+from .recipe import KernelCall
+
+
+def register(call: KernelCall, target: str | None = None) -> Target:
+    """Record a launch and register the handler that replays it, under the name *target* of a loaded program or its own.
+
+    Raises:
+      DeviceError: if there is no GPU, or Warp does not run on it.
+      CompileError: if Warp refuses the kernel.
+      LaunchError: if Warp or the driver refuses the launch.
+    """
+    check_gpu(call.described.name)
+    if target is not None:
+        return register_again(_launchable(call), target, debug=call.debug)
+    return register_launchable(_launchable(call), once=call.ordered, debug=call.debug)
+
+
+def _launchable(call: KernelCall) -> Launchable:
+    launch = call.launch
+    slots = [
+        (repr(s.dtype), s.number, s.shape, s.adjoint, s.value is not None and (s.value.dtype, s.value.tobytes()))
+        for s in launch.slots
+    ]
+    key = (launch.code_on("cuda"), launch.dims, launch.block_dim, slots, launch.fills, launch.adjoint)
+    return Launchable(
+        name=call.target_name(f"{', '.join(map(str, launch.arrays))}; dim {launch.dims}", key),
+        label=call.described.name,
+        place=call.described.place,
+        arrays=launch.arrays,
+        launch=launch.run_on_gpu,
+        prepare=launch.prepare,
+        recording=device_set_up,
+        closed_over=(launch.kernel,),
+        aliased=call.described.aliased,
+        recipe=call.recipe,
+    )

@@ -1,0 +1,103 @@
+"""A launch on the CPU as data: the code that Warp calls, the structs that it passes, and the pointers in them.
+
+As on a GPU, this package computes no argument of Warp's. Warp packs them for a launch that it records and does not run,
+on made-up addresses. Two such launches on different addresses show which words are pointers, and to which arrays.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from .._internals import compilation, launches
+from .._internals.recognition import Unrecognised
+from .launch import WarpLaunch
+
+_WORD = 8
+# Made-up addresses: that of the first array, the distance of two, and how far the first one moves between recordings;
+# each further array moves farther, so that each has a distance of its own.
+_FIRST, _APART, _MOVED = 1 << 44, 1 << 40, 1 << 30
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Places in the structs that a native entry is called with, one struct behind the other.
+
+    Attributes:
+      structs: the offset of each struct.
+      nbytes: the size of all of them.
+      pointers: (offset, number of the array) of each word that points to an array's begin.
+    """
+
+    structs: tuple[int, ...]
+    nbytes: int
+    pointers: tuple[tuple[int, int], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Recorded:
+    """A launch that Warp recorded.
+
+    Attributes:
+      launch: Warp's object, which owns the code.
+      entry: address of the code.
+      layout: places in the structs.
+      data: their bytes, with zeros in place of pointers.
+    """
+
+    launch: Any
+    entry: int
+    layout: Layout
+    data: bytes
+
+    @property
+    def form(self) -> str:
+        """Layout and bytes as a text, equal for two recordings of the same launch."""
+        return f"{self.layout} {self.data.hex()}"
+
+
+def record(launch: WarpLaunch) -> Recorded:
+    """Have Warp record a launch; raise `Unrecognised` if the recording is not as expected."""
+    return compilation.retry_while_defined(launch.kernel.module, lambda: _record(launch))
+
+
+def _record(launch: WarpLaunch) -> Recorded:
+    places = [_FIRST + number * _APART for number in range(len(launch.arrays))]
+    moved = [place + (number + 1) * _MOVED for number, place in enumerate(places)]
+    first, second = launch.recorded(places), launch.recorded(moved)
+    entry = launches.native_entry(second)
+    if launches.native_entry(first) != entry:
+        raise Unrecognised("the native entry differs from launch to launch")
+    offsets, joined = _join(launches.structs(first))
+    again, other = _join(launches.structs(second))
+    if offsets != again or len(joined) != len(other):
+        raise Unrecognised("the structs differ from launch to launch")
+    pointers = _pointers(joined, other, list(zip(places, moved, strict=True)))
+    for offset, _ in pointers:
+        joined[offset : offset + _WORD] = bytes(_WORD)
+    return Recorded(second, entry, Layout(offsets, len(joined), pointers), bytes(joined))
+
+
+def _join(structs: Sequence[bytes]) -> tuple[tuple[int, ...], bytearray]:
+    """Return the offsets of structs, and all of them one behind the other, each aligned to 16 bytes."""
+    joined, offsets = bytearray(), []
+    for struct in structs:
+        offsets.append(len(joined))
+        joined += struct
+        joined += bytes(-len(joined) % (2 * _WORD))
+    return tuple(offsets), joined
+
+
+def _pointers(one: bytearray, other: bytearray, moves: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Return the words that moved as an array did, given each array's address in *one* and in *other*."""
+    numbers = {move: number for number, move in enumerate(moves)}
+    found = []
+    for offset in range(0, len(one), _WORD):
+        words = tuple(int.from_bytes(data[offset : offset + _WORD], "little") for data in (one, other))
+        if words[0] == words[1]:
+            continue
+        if words not in numbers:
+            raise Unrecognised("a word that is no pointer changes from launch to launch")
+        found.append((offset, numbers[words]))
+    return tuple(found)

@@ -1,0 +1,1 @@
+"""The CPU and GPUs, for kernels and for functions that launch them."""

@@ -1,0 +1,59 @@
+"""Devices of Warp's: whether this build of Warp has them, their setup, and arrays on memory of theirs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import warp
+
+from xlakernel.core.backend.gpu import Array, driver, warp_streams
+from xlakernel.core.errors import DeviceError
+
+#: ``make(number, shape, dtype)``: a Warp array on the memory of array *number* of a call.
+MakeArray = Callable[[int, tuple[int, ...], Any], Any]
+
+
+def check_cpu(name: str) -> None:
+    """Raise `DeviceError` if this build of Warp has no CPU support; *name* is the kernel's, for the message."""
+    if not warp.is_cpu_available():
+        raise DeviceError(
+            f"{name}: this build of Warp does not include CPU support. Install a wheel from PyPI, "
+            "pip install warp-lang, or run the program on a GPU."
+        )
+
+
+def check_gpu(name: str) -> None:
+    """Raise `DeviceError` if there is no GPU, or Warp does not run on it; *name* is the kernel's, for the message."""
+    driver.devices()
+    if not warp.is_cuda_available():
+        raise DeviceError(
+            f"{name}: this build of Warp does not include CUDA support, or finds no driver. Install a wheel from PyPI, "
+            "pip install warp-lang, and look at what warp.init() prints."
+        )
+
+
+@contextlib.contextmanager
+def device_set_up() -> Iterator[None]:
+    """Have Warp set up the current device before a launch is recorded there."""
+    warp_streams.set_up(driver.current_device())
+    yield
+
+
+def arrays_on_cpu(addresses: Sequence[int]) -> MakeArray:
+    """Return a function that makes Warp arrays on host memory at these addresses."""
+
+    def make(number: int, shape: tuple[int, ...], dtype: Any) -> Any:
+        return warp.array(ptr=addresses[number], shape=shape, dtype=dtype, device="cpu", copy=False)
+
+    return make
+
+
+def arrays_on_gpu(arrays: Sequence[Array], addresses: Sequence[int], device: int) -> MakeArray:
+    """Return a function that makes Warp arrays on a GPU's memory at these addresses."""
+
+    def make(number: int, shape: tuple[int, ...], dtype: Any) -> Any:
+        return warp_streams.device_array(addresses[number], arrays[number].nbytes, shape, dtype, device)
+
+    return make

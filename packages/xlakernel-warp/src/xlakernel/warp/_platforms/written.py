@@ -1,0 +1,26 @@
+"""Parameters as an exported program lists them, to be compared when it is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import warp
+
+from xlakernel.core.errors import ExportError
+
+from .._parameters import Parameter
+
+
+def listed(parameters: Sequence[Parameter]) -> list[list[str]]:
+    """Return names and types of parameters."""
+    return [[parameter.name, warp.types.type_repr(parameter.annotation)] for parameter in parameters]
+
+
+def check_listed(what: str, kind: str, there: Sequence[Sequence[str]], here: Sequence[Sequence[str]]) -> None:
+    """Raise `ExportError` unless *what* has the *kind* ("parameters") *here*, in this process, that it had *there*."""
+    if [list(pair) for pair in there] != [list(pair) for pair in here]:
+        one, other = (", ".join(": ".join(pair) for pair in found) for found in (there, here))
+        raise ExportError(
+            f"deserialize: {what} is not the one that was exported: its {kind} were ({one}), and are ({other}). Bring "
+            "back the source that was exported, or export the program again."
+        )

@@ -1,0 +1,190 @@
+"""Signatures of Warp's own JAX calls: which parameters are inputs and which outputs, and the outputs' extents."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from xlakernel.core.backend import Struct, extents
+from xlakernel.core.errors import ArgumentError, ArityError, KernelTypeError, OutputSpecError
+
+from ._parameters import Parameter
+from ._types import MAX_NDIM
+
+Dims = int | Sequence[int]
+#: Extents of the outputs: of all of them, or by the names of the parameters.
+OutputDims = Dims | Mapping[str, Dims]
+#: The same, hashable.
+FrozenDims = tuple[int, ...] | tuple[tuple[str, tuple[int, ...]], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Signature:
+    """The parameters of a kernel or function, divided.
+
+    Attributes:
+      name: the kernel's or function's, for messages.
+      parameters: all of them: inputs, then outputs.
+      count: how many of them a call fills.
+      in_out: the names of those that are both, in the order of the parameters.
+    """
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    count: int
+    in_out: tuple[str, ...]
+
+    @property
+    def given(self) -> tuple[Parameter, ...]:
+        """The parameters that a call fills."""
+        return self.parameters[: self.count]
+
+    @property
+    def inputs(self) -> tuple[Parameter, ...]:
+        """The arrays that a call fills."""
+        return tuple(parameter for parameter in self.given if parameter.is_array)
+
+    @property
+    def outputs(self) -> tuple[Parameter, ...]:
+        """The arrays that are only outputs."""
+        return self.parameters[self.count :]
+
+    @property
+    def aliases(self) -> dict[int, int]:
+        """Number of an input → number of the output that has its memory."""
+        both = [i for i, parameter in enumerate(self.inputs) if parameter.name in self.in_out]
+        return {i: output for output, i in enumerate(both)}
+
+    @property
+    def aliased(self) -> frozenset[int]:
+        """The outputs that have an input's memory."""
+        return frozenset(self.aliases.values())
+
+    @property
+    def filled(self) -> dict[str, Any]:
+        """Names for all arrays and scalars of a call, as core takes the parameters of a kernel; without defaults."""
+        names = [parameter.name for parameter in self.parameters] + [f"{name} (output)" for name in self.in_out]
+        return dict.fromkeys(names, inspect.Parameter.empty)
+
+    def divide(self, arguments: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Return the arrays among a call's arguments, and the scalars by name."""
+        if len(arguments) != self.count:
+            names = ", ".join(parameter.name for parameter in self.given)
+            raise ArgumentError(
+                f"{self.name}: Expected {self.count} input{'s' * (self.count != 1)} ({names}), but got "
+                f"{len(arguments)}. Leave out the outputs, except those in in_out_argnames."
+            )
+        pairs = list(zip(self.given, arguments, strict=True))
+        return [x for p, x in pairs if p.is_array], {p.name: x for p, x in pairs if not p.is_array}
+
+    def check_options(self, unknown: Iterable[str], known: Sequence[str]) -> None:
+        """Raise `ArityError` if a call has options other than the *known* ones, such as the name of a scalar."""
+        for name in unknown:
+            given = ", ".join(parameter.name for parameter in self.given)
+            raise ArityError(
+                f"{self.name}: a call has no option {name!r}; the parameters are given by position, scalars among "
+                f"them: ({given}), and the options are {', '.join(known)}."
+            )
+
+    def first_shape(self, inputs: Sequence[Struct]) -> tuple[int, ...]:
+        """Return the extents of the first input, without those of a vector or matrix."""
+        if not inputs:
+            raise OutputSpecError(
+                f"{self.name}: Unable to determine output dimensions, without an input: give output_dims=."
+            )
+        return self.inputs[0].outer(inputs[0].shape)
+
+    def outs(self, inputs: Sequence[Struct], dims: FrozenDims) -> list[Struct]:
+        """Return the structs of the outputs, those that are inputs as well first, then others with extents *dims*.
+
+        Raises:
+          OutputSpecError: if the extents of one are missing, or have another rank.
+        """
+        found = [Struct(inputs[i].shape, inputs[i].dtype) for i in self.aliases]
+        by_name = None if dims and not isinstance(dims[0], tuple) else dict(dims)  # type: ignore[arg-type]
+        generic = next((x.dtype for p, x in zip(self.inputs, inputs, strict=False) if p.dtype is None), None)
+        for parameter in self.outputs:
+            if by_name is not None and parameter.name not in by_name:
+                raise OutputSpecError(
+                    f"{self.name}: Missing output dimensions for argument {parameter.name!r}; output_dims has "
+                    f"{sorted(by_name)}."
+                )
+            own = dims if by_name is None else by_name[parameter.name]
+            found.append(self._out(parameter, own, generic))  # type: ignore[arg-type]
+        return found
+
+    def _out(self, parameter: Parameter, dims: tuple[int, ...], generic: Any) -> Struct:
+        dtype = parameter.jax_dtype or generic
+        if dtype is None:
+            raise OutputSpecError(
+                f"{self.name}: the output {parameter.name!r} is of any dtype, and no input says which. Give an "
+                "overload: warp.overload(kernel, [types])."
+            )
+        if len(dims) == parameter.ndim:
+            dims = (*dims, *parameter.inner)
+        if len(dims) != parameter.rank or dims[parameter.ndim :] != parameter.inner:
+            inner = f", with {parameter.inner} of its elements behind them or without" if parameter.inner else ""
+            raise OutputSpecError(
+                f"{self.name}: Invalid output dimensions for argument {parameter.name!r}: {dims}; it is an array of "
+                f"{parameter.ndim} dimension{'s' * (parameter.ndim != 1)}{inner}."
+            )
+        return Struct(dims, jnp.dtype(dtype))
+
+
+def divide_parameters(name: str, parameters: Sequence[Parameter], num_outputs: int, in_out: Sequence[str]) -> Signature:
+    """Return the signature of a kernel or function with *num_outputs* outputs, those named in *in_out* among them.
+
+    Raises:
+      ArgumentError: if they cannot be divided like that.
+      KernelTypeError: if an output is no array.
+    """
+    if len(set(in_out)) != len(in_out):
+        raise ArgumentError(f"{name}: in_out_argnames must not contain duplicate names, and is {list(in_out)}.")
+    try:
+        count = operator.index(num_outputs)
+    except TypeError:
+        raise ArgumentError(f"{name}: num_outputs is {num_outputs!r}; expected an integer.") from None
+    known = [parameter.name for parameter in parameters]
+    listed = f"the parameters are ({', '.join(known)})"
+    for wrong, text in (
+        (count < 1, "At least one output is required"),
+        (count > len(parameters), "Number of outputs cannot be greater than the number of kernel arguments"),
+        (count < len(in_out), "Number of outputs cannot be smaller than the number of in_out_argnames"),
+    ):
+        if wrong:
+            raise ArgumentError(f"{name}: {text}: num_outputs is {count}, in_out_argnames {list(in_out)}; {listed}.")
+    given = len(parameters) - count + len(in_out)
+    for label in in_out:
+        if label not in known:
+            raise ArgumentError(
+                f"{name}: in_out_argnames: {label!r} did not match any function argument names; {listed}."
+            )
+        if known.index(label) >= given:
+            raise ArgumentError(
+                f"{name}: Expected an output-only argument for argument {label}: in_out arguments should be placed "
+                f"before output-only arguments; {listed}, the last {count - len(in_out)} of them only outputs."
+            )
+    for position, parameter in enumerate(parameters):
+        if not parameter.is_array and (position >= given or parameter.name in in_out):
+            raise KernelTypeError(f"{name}: All output arguments must be arrays; {parameter.name} is a scalar.")
+    return Signature(name, tuple(parameters), given, tuple(label for label in known if label in in_out))
+
+
+def freeze_names(name: str, what: str, names: Any) -> tuple[str, ...]:
+    """Return the names of parameters as a tuple; raise `ArgumentError` for a string, which is a sequence of letters."""
+    if isinstance(names, str):
+        raise ArgumentError(f"{name}: {what} is {names!r}; expected a sequence of names, such as [{names!r}].")
+    return tuple(names or ())
+
+
+def freeze_output_dims(name: str, dims: OutputDims | None) -> FrozenDims | None:
+    """Return extents of outputs as tuples; raise `LaunchError` for other objects."""
+    most = MAX_NDIM + 2  # those of an array, and of matrices in it
+    if isinstance(dims, Mapping):
+        return tuple((key, extents(name, f"output_dims[{key!r}]", dims[key], most=most)) for key in sorted(dims))
+    return None if dims is None else extents(name, "output_dims", dims, most=most)
