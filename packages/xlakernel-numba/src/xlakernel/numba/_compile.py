@@ -207,8 +207,7 @@ class NumbaKernel(Kernel):
         copies = OwnCopies(COMPILER, self.dispatcher, {"boundscheck": True} if debug else None)
         if copies.content != code:
             raise changed(self.name)
-        kind, _, *parts = COMPILER.parts(self.dispatcher)
-        own = COMPILER.make(kind, copies.function, *parts)
+        own, _ = COMPILER.kernels.copy(self.dispatcher, copies.function)
         own.targetoptions.update({"boundscheck": True} if debug else _NO_WRAPPERS)
         copies.fill(own)
         compile_ = own._compiler.compile

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import types
-from collections.abc import Mapping
 from typing import Any
 
 import llvmlite
@@ -22,15 +19,12 @@ from xlakernel.core.backend.native import (
     HANDLER_VERSION,
     Compiler,
     Declarations,
-    Helper,
+    FunctionKind,
     declare,
     declared_signatures,
     dispatcher_parts,
     make_dispatcher,
-    reduce_dispatcher,
 )
-
-_Options = Mapping[str, Any]
 
 
 def environment() -> dict[str, object]:
@@ -47,88 +41,85 @@ def environment() -> dict[str, object]:
     }
 
 
-def _njit(original: Any, function: types.FunctionType, options: _Options) -> Any:
-    kind, _, locals_, own_options, compiler = dispatcher_parts(original)
-    made = make_dispatcher(kind, function, locals_, {**own_options, **options}, compiler)
-    return made, functools.partial(declare, signatures=declared_signatures(original))
+def _ufunc_parts(ufunc: Any) -> tuple[Any, ...]:
+    identity = "reorderable" if ufunc.identity is None and ufunc.reorderable else ufunc.identity
+    return ufunc._dispatcher.py_func, identity, dict(ufunc.targetoptions)
 
 
-def _vectorize(original: Any, function: types.FunctionType, options: _Options) -> Any:
-    identity = "reorderable" if original.identity is None and original.reorderable else original.identity
-    made = DUFunc(function, identity=identity, targetoptions=dict(original.targetoptions))
-    return made, _finish_ufunc(original, list(original._dispatcher.overloads))
+def _make_ufunc(function: Any, identity: Any, options: Any) -> Any:
+    return DUFunc(function, identity=identity, targetoptions=options)
 
 
-def _guvectorize(original: Any, function: types.FunctionType, options: _Options) -> Any:
-    builder = original.gufunc_builder
-    made = GUFunc(
-        function,
-        builder.signature,
-        identity=original._identity,
-        is_dynamic=original.is_dynamic,
-        targetoptions=dict(builder.targetoptions),
-        writable_args=builder.writable_args,
-    )
-    return made, _finish_ufunc(original, list(builder._sigs))
+def _ufunc_signatures(ufunc: Any) -> list[Any] | None:
+    return list(ufunc._dispatcher.overloads) if ufunc._frozen else None
 
 
-def _finish_ufunc(original: Any, signatures: list[Any]) -> Any:
-    if not original._frozen:
-        return None
+def _gufunc_parts(gufunc: Any) -> tuple[Any, ...]:
+    builder = gufunc.gufunc_builder
+    options = {
+        "identity": gufunc._identity,
+        "is_dynamic": gufunc.is_dynamic,
+        "targetoptions": dict(builder.targetoptions),
+        "writable_args": builder.writable_args,
+    }
+    return builder.py_func, builder.signature, options
 
-    def finish(made: Any) -> None:
+
+def _make_gufunc(function: Any, signature: Any, options: Any) -> Any:
+    return GUFunc(function, signature, **options)
+
+
+def _gufunc_signatures(gufunc: Any) -> list[Any] | None:
+    return list(gufunc.gufunc_builder._sigs) if gufunc._frozen else None
+
+
+def _declare_ufunc(made: Any, signatures: list[Any] | None) -> Any:
+    if signatures is not None:
         for signature in signatures:
             made.add(signature)
         made.build_ufunc()
         made.disable_compile()
-
-    return finish
-
-
-def _cfunc(original: Any, function: types.FunctionType, options: _Options) -> Any:
-    compiler, signature = original._compiler, original._sig
-    arguments = (signature.args, signature.return_type), compiler.locals, dict(compiler.targetoptions)
-    return _make_cfunc(function, *arguments, compiler.pipeline_class), lambda made: made.compile()
+    return made
 
 
-def _stencil(original: Any, function: types.FunctionType, options: _Options) -> Any:
-    return _make_stencil(function, original.mode, original.options), None
+def _cfunc_parts(callback: Any) -> tuple[Any, ...]:
+    compiler, signature = callback._compiler, callback._sig
+    types = signature.args, signature.return_type
+    return callback._pyfunc, types, compiler.locals, dict(compiler.targetoptions), compiler.pipeline_class
 
 
 def _make_cfunc(function: Any, signature: Any, locals_: Any, options: Any, compiler: Any) -> Any:
     return CFunc(function, signature, locals=locals_, options=options, pipeline_class=compiler)
 
 
-def _reduce_cfunc(one: Any) -> tuple[Any, ...]:
-    compiler, signature = one._compiler, (one._sig.args, one._sig.return_type)
-    return _make_cfunc, (one._pyfunc, signature, compiler.locals, compiler.targetoptions, compiler.pipeline_class)
+def _compile_cfunc(made: Any, signatures: None) -> Any:
+    made.compile()
+    return made
+
+
+def _stencil_parts(stencil: Any) -> tuple[Any, ...]:
+    return stencil.kernel_ir.func_id.func, stencil.mode, dict(stencil.options)
 
 
 def _make_stencil(function: Any, mode: Any, options: Any) -> Any:
     return numba.stencil(mode, **options)(function)
 
 
-def _reduce_stencil(one: Any) -> tuple[Any, ...]:
-    return _make_stencil, (one.kernel_ir.func_id.func, one.mode, one.options)
-
-
+_NJIT = FunctionKind(Dispatcher, dispatcher_parts, make_dispatcher, declared_signatures, declare)
 _HELPERS = (
-    Helper(Dispatcher, lambda one: one.py_func, _njit, reduce=reduce_dispatcher),
-    Helper(DUFunc, lambda one: one._dispatcher.py_func, _vectorize),
-    Helper(GUFunc, lambda one: one.gufunc_builder.py_func, _guvectorize),
-    Helper(CFunc, lambda one: one._pyfunc, _cfunc, reduce=_reduce_cfunc),
-    # The constructor reads the globals.
-    Helper(StencilFunc, lambda one: one.kernel_ir.func_id.func, _stencil, filled=True, reduce=_reduce_stencil),
+    _NJIT,
+    FunctionKind(DUFunc, _ufunc_parts, _make_ufunc, _ufunc_signatures, _declare_ufunc),
+    FunctionKind(GUFunc, _gufunc_parts, _make_gufunc, _gufunc_signatures, _declare_ufunc),
+    FunctionKind(CFunc, _cfunc_parts, _make_cfunc, declare=_compile_cfunc),
+    FunctionKind(StencilFunc, _stencil_parts, _make_stencil, filled=True),  # reads the globals when it is made
 )
 
 COMPILER = Compiler(
     "xlakernel-numba",
     "xlakernel.numba._export",
-    Dispatcher,
-    dispatcher_parts,
-    make_dispatcher,
+    _NJIT,
+    _HELPERS,
     lambda: Declarations(cpu_target),
     global_compiler_lock,
-    _HELPERS,
     environment,
 )

@@ -3,7 +3,7 @@
 from ..native.arguments import Argument, Slices
 from ..native.callee import Callee, NumbaFunction
 from ..native.compile_error import compile_error
-from ..native.compiler import Compiler, Helper
+from ..native.compiler import Compiler, FunctionKind
 from ..native.debugging.call_frame import ArrayView
 from ..native.debugging.memory import HostMemory
 from ..native.debugging.observer import UNCHECKED_THREADS, Observer
@@ -19,7 +19,6 @@ from ..native.pickled import (
     declared_signatures,
     dispatcher_parts,
     make_dispatcher,
-    reduce_dispatcher,
 )
 from ..native.recipe import is_importable, read_kernel, write_recipe
 from ..native.threads.pool import SUPPORTED
@@ -39,7 +38,7 @@ __all__ = [
     "Compiler",
     "Declarations",
     "Frame",
-    "Helper",
+    "FunctionKind",
     "HostMemory",
     "NumbaFunction",
     "Observer",
@@ -62,7 +61,6 @@ __all__ = [
     "on_xla_threads",
     "pointer_to",
     "read_kernel",
-    "reduce_dispatcher",
     "until_unchanged",
     "write_recipe",
 ]

@@ -11,27 +11,33 @@ from typing import Any, NamedTuple
 from ..identity.fingerprint import Examination, examine
 from .declarations import Declarations
 
-Finish = Callable[[Any], None]
+Finish = Callable[[Any], Any]
 
 
-class Helper(NamedTuple):
-    """A kind of compiled function that kernels may call.
+class FunctionKind(NamedTuple):
+    """A kind of compiled function, and its parts, of which copies and pickles are made.
 
     Attributes:
       kind: its class.
-      function: returns its Python function.
-      make: ``make(original, function, options)`` returns a copy of *original* without compiled code, and a function
-        that compiles the declared signatures of *original* for the copy, or None.
-      filled: whether *make* needs a function with a complete namespace.
-      reduce: returns the constructor and its arguments for a pickle, and for a kind with declared signatures also
-        ``declare(made, signatures)``, which returns *made*, and the signatures or None. None: Numba pickles it.
+      parts: returns its Python function and the further arguments of *make*.
+      make: ``make(*parts)`` returns a function without compiled code; it is at the top level of a module.
+      signatures: returns the signatures that it declares, or None.
+      declare: ``declare(made, signatures)`` compiles these, and returns *made*; None: there are none.
+      filled: whether *make* needs a Python function with a complete namespace.
     """
 
     kind: type
-    function: Callable[[Any], types.FunctionType]
-    make: Callable[[Any, types.FunctionType, Mapping[str, Any]], tuple[Any, Finish | None]]
+    parts: Callable[[Any], tuple[Any, ...]]
+    make: Callable[..., Any]
+    signatures: Callable[[Any], Any] = lambda _: None
+    declare: Callable[[Any, Any], Any] | None = None
     filled: bool = False
-    reduce: Callable[[Any], tuple[Any, ...]] | None = None
+
+    def copy(self, original: Any, function: types.FunctionType) -> tuple[Any, Finish | None]:
+        """Return a copy of *original* with another Python function, and a function that declares its signatures."""
+        made = self.make(function, *self.parts(original)[1:])
+        declare, signatures = self.declare, self.signatures(original)
+        return made, None if declare is None else lambda copy: declare(copy, signatures)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,24 +47,20 @@ class Compiler:
     Attributes:
       package: the backend's distribution, for messages.
       module: the backend's module with a ``prepare`` (see `Recipe`).
-      kind: the class of its dispatchers.
-      parts: returns the arguments of *make* for a dispatcher, its Python function among them; picklable if that is.
-      make: returns a dispatcher.
+      kernels: the kind of its kernels.
+      helpers: the kinds of compiled functions that a kernel may call.
       declarations: returns the present declarations of users.
       lock: held during compilation.
-      helpers: the kinds of compiled functions that a kernel may call.
       environment: returns the versions and settings that the code of all kernels depends on.
       options: returns further data that a dispatcher's code depends on.
     """
 
     package: str
     module: str
-    kind: type
-    parts: Callable[[Any], tuple[Any, ...]]
-    make: Callable[..., Any]
+    kernels: FunctionKind
+    helpers: Sequence[FunctionKind]
     declarations: Callable[[], Declarations]
     lock: AbstractContextManager[Any]
-    helpers: Sequence[Helper]
     environment: Callable[[], Mapping[str, Any]]
     options: Callable[[Any], Mapping[str, Any]] = lambda _: {}
 
@@ -67,7 +69,7 @@ class Compiler:
 
         It refers to the user's helpers, unlike `OwnCopies`.
         """
-        return self.make(*self.parts(dispatcher))
+        return self.kernels.make(*self.kernels.parts(dispatcher))
 
     def examine(self, dispatcher: Any) -> Examination:
         """Examine a kernel and everything that it refers to."""

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from ..errors import CompileError
 from ..identity.fingerprint import examine, fingerprint
 from ..identity.names import names_in
-from .compiler import Compiler, Finish, Helper
+from .compiler import Compiler, Finish, FunctionKind
 from .declarations import definition_of
 
 _Built = TypeVar("_Built")
@@ -44,7 +44,7 @@ class _Kept:
     below: list[_Kept]
 
 
-# By content and place; never freed, because machine code calls them.
+# By content, place and options; never freed, because machine code calls them.
 _helpers: dict[tuple[Any, ...], _Kept] = {}
 _declared: dict[tuple[Any, ...], tuple[dict[str, Any], list[_Kept]]] = {}
 # The dispatchers among the copies, including those of kernels.
@@ -82,7 +82,7 @@ class OwnCopies:
     Args:
       compiler: the kernel's.
       dispatcher: the user's.
-      options: further compile options of helpers; copies with such options are not shared with other kernels.
+      options: further compile options of helpers.
 
     Attributes:
       content: the kernel's fingerprint.
@@ -93,7 +93,7 @@ class OwnCopies:
         self._compiler = compiler
         self.content = compiler.fingerprint(dispatcher)
         self._dispatcher = weakref.ref(dispatcher)
-        self._options = dict(options or {})
+        self._options = tuple((options or {}).items())
         self._declarations = compiler.declarations()
         self._declarations.load()
         self._names = examine(dispatcher, None, self._declarations).names  # collects the declarations
@@ -143,64 +143,59 @@ class OwnCopies:
     def _state_of(self, template: Any) -> dict[str, Any]:
         """Return the attributes of *template* during the compilation of a kernel."""
         name, function = definition_of(template)
-        key = (template, self._content(function))
-        if self._options or key not in _declared:
+        key = (template, self._content(function), self._options)
+        if key not in _declared:
             outer, self._level = self._level, []
             copy, fill = self._copy(function, defines=template.key)
             fill()
             state = {name: staticmethod(copy), **{cache: {} for cache in _CACHES if cache in vars(template)}}
             below, self._level = self._level, outer
-            if self._options:
-                self._top += below
-                return state
-            if self._content(function) != key[1]:
-                raise changed(name)
+            self._check_content(function, key[1], name)
             _declared[key] = state, below
         state, below = _declared[key]
         self._top += below
         return state
 
+    def _check_content(self, function: Any, content: str, name: str) -> None:
+        if self._content(function) != content:
+            raise changed(name)
+
     def _content(self, helper: Any) -> str:
         options = self._compiler.environment()
         return fingerprint(helper, options, self._compiler.declarations())
 
-    def _helper(self, original: Any, helper: Helper) -> Any:
+    def _helper(self, original: Any, helper: FunctionKind) -> Any:
         kept = self._kept.get(id(original)) or self._shared(original, helper)
         self._kept[id(original)] = kept
         self._level.append(kept)
         return kept.made
 
-    def _shared(self, original: Any, helper: Helper) -> _Kept:
-        function = helper.function(original)
-        if self._options:
-            return self._make(original, function, helper, {})
-        key = (self._content(original), function.__code__.co_filename, function.__code__.co_firstlineno)
-        return _helpers.get(key) or self._make(original, function, helper, {key: None})
+    def _shared(self, original: Any, helper: FunctionKind) -> _Kept:
+        function = helper.parts(original)[0]
+        place = function.__code__.co_filename, function.__code__.co_firstlineno
+        key = (self._content(original), *place, self._options)
+        if key not in _helpers:
+            made = self._make(original, function, helper)
+            self._check_content(original, key[0], function.__name__)
+            _helpers[key] = made
+        return _helpers[key]
 
-    def _make(
-        self,
-        original: Any,
-        function: types.FunctionType,
-        helper: Helper,
-        keys: Iterable[tuple[Any, ...]],
-    ) -> _Kept:
+    def _make(self, original: Any, function: types.FunctionType, helper: FunctionKind) -> _Kept:
         copied, fill = self._copy(function)
         kept = _Kept(None, None, [])
         outer, self._level = self._level, kept.below
         try:
             if helper.filled:
                 fill()
-            kept.made, kept.finish = helper.make(original, copied, self._options)
+            kept.made, kept.finish = helper.copy(original, copied)
             self._kept[id(original)] = kept
             if not helper.filled:
                 fill()
         finally:
             self._level = outer
-        if hasattr(kept.made, "overloads"):
+        if hasattr(kept.made, "overloads"):  # a dispatcher
+            kept.made.targetoptions.update(self._options)
             _own.add(kept.made)
-        if any(key[0] != self._content(original) for key in keys):
-            raise changed(function.__name__)
-        _helpers.update(dict.fromkeys(keys, kept))
         return kept
 
     def _copy(

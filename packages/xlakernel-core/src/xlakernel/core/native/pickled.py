@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from numba.core import serialize
 
-from .compiler import Compiler
+from .compiler import Compiler, FunctionKind
 
 
 class _Unfinished(NamedTuple):
@@ -24,7 +24,7 @@ class _Unfinished(NamedTuple):
 
 
 def dumps(compiler: Compiler, value: Any) -> bytes:
-    """Pickle *value* as Numba does, but helpers by their `Helper.reduce`, and intrinsics without identifier."""
+    """Pickle *value* as Numba does, but helpers by their `FunctionKind`, and intrinsics without identifier."""
     with io.BytesIO() as buffer:
         _Pickler(buffer, compiler).dump(value)
         return buffer.getvalue()
@@ -41,27 +41,29 @@ class _Pickler(serialize.NumbaPickler):  # type: ignore[misc]  # Numba has no st
             return tuple(obj)
         if type(obj).__name__ == "_Intrinsic":  # Numba CUDA has another class of this name
             return _intrinsic, (type(obj), obj._name, obj._defn, obj._prefer_literal, obj._ctor_kwargs)
-        for helper in self._compiler.helpers:
-            if helper.reduce is not None and isinstance(obj, helper.kind):
-                make, arguments, *declared = helper.reduce(obj)
-                return self._declared(obj, _Unfinished(make, arguments), *declared) if declared else (make, arguments)
+        for kind in self._compiler.helpers:
+            if isinstance(obj, kind.kind):
+                return self._reduced(obj, kind)
         return super().reducer_override(obj)
 
-    def _declared(self, obj: Any, made: _Unfinished, declare: Callable[..., Any], signatures: Any) -> tuple[Any, ...]:
-        """Reduce *obj* to a call that declares its signatures once its globals are complete."""
+    def _reduced(self, obj: Any, kind: FunctionKind) -> tuple[Any, ...]:
+        """Reduce *obj* to calls that make it, and that declare its signatures once its globals are complete."""
+        made = _Unfinished(kind.make, kind.parts(obj))
+        if kind.declare is None:
+            return tuple(made)
         if id(obj) in self._unfinished:  # a recursive reference in its globals
-            return declare, (self._unfinished[id(obj)], None)
+            return kind.declare, (self._unfinished[id(obj)], None)
         self._unfinished[id(obj)] = made
-        return declare, (made, signatures)
+        return kind.declare, (made, kind.signatures(obj))
 
 
 def dispatcher_parts(dispatcher: Any) -> tuple[Any, ...]:
     """Return the arguments of `make_dispatcher` for a dispatcher of ``numba.njit``."""
     compiler = dispatcher._compiler.pipeline_class
-    return type(dispatcher), dispatcher.py_func, dispatcher.locals, dict(dispatcher.targetoptions), compiler
+    return dispatcher.py_func, type(dispatcher), dispatcher.locals, dict(dispatcher.targetoptions), compiler
 
 
-def make_dispatcher(kind: Any, function: Any, locals_: Any, options: Any, compiler: Any) -> Any:
+def make_dispatcher(function: Any, kind: Any, locals_: Any, options: Any, compiler: Any) -> Any:
     """Return a dispatcher without compiled code, for any signature."""
     return kind(function, locals=locals_, targetoptions=options, pipeline_class=compiler)
 
@@ -78,11 +80,6 @@ def declare(dispatcher: Any, signatures: Sequence[Any] | None) -> Any:
             dispatcher.compile(signature)
         dispatcher.disable_compile()
     return dispatcher
-
-
-def reduce_dispatcher(dispatcher: Any) -> tuple[Any, ...]:
-    """Reduce a dispatcher of ``numba.njit``, as `Helper.reduce`."""
-    return make_dispatcher, dispatcher_parts(dispatcher), declare, declared_signatures(dispatcher)
 
 
 def _intrinsic(kind: Any, name: str, definition: Any, prefer_literal: bool, options: Any) -> Any:

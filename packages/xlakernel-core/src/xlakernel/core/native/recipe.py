@@ -94,7 +94,7 @@ def read_kernel(compiler: Compiler, target: str, data: Mapping[str, Any]) -> Any
         reference = Reference(kernel["module"], kernel["qualname"], "dispatcher")
         dispatcher = reference.find(
             f"the kernel {name}",
-            lambda found: isinstance(found, compiler.kind) and _reference(found).module == reference.module,
+            lambda found: isinstance(found, compiler.kernels.kind) and _reference(found).module == reference.module,
         )
     else:
         dispatcher = _unpickle(compiler, name, kernel["pickle"])
@@ -107,7 +107,7 @@ def read_kernel(compiler: Compiler, target: str, data: Mapping[str, Any]) -> Any
 
 def _pickle(compiler: Compiler, dispatcher: Any, name: str) -> dict[str, str]:
     try:
-        pickled = dumps(compiler, compiler.parts(dispatcher))
+        pickled = dumps(compiler, compiler.kernels.parts(dispatcher))
     except Exception as error:  # raised by the __reduce__ of any object
         raise ExportError(
             f"export: the kernel {name} cannot be imported by its name, and cannot be pickled: {error}. Define it at "
@@ -124,7 +124,7 @@ def _unpickle(compiler: Compiler, name: str, pickled: str) -> Any:
             f"deserialize: the kernel {name} is stored in the program, and its references cannot be imported: {error}. "
             "Install the missing package, or add its folder to sys.path."
         ) from error
-    return compiler.make(*parts)
+    return compiler.kernels.make(*parts)
 
 
 def _compared(compiler: Compiler, dispatcher: Any, what: str) -> Compared:

@@ -1,8 +1,7 @@
-"""What Numba's dispatchers for CUDA are made of."""
+"""The description of Numba's CUDA compiler."""
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import types
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,14 @@ from numba import cuda
 from numba.core.dispatcher import Dispatcher
 from numba.cuda.dispatcher import CUDADispatcher, global_compiler_lock
 
-from xlakernel.core.backend.native import Compiler, Declarations, Helper, OwnCopies, reduce_dispatcher
+from xlakernel.core.backend.native import (
+    Compiler,
+    Declarations,
+    FunctionKind,
+    OwnCopies,
+    dispatcher_parts,
+    make_dispatcher,
+)
 
 from .._environment import versions
 from .cache import KernelCache
@@ -25,12 +31,6 @@ def _parts(dispatcher: Any) -> tuple[Any, ...]:
 
 def _dispatcher(function: Any, options: Any) -> Any:
     return cuda.jit(function, **options)
-
-
-def _device(original: Any, function: types.FunctionType, options: Mapping[str, Any]) -> Any:
-    """Make a device function anew."""
-    made = _dispatcher(function, {**original.targetoptions, **options})
-    return made, functools.partial(_declare, signatures=_declared(original))
 
 
 def _declared(device: Any) -> list[Any] | None:
@@ -51,15 +51,16 @@ def _declare(device: Any, signatures: Sequence[Any] | None) -> Any:
     return device
 
 
-def _reduce_device(device: Any) -> tuple[Any, ...]:
-    return _dispatcher, _parts(device), _declare, _declared(device)
+def _njit_parts(dispatcher: Any) -> tuple[Any, ...]:
+    return *dispatcher_parts(dispatcher), dispatcher._can_compile
 
 
-def _njit(original: Any, function: types.FunctionType, options: Mapping[str, Any]) -> Any:
-    """Make a function of ``numba.njit`` anew, which Numba CUDA compiles as one for the device."""
-    made = type(original)(function, locals=original.locals, targetoptions={**original.targetoptions, **options})
-    made.disable_compile(not original._can_compile)  # Numba CUDA refuses one that declares its signatures
-    return made, None
+def _make_njit(*arguments: Any) -> Any:
+    """Return a function of ``numba.njit``; Numba CUDA refuses one that declares its signatures."""
+    *parts, can_compile = arguments
+    made = make_dispatcher(*parts)
+    made.disable_compile(not can_compile)
+    return made
 
 
 def linked_files(dispatcher: Any) -> dict[str, list[str]]:
@@ -68,18 +69,15 @@ def linked_files(dispatcher: Any) -> dict[str, list[str]]:
     return {"link": [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths if path.is_file()]}
 
 
+_CUDA = FunctionKind(CUDADispatcher, _parts, _dispatcher, _declared, _declare)
+
 COMPILER = Compiler(
     "xlakernel-cuda",
     "xlakernel.cuda._export",
-    CUDADispatcher,
-    _parts,
-    _dispatcher,
+    _CUDA,
+    (_CUDA, FunctionKind(Dispatcher, _njit_parts, _make_njit)),
     lambda: Declarations(CUDADispatcher.targetdescr),
     global_compiler_lock,
-    (
-        Helper(CUDADispatcher, lambda one: one.py_func, _device, reduce=_reduce_device),
-        Helper(Dispatcher, lambda one: one.py_func, _njit, reduce=reduce_dispatcher),
-    ),
     versions,
     linked_files,
 )
