@@ -1,6 +1,7 @@
 """Machine code on disk: used for the same text only, with the addresses of this process."""
 
 import ctypes
+from types import SimpleNamespace
 
 import numba
 import pytest
@@ -11,7 +12,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from xlakernel.core.code_files import code_folder
 from xlakernel.core.native.machine import machine_code
 from xlakernel.core.native.machine.frame import I64, i64
-from xlakernel.core.native.machine.machine_code import NAME, load_module, pointer_to
+from xlakernel.core.native.machine.machine_code import NAME, load_module, new_module, pointer_to
 
 _kept = []
 
@@ -48,10 +49,10 @@ def in_a_new_process():
 def load(*values, keep=True, plus=0, codegen=None, comment=""):
     """Return the result of a function that adds *plus* and the numbers at the addresses of *values*.
 
-    Each has an engine of its own, as it would in a process of its own.
+    Each has its own engine, as in a process of its own.
     """
     codegen = codegen or JITCPUCodegen("test")
-    module = codegen._create_empty_module(NAME)
+    module = new_module(SimpleNamespace(create_module=codegen._create_empty_module))
     function = ir.Function(module, ir.FunctionType(I64, []), NAME)
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     builder.comment(comment)
@@ -88,7 +89,7 @@ def test_modules_with_one_text_in_one_process_have_their_own_addresses(compiled,
 def test_an_address_is_passed_once_however_often_it_is_used(folder):
     (one,) = numbers(5)
     assert load(one, one, one) == 15
-    assert load(*numbers(1, 2, 3)) == 6  # which is another text
+    assert load(*numbers(1, 2, 3)) == 6  # another text
 
 
 def test_code_without_keep_is_not_written(compiled, folder):

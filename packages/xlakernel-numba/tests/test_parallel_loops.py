@@ -172,8 +172,18 @@ def rounded_sums(x, out):
     out[0] = total
 
 
-def test_a_sum_does_not_depend_on_the_threads_that_are_free(in_threads):
-    run = jax.jit(numba_kernel(rounded_sums, outs=ONE))
+@numba.njit(parallel=True)
+def rounded_chunked_sums(x, out):
+    with numba.parallel_chunksize(7):
+        total = np.float32(0)
+        for i in numba.prange(x.size):
+            total += x[i]
+    out[0] = total
+
+
+@pytest.mark.parametrize("kernel", [rounded_sums, rounded_chunked_sums], ids=lambda kernel: kernel.__name__)
+def test_a_sum_does_not_depend_on_the_threads_that_are_free(kernel, in_threads):
+    run = jax.jit(numba_kernel(kernel, outs=ONE))
     x = np.random.default_rng(0).normal(size=30_000).astype(np.float32)
     expected = np.asarray(run(x))
     mapped = np.asarray(jax.jit(jax.vmap(run))(np.stack([x] * 20)))
