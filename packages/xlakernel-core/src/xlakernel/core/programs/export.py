@@ -69,7 +69,7 @@ class Exported:
         with exporting():
             open_ = dataclasses.replace(self.exported, disabled_safety_checks=_EveryTarget(self._checks))
             found = open_.vjp()
-        return _close(found, self._checks, self._targets)
+        return _with_targets(found, self._checks, self._targets)
 
     def serialize(self, vjp_order: int = 0) -> bytes:
         """Return the program and the recipes of its kernels as bytes for `deserialize`.
@@ -151,7 +151,7 @@ def export(
         with exporting():
             chosen = _default_platforms() if asked is None else asked
             found = jax_export.export(jitted, platforms=chosen, disabled_checks=checks)(*args, **kwargs)
-        return _close(found, disabled_checks)
+        return _with_targets(found, disabled_checks)
 
     return export_for
 
@@ -240,7 +240,8 @@ def _default_platforms() -> list[str] | None:
 class _EveryTarget(list[Any]):
     """The checks that the user disables, and one for each handler that is registered when JAX iterates over them.
 
-    JAX does that after lowering, which registers the handlers that the program calls; `_close` then keeps only those.
+    JAX does that after lowering, which registers the handlers that the program calls; `_with_targets` then keeps only
+    those.
     """
 
     def __iter__(self) -> Iterator[Any]:
@@ -253,7 +254,7 @@ def _checks(names: Iterable[str]) -> list[Any]:
     return [DisabledSafetyCheck.custom_call(name) for name in dict.fromkeys(names)]
 
 
-def _close(exported: Any, checks: Sequence[Any], known: Sequence[StoredTarget] = ()) -> Exported:
+def _with_targets(exported: Any, checks: Sequence[Any], known: Sequence[StoredTarget] = ()) -> Exported:
     """Return *exported* with the handlers that it calls, maybe *known* ones, and disabled checks for no others."""
     # A module in MLIR's bytecode holds its strings unchanged, one after the other, each with a zero behind it, the
     # dialects' names first. Its text would contain every constant, and escapes non-ASCII names.
