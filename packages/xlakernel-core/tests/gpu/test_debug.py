@@ -195,7 +195,7 @@ def test_an_element_that_is_not_written_is_found(register_debug):
     assert ", and 3 more." in message
 
 
-def test_one_run_says_that_it_may_err(register_debug):
+def test_the_error_of_a_single_run_mentions_doubt(register_debug):
     message = message_of(register_debug("scale", 1000, 998, once=True), on_gpu(np.ones(1000)))
     assert "did not write element (998,)" in message and "(Unless it wrote " in message
 
@@ -241,7 +241,7 @@ def test_a_lost_context_is_an_error_that_names_the_kernel(address):
     env = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert "kernel 'crash' of kernels.cu:2 failed on the device: CUDA_ERROR_ILLEGAL_ADDRESS (" in done.stdout
+    assert "kernel 'crash' of kernels.cu:2 failed on the device: CUDA_ERROR_ILLEGAL_ADDRESS (700: " in done.stdout
     assert "The device's context is lost" in done.stdout
     assert "Restart the process." in done.stdout
 

@@ -1,4 +1,4 @@
-"""Debug mode of the device, on the CPU platform: a stand-in for the driver has host memory for the device's."""
+"""Debug mode of the device on the CPU platform, with a driver whose device memory is the host's."""
 
 import ctypes
 import dataclasses
@@ -213,8 +213,8 @@ def test_an_error_of_the_device_names_the_kernel_and_what_is_lost(register_debug
     message = message_of(target, jax.ShapeDtypeStruct((4, 3), jnp.float32), jnp.ones((4, 3)))
     place = f"{__file__}:{crash.__code__.co_firstlineno}"
     assert message.startswith(
-        f"INTERNAL: kernel 'crash' of {place} failed on the device: CUDA_ERROR_ILLEGAL_ADDRESS (illegal_address). The "
-        "device's context is lost, and all arrays with it: every later call fails. Restart the process."
+        f"INTERNAL: kernel 'crash' of {place} failed on the device: CUDA_ERROR_ILLEGAL_ADDRESS (700: illegal_address). "
+        "The device's context is lost, and all arrays with it: every later call fails. Restart the process."
     )
     assert len(streams) == 1  # it waits after each slice
     later = message_of(target, struct_of(X), X)
@@ -229,11 +229,11 @@ def test_an_error_that_passes_loses_nothing(register_debug, fake_driver):
         fake_driver.cuStreamSynchronize = lambda stream: (answers.pop(),) if answers else original(stream)
 
     message = message_of(register_debug(disturb, [F32], [F32]), struct_of(X), X)
-    assert "failed on the device: CUDA_ERROR_UNKNOWN (unknown)." in message
+    assert "failed on the device: CUDA_ERROR_UNKNOWN (999: unknown)." in message
     assert "lost" not in message
 
 
-def test_memory_that_is_not_there_is_said_with_what_to_do(register_debug, fake_driver):
+def test_missing_memory_is_an_error_with_the_fix(register_debug, fake_driver):
     streams = []
     target = register_debug(double, [F32], [F32], streams=streams)
     fake_driver.refuses["cuMemAlloc"] = CUresult.CUDA_ERROR_OUT_OF_MEMORY

@@ -21,7 +21,7 @@ from ..native.debugging.call_frame import ArrayView
 from ..native.debugging.memory import Memory
 from ..native.debugging.observer import UNCHECKED_THREADS, Observer
 from ..native.machine.status import CallError
-from .driver import check
+from .driver import check, describe
 from .launchable import Launchable
 from .python_call import Run, build_python_handler
 
@@ -154,15 +154,10 @@ def _wait(stream: int) -> str:
         (status,) = cuda.cuStreamSynchronize(cuda.CU_STREAM_LEGACY)
     if not status:
         return ""
-    text = f"{status.name} ({_explained(status)})."
+    text = f"{describe(int(status))}."
     if cuda.cuStreamSynchronize(stream)[0]:  # an error that destroys the context is returned again
         text += (
             " The device's context is lost, and all arrays with it: every later call fails. Restart the process. "
             "NVIDIA's compute-sanitizer finds the thread and the address."
         )
     return text
-
-
-def _explained(status: Any) -> str:
-    failed, text = cuda.cuGetErrorString(status)
-    return "unknown" if failed else text.decode()

@@ -10,16 +10,11 @@ import contextlib
 import ctypes
 import itertools
 import math
-import site
-import sysconfig
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-import jax
-import numpy as np
 from cuda.bindings import driver as cuda
 from llvmlite import ir
 from numba.core import cgutils
@@ -224,23 +219,9 @@ def _context_of(stream: int) -> Iterator[None]:
         cuda.cuCtxPopCurrent()  # unchecked: it would repeat the error of the call
 
 
-def _library_folders() -> tuple[str, ...]:
-    names = ("stdlib", "platstdlib", "purelib", "platlib")
-    found = [*(sysconfig.get_path(name) for name in names), site.getusersitepackages()]
-    found += [str(Path(str(module.__file__)).parents[1]) for module in (np, jax)]  # wherever they are installed
-    return tuple(f"{path}/" for folder in found for path in {folder, str(Path(folder).resolve())})
-
-
-_LIBRARIES = _library_folders()
-
-
 def _location(error: BaseException, place: str) -> tuple[str, str, int] | None:
-    """Return function, file and line of the innermost frame of the user's code: not a library's, nor ours."""
+    """Return function, file and line of the innermost frame in the file of the definition, or None."""
     own = place.rpartition(":")[0]
-    found = None
-    for frame, line in traceback.walk_tb(error.__traceback__):
-        file = frame.f_code.co_filename
-        ours = str(frame.f_globals.get("__name__")).startswith("xlakernel.")
-        if file == own or not (ours or file.startswith((*_LIBRARIES, "<frozen "))):
-            found = frame.f_code.co_qualname, file, line
-    return found
+    frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    found = [(code.co_qualname, own, line) for code, line in frames if code.co_filename == own]
+    return found[-1] if found else None
