@@ -1,4 +1,4 @@
-"""Settings and stand-ins that several test files share."""
+"""Settings and stand-ins of several test files."""
 
 import jax
 import numpy as np
@@ -12,8 +12,6 @@ from xlakernel.cuda._kernels import device
 
 settings.register_profile("xlakernel", deadline=None, database=None, max_examples=60)
 settings.load_profile("xlakernel")
-
-H200 = device.Limits("H200 (GPU 0)", (1024, 1024, 64), 1024, (2**31 - 1, 65535, 65535), 232448)
 
 
 @cuda.jit
@@ -42,9 +40,10 @@ def enable_x64():
 
 @pytest.fixture
 def h200(monkeypatch):
-    """The limits of a GPU that is not here."""
-    monkeypatch.setattr(device, "device_limits", lambda: (H200,))
-    return H200
+    """Bytes of shared memory that a block may have on a GPU that stands in for those of the process."""
+    limits = {"H200 (GPU 0)": 232448}
+    monkeypatch.setattr(device, "shared_mem_limits", lambda: limits)
+    return limits["H200 (GPU 0)"]
 
 
 def scalar_of(value, levels):

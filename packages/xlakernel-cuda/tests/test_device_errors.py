@@ -35,7 +35,7 @@ def still_works():
 
 
 def test_shared_memory_beyond_the_device():
-    most = _device.device_limits()[0].shared_mem
+    most = next(iter(_device.shared_mem_limits().values()))
     run = numba_cuda_kernel(double, same, launch_dims=4, shared_mem=most + 4)
     with pytest.raises(LaunchError, match=f"double: shared_mem is {most + 4} bytes.*allows {most}"):
         run(jnp.ones(4))
@@ -127,7 +127,7 @@ def test_debug_mode_reports_a_kernels_exception():
     still_works()
 
 
-def test_debug_mode_finds_what_is_not_written():
+def test_debug_mode_finds_unwritten_elements():
     @cuda.jit
     def half(x, out):
         i = cuda.grid(1)

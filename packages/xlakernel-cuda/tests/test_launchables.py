@@ -1,4 +1,4 @@
-"""What a call is said to launch: arrays, types, scalars, batches, names."""
+"""Description of a launch: arrays, types, scalars, batches, names."""
 
 import gc
 import json
@@ -60,7 +60,7 @@ def test_other_dtypes_are_refused_with_those_that_are_allowed(make_axpy):
         jax.eval_shape(make_axpy(launch_dims=1), jnp.ones(3, jnp.int4), jnp.ones(3, jnp.int4))
 
 
-def test_numba_types_an_argument_as_we_say():
+def test_numba_takes_the_type_of_an_argument():
     from xlakernel.cuda._kernels.arrays import Argument
 
     kind = array_type("bfloat16", 2, "x", readonly=True, shared=True)
@@ -226,7 +226,7 @@ def test_equal_code_is_compiled_by_one_dispatcher_that_is_not_the_users(launchab
     assert first is second and first is not one.xlakernel.dispatcher
 
 
-def test_a_kernel_that_nobody_has_any_more_is_forgotten(h200, monkeypatch):
+def test_a_deleted_kernel_leaves_the_cache(h200, monkeypatch):
     names = set()
     monkeypatch.setattr(_compile, "register", lambda launchable, **_: names.add(launchable.name) or Target("its name"))
     kernels = [scaled_by(5) for _ in range(3)]
@@ -239,7 +239,7 @@ def test_a_kernel_that_nobody_has_any_more_is_forgotten(h200, monkeypatch):
     assert [reference() for reference in references] == [None] * 3
 
 
-def test_wrapping_a_kernel_again_is_known_by_what_is_launched(h200, monkeypatch):
+def test_a_kernel_wrapped_again_has_the_same_target(h200, monkeypatch):
     registered = []
     monkeypatch.setattr(_compile, "register", lambda launchable, **_: registered.append(launchable) or Target("name"))
     kernel = scaled_by(2)
@@ -320,7 +320,7 @@ import json, jax, jax.numpy as jnp
 import kernels_of_a_user
 from xlakernel.cuda import numba_cuda_kernel
 from xlakernel.cuda._kernels import device as _device
-_device.device_limits = lambda: (_device.Limits("g", (1024, 1024, 64), 1024, (2**31 - 1, 65535, 65535), 232448),)
+_device.shared_mem_limits = lambda: {{"g": 232448}}
 run = numba_cuda_kernel(kernels_of_a_user.kernel, lambda x: x, launch_dims=6)
 x = jax.ShapeDtypeStruct((3, 2), jnp.float32)
 launchable = run.xlakernel.launchable([x], [x], {{}})

@@ -1,4 +1,4 @@
-"""`numba_cuda_callable` and `cuda_callable`: a function that launches work on the GPU, as one of JAX arrays."""
+"""`numba_cuda_callable` and `cuda_callable`: functions that launch work on the GPU as functions of JAX arrays."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def numba_cuda_callable(
 ) -> Callable[..., Any]:
     """Make a function of JAX arrays from one that launches Numba CUDA kernels; without it, return a decorator.
 
-    It is `cuda_callable` with Numba's device arrays and streams:
-    ``func(input1, ..., output1, ..., stream)``. Launch on the stream, ``kernel[blocks, threads, stream](...)``;
-    temporaries are ``cuda.device_array(...)``, whose memory XLA owns when the function is replayed. The arrays have the
-    stream as their own, so that ``out[:] = x`` and ``out.copy_to_device(x)`` go there too.
+    It is `cuda_callable` with Numba's device arrays and streams: ``func(input1, ..., output1, ..., stream)``. Launch on
+    the stream, ``kernel[blocks, threads, stream](...)``; temporaries are ``cuda.device_array(...)``, whose memory XLA
+    owns when the function is replayed. The stream is also that of the arrays, so that ``out[:] = x`` and
+    ``out.copy_to_device(x)`` are recorded.
 
     Args:
       func: the function.
-      outs: the outputs' shapes and dtypes; this and the others as for `cuda_callable`.
+      outs: the outputs' shapes and dtypes; this and the other arguments as for `cuda_callable`.
       record: whether the function is recorded once and replayed natively.
       vmap_method: what ``jax.vmap`` does.
       input_output_aliases: inputs whose memory becomes an output's.
@@ -54,8 +54,8 @@ def numba_cuda_callable(
       A function of the inputs, and of static scalars by keyword; see `cuda_callable`.
 
     Raises:
-      KernelTypeError: if *func* is not a function that can be called like that, but a kernel, say.
-      ArgumentError: if *record* is not one of those allowed.
+      KernelTypeError: if *func* is not a function of arrays and a stream, but a kernel, for example.
+      ArgumentError: if *record* is not one of the values allowed.
       MissingDependencyError: if numba-cuda is not installed.
 
     Example:
@@ -112,43 +112,42 @@ def cuda_callable(
 ) -> Callable[..., Any]:
     """Make a function of JAX arrays from one that launches work with any CUDA library; without it, return a decorator.
 
-    The function is ``func(input1, ..., output1, ..., stream)``, with static scalars anywhere. It gets arrays over XLA's
-    own memory, launches kernels, fills and copies on the stream, and returns nothing. When a program is compiled it
-    runs twice or a few times more, without anything being executed, and what it launched is recorded: from then on
-    machine code replays that, and Python is not called again. So it must do the same each time: what depends on
-    shapes, dtypes and static scalars is decided when it is recorded, what depends on data is decided on the device.
-    Kernels, device arrays and numbers that it refers to, and attributes of objects, are those of that time, in programs
-    that are compiled already also when a name is bound to others later: pass what varies as a static scalar. Device
-    arrays tie a call to the device that they are on, which inputs do not. While it is recorded, no other thread can use
-    CUDA's default stream. It must not write to its inputs, which nothing but debug mode finds; outputs begin with
-    arbitrary values.
+    The function is ``func(input1, ..., output1, ..., stream)``, with static scalars at any position. Its arguments are
+    arrays over XLA's own memory; it launches kernels, fills and copies on the stream, and returns nothing. When a
+    program is compiled, the function is called at least twice and its launches are recorded, without being executed:
+    afterwards machine code replays them, and Python is not called again. So it must launch the same each time: it may
+    decide by shapes, dtypes and static scalars, and only kernels may decide by data. Kernels, device arrays, numbers
+    and attributes of objects that it refers to are those of the recording, also if a name is bound to others later:
+    pass what varies as a static scalar. A device array that it refers to ties a call to the array's device; an input
+    does not. While a function is recorded, no other thread can use CUDA's default stream. It must not write to its
+    inputs, which only debug mode detects; outputs begin with arbitrary values.
 
-    What cannot be recorded, because the function reads data back, waits for the stream, copies from the host or
-    allocates where that cannot be seen, is run through Python at each call instead, on XLA's stream, as *record* says.
-    There too all work must go on the stream: XLA waits for nothing else.
+    A function that reads data back, waits for the stream, copies from the host, or allocates memory in an unknown way
+    cannot be recorded. According to *record* it is then called at each call instead, on XLA's stream. There too all
+    work must go on the stream: XLA does not wait for other work.
 
     Args:
       func: the function. The stream is its parameter of that name, or else the last one.
       outs: the outputs' shapes and dtypes: a ``jax.ShapeDtypeStruct`` or a pytree of them; or a function that returns
-        that for the inputs' structs. Tuples, lists and named tuples are in the order of the function's output
+        them for the inputs' structs. Tuples, lists and named tuples are in the order of the function's output
         parameters; a dictionary has their names as its keys.
-      arrays: what inputs and outputs arrive as: ``"numba"``, ``"cupy"`` or ``"warp"`` arrays (Warp has none without
-        dimensions: those have one element), or what a function returns that is called with each argument's
-        `DeviceBuffer`: an object with ``ptr``, ``shape``, ``dtype``, ``nbytes``, ``device``,
-        ``__cuda_array_interface__`` and ``__dlpack__``, such as ``torch.as_tensor`` or ``lambda buffer: buffer.ptr``.
-      stream: what the stream arrives as: the name of a library, or what a function returns of its handle, an int, such
-        as ``cuda.core.Stream.from_handle``; None: the stream of the arrays' library, and a `StreamHandle`, which has
-        ``__cuda_stream__`` and is an ``int()``, where that is none of the three. CuPy's and Warp's streams are
-        current while the function runs.
-      record: ``"auto"``: a function that cannot be recorded is run through Python, and says so once, with the reason;
-        True: that is a `RecordingError`; False: it is not even tried.
-      vmap_method: what ``jax.vmap`` does. ``"native"`` (as ``"expand_dims"``): what was recorded is replayed for each
+      arrays: the type of inputs and outputs: ``"numba"``, ``"cupy"`` or ``"warp"`` arrays (a Warp array has at least
+        one dimension), or a function that makes them of a `DeviceBuffer`: an object with ``ptr``, ``shape``, ``dtype``,
+        ``nbytes``, ``device``, ``__cuda_array_interface__`` and ``__dlpack__``. Examples are ``torch.as_tensor`` and
+        ``lambda buffer: buffer.ptr``.
+      stream: the type of the stream: the name of a library, or a function that makes it of its handle, an int, such as
+        ``cuda.core.Stream.from_handle``. None: the stream of the arrays' library, or a `StreamHandle`, which has
+        ``__cuda_stream__`` and ``__int__``, if *arrays* is a function. CuPy's and Warp's streams are current while the
+        function runs.
+      record: ``"auto"``: a function that cannot be recorded runs through Python, with one warning that has the reason;
+        True: it is a `RecordingError`; False: the function always runs through Python.
+      vmap_method: what ``jax.vmap`` does. ``"native"`` (as ``"expand_dims"``): the recording is replayed for each
         slice, in one call; ``"broadcast_all"``: the same with every input copied to the batch's size;
         ``"sequential"`` and ``"sequential_unrolled"``: one call after the other; None: an error. A function computes
         the whole batch instead: see `numba_cuda_kernel`.
       input_output_aliases: inputs whose memory becomes an output's, ``{input: output}``, for functions that update in
         place. Both parameters are then the same memory, and only the output may be written.
-      has_side_effect: whether to keep each call as it stands; without it JAX may merge equal calls, and drop unused
+      has_side_effect: whether to keep each call as it stands; without it JAX may merge equal calls and drop unused
         ones.
       reference: ``reference(*inputs, **static) -> results``, a plain JAX function that computes the same. Derivatives
         of both modes and all orders are taken from it.
@@ -163,19 +162,19 @@ def cuda_callable(
       Python number, and a parameter's default is used as in Python. The result has the structure of *outs*.
 
     Raises:
-      KernelTypeError: if *func* is not a function that can be called like that, but a kernel, say.
-      ArgumentError: if *arrays*, *stream* or *record* is not one of those allowed.
-      MissingDependencyError: if the library that they name is not installed.
+      KernelTypeError: if *func* is not a function of arrays and a stream, but a kernel, for example.
+      ArgumentError: if *arrays*, *stream* or *record* is not one of the values allowed.
+      MissingDependencyError: if a library of *arrays* or *stream* is not installed.
       OutputSpecError: if *outs* has leaves without shape and dtype, or describes no output without *has_side_effect*.
       AliasError: if *input_output_aliases* cannot hold.
       VmapMethodError: if *vmap_method* is unknown, or a function of a kernel with a side effect.
       ShardingRuleError: if *sharding_rule* is not a rule.
 
-    The function it returns raises `ArityError`, `InputError`, `StaticArgumentError` when it is traced, and
+    The returned function raises `ArityError`, `InputError`, `StaticArgumentError` when it is traced, and
     `DtypeError`, `RecordingError` and `PlatformError` when its program is compiled.
 
     Example:
-      An elementwise chain of CuPy's, on a machine with a GPU::
+      An elementwise chain of CuPy, on a machine with a GPU::
 
         def wave(x, out, stream):
             out[...] = cupy.sin(x) * 2 + x
@@ -206,7 +205,7 @@ def _wrap(asked_by: str, func: Any, adapter: Adapter, record: _Record, outs: Any
         raise ArgumentError(f"{asked_by}: record is {record!r}; allowed: True, False and 'auto'.")
     adapter.check(asked_by)
     given = options["input_output_aliases"]
-    aliases = given if isinstance(given, Mapping) else {}  # else core complains
+    aliases = given if isinstance(given, Mapping) else {}  # core reports anything else
     aliased = frozenset(output for output in aliases.values() if isinstance(output, int))
     kernel = CudaFunction(func, signature, adapter, record, aliased)
     return kernel_function(kernel, signature.others, outs, **options)

@@ -1,4 +1,4 @@
-"""Targets of functions in loaded programs: `prepare` is called by `xlakernel.core.deserialize`."""
+"""Targets of functions in loaded programs; `xlakernel.core.deserialize` calls `prepare`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ._functions.signature import signature_of
 
 
 def prepare(target: str, data: Mapping[str, Any]) -> Callable[[], None]:
-    """Find the function that *data* describes, and return what records and registers it as *target*.
+    """Find the function that *data* describes, and return a function that records and registers it as *target*.
 
     Raises:
-      ExportError: if it is not there, or is another one now.
+      ExportError: if it is missing or has changed.
     """
     check_format("xlakernel-cuda", target, data)
     from xlakernel.core.backend.gpu import Array

@@ -1,4 +1,4 @@
-"""Whether Numba CUDA is here, and can be used: asked when a kernel is wrapped, answered with what to install."""
+"""The installed Numba CUDA, checked when a kernel is wrapped."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def numba_cuda() -> Any:
         built_in = _version("numba") is not None
         raise MissingDependencyError(
             "xlakernel.cuda needs numba-cuda, which is not installed"
-            + (": the numba.cuda that is here is Numba's own, which NVIDIA no longer develops. " * built_in or ". ")
+            + (": the installed numba.cuda is Numba's own, which is no longer developed. " * built_in or ". ")
             + 'Install it with pip install "xlakernel-cuda[cuda13]" (or [cuda12], for an older driver).'
         )
     if _numbers(found) < _numbers(OLDEST):
@@ -47,7 +47,7 @@ def numba_cuda() -> Any:
     try:
         module = importlib.import_module("numba.cuda")
         simulated = importlib.import_module("numba").config.ENABLE_CUDASIM
-    except Exception as error:  # of any kind: what breaks is its inside
+    except Exception as error:  # its modules raise any kind if versions do not match
         raise MissingDependencyError(
             f"numba-cuda {found} cannot be imported with numba {_version('numba')}, NumPy {numpy} and cuda-bindings "
             f"{_version('cuda-bindings')}: {type(error).__name__}: {error}. "
@@ -62,13 +62,13 @@ def numba_cuda() -> Any:
 
 
 def has_bfloat16_arrays() -> bool:
-    """Whether Numba takes device arrays of ml_dtypes' bfloat16 as they are: numba-cuda does from 0.29 on."""
+    """Return True if Numba takes device arrays of ml_dtypes' bfloat16, as numba-cuda does since 0.29."""
     return _numbers(_version("numba-cuda") or "0") >= (0, 29)
 
 
 @functools.cache
 def versions() -> dict[str, str | None]:
-    """Return the versions that the machine code of a kernel depends on."""
+    """Return the versions of the packages that the machine code of a kernel depends on."""
     names = ("numba-cuda", "numba", "numpy", "llvmlite", "cuda-bindings", "cuda-core", "cuda-toolkit")
     return {name: _version(name) for name in names}
 

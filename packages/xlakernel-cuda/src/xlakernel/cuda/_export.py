@@ -1,4 +1,4 @@
-"""Targets of kernels in loaded programs: `prepare` is called by `xlakernel.core.deserialize`."""
+"""Targets of kernels in loaded programs; `xlakernel.core.deserialize` calls `prepare`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ._kernels.recipe import COMPILER
 
 
 def prepare(target: str, data: Mapping[str, Any]) -> Callable[[], None]:
-    """Find the launch that *data* describes, and return what records and registers it as *target*.
+    """Find the launch that *data* describes, and return a function that records and registers it as *target*.
 
-    The name is the program's, also where these versions of Numba CUDA and its libraries would give another one.
+    The name is the program's; other versions of Numba CUDA and its libraries would give another one here.
 
     Raises:
-      ExportError: if the kernel is not the one that was exported.
+      ExportError: if the kernel has changed since the export.
     """
     numba_cuda()
     dispatcher = read_kernel(COMPILER, target, data)

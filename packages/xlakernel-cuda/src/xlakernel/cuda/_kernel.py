@@ -6,12 +6,12 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from xlakernel.core.backend import Struct, Transpose, VmapMethod, as_decorator, kernel_function
-from xlakernel.core.backend import output_init as begin
+from xlakernel.core.backend import Struct, Transpose, VmapMethod, as_decorator, extents, kernel_function
+from xlakernel.core.backend import output_init as initial
 from xlakernel.core.errors import KernelTypeError
 
 from ._environment import numba_cuda
-from ._kernels.geometry import LaunchForm, check_shared_mem
+from ._kernels.geometry import LaunchForm
 
 _Extents = int | Sequence[int] | Callable[..., Any]
 
@@ -39,83 +39,83 @@ def numba_cuda_kernel(
 ) -> Callable[..., Any]:
     """Make a function of JAX arrays from a Numba CUDA kernel; without the kernel, return a decorator that does.
 
-    The kernel is compiled once for each combination of dtypes and ranks, its launch recorded once for each combination
-    of shapes, and replayed by machine code: no Python and no GIL while a program runs, and XLA may capture the launch
-    in its CUDA graphs. It takes its inputs first, then its outputs, all as C-contiguous device arrays over XLA's own
-    memory (0-d arrays for scalars: read ``x[()]``). Inputs are read-only. Outputs begin with arbitrary values unless
-    *output_init* says otherwise, so the kernel writes every element. As in C, indices are not checked.
+    The kernel is compiled once for each combination of dtypes and ranks. Its launch is recorded once for each
+    combination of shapes and replayed by machine code: a running program takes neither Python nor the GIL for it, and
+    XLA may capture it in CUDA graphs. The kernel's parameters are its inputs, then its outputs, as C-contiguous device
+    arrays over XLA's own memory (0-d arrays for scalars: read ``x[()]``). Inputs are read-only. Outputs begin with
+    arbitrary values unless *output_init* is given, so the kernel must write every element. As in C, indices are not
+    checked.
 
-    Give either *grid* and *block*, or *launch_dims*. Each of the three may be a function of the inputs' shape/dtype
-    structs, and of scalars that it names, so that one wrapper serves every size; it must return the same each time. The
-    values of such scalars must be known when a call is traced, and each is compiled. In a program that is split over
-    devices the kernel is launched on the parts, whose shapes such a function then gets. A launch of no threads, where
-    an extent is 0, is no launch: outputs are *output_init*, or zeros.
+    Give either *grid* and *block*, or *launch_dims*. Each of them may be a function of the inputs' shape/dtype structs,
+    and of scalars that it has parameters for, so that one wrapper serves every size; it must return the same each time.
+    The values of these scalars must be known when a call is traced, and each value is compiled. In a program that is
+    split over devices, the function is called with the shapes of a device's part. A launch of no threads, where an
+    extent is 0, only fills the outputs with *output_init*, or zeros.
 
     In debug mode (`xlakernel.core.debug_mode`, or ``XLAKERNEL_DEBUG=1`` in the environment) the kernel is compiled once
-    more, so that an exception which it raises becomes an error, with the thread that raised it; it is given copies of
-    its arrays, and an error names the first element of an output that it did not write, and of an input that it
-    changed; each launch is waited for, so that an illegal memory access is an error that names the kernel. Indices are
-    not checked: Numba CUDA has no ``boundscheck``. What is written right beside an array is noticed. Exceptions are not
-    reported by kernels with more than 48 KiB of dynamic shared memory, nor from device functions that were compiled
-    without ``debug=True``.
+    more, works on copies of its arrays, and is waited for. Errors name: the exception that the kernel raised, with its
+    thread; the first element of an output that it did not write, and of an input that it changed; a write right beside
+    an array; and an illegal memory access, with the kernel. Other indices are not checked, as Numba CUDA has no
+    ``boundscheck``. Exceptions are not reported by kernels with more than 48 KiB of dynamic shared memory, nor from
+    device functions that were compiled without ``debug=True``.
 
     Args:
-      kernel: a function decorated with ``numba.cuda.jit``. Its options hold (``fastmath``, ``max_registers``, ``link``,
-        …), declared signatures do not matter: it is compiled anew for the types of each call. A kernel that
+      kernel: a function decorated with ``numba.cuda.jit``. Its options apply (``fastmath``, ``max_registers``,
+        ``link``, …); declared signatures do not, as it is compiled anew for the types of each call. A kernel that
         synchronises its grid (``cuda.cg.this_grid().sync()``) is launched cooperatively.
       outs: the outputs' shapes and dtypes: a ``jax.ShapeDtypeStruct`` or a pytree of them; or a function that returns
-        that for the inputs' structs, so that one wrapper serves every size, and for scalars that it has parameters for,
+        them for the inputs' structs, so that one wrapper serves every size, and for scalars that it has parameters for,
         whose values must then be known when a call is traced. Tuples, lists and named tuples are in the order of the
         kernel's output parameters; a dictionary has their names as its keys.
       grid: blocks: an integer, or a tuple of up to three, along x, y and z.
       block: threads of a block, likewise: 1024 at most altogether.
       launch_dims: threads altogether: an integer, or a tuple of up to three along x, y and z. Blocks have
         *threads_per_block* threads in one dimension, (16, 16) in two and (8, 8, 4) in three, and there are as many as
-        cover *launch_dims*: the threads beyond are the kernel's to leave alone.
+        cover *launch_dims*. The kernel must ignore the threads beyond.
       threads_per_block: threads of a block for *launch_dims* of one dimension.
       shared_mem: bytes of dynamic shared memory of a block (``cuda.shared.array(0, dtype)``), also above 48 KiB.
-      output_init: what outputs begin with: a number for all of them, or a tuple, or the structure of *outs*, with a
-        number or None for each.
+      output_init: the initial value of outputs: a number for all of them, or a tuple, or the structure of *outs*, with
+        a number or None for each.
       batch_axis: ``"x"``, ``"y"`` or ``"z"``: a batch (``jax.vmap``, nested or not) is one launch, and this axis of the
-        grid counts its slices. Each of the kernel's arrays then has one more dimension, its first, to be indexed with
-        ``cuda.blockIdx.x`` (or ``.y``, ``.z``); of extent 1 where there is no batch. The launch as given must leave the
-        axis free. None: a launch for each slice, and the kernel knows nothing of batches.
+        grid counts its slices. Each of the kernel's arrays then has an additional first dimension, to be indexed with
+        ``cuda.blockIdx.x`` (or ``.y``, ``.z``), of extent 1 without a batch. The given launch must have the extent 1 on
+        this axis. None: each slice is a launch.
       vmap_method: what ``jax.vmap`` does. ``"native"`` (as ``"expand_dims"``): one call, with a launch for each slice
         (see *batch_axis*); ``"broadcast_all"``: the same with every input copied to the batch's size; ``"sequential"``
         and ``"sequential_unrolled"``: one call after the other; None: an error. A function, often another wrapped
         kernel, computes the whole batch instead: ``function(*inputs, **scalars) -> results``, where each array has the
         batch as its first dimension. Nested levels are one dimension, and an input that is not mapped is repeated.
-        Where a scalar is mapped, it is ``"native"``.
+        A mapped scalar always makes it ``"native"``.
       input_output_aliases: inputs whose memory becomes an output's, ``{input: output}``, for kernels that update in
         place. Both parameters are then the same memory, and only the output may be written. JAX copies the input
-        first if anyone else still needs it.
-      has_side_effect: whether to keep each call as it stands. Without it JAX takes the kernel for a pure function,
-        whose equal calls may be merged and whose unused ones dropped; needed when it has no outputs.
+        first if it is used elsewhere.
+      has_side_effect: whether to keep each call as it stands. Without it JAX treats the kernel as a pure function,
+        merges equal calls and drops unused ones; needed if there are no outputs.
       reference: ``reference(*inputs, **scalars) -> results``, a plain JAX function that computes the same. Derivatives
         of both modes and all orders are taken from it, in scalars too; the results still come from the kernel.
       jvp: ``jvp(primals, tangents, **scalars) -> tangents of the results``, for forward mode. It may call other
         kernels. Integer inputs have the tangent None.
       vjp: ``vjp(primals, results, cotangents, **scalars) -> cotangents of the inputs``, for reverse mode; None for
-        integers and for zeros. With *jvp* or *reference* besides, both modes work; higher orders differentiate the
-        reference, or else what *jvp* and *vjp* do.
+        integers and for zeros. If *jvp* or *reference* is also given, both modes work; higher orders differentiate the
+        reference, or else *jvp* and *vjp*.
       transpose: ``{input: function}`` for inputs that the kernel is linear in, the others held fixed, where
         ``function(inputs, cotangents, **scalars)`` returns the input's cotangent; linear inputs are None there. A tuple
         of inputs is linear together, and its function returns a tuple. All orders and both modes follow from it.
       sharding_rule: how a call is split over devices under ``jax.jit``, einsum-like, such as ``"m k, k n -> m n"``.
-        What the outputs lack is summed over the devices; a factor in brackets, ``"i [j] -> i [j]"``, is kept whole, as
-        a mean, a maximum or a sum with a bias needs it. Without a rule a call gathers its inputs and runs on each
-        device; `jax.shard_map` works with or without it.
+        Factors that the outputs lack are summed over the devices; a factor in brackets, ``"i [j] -> i [j]"``, is not
+        split, as a mean, a maximum or a sum with a bias needs it whole. Without a rule a call gathers its inputs and
+        runs on each device; `jax.shard_map` works with or without it.
 
     Returns:
       A function of the inputs, and of scalars by keyword: numbers, arrays without dimensions, or values that JAX
-      computes. A scalar fills the parameter of its name, wherever that stands, and a parameter's default is used as in
-      Python. The kernel gets it by value: a number with the type that NumPy gives it, int64 or float64, another value
-      with its own. A new value compiles and records nothing. The result has the structure of *outs*.
+      computes. A scalar fills the parameter of its name, at any position, and a parameter's default is used as in
+      Python. It is passed to the kernel by value: a Python number as int64 or float64, another value with its own
+      dtype. A new value compiles and records nothing. The result has the structure of *outs*.
 
     Raises:
-      KernelTypeError: if *kernel* is not what ``cuda.jit`` returns for a kernel.
-      LaunchError: if the launch is given twice, by halves or not at all, or is larger than any device takes, or if
-        *output_init* or *batch_axis* make no sense.
+      KernelTypeError: if *kernel* is not a kernel decorated with ``cuda.jit``.
+      LaunchError: if the launch is given twice, in part or not at all, or is larger than any device takes, or if
+        *output_init* or *batch_axis* is invalid.
       MissingDependencyError: if numba-cuda is missing, too old, or does not work with what is installed.
       SettingError: if Numba is set to simulate a GPU.
       OutputSpecError: if *outs* has leaves without shape and dtype, or describes no output without *has_side_effect*.
@@ -123,10 +123,10 @@ def numba_cuda_kernel(
       VmapMethodError: if *vmap_method* is unknown, or a function of a kernel with a side effect.
       ShardingRuleError: if *sharding_rule* is not a rule, or sums an output whose *output_init* is not 0.
 
-    The function it returns raises `ArityError`, `InputError`, `DtypeError`, `StaticArgumentError` and, where functions
-    say what to launch, `LaunchError` when it is traced. When it is lowered it raises `DeviceError` if there is no GPU,
-    `LaunchError` if the GPU does not take the launch, and `CompileError` if Numba refuses the kernel, which is a
-    `ReadOnlyInputError` where the kernel writes to an input.
+    The returned function raises `ArityError`, `InputError`, `DtypeError`, `StaticArgumentError` and, if functions give
+    the launch, `LaunchError` when it is traced. When it is lowered it raises `DeviceError` if there is no GPU,
+    `LaunchError` if the GPU does not take the launch, and `CompileError` if Numba cannot compile the kernel: a
+    `ReadOnlyInputError` if that is because the kernel writes to an input.
 
     Example:
       >>> from functools import partial
@@ -149,17 +149,17 @@ def numba_cuda_kernel(
     name = kernel.__name__
     parameters = _parameters(kernel)
     form = LaunchForm(name, grid, block, launch_dims, threads_per_block, batch_axis).checked()
-    aliases = input_output_aliases if isinstance(input_output_aliases, Mapping) else {}  # else core complains
-    init = begin.freeze(name, output_init, tuple(parameters))
-    begin.check_aliases(name, init, aliases)
-    begin.check_sums(name, init, sharding_rule)
-    shared_mem = check_shared_mem(name, shared_mem)
+    aliases = input_output_aliases if isinstance(input_output_aliases, Mapping) else {}  # core reports anything else
+    init = initial.freeze(name, output_init, tuple(parameters))
+    initial.check_aliases(name, init, aliases)
+    initial.check_sums(name, init, sharding_rule)
+    (shared_mem,) = extents(name, "shared_mem", shared_mem, most=1)
     described = NumbaCudaKernel(
         kernel, form, shared_mem, init, frozenset(o for o in aliases.values() if isinstance(o, int))
     )
 
     def check(given: NumbaCudaKernel, inputs: Sequence[Struct], structs: Sequence[Struct], tree: Any) -> None:
-        begin.check_structure(name, output_init, tree)
+        initial.check_structure(name, output_init, tree)
         given.check(inputs, structs)
 
     return kernel_function(
@@ -206,8 +206,6 @@ def _wrong_kernel(kernel: Any, dispatcher: type) -> str:
         return f"{message} This is a device function (device=True), which kernels call: decorate it without device."
     if hasattr(kernel, "xlakernel"):
         return f"{message} This one is wrapped already; wrap the cuda.jit function, under a name of its own."
-    if type(kernel).__module__.startswith("numba_cuda_mlir"):
-        return f"{message} This is one of numba-cuda-mlir, whose successor of numba.cuda is not supported yet."
     if hasattr(kernel, "py_func"):
         return f"{message} This one is compiled for the CPU, where numba_kernel of xlakernel-numba runs it."
     if hasattr(kernel, "dispatcher"):

@@ -1,1 +1,1 @@
-"""Functions that launch work on the GPU: their parameters, and the arrays and streams of libraries."""
+"""Parameters of functions that launch work on the GPU, and the arrays and streams of libraries."""

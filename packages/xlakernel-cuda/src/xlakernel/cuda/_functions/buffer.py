@@ -1,4 +1,4 @@
-"""What a constructor of arrays is called with: the memory of an argument, and XLA's stream."""
+"""The memory of an argument and XLA's stream, as the constructors of libraries take them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from . import dlpack
 class DeviceBuffer:
     """One argument of a call: a C-contiguous array in the memory of a CUDA device.
 
-    It has ``__cuda_array_interface__`` (version 3), and ``__dlpack__``, so that most libraries take it as it is. It is
-    valid for as long as the function runs that it is given to.
+    Most libraries take it as it is, by ``__cuda_array_interface__`` (version 3) or ``__dlpack__``. It is valid while
+    the function runs.
 
     Attributes:
       ptr: the address of the first element.
@@ -66,7 +66,7 @@ class DeviceBuffer:
 
 @dataclasses.dataclass(frozen=True)
 class StreamHandle:
-    """XLA's stream for a library that has no type of its own: ``__cuda_stream__`` and ``int()`` give its handle.
+    """XLA's stream, for any library: ``__cuda_stream__`` and ``int()`` return its handle.
 
     Attributes:
       handle: the driver's ``CUstream``.

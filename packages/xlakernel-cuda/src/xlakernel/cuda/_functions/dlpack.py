@@ -1,6 +1,6 @@
-"""An array on the device as a DLPack capsule, for libraries that take arrays that way.
+"""DLPack capsules of arrays on the device.
 
-The structs are DLPack's own (dlpack.h, ABI 0.x, the one of capsules named ``dltensor``), which every consumer reads.
+The structs are those of dlpack.h for capsules named ``dltensor`` (ABI 0.x), which every consumer reads.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 #: DLPack's number of a CUDA device.
 CUDA = 2
-# NumPy's kind of a dtype → DLPack's code.
+# DLPack's codes, by NumPy's kind of a dtype.
 _CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
 _BFLOAT = 4
 
@@ -37,13 +37,13 @@ class _DLManagedTensor(ctypes.Structure):
     _fields_ = (("tensor", _DLTensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
 
 
-# Own prototypes: those of `ctypes.pythonapi` belong to everybody.
+# Prototypes of our own: those of `ctypes.pythonapi` are shared by the process.
 _new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
     ("PyCapsule_New", ctypes.pythonapi)
 )
 _allocate = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t)(("PyMem_RawMalloc", ctypes.pythonapi))
-# What frees the struct is given its address, and may be called anywhere: without the GIL, or while an exception is on
-# its way, where a function in Python would do harm.
+# The deleter of the struct is a C function: it may be called without the GIL, or during an exception, which a function
+# in Python would not survive.
 _free = ctypes.cast(ctypes.pythonapi.PyMem_RawFree, ctypes.c_void_p).value
 _NAME = b"dltensor"  # a capsule keeps this pointer
 
@@ -51,7 +51,7 @@ _NAME = b"dltensor"  # a capsule keeps this pointer
 def capsule(address: int, shape: Sequence[int], dtype: np.dtype[Any], device: int) -> Any:
     """Return a capsule for the C-contiguous array at *address*.
 
-    It is there to be consumed: the few bytes of one that never is are not freed.
+    A consumer frees its few bytes; those of a capsule without a consumer are not freed.
 
     Raises:
       BufferError: if DLPack has no such dtype.

@@ -1,4 +1,4 @@
-"""From a function that launches work on the GPU and the types of a call to a registered target."""
+"""A function that launches work on the GPU, as the target that core registers for the types of a call."""
 
 from __future__ import annotations
 
@@ -26,13 +26,21 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CudaFunction(Kernel):
-    """A function that launches work, with what it is given; equal to another one of the same function."""
+    """A function that launches work; equal to another one of the same function and options.
+
+    Attributes:
+      function: the user's function.
+      signature: its parameters.
+      adapter: makes its arguments.
+      record: see `cuda_callable`.
+      aliased: the outputs that share an input's memory.
+    """
 
     function: Any
     signature: Signature
     adapter: libraries.Adapter
     record: bool | Literal["auto"]
-    aliased: frozenset[int] = frozenset()  # the outputs that share an input's memory
+    aliased: frozenset[int] = frozenset()
 
     platforms = ("cuda",)
 
@@ -43,7 +51,7 @@ class CudaFunction(Kernel):
 
     @property
     def arity_advice(self) -> str:  # type: ignore[override]  # read-only here
-        """What is most likely wrong with the number of parameters."""
+        """The most likely reason for a wrong number of arguments."""
         stream = self.signature.stream
         if stream == "stream":
             return " The parameter 'stream' takes the stream and is not counted."
@@ -76,7 +84,7 @@ class CudaFunction(Kernel):
         debug: bool = False,
         levels: int = 0,
     ) -> Target:
-        """Record the function for these arrays and static scalars, unless that was done before."""
+        """Record and register the function for these arrays and static scalars, unless that was done before."""
         self._check(inputs, outs)
         from xlakernel.core.backend.gpu import arrays_of
 
@@ -91,7 +99,7 @@ class CudaFunction(Kernel):
         debug: bool,
         target: str | None = None,
     ) -> Target:
-        """Register the function under *target*, or under the name that says all that it depends on."""
+        """Register the function under the name *target*, or under one that identifies all that it depends on."""
         from xlakernel.core.backend.gpu import Launchable, register, register_again
 
         found = self.callables.examine()
@@ -121,13 +129,13 @@ class CudaFunction(Kernel):
         """Return the recipe that makes the target in another process; `_callable_export.prepare` reads it.
 
         Args:
-          arrays: what the function was recorded for.
-          static: the static scalars that it was recorded with.
-          debug: whether its target checks what it does.
-          content: the fingerprint that it had then.
+          arrays: the arrays of a call.
+          static: the static scalars of a call.
+          debug: whether the target is for debug mode.
+          content: the fingerprint of the function when it was registered.
 
         Raises:
-          ExportError: if it cannot be made there, or only something else.
+          ExportError: if it cannot be made there, or has changed since.
         """
         data = {
             "format": FORMAT,
@@ -142,7 +150,7 @@ class CudaFunction(Kernel):
 
     @property
     def callables(self) -> Callables:
-        """The function, and what makes its arguments."""
+        """The function, and the constructors of its arguments."""
         return Callables(self.function, {"arrays": self.adapter.arrays, "stream": self.adapter.stream})
 
     def _target_name(
@@ -154,9 +162,9 @@ class CudaFunction(Kernel):
             "record": self.record,
             "aliased": sorted(self.aliased),
             "static": [(name, value.dtype.name, value.tobytes()) for name, value in sorted(static.items())],
-            "place": self.place,  # equal code at two places is told apart in messages
+            "place": self.place,  # messages have it
             "versions": [(name, libraries.LIBRARIES[name].version) for name in self.adapter.libraries],
-            # An object is told by its identity, and what it holds may be another array by now, or another number.
+            # The fingerprint has only the identity of an unknown object, which may hold another array or number now.
             "state": Closure(self.callables.parts).state if has_unknown else None,
         }
         shapes = ", ".join(f"{a.source[0]}{a.index} {a.dtype}[{','.join(map(str, a.shape))}]" for a in arrays)
@@ -177,10 +185,10 @@ class CudaFunction(Kernel):
                 where = f"{self.name}: {source} {index}"
                 if not all(isinstance(extent, (int, np.integer)) for extent in struct.shape):
                     raise ExportError(
-                        f"{where} has the shape {struct.shape}. A function that launches work is recorded for numbers: "
-                        "export it with a jax.ShapeDtypeStruct of fixed shape."
+                        f"{where} has the symbolic shape {struct.shape}. A recording holds for one shape: export the "
+                        "program with a jax.ShapeDtypeStruct of fixed shape."
                     )
-                # XLA packs several to a byte.
+                # XLA packs several elements of fewer than 8 bits into a byte.
                 bits = re.search(r"\d+", struct.dtype.name)
                 if (bits and int(bits[0]) < 8) or not self.adapter.has_dtype(struct.dtype):
                     raise DtypeError(
@@ -192,7 +200,7 @@ class CudaFunction(Kernel):
 
 @dataclasses.dataclass(frozen=True)
 class _Launch:
-    """Calls the function with arrays at given addresses."""
+    """The launch of a function, on arrays at given addresses."""
 
     function: Any
     signature: Signature
@@ -204,7 +212,7 @@ class _Launch:
         self.prepare(stream, addresses)()
 
     def prepare(self, stream: int, addresses: Sequence[int]) -> Callable[[], None]:
-        """Make the arrays, and return what launches: a constructor may do what a stream capture does not allow."""
+        """Make the arrays, which a stream capture may not allow, and return the function that launches."""
         device = libraries.current_device()
         buffers = [
             self.adapter.array(DeviceBuffer(address, array.shape, jnp.dtype(array.dtype), device), stream)
@@ -226,6 +234,6 @@ class _Launch:
 
 
 def _plain(static: Mapping[str, np.generic]) -> dict[str, Any]:
-    """Return static scalars as the user most likely gave them."""
+    """Return static scalars as Python numbers where a dtype has one."""
     wide = (np.bool_, np.int64, np.float64)
     return {name: value.item() if value.dtype in wide else value for name, value in static.items()}

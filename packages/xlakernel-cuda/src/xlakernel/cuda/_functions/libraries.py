@@ -1,4 +1,4 @@
-"""The libraries whose arrays and streams a function can be given: one table, and what stands in it."""
+"""Table of the libraries whose arrays and streams a function can take."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from xlakernel.core.errors import ArgumentError, MissingDependencyError
 from .._environment import has_bfloat16_arrays, numba_cuda
 from .buffer import DeviceBuffer, StreamHandle
 
-#: Makes what a function gets for an argument, of its memory and XLA's stream.
+#: Makes an array of a buffer and XLA's stream.
 MakeArray = Callable[[DeviceBuffer, int], Any]
-#: Makes what a function gets for a stream on a device, and makes it current where the library has such a thing.
+#: Makes a stream of its handle and the device's ordinal, and makes it current if the library has current streams.
 EnterStream = Callable[[int, int], AbstractContextManager[Any]]
 #: The name of a library, or a constructor.
 Choice = str | Callable[..., Any]
@@ -27,17 +27,17 @@ Choice = str | Callable[..., Any]
 
 @dataclasses.dataclass(frozen=True)
 class Library:
-    """How one library sees XLA's memory and streams.
+    """The arrays and streams of one library over XLA's memory and streams.
 
     Attributes:
-      modules: what it needs imported.
-      install: how to get it.
+      modules: the modules to import.
+      install: the command that installs it.
       array: see `MakeArray`.
       stream: see `EnterStream`.
-      has_dtype: whether its arrays can have a dtype.
-      recording: entered around recordings: keeps temporaries from its own pool of memory, and from being used again.
+      has_dtype: returns True if its arrays can have a dtype.
+      recording: context manager of recordings: keeps temporaries out of the library's pool, and from being reused.
       unused: see ``Launchable.unused``.
-      ask: raises what is wrong with it, where more is known than that it cannot be imported.
+      check: raises an exception if it cannot be used.
     """
 
     modules: tuple[str, ...]
@@ -47,11 +47,11 @@ class Library:
     has_dtype: Callable[[np.dtype[Any]], bool]
     recording: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext
     unused: Callable[[Sequence[int], int], Collection[int]] = lambda sizes, position: ()
-    ask: Callable[[], object] = lambda: None
+    check: Callable[[], object] = lambda: None
 
     def require(self, asked_by: str) -> None:
         """Import it, or raise `MissingDependencyError`."""
-        self.ask()
+        self.check()
         for module in self.modules:
             try:
                 importlib.import_module(module)
@@ -62,12 +62,12 @@ class Library:
 
     @property
     def version(self) -> str:
-        """The version of what is imported."""
+        """The version of the imported module."""
         return str(getattr(sys.modules.get(self.modules[0]), "__version__", None))
 
 
 def _is_plain(dtype: np.dtype[Any]) -> bool:
-    """Whether NumPy has the dtype without ml_dtypes."""
+    """Return True for a dtype of NumPy, without ml_dtypes."""
     return dtype.isbuiltin == 1
 
 
@@ -77,8 +77,8 @@ def _is_plain(dtype: np.dtype[Any]) -> bool:
 def _numba_array(buffer: DeviceBuffer, stream: int) -> Any:
     from numba import cuda
 
-    # With XLA's stream as its own, so that `out[:] = x` and `out.copy_to_device(x)` go there unless told otherwise.
-    # The interface's typestr cannot name bfloat16; Numba takes whatever numpy.dtype does.
+    # XLA's stream is the array's own, so that `out[:] = x` and `out.copy_to_device(x)` go there by default. No typestr
+    # is bfloat16's; Numba takes a dtype as well.
     interface = {
         "shape": buffer.shape,
         "typestr": buffer.dtype,
@@ -101,12 +101,11 @@ def _numba_has_dtype(dtype: np.dtype[Any]) -> bool:
     return _is_plain(dtype) or (dtype.name == "bfloat16" and has_bfloat16_arrays())
 
 
-def _numba_recording() -> AbstractContextManager[Any]:
-    """Keep device arrays that die from being freed: their addresses would be given out again."""
+def _numba_recording() -> Any:
+    """Delay the release of device arrays, whose addresses would be used again."""
     from numba import cuda
 
-    context: AbstractContextManager[Any] = cuda.defer_cleanup()
-    return context
+    return cuda.defer_cleanup()
 
 
 # CuPy
@@ -126,19 +125,16 @@ def _cupy_array(buffer: DeviceBuffer, stream: int) -> Any:
     )
 
 
-def _cupy_stream(handle: int, device: int) -> AbstractContextManager[Any]:
+def _cupy_stream(handle: int, device: int) -> Any:
     import cupy
 
     if hasattr(cupy.cuda.Stream, "from_external"):  # CuPy 14, which deprecates the other
-        stream = cupy.cuda.Stream.from_external(StreamHandle(handle))
-    else:
-        stream = cupy.cuda.ExternalStream(handle, device)
-    context: AbstractContextManager[Any] = stream  # current in this thread only
-    return context
+        return cupy.cuda.Stream.from_external(StreamHandle(handle))
+    return cupy.cuda.ExternalStream(handle, device)
 
 
-def _cupy_recording() -> AbstractContextManager[Any]:
-    """Let CuPy's arrays be made where a recording can see them: its pool hides them in larger blocks."""
+def _cupy_recording() -> Any:
+    """Allocate CuPy's arrays in the ranges of a recording: its pool would hide them in larger blocks."""
     import cupy
 
     from xlakernel.core.backend.gpu import addresses  # type: ignore[attr-defined,unused-ignore]
@@ -149,15 +145,14 @@ def _cupy_recording() -> AbstractContextManager[Any]:
         address = addresses.temporary(nbytes) if nbytes else None
         return usual(nbytes) if address is None else _cupy_memory(address, nbytes, None, current_device())
 
-    context: AbstractContextManager[Any] = cupy.cuda.using_allocator(allocate)  # of this thread only
-    return context
+    return cupy.cuda.using_allocator(allocate)  # in this thread only
 
 
 def _cupy_unused(sizes: Sequence[int], position: int) -> Collection[int]:
-    """Return the words of an indexer that its kernel sets itself, in the kernels that CuPy writes.
+    """Return the words of an indexer that its kernel sets itself, in the kernels that CuPy generates.
 
-    An indexer has a size, and for each dimension an extent and an index; an array has a pointer, a size, and for each
-    dimension an extent and a stride. (``CIndexer`` and ``CArray`` in cupy/_core/include/cupy/carray.cuh of
+    An indexer has a size, and an extent and an index for each dimension; an array has a pointer, a size, and an extent
+    and a stride for each dimension. (``CIndexer`` and ``CArray`` in cupy/_core/include/cupy/carray.cuh of
     github.com/cupy/cupy.)
     """
     size = sizes[position]
@@ -173,20 +168,19 @@ def _warp_array(buffer: DeviceBuffer, stream: int) -> Any:
 
     from xlakernel.core.backend.gpu import warp_streams  # type: ignore[attr-defined,unused-ignore]
 
-    # Warp's arrays have a dimension at least.
+    # A Warp array has at least one dimension.
     return warp_streams.device_array(
         buffer.ptr, buffer.nbytes, buffer.shape or (1,), warp.dtype_from_numpy(buffer.dtype), buffer.device
     )
 
 
-def _warp_stream(handle: int, device: int) -> AbstractContextManager[Any]:
+def _warp_stream(handle: int, device: int) -> Any:
     from xlakernel.core.backend.gpu import warp_streams  # type: ignore[attr-defined,unused-ignore]
 
-    context: AbstractContextManager[Any] = warp_streams.entered(handle, device)
-    return context
+    return warp_streams.entered(handle, device)
 
 
-def _warp_recording() -> AbstractContextManager[Any]:
+def _warp_recording() -> Any:
     from xlakernel.core.backend.gpu import warp_streams  # type: ignore[attr-defined,unused-ignore]
 
     warp_streams.set_up(current_device())
@@ -211,7 +205,7 @@ LIBRARIES: Mapping[str, Library] = {
         stream=_numba_stream,
         has_dtype=_numba_has_dtype,
         recording=_numba_recording,
-        ask=numba_cuda,
+        check=numba_cuda,
     ),
     "cupy": Library(
         modules=("cupy",),
@@ -235,22 +229,22 @@ LIBRARIES: Mapping[str, Library] = {
 
 @dataclasses.dataclass(frozen=True)
 class Adapter:
-    """What a function is given: arrays of one library, or of a constructor, and a stream of the same or another.
+    """The types of a function's arrays and of its stream.
 
     Attributes:
       arrays: a name in `LIBRARIES`, or a function of a `DeviceBuffer`.
-      stream: the same for the stream, or a function of its handle; None: as the arrays, or a `StreamHandle`.
+      stream: a name in `LIBRARIES`, or a function of the handle; None: that of the arrays, or a `StreamHandle`.
     """
 
     arrays: Choice
     stream: Choice | None = None
 
     def check(self, asked_by: str) -> None:
-        """Import what it needs.
+        """Import its libraries.
 
         Raises:
-          ArgumentError: if it names no library.
-          MissingDependencyError: if a library is not there.
+          ArgumentError: if a name is not in `LIBRARIES`.
+          MissingDependencyError: if a library is not installed.
         """
         for what, choice in (("arrays", self.arrays), ("stream", self.stream)):
             if isinstance(choice, str) and choice in LIBRARIES:
@@ -267,18 +261,18 @@ class Adapter:
         return tuple(dict.fromkeys(c for c in (self.arrays, self.stream) if isinstance(c, str)))
 
     def has_dtype(self, dtype: np.dtype[Any]) -> bool:
-        """Whether an argument can have this dtype."""
+        """Return True if an argument can have this dtype."""
         return LIBRARIES[self.arrays].has_dtype(dtype) if isinstance(self.arrays, str) else True
 
     def array(self, buffer: DeviceBuffer, stream: int) -> Any:
-        """Return what the function is given for *buffer*."""
+        """Return the argument for *buffer*."""
         if isinstance(self.arrays, str):
             return LIBRARIES[self.arrays].array(buffer, stream)
         return self.arrays(buffer)
 
     @contextlib.contextmanager
     def entered(self, handle: int, device: int) -> Iterator[Any]:
-        """Make the stream current in the libraries, and return what the function is given for it."""
+        """Make the stream current in the libraries, and yield the argument for it."""
         with contextlib.ExitStack() as stack:
             streams = {name: stack.enter_context(LIBRARIES[name].stream(handle, device)) for name in self.libraries}
             chosen = self.arrays if self.stream is None and isinstance(self.arrays, str) else self.stream
@@ -290,10 +284,7 @@ class Adapter:
 
 @contextlib.contextmanager
 def recording() -> Iterator[None]:
-    """Keep the temporaries of every library that is imported apart, while functions are recorded.
-
-    A function may use more libraries than the one that its arguments are of.
-    """
+    """Prepare every imported library for a recording: a function may use others than that of its arguments."""
     with contextlib.ExitStack() as stack:
         for library in _imported():
             stack.enter_context(library.recording())
@@ -301,7 +292,7 @@ def recording() -> Iterator[None]:
 
 
 def unused(sizes: Sequence[int], position: int) -> Collection[int]:
-    """Return what no kernel of the imported libraries reads; see ``Launchable.unused``."""
+    """Return the words that no kernel of the imported libraries reads; see ``Launchable.unused``."""
     return frozenset(at for library in _imported() for at in library.unused(sizes, position))
 
 
@@ -313,6 +304,6 @@ def _imported() -> Iterator[Library]:
 
 def current_device() -> int:
     """Return the ordinal of the device whose context is current in this thread."""
-    from xlakernel.core.backend.gpu import driver  # which needs cuda-bindings
+    from xlakernel.core.backend.gpu import driver  # needs cuda-bindings
 
     return int(driver.current_device())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from xlakernel.core.errors import KernelTypeError
@@ -16,37 +16,25 @@ class Signature:
 
     Attributes:
       names: all of them, in order.
-      stream: the one that takes the stream.
-      others: the rest, and their defaults, as `kernel_function` wants them.
+      stream: the one that takes the stream: that of the name ``stream``, or else the last one.
+      others: the defaults of the others, by name.
     """
 
     names: tuple[str, ...]
     stream: str
     others: Mapping[str, Any]
 
-    @staticmethod
-    def of(parameters: Sequence[inspect.Parameter]) -> Signature:
-        """Find the stream: the parameter of that name, or else the last one."""
-        names = tuple(parameter.name for parameter in parameters)
-        stream = "stream" if "stream" in names else names[-1]
-        return Signature(names, stream, {p.name: p.default for p in parameters if p.name != stream})
-
 
 def signature_of(asked_by: str, func: Any) -> Signature:
     """Return the parameters of *func*.
 
     Raises:
-      KernelTypeError: if it is not a function that can be called with arrays and a stream.
+      KernelTypeError: if it is not a function of arrays and a stream.
     """
     if reason := _wrong_function(func):
         raise KernelTypeError(f"{asked_by}: {_name(func)} is of type {type(func).__name__}; {reason}")
     form = f"write def {_name(func)}(input, ..., output, ..., stream)."
-    try:
-        parameters = list(inspect.signature(func).parameters.values())
-    except ValueError as error:  # a builtin
-        raise KernelTypeError(
-            f"{asked_by}: {_name(func)} does not say what its parameters are: {error}; {form}"
-        ) from error
+    parameters = list(inspect.signature(func).parameters.values())
     for parameter in parameters:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.KEYWORD_ONLY):
             raise KernelTypeError(
@@ -55,11 +43,13 @@ def signature_of(asked_by: str, func: Any) -> Signature:
             )
     if not parameters:
         raise KernelTypeError(f"{asked_by}: {_name(func)} has no parameters; {form}")
-    return Signature.of(parameters)
+    names = tuple(parameter.name for parameter in parameters)
+    stream = "stream" if "stream" in names else names[-1]
+    return Signature(names, stream, {p.name: p.default for p in parameters if p.name != stream})
 
 
 def _wrong_function(func: Any) -> str | None:
-    """Return advice for what is not a function that launches work; None: it may be one."""
+    """Return advice for an object that is not a function that launches work, or None."""
     package = type(func).__module__.partition(".")[0]
     if hasattr(func, "xlakernel"):
         return "this one is wrapped already. Wrap the function itself, under a name of its own."

@@ -1,1 +1,1 @@
-"""Numba CUDA kernels: their geometry, compilation and launch."""
+"""Geometry, compilation and launch of Numba CUDA kernels."""

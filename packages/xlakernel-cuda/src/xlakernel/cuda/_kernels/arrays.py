@@ -1,4 +1,4 @@
-"""Numba's device arrays over memory that XLA owns."""
+"""Numba device arrays over XLA's memory."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from numba.cuda import types
 
 from xlakernel.core.errors import DtypeError
 
-# Numba's type of an element, and the typestr of the array interface: what only gives the memory a size where NumPy
-# has no such dtype.
+# Numba's type of an element and its typestr in the array interface, which for bfloat16 only has the right size.
 _DTYPES = {
     "bool": (types.boolean, "|b1"),
     **{f"int{bits}": (getattr(types, f"int{bits}"), f"<i{bits // 8}") for bits in (8, 16, 32, 64)},
@@ -48,10 +47,9 @@ def array_type(dtype: str, ndim: int, where: str, *, readonly: bool, shared: boo
 
 
 class Argument(cuda.In):  # type: ignore[misc]  # Numba has no stubs
-    """A device array with a type of its own: read-only, say, or of elements that NumPy does not have.
+    """A device array of a given Numba type: read-only, for example, or of elements that NumPy lacks.
 
-    Numba takes an array on the device as it is, whichever hint it comes with; that this one says "in" means only that
-    nothing is copied back.
+    Numba passes an array on the device as it is; ``In`` only prevents a copy back.
     """
 
     def __init__(self, value: Any, type_: types.Array) -> None:
@@ -68,10 +66,10 @@ def array_at(address: int, type_: types.Array, dtype: str, shape: tuple[int, ...
 
     Args:
       address: of its first element.
-      type_: what `array_type` returned for it.
+      type_: its type, from `array_type`.
       dtype: NumPy name of the element's dtype.
       shape: its extents, without the batch where it is *shared*.
-      shared: how many slices of a batch, its first dimension then, see the same data; 0: there is no such dimension.
+      shared: the number of slices of a batch that share its data, as a first dimension of stride 0; 0: none.
     """
     typestr = _DTYPES[dtype][1]
     strides = None

@@ -1,8 +1,8 @@
-"""Compiled kernels on disk, for functions that are decorated with ``cuda.jit(cache=True)``.
+"""On-disk cache of compiled kernels, for functions that are decorated with ``cuda.jit(cache=True)``.
 
-Numba's own cache knows neither a kernel's options nor its globals and helpers, and has an index in which two processes
-write different kernels under one number. Here a kernel is one file of `xlakernel.core.code_files`. Its content is what
-Numba stores of a kernel, pickled: it is read from a folder of the user's own, after its digest was compared.
+The key of Numba's own cache has neither a kernel's options nor its globals and helpers, and two processes may write
+different kernels under one number of its index. Here a kernel is one file of `xlakernel.core.code_files`: a pickle of
+Numba's state of the kernel, which is read from the user's own folder after its digest was compared.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from xlakernel.core.errors import CacheWarning
 
 
 class KernelCache(NullCache):  # type: ignore[misc]  # Numba CUDA has no stubs
-    """What a dispatcher of ours asks for compiled kernels, and gives them to.
+    """The cache of one of our dispatchers.
 
     Args:
       function: the kernel's Python function.
@@ -31,7 +31,7 @@ class KernelCache(NullCache):  # type: ignore[misc]  # Numba CUDA has no stubs
 
     def __init__(self, function: Any, content: str) -> None:
         code = function.__code__
-        # The code may say where it stands, as with lineinfo=True.
+        # Compiled code may have the place of its source, with lineinfo=True for example.
         place = function.__module__, function.__qualname__, code.co_filename, code.co_firstlineno, code.co_linetable
         self._name = function.__qualname__
         self._facts = content, place, sys.version
@@ -46,17 +46,17 @@ class KernelCache(NullCache):  # type: ignore[misc]  # Numba CUDA has no stubs
         stored = read_code(fingerprint)
         if stored is None:
             return None
-        # Until 0.24 or later, Numba CUDA says in this way which compiler the parts belong to.
+        # In older versions than about 0.24, this selects Numba CUDA's compiler for the parts of the kernel.
         with getattr(utils, "numba_target_override", contextlib.nullcontext)():
             return cuda_dispatcher._Kernel._rebuild(**pickle.loads(stored))
 
     def save_overload(self, signature: Any, kernel: Any) -> None:
-        """Store a kernel that was compiled, or warn that it cannot be stored."""
-        if getattr(kernel, "launch_config_sensitive", False):  # it depends on more than the fingerprint says
+        """Store a compiled kernel, or warn that it cannot be stored."""
+        if getattr(kernel, "launch_config_sensitive", False):  # it depends on the launch, which is not in the key
             return
         try:
             stored = serialize.dumps(kernel._reduce_states())
-        except Exception as error:  # noqa: BLE001  # Numba has several for what it cannot pickle: linked files, arrays
+        except Exception as error:  # noqa: BLE001  # Numba raises several kinds, for linked files and arrays
             warn(f"{self._name} is not kept on disk, as cuda.jit's cache=True asks for: {error}", CacheWarning)
             return
         write_code(self._fingerprints[signature], stored)

@@ -1,4 +1,4 @@
-"""From a Numba CUDA kernel and the types of a call to what core records and registers."""
+"""A Numba CUDA kernel as the launch that core records and registers for the types of a call."""
 
 from __future__ import annotations
 
@@ -33,33 +33,33 @@ from xlakernel.core.errors import ExportError
 
 from .._environment import versions
 from .arrays import array_type
-from .device import check_launch
+from .device import check_device
 from .geometry import LaunchForm
 from .launch import KernelLaunch, Slot
 from .recipe import COMPILER, fresh
 
 _Scalars = Mapping[str, Scalar]
 
-#: Beyond this, in bytes, a kernel must be allowed dynamic shared memory before it can be launched with it.
+#: Bytes of dynamic shared memory that a launch may have unless the kernel's limit is raised.
 USUAL_SHARED_MEM = 48 * 1024
 
-# The targets of a dispatcher, by the present content of its code and by what is launched. No value refers to the
-# dispatcher, which would then live for ever.
+# The targets of a dispatcher, by the fingerprint of its code and by the launch. No value may refer to the dispatcher:
+# it would live for ever.
 _targets: weakref.WeakKeyDictionary[Any, dict[Any, Target]] = weakref.WeakKeyDictionary()
-# Dispatchers that nobody else uses, by all that their machine code depends on; one compiles each combination of types
-# once, whatever the shapes.
-_own: dict[tuple[Any, ...], Any] = {}
+# Our copies of dispatchers, by all that their machine code depends on. One compiles each combination of types once,
+# for all shapes.
+_copies: dict[tuple[Any, ...], Any] = {}
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True)
 class NumbaCudaKernel(Kernel):
-    """A Numba CUDA dispatcher and how it is launched; equal to another one of the same dispatcher and launch.
+    """A Numba CUDA dispatcher and its launch; equal to another one of the same dispatcher and launch.
 
     Attributes:
-      dispatcher: what ``cuda.jit`` returned.
-      form: how its grid and blocks follow from the inputs.
+      dispatcher: the result of ``cuda.jit``.
+      form: the grid and blocks as a user gave them.
       shared_mem: bytes of dynamic shared memory of a block.
-      output_init: what its outputs begin with.
+      output_init: the initial values of its outputs.
       aliased: the outputs that share an input's memory.
     """
 
@@ -79,18 +79,8 @@ class NumbaCudaKernel(Kernel):
 
     @property
     def takes_batches(self) -> bool:  # type: ignore[override]  # read-only here
-        """Whether a batch is one launch."""
+        """True if a batch is one launch."""
         return self.form.batch_axis is not None
-
-    @property
-    def _identity(self) -> tuple[Any, ...]:
-        return (id(self.dispatcher), self.form, self.shared_mem, self.output_init, self.aliased)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, NumbaCudaKernel) and other._identity == self._identity
-
-    def __hash__(self) -> int:
-        return hash(self._identity)
 
     def __repr__(self) -> str:
         return f"Numba CUDA kernel {self.name}"
@@ -109,17 +99,23 @@ class NumbaCudaKernel(Kernel):
 
     @property
     def launch_functions(self) -> tuple[Callable[..., Any], ...]:
-        """The functions that return its launch dimensions."""
+        """The user's functions that return its launch dimensions."""
         return self.form.functions
 
     def given(self, scalars: Sequence[Entry]) -> NumbaCudaKernel:
-        """Return the kernel of a call in which *scalars* are known."""
+        """Return the kernel of a call in which the values of *scalars* are known."""
         names = {name for f in self.form.functions for name in keywords_of(f, [name for name, *_ in scalars])}
         named = tuple(entry for entry in scalars if entry[0] in names)
         return dataclasses.replace(self, form=dataclasses.replace(self.form, known=named)) if named else self
 
     def check(self, inputs: Sequence[Struct], outs: Sequence[Struct]) -> None:
-        """Raise what is wrong with a launch for these inputs and outputs of one slice, while it is traced."""
+        """Check the launch for these inputs and outputs of one slice, while a call is traced.
+
+        Raises:
+          ExportError: if a shape is symbolic.
+          DtypeError: if Numba CUDA lacks a dtype.
+          LaunchError: if the launch dimensions or the initial values are invalid.
+        """
         for source, structs in (("input", inputs), ("output", outs)):
             for i, struct in enumerate(structs):
                 if not all(isinstance(extent, (int, np.integer)) for extent in struct.shape):
@@ -149,9 +145,9 @@ class NumbaCudaKernel(Kernel):
         debug: bool = False,
         levels: int = 0,
     ) -> Target:
-        """Say what a call launches, and have it recorded, unless that was done before."""
+        """Record and register the launch of a call, unless that was done before."""
         known = _targets.setdefault(self.dispatcher, {})
-        # What the user's functions say, and not they: each wrapper may bring its own.
+        # The key has the results of the user's functions and not the functions: each wrapper may have its own.
         geometry = self.form.geometry([Struct(s.shape[levels:], s.dtype) for s in inputs])
         launch = (geometry, self.form.batch_axis, self.shared_mem, self.output_init, self.aliased)
         structs = tuple((s.shape, s.dtype) for s in (*inputs, *outs))
@@ -160,14 +156,14 @@ class NumbaCudaKernel(Kernel):
         if key not in known:
             described = until_unchanged(lambda: self.launchable(inputs, outs, scalars, debug=debug, levels=levels))
             target = register(described, once=ordered, debug=debug)
-            if self._code() != key[0]:  # another thread changed it, and nothing says which of both this is
+            if self._code() != key[0]:  # another thread changed the code, and the target may be of either
                 return target
             known[key] = target
         return known[key]
 
     def _code(self) -> str:
-        """Return the fingerprint of the present code, while no other thread compiles with other implementations."""
-        with COMPILER.lock:
+        """Return the fingerprint of the present code."""
+        with COMPILER.lock:  # a thread that compiles may have replaced implementations
             return COMPILER.fingerprint(self.dispatcher)
 
     def launchable(
@@ -179,15 +175,15 @@ class NumbaCudaKernel(Kernel):
         debug: bool = False,
         levels: int = 0,
     ) -> Launchable:
-        """Return what a call does; see `target`."""
+        """Return the launch of a call; see `target`."""
         slices = [Struct(s.shape[levels:], s.dtype) for s in inputs], [Struct(s.shape[levels:], s.dtype) for s in outs]
         self.check(*slices)
         if self.takes_batches:
             self._check_batch([extent for struct in (*inputs, *outs) for extent in struct.shape[:levels]])
         batch = max((math.prod(s.shape[:levels]) for s in (outs or inputs)), default=1)
         geometry = self.form.batched(self.form.geometry(slices[0]), batch)
-        check_launch(self.name, geometry, self.shared_mem)
-        # Fresh code cannot be given more shared memory than usual where it reports its exceptions: see `KernelLaunch`.
+        check_device(self.name, self.shared_mem)
+        # A kernel that reports its exceptions is launched synchronously, so that no probe can be recorded.
         checked = debug and self.shared_mem <= USUAL_SHARED_MEM
         slots = self._slots(inputs, outs, scalars, levels=levels, batch=batch)
         operands = [*inputs, *(scalar.struct for scalar in scalars.values())]
@@ -228,7 +224,7 @@ class NumbaCudaKernel(Kernel):
     def _call(
         self, inputs: Sequence[Struct], outs: Sequence[Struct], scalars: _Scalars, *, debug: bool, levels: int
     ) -> dict[str, Any]:
-        """Return what a call is, made of what JSON has; `_export.prepare` reads it."""
+        """Return the description of a call for JSON; `_export.prepare` reads it."""
         geometry = self.form.geometry([Struct(s.shape[levels:], s.dtype) for s in inputs])
         return {
             "grid": geometry.grid,
@@ -247,7 +243,7 @@ class NumbaCudaKernel(Kernel):
     def _slots(
         self, inputs: Sequence[Struct], outs: Sequence[Struct], scalars: _Scalars, *, levels: int, batch: int
     ) -> tuple[Slot, ...]:
-        """Say where each of the kernel's parameters comes from."""
+        """Return the source of each of the kernel's parameters."""
 
         def slot(number: int, where: str, dtype: str, struct: Struct, *, readonly: bool, scalar: bool = False) -> Slot:
             shape = () if scalar else struct.shape[levels:]
@@ -271,31 +267,30 @@ class NumbaCudaKernel(Kernel):
         return tuple(by_name[name] if name in by_name else next(rest) for name in self.parameters)
 
     def _own_dispatcher(self, content: str, scalars: Collection[str], *, debug: bool) -> Any:
-        """Return a dispatcher of our own for the same function.
+        """Return our copy of the dispatcher.
 
-        The user's may be limited to the signatures it was declared with, and may hold code compiled before a global
-        changed.
+        The user's may be limited to declared signatures, and may hold code compiled before a global changed.
         """
         index = f"cuda.blockIdx.{self.form.batch_axis}" if self.takes_batches else "()"
         loads = {name: index for name in self.parameters if name in scalars}
         key = (content, self.place, debug, tuple(loads.items()))
-        if key not in _own:
-            # What no other process can name would be written by each one, and never read.
+        if key not in _copies:
+            # A kernel with an unknown part has another fingerprint in each process: its file would never be read.
             cached = self.dispatcher.stats.cache_path is not None and not COMPILER.examine(self.dispatcher).unknown
             of_entry = fingerprint(content, loads) if loads else content
             kept = of_entry if cached and not debug else None
             own = fresh(self.dispatcher, kept, checked=debug, loads=loads)
             if _content(self._code()) != content:
                 raise changed(self.name)
-            _own[key] = own
-        return _own[key]
+            _copies[key] = own
+        return _copies[key]
 
     def _target_name(self, launch: KernelLaunch, content: str, *, debug: bool, levels: int) -> str:
         function = self.dispatcher.py_func
         types_ = ", ".join(map(str, launch.arrays))
         what = (
             content,
-            # A function that others can import has one place, and a name that says nothing of it.
+            # The module and name identify a function that can be imported; its place may differ between machines.
             "" if is_importable(self.dispatcher) else self.place,
             launch.geometry,
             self.shared_mem,
@@ -308,11 +303,6 @@ class NumbaCudaKernel(Kernel):
         return f"xlakernel.cuda/{function.__module__}.{function.__qualname__}({types_}; {launch.geometry})#{digest}"
 
 
-def _described(struct: Struct) -> tuple[list[int], str]:
-    """Return a struct as JSON has it."""
-    return list(map(int, struct.shape)), struct.dtype.name
-
-
 def _content(code: str) -> str:
-    """Return the fingerprint of the machine code that *code* becomes here."""
+    """Return the fingerprint of the machine code that the installed compiler makes of *code*."""
     return fingerprint(code, versions())

@@ -1,4 +1,4 @@
-"""What Numba CUDA says when it cannot compile a kernel, as our errors."""
+"""Compile errors of Numba CUDA as xlakernel's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HINTS = (
 
 
 def compile_error(name: str, function: Any, signature: Sequence[Any], error: Exception) -> CompileError:
-    """Return what to raise where the kernel *function* cannot be compiled for *signature*."""
+    """Return the exception to raise when Numba fails to compile the kernel *function* for *signature*."""
     parameters = inspect.signature(function).parameters
     given = ", ".join(f"{parameter}: {type_}" for parameter, type_ in zip(parameters, signature, strict=True))
     writes = _compiles_with_writable_inputs(function, signature)
@@ -30,8 +30,8 @@ def _compiles_with_writable_inputs(function: Any, signature: Sequence[Any]) -> b
     """Return True if the kernel compiles once its inputs are writable."""
     writable = tuple(t.copy(readonly=False) if isinstance(t, types.Array) else t for t in signature)
     try:
-        # For any architecture: whether it compiles is a matter of its types.
+        # The architecture is arbitrary: the types decide.
         cuda.compile(function, writable, device=False, abi="numba", output="ptx", cc=(9, 0))
-    except Exception:  # noqa: BLE001  # whatever it is, the first error tells
+    except Exception:  # noqa: BLE001  # the first error is reported
         return False
     return writable != tuple(signature)

@@ -1,4 +1,4 @@
-"""Launch geometry: how many blocks of how many threads, as users ask for it, checked before CUDA sees it."""
+"""Launch geometry: the blocks of a grid and the threads of a block, as a user gives them, checked while tracing."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ Dimensions = tuple[int, int, int]
 
 AXES = ("x", "y", "z")
 
-# What every CUDA device allows, whatever its generation (CUDA C++ Programming Guide, "Technical Specifications per
-# Compute Capability"). A device's own limits are asked for when a call is lowered.
+# The limits of every CUDA device (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
 MAX_THREADS = 1024
 MAX_BLOCK: Dimensions = (1024, 1024, 64)
 MAX_GRID: Dimensions = (2**31 - 1, 65535, 65535)
 
-# Threads of a block for `launch_dims` of two and of three dimensions; of one, the user says.
+# Threads of a block for `launch_dims` of two and of three dimensions; `threads_per_block` has those of one.
 _BLOCKS = {2: (16, 16), 3: (8, 8, 4)}
 
 _Extents = int | Sequence[int] | Callable[..., Any]
@@ -28,14 +27,14 @@ _Extents = int | Sequence[int] | Callable[..., Any]
 
 @dataclasses.dataclass(frozen=True)
 class Geometry:
-    """The launch of a kernel: its blocks, and the threads of each, along x, y and z."""
+    """The launch of a kernel: the blocks of its grid, and the threads of a block, along x, y and z."""
 
     grid: Dimensions
     block: Dimensions
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no thread."""
+        """True if it has no thread."""
         return 0 in (*self.grid, *self.block)
 
     def __str__(self) -> str:
@@ -44,16 +43,16 @@ class Geometry:
 
 @dataclasses.dataclass(frozen=True)
 class LaunchForm:
-    """What a user says about a launch: either *grid* and *block*, or *launch_dims*.
+    """A launch as a user gives it: either *grid* and *block*, or *launch_dims*.
 
     Attributes:
       kernel: its name, for messages.
-      grid: blocks, an extent or up to three; or a function of the inputs' structs, and of scalars that it names, that
-        returns these.
+      grid: blocks, one to three extents; or a function that returns them, of the inputs' structs and of scalars that
+        it has parameters for.
       block: threads of a block, likewise.
       launch_dims: threads altogether, likewise.
-      threads_per_block: of a launch of one dimension.
-      batch_axis: the axis of the grid that counts the slices of a batch, if the kernel does.
+      threads_per_block: threads of a block for *launch_dims* of one dimension.
+      batch_axis: the axis of the grid that counts the slices of a batch; None: a launch for each slice.
       known: the scalars of a call whose values are known, for the functions that name them.
     """
 
@@ -66,10 +65,10 @@ class LaunchForm:
     known: tuple[Entry, ...] = ()
 
     def checked(self) -> LaunchForm:
-        """Return the same with plain integers, once it is known to make sense as far as it is no function.
+        """Return the form with plain integers, after checking all that is not a function.
 
         Raises:
-          LaunchError: if it does not.
+          LaunchError: if it is invalid.
         """
         given = {"grid": self.grid, "block": self.block, "launch_dims": self.launch_dims}
         names = tuple(name for name, extents in given.items() if extents is not None)
@@ -100,14 +99,14 @@ class LaunchForm:
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
-        """What must be called to know the geometry."""
+        """The functions among *grid*, *block* and *launch_dims*."""
         return tuple(f for f in (self.grid, self.block, self.launch_dims) if callable(f))
 
     def geometry(self, inputs: Sequence[Struct]) -> Geometry:
         """Return the grid and block for these inputs, of one slice of a batch.
 
         Raises:
-          LaunchError: if CUDA has no such launch on any device, or a function returned no extents.
+          LaunchError: if no CUDA device takes the launch, or a function returned no extents.
         """
         if self.launch_dims is None:
             grid = _three(self._resolve("grid", self.grid, inputs))
@@ -157,8 +156,8 @@ class LaunchForm:
                 )
             if axis == self.batch_axis and extent != 1:
                 raise LaunchError(
-                    f"{self.kernel}: grid {grid} has {extent} blocks along {axis}, and batch_axis={axis!r} says that "
-                    "this axis counts the slices of a batch: its extent must be 1, which jax.vmap multiplies."
+                    f"{self.kernel}: grid {grid} has {extent} blocks along {axis}, which batch_axis={axis!r} reserves "
+                    "for the slices of a batch: the extent must be 1, which jax.vmap multiplies."
                 )
 
     def batched(self, geometry: Geometry, size: int) -> Geometry:
@@ -183,11 +182,6 @@ class LaunchForm:
 def _plain(kernel: str, what: str, given: Any) -> Any:
     """Return extents as a tuple of integers, unless they are None or a function."""
     return given if given is None or callable(given) else extents(kernel, what, given)
-
-
-def check_shared_mem(kernel: str, shared_mem: Any) -> int:
-    """Return the bytes of dynamic shared memory of a block, or raise `LaunchError`."""
-    return extents(kernel, "shared_mem", shared_mem, most=1)[0]
 
 
 def _three(extents: Sequence[int]) -> Dimensions:

@@ -18,22 +18,22 @@ from .arrays import array_at
 from .errors import compile_error
 from .geometry import Geometry
 
-# Numba warns of every launch of few blocks, and `warnings.catch_warnings` is of the whole process, and not safe where
-# other threads warn. Numba's setting is of the whole process too, but at worst silences another thread's warning.
+# Numba warns of launches of few blocks. `warnings.catch_warnings` is not safe with other threads; changing Numba's
+# setting, which is also global, at worst silences a warning of another thread.
 _silence = threading.Lock()
 
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """Where one of a kernel's parameters comes from.
+    """The source of one of a kernel's parameters.
 
     Attributes:
-      type: its type, to Numba.
-      number: of the array that it is, among the inputs and then the outputs.
+      type: its Numba type.
+      number: the number of its array among the inputs and then the outputs.
       dtype: NumPy name of the array's dtype.
       shape: the array's extents, without the batch where it is *shared*.
-      shared: how many slices of a batch see the same array; 0: each its own, or there is no batch.
-      is_scalar: whether the kernel loads its one element, or that of a slice, and passes it on.
+      shared: the number of slices of a batch that share the array; 0: each has its own, or there is no batch.
+      is_scalar: whether the kernel loads the array's one element, or that of a slice, and passes it by value.
     """
 
     type: Any
@@ -44,7 +44,7 @@ class Slot:
     is_scalar: bool = False
 
     def argument(self, addresses: Sequence[int]) -> Any:
-        """Return what Numba is given for the parameter."""
+        """Return the argument to pass to Numba."""
         return array_at(addresses[self.number], self.type, self.dtype, self.shape, shared=self.shared)
 
 
@@ -54,13 +54,13 @@ class KernelLaunch:
 
     Attributes:
       kernel: its name, for messages.
-      dispatcher: Numba's, which nobody else uses.
+      dispatcher: our copy of Numba's dispatcher.
       geometry: its grid and blocks.
       shared_mem: bytes of dynamic shared memory of a block.
       slots: the kernel's parameters.
       function: the user's Python function, for messages.
       arrays: the inputs of a call, its scalars among them, then its outputs.
-      fills: (array, pattern) that are set before the launch.
+      fills: numbers of arrays, and the bytes that fill their elements before the launch.
       debug: whether the kernel reports the exceptions that it raises; it is launched synchronously then.
     """
 
@@ -94,7 +94,7 @@ class KernelLaunch:
             return
         arguments = [slot.argument(addresses) for slot in self.slots]
         if self.debug:
-            # Numba asks for the kernel's exception with a copy that waits for the default stream, and for no other.
+            # Numba reads the kernel's exception with a copy that waits for the default stream, and for no other.
             cuda.external_stream(stream).synchronize()
             on: Any = 0
         else:
@@ -107,7 +107,7 @@ class KernelLaunch:
                 of_function = [slot.type.dtype if slot.is_scalar else slot.type for slot in self.slots]
                 raise compile_error(self.kernel, self.function, of_function, error) from cause
             self._check_resources(shared_mem)
-            if self.debug:  # it is the kernel's own, or the driver's, which debug mode explains
+            if self.debug:  # the kernel's own exception, or an error of the driver, which debug mode explains
                 raise
             raise LaunchError(
                 f"{self.kernel}: the launch ({self.geometry}, {shared_mem} bytes of dynamic shared memory) is refused: "
@@ -128,9 +128,9 @@ class KernelLaunch:
     def _check_resources(self, shared_mem: int) -> None:
         """Raise `LaunchError` if the compiled kernel needs more than a block, or a cooperative grid, may have.
 
-        A launch that is recorded may get past the driver, which says so when it is replayed. The driver counts no block
-        that asks for more shared memory than the kernel is allowed yet: so it is asked about the launch that was made,
-        and of the one that finds the kernel, in order to allow it more, that is one without any.
+        The driver may record such a launch and refuse it at the replay. *shared_mem* is that of the launch made: the
+        driver counts no cooperative block with more than the kernel's limit, which is raised after the probe, a launch
+        without shared memory.
         """
         compiled = self.dispatcher.overloads[self.signature]
         threads = math.prod(self.geometry.block)

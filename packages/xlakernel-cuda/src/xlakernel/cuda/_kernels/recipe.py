@@ -34,7 +34,7 @@ def _dispatcher(function: Any, options: Any) -> Any:
 
 
 def _declared(device: Any) -> list[Any] | None:
-    """Return the only signatures that a device function may compile; None: it may compile any."""
+    """Return the declared signatures of a device function; None: it may compile any."""
     if device._can_compile:
         return None
     return [
@@ -64,7 +64,7 @@ def _make_njit(*arguments: Any) -> Any:
 
 
 def linked_files(dispatcher: Any) -> dict[str, list[str]]:
-    """Return hashes of the files that ``cuda.jit(link=...)`` names, so that another content is another kernel."""
+    """Return hashes of the files that ``cuda.jit(link=...)`` names, for the kernel's fingerprint."""
     paths = [Path(item) for item in dispatcher.targetoptions.get("link") or () if isinstance(item, str)]
     return {"link": [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths if path.is_file()]}
 
@@ -86,14 +86,14 @@ COMPILER = Compiler(
 def fresh(
     dispatcher: Any, content: str | None = None, *, checked: bool = False, loads: Mapping[str, str] | None = None
 ) -> Any:
-    """Return a dispatcher of the same function and options that has compiled nothing and may compile anything.
+    """Return a dispatcher of the same function and options that has compiled nothing and may compile any signature.
 
     Args:
-      dispatcher: the user's.
-      content: the fingerprint of its code, if that is to be kept on disk, as ``cuda.jit(cache=True)`` does.
+      dispatcher: the user's dispatcher.
+      content: the key of its on-disk cache; None: compiled kernels are not stored.
       checked: whether its kernels report the exceptions that they raise.
-      loads: the parameters that are scalars in the function and arrays in the kernel, and the index that each is
-        loaded with; see `_entry`.
+      loads: index expressions of the parameters that are scalars in the function and arrays in the kernel, by name;
+        see `_entry`.
     """
     _, options = _parts(dispatcher)
     with global_compiler_lock:
@@ -101,7 +101,7 @@ def fresh(
         if checked:
             options |= {"debug": True, "opt": False, "lineinfo": False, "lto": False}
         if loads:
-            # Inlined, as the kernel would otherwise call it.
+            # Inlined, so that the kernel does not call it.
             of_body = {**options, "device": True, "link": None, "forceinline": not checked}
             copies.fill(body := _dispatcher(copies.function, of_body))
             own = _dispatcher(_entry(body, loads), options)
@@ -114,7 +114,7 @@ def fresh(
     def compile_with_copies(signature: Any) -> Any:
         with global_compiler_lock, copies.compiling():
             kernel = compile_(signature)
-        if loads and checked:  # the body raises, and numbers its exceptions itself
+        if loads and checked:  # the body raises the exceptions, and has the table of their numbers
             *_, compiled = body.overloads.values()
             kernel.call_helper = compiled.call_helper
         return kernel
@@ -126,8 +126,7 @@ def fresh(
 def _entry(body: Any, loads: Mapping[str, str]) -> types.FunctionType:
     """Return a kernel with the parameters of *body*, a device function, that loads scalars and calls it.
 
-    It is compiled for a place in the body's file, so that it has a line there, and under the body's name, which a
-    profiler shows.
+    It has the file and line of the body, for debug information, and its name, for profilers.
     """
     function = body.py_func
     code = function.__code__
@@ -138,7 +137,7 @@ def _entry(body: Any, loads: Mapping[str, str]) -> types.FunctionType:
     space: dict[str, Any] = {"body": body, "cuda": cuda, "__name__": function.__module__}
     exec(compile("\n" * (code.co_firstlineno - 1) + source, code.co_filename, "exec"), space)  # noqa: S102
     made: types.FunctionType = space["entry"]
-    # The name by which Numba looks for the function in its file, for its debug information.
+    # Numba searches the file for this name to make debug information.
     made.__code__ = made.__code__.replace(co_name=code.co_name, co_qualname=code.co_qualname)
     made.__name__, made.__qualname__ = function.__name__, function.__qualname__
     return made
