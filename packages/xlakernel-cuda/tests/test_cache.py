@@ -1,4 +1,4 @@
-"""The files that ``cuda.jit(cache=True)`` is kept in."""
+"""The on-disk cache of ``cuda.jit(cache=True)``."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What a function is given: arrays and streams of each library, stand-ins for those that need a GPU."""
+"""Arguments of a function: arrays and streams of each library, with stand-ins for those that need a GPU."""
 
 import ctypes
 import functools
@@ -173,9 +173,9 @@ def test_warp(launch, warp):
     assert scope.made_of == ((stream,), {"sync_enter": False})
 
 
-def test_warps_modules_stay_loaded_whose_kernels_were_recorded(launch, warp, monkeypatch):
+def test_warp_modules_of_recorded_kernels_stay_loaded(launch, warp, monkeypatch):
     class Module:
-        """What Warp unloads when nobody refers to it."""
+        """A module that Warp unloads when there is no reference to it."""
 
     def capture_end(stream):
         module = Module()
@@ -341,12 +341,12 @@ def test_what_is_in_a_capsule():
     assert ctypes.sizeof(_dlpack._DLManagedTensor) == 64  # as in dlpack.h
 
 
-def test_a_consumer_that_refuses_says_so_itself():
+def test_a_refusal_of_a_consumer_is_its_own_error():
     with pytest.raises((BufferError, RuntimeError)):
         np.from_dlpack(DeviceBuffer(0x1000, (2,), np.dtype(np.float32), DEVICE))
 
 
-def test_what_dlpack_cannot_say():
+def test_dtypes_and_options_that_dlpack_lacks():
     buffer = DeviceBuffer(0x1000, (2,), np.dtype(jnp.float8_e5m2), DEVICE)
     with pytest.raises(BufferError, match="no dtype float8_e5m2"):
         buffer.__dlpack__()

@@ -1,4 +1,4 @@
-"""Recipes of functions that launch work: what is found again in another process, and what is refused."""
+"""Recipes of functions that launch work: loading in another process, and refusals."""
 
 import functools
 import importlib
@@ -42,7 +42,7 @@ SOURCE = """
 
 @pytest.fixture
 def registered(monkeypatch):
-    """What was registered: pairs of a launchable and whether it is for debug mode."""
+    """The registered launchables, each with a flag for debug mode."""
     seen = []
     for module in (gpu, target):  # the second one where a recording is registered again
         monkeypatch.setattr(module, "register", lambda launchable, *, once, debug: seen.append((launchable, debug)))
@@ -129,7 +129,7 @@ def test_a_function_that_changed(module, recipe, before, after):
         _callable_export.prepare("again", data)()
 
 
-def test_what_is_not_there(module, recipe):
+def test_missing_functions_are_refused(module, recipe):
     mine = module()
     data = dict(recipe(mine.launch, static={"alpha": np.int64(2)}, arrays="numba").data)
     module("launch = 3")

@@ -1,4 +1,4 @@
-"""What a target of a function that launches work is called: one name for what does the same, others for all else."""
+"""Names of the targets of functions: equal for equal work, and different for any other."""
 
 import functools
 import subprocess
@@ -70,7 +70,7 @@ def closing_over(value):
     return inner
 
 
-def test_the_name_says_what_is_launched(name):
+def test_the_name_has_the_function_and_its_arrays(name):
     assert name(launch).startswith(f"xlakernel.cuda/{__name__}.launch(i0 float32[4], o0 float32[4])#")
     assert name(launch) == name(launch)
 
@@ -115,7 +115,7 @@ def test_what_is_closed_over_is_part_of_it(name):
 
 
 class Model:
-    """What a user may keep device arrays and settings in."""
+    """An object with device arrays and settings."""
 
     def __init__(self):
         self.weights, self.steps, self.parts = [object()], 3, {"rate": 0.5}
@@ -155,7 +155,7 @@ def test_what_is_recorded_and_where_it_looks_for_arrays(launchable):
     ]
 
 
-# What a function may refer to
+# Objects that a function refers to
 
 
 @functools.cache
@@ -199,7 +199,7 @@ def content(thing):
     ],
     ids=["code", "options", "function", "types", "partial", "numba"],
 )
-def test_kernels_of_libraries_are_told_apart_by_what_they_are(one, same, other):
+def test_kernels_of_libraries_are_identified_by_their_code(one, same, other):
     assert not examine(closing_over(one)).unknown
     assert content(one) == content(same) != content(other)
 

@@ -1,4 +1,4 @@
-"""What `cuda_callable` refuses, when wrapping or tracing, and how it takes a function's parameters."""
+"""Errors of `cuda_callable` when wrapping or tracing, and the parameters of functions."""
 
 import functools
 import inspect
@@ -63,7 +63,7 @@ def device_function(x):
     ids=lambda value: type(value).__name__,
 )
 @pytest.mark.parametrize("wrap", [numba_cuda_callable, cuda_callable])
-def test_what_is_no_function(wrap, func, advice):
+def test_objects_other_than_functions_are_refused(wrap, func, advice):
     with refuses(errors.KernelTypeError, f"{wrap.__name__}: ", f"of type {type(func).__name__}; ", advice):
         wrap(func, X)
 

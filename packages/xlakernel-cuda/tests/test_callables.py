@@ -1,4 +1,4 @@
-"""Functions that launch Numba CUDA kernels, on a GPU: what is recorded, under JAX's transformations too."""
+"""Functions that launch Numba CUDA kernels, recorded on a GPU, under JAX's transformations too."""
 
 import concurrent.futures
 import functools
@@ -107,7 +107,7 @@ def differences_of(x):
     return np.asarray(x) + np.concatenate([np.zeros_like(x[..., :1]), x[..., :-1]], -1)
 
 
-# What is recorded
+# Recordings
 
 
 def test_one_kernel():

@@ -1,4 +1,4 @@
-"""Functions that cannot be recorded, on a GPU: what is said of them, and that Python runs them right."""
+"""Functions that cannot be recorded, on a GPU: the warning, and the results of calls through Python."""
 
 import warnings
 
@@ -110,7 +110,7 @@ def test_what_cannot_be_recorded_is_run_by_python(func, reason, expected):
     assert_allclose(chained(x), expected(expected(x + 1)) - 1, rtol=1e-5)
 
 
-def test_what_is_not_to_be_recorded_says_nothing():
+def test_record_false_gives_no_warning():
     calls = []
 
     def counted(x, out, stream):

@@ -1,4 +1,4 @@
-"""Numba's CUDA kernels do what every backend's must; without a GPU, they compile."""
+"""Conformance of Numba CUDA kernels; without a GPU, they are compiled."""
 
 import itertools
 import re

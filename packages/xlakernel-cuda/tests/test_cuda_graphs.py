@@ -1,4 +1,4 @@
-"""Programs of several launches, which XLA may capture in its CUDA graphs."""
+"""Programs of several launches, which XLA may capture in CUDA graphs."""
 
 import re
 

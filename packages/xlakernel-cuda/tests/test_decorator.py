@@ -1,4 +1,4 @@
-"""The wrappers as decorators; what they make is traced here, and run on a GPU where their calls are tested."""
+"""The wrappers as decorators, traced without a GPU."""
 
 import jax
 import numpy as np

@@ -44,7 +44,7 @@ class Callable:
         (None, "None is of type NoneType"),
     ],
 )
-def test_what_is_no_kernel_is_refused_with_advice(kernel, advice):
+def test_objects_other_than_kernels_are_refused_with_advice(kernel, advice):
     with pytest.raises(KernelTypeError, match=f"(?s)numba_cuda_kernel: .*{advice}"):
         numba_cuda_kernel(kernel, lambda x: x, launch_dims=1)
 
@@ -94,7 +94,7 @@ def test_a_kernel_does_not_run_on_the_cpu(make_axpy):
         make_axpy()(X, X)
 
 
-# What Numba cannot compile
+# Compile errors of Numba
 
 
 def failure(function, *types):
@@ -124,7 +124,7 @@ def reads_a_scalar_like_a_vector(x, out):
     out[0] = x[0]
 
 
-def test_writing_to_an_input_is_told_apart():
+def test_writing_to_an_input_is_a_read_only_input_error():
     error = failure(writes_to_its_input, IN, OUT)
     assert isinstance(error, ReadOnlyInputError)
     assert "writes_to_its_input(x: readonly array(float32, 1d, C), out: array(float32, 1d, C)): writes" in str(error)
@@ -146,7 +146,7 @@ def test_numbas_message_is_kept_with_advice(kernel, first, message):
         raise error
 
 
-def test_a_kernel_that_is_not_wrapped_is_told_what_makes_a_function_of_it():
+def test_an_unwrapped_kernel_of_a_generator_is_an_error_that_names_the_wrapper():
     op = XLACustomKernel("an_unwrapped_cuda_kernel", replace=True)
     op.def_kernel("mine", "cpu", lambda outs: cuda.jit(plain))
     with pytest.raises(GeneratorError, match=r"outputs among them.*xlakernel\.cuda\.numba_cuda_kernel makes one"):

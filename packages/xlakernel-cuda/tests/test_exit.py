@@ -1,4 +1,4 @@
-"""A process that is over while a program on a GPU still runs, or has yet to, and needs the interpreter: it ends."""
+"""End of a process while a program on a GPU still needs the interpreter."""
 
 import os
 import subprocess

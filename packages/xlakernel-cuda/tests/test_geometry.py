@@ -1,4 +1,4 @@
-"""The launch arithmetic, and what no device launches."""
+"""Launch arithmetic, and launches that no device takes."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What a launch asks of a kernel's resources, with a driver of the test's own."""
+"""Checks of a compiled kernel's resources, with a stand-in for the driver."""
 
 from types import SimpleNamespace
 
@@ -50,6 +50,6 @@ def test_a_cooperative_kernel_is_found_before_it_is_allowed_more_shared_memory(k
     assert kernel.launched == [0, SHARED_MEM]
 
 
-def test_a_cooperative_kernel_that_does_not_fit_says_with_how_much_shared_memory(kernel, launch):
+def test_the_error_of_a_cooperative_kernel_that_does_not_fit_has_its_shared_memory(kernel, launch):
     with pytest.raises(LaunchError, match=f"32 blocks, and 0 of 608 threads with {SHARED_MEM} bytes"):
         launch(0, [])

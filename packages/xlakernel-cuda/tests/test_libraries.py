@@ -97,7 +97,7 @@ def test_an_elementwise_chain_of_cupy(cupy):
 
 
 def test_cupy_gives_no_memory_of_its_own_to_a_plan(cupy):
-    """What is replayed must not write to blocks that CuPy has given to somebody else since."""
+    """A replay must not write to blocks that CuPy has allocated for other arrays since."""
 
     def wave(x, out, stream):
         out[...] = (cupy.sin(x) * 2 + x) * cupy.cos(x)
@@ -152,7 +152,7 @@ def test_vmap_and_loops_of_cupy(cupy):
     assert_allclose(looped, expected, atol=1e-3)
 
 
-def test_what_cupy_does_not_let_be_recorded(cupy):
+def test_cublas_calls_of_cupy_cannot_be_recorded(cupy):
     def product(x, out, stream):
         out[...] = x @ x
 

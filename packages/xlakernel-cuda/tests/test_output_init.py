@@ -1,4 +1,4 @@
-"""What outputs begin with: which bytes, and how a stream fills memory with them."""
+"""Initial values of outputs: their bytes, and the fills of a stream."""
 
 import ctypes
 import functools

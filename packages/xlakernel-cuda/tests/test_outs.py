@@ -1,4 +1,4 @@
-"""Outputs as a dictionary, which are bound by the names of the parameters, and what no outputs mean."""
+"""Outputs as a dictionary, bound by the names of the parameters, and kernels without outputs."""
 
 import jax
 import jax.numpy as jnp
@@ -55,7 +55,7 @@ def test_no_outputs_without_a_side_effect_are_refused(wrap):
         jax.eval_shape(lambda x: wrap(lambda x: ())(x, shift=1), X)
 
 
-def test_a_function_for_the_launch_is_told_what_it_is_given():
+def test_an_exception_of_a_launch_function_names_its_arguments():
     run = numba_cuda_kernel(parts, by_name, launch_dims=lambda x: x.sum())
     with pytest.raises(LaunchError, match=r"parts: the function launch_dims raised AttributeError.*ShapeDtypeStruct"):
         jax.eval_shape(lambda x: run(x, shift=1), X)

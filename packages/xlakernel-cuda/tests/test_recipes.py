@@ -1,4 +1,4 @@
-"""Exported launches: what is written about them, and what is made of it."""
+"""Recipes of exported launches: writing and loading."""
 
 import json
 
@@ -121,7 +121,7 @@ def test_a_recipe_of_another_format_is_refused(launchable_of, rebuilt):
         rebuilt("given", data)
 
 
-def test_what_cannot_be_compared_is_not_exported(launchable_of):
+def test_kernels_that_cannot_be_compared_are_not_exported(launchable_of):
     thing = object()
 
     def holds(x, out):

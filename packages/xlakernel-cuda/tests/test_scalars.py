@@ -1,4 +1,4 @@
-"""Scalars of CUDA kernels: loaded by an entry of ours, which passes them to the user's kernel by value."""
+"""Scalars of CUDA kernels, which a generated entry loads and passes by value."""
 
 import functools
 import re

@@ -84,7 +84,7 @@ def test_a_gradient_is_split_too(mesh):
 
 
 @pytest.mark.parametrize(("spec", "result"), [(P("d", None), P("d")), (P(None, "d"), P())])
-def test_what_the_output_lacks_is_summed_over_the_gpus(mesh, spec, result):
+def test_factors_that_the_output_lacks_are_summed_over_the_gpus(mesh, spec, result):
     matrix = np.arange(64 * 32, dtype=np.float32).reshape(64, 32)
     sums = jax.jit(summed)(*split(mesh, spec, matrix))
     assert sums.sharding.is_equivalent_to(NamedSharding(mesh, result), 1)
@@ -156,7 +156,7 @@ def test_an_array_that_a_function_closes_over_binds_it_to_its_gpu(mesh):
         jax.block_until_ready(run(jax.device_put(Y, there)))
 
 
-def test_what_cannot_be_recorded_runs_on_each_gpu(mesh):
+def test_calls_through_python_run_on_each_gpu(mesh):
     def through_the_host(x, out, stream):
         out.copy_to_device(x.copy_to_host(stream=stream), stream=stream)
 

@@ -1,4 +1,4 @@
-"""The tutorial in docs: its cells on a GPU, and the outputs that are shown where there is none."""
+"""The tutorial in docs: its cells on a GPU, and the recorded outputs without one."""
 
 import importlib.util
 import os

@@ -1,4 +1,4 @@
-"""What kernels compute on the device."""
+"""Results of kernels on the device."""
 
 import jax
 import jax.numpy as jnp
@@ -67,7 +67,7 @@ def where_am_i(out):
         {"grid": lambda: (19, 9, 5), "block": lambda: 1},
     ],
 )
-def test_each_thread_knows_its_place(launch):
+def test_each_thread_has_its_indices(launch):
     i, j, k = np.ogrid[:19, :9, :5]
     run = numba_cuda_kernel(where_am_i, Struct((19, 9, 5), jnp.int32), **launch)
     assert_array_equal(run(), i * 10000 + j * 100 + k)
@@ -81,7 +81,7 @@ def add_up(x, out):
 
 
 @pytest.mark.parametrize("init", [0, 0.5, [0.5]])
-def test_a_kernel_that_accumulates_begins_with_what_output_init_says(init):
+def test_a_kernel_that_accumulates_begins_with_output_init(init):
     run = numba_cuda_kernel(add_up, Struct((2,), jnp.float32), launch_dims=1000, output_init=init)
     expected = np.full(2, 500 + np.ravel(init)[0])
     for _ in range(3):

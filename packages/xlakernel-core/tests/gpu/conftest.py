@@ -1,4 +1,4 @@
-"""What stands in for the GPU where there is none: a driver that writes down what it is asked, and calls of XLA's."""
+"""Stand-ins for the GPU: drivers that record their calls, and hand-made calls of XLA."""
 
 import ctypes
 import itertools
@@ -13,12 +13,12 @@ from xlakernel.core.gpu.replaying.launch import build_handler
 
 
 class FakeDriver:
-    """Takes the place of the CUDA driver: writes down what it is asked, in order, and refuses what it is told to.
+    """A CUDA driver that records its calls in order, and refuses those of *refusals*.
 
     Attributes:
       calls: (function, arguments…); a launch as (function, handle, grid, block, shared memory, stream, attributes,
         parameters).
-      parameter_sizes: of each handle, what the driver would read.
+      parameter_sizes: the sizes of a kernel's parameters, by its handle.
       refusals: code by function.
       device: the current device.
       functions: address by name.
@@ -86,14 +86,14 @@ def driver():
 
 
 class FakeCall:
-    """Calls a handler as XLA does, with arrays at addresses that nobody reads.
+    """Calls a handler as XLA does, with arrays at addresses that are never read.
 
     Args:
       inputs: (dtype, shape, address) of each.
       outputs: the same of the outputs.
-      stream: what XLA says is the stream; None: it gives an error instead.
+      stream: XLA's stream; None: an error in its place.
       attributes: how many attributes there are.
-      before: what lies in memory before the extents of each array.
+      before: the numbers in memory before the extents of each array.
     """
 
     STREAM_ERROR, OUR_ERROR = 0xBAD, 0xE44
@@ -198,7 +198,7 @@ def arrays_at():
 
 @pytest.fixture
 def replay(driver, fake_call, arrays_at):
-    """Return a function that builds a plan's handler, calls it, and returns what the driver was asked."""
+    """Return a function that builds a plan's handler, calls it, and returns the driver's calls."""
 
     def run(plan, batch=(), shared=(), **options):
         handler = build_handler([plan], label="recorded", functions=driver.functions, **options)
@@ -215,7 +215,7 @@ _numbers = itertools.count()
 
 
 class HostDriver:
-    """Stands in for the CUDA driver: the device's memory is the host's, and copies are done when they are waited for.
+    """A CUDA driver whose device memory is the host's, and which copies when the copy is waited for.
 
     Attributes:
       blocks: the memory that is allocated, by address.

@@ -1,4 +1,4 @@
-"""Device arrays that a function refers to, found wherever it may keep them."""
+"""Search for the device arrays that a function refers to."""
 
 import dataclasses
 import functools
@@ -107,7 +107,7 @@ def test_each_is_found_once_also_where_objects_refer_to_each_other():
     assert len(Closure([around, TABLE]).arrays) == 1
 
 
-def test_what_cannot_hold_one_is_left_alone():
+def test_objects_without_arrays_are_skipped():
     class Broken:
         @property
         def __cuda_array_interface__(self):

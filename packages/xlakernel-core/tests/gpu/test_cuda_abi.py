@@ -1,4 +1,4 @@
-"""The layout of the CUDA driver's structs that we spell out, against an installed cuda.h."""
+"""Layout of the CUDA driver's structs, compared with an installed cuda.h."""
 
 import ctypes
 import importlib.metadata

@@ -1,4 +1,4 @@
-"""What is asked of the driver in Python, answered by stand-ins."""
+"""Calls of the CUDA driver from Python, with stand-ins for its functions."""
 
 import itertools
 import threading
@@ -32,7 +32,7 @@ def test_the_devices_are_those_of_jax(devices):
     assert devices(12040) == (3,)
 
 
-def test_a_driver_that_does_not_know_parameters_is_refused(devices):
+def test_a_driver_without_cuFuncGetParamInfo_is_refused(devices):
     with pytest.raises(DeviceError, match=r"driver is for CUDA 12\.3; .* for CUDA 12\.4 \(550 on Linux\) or newer"):
         devices(12030)
 
@@ -151,7 +151,7 @@ def test_ranges_for_large_arrays_are_backed_and_freed_when_nothing_can_be_using_
     ]
 
 
-def test_addresses_are_given_back_also_where_there_is_no_memory_for_them(ranges, monkeypatch):
+def test_addresses_are_freed_if_no_memory_can_be_mapped(ranges, monkeypatch):
     """The error is the driver's own, and not that what was never mapped cannot be unmapped."""
     new, calls = ranges
     monkeypatch.setattr(addresses.cuda, "cuMemMap", lambda *_: (2,))
@@ -162,13 +162,13 @@ def test_addresses_are_given_back_also_where_there_is_no_memory_for_them(ranges,
 
 
 @pytest.mark.parametrize("status", [0, 901])
-def test_that_there_is_no_memory_for_temporaries_is_said(status):
+def test_missing_memory_for_temporaries_is_an_error(status):
     raised = RuntimeError("[2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY")
     with pytest.raises(DeviceError, match=r"f: .* no memory left .*\[2\] Call to cuMemAlloc.*PREALLOCATE"):
         record._check_capture(status, raised, "f")
 
 
-def test_a_complaint_about_what_was_only_read_while_nothing_ran_is_that_it_was_read(monkeypatch):
+def test_an_exception_after_a_read_is_reported_as_the_read(monkeypatch):
     def refuse(graph, label):
         raise RecordingError(f"{label}: a copy to the host cannot be replayed.")
 

@@ -1,4 +1,4 @@
-"""What a handler asks of the CUDA driver: what it packs, relocates and leaves out, and in which order."""
+"""Calls of the CUDA driver by a handler: parameters, relocated pointers, order, and omitted steps."""
 
 import struct
 
@@ -22,7 +22,7 @@ def plan_of(*steps, **options):
 
 
 def add(driver, *pointers, handle=0xF00, **options):
-    """Return a launch whose parameters are pointers, and tell the driver so."""
+    """Return a launch with pointers as parameters, which the driver reads."""
     driver.parameter_sizes[handle] = [8] * len(pointers)
     offsets = tuple(range(0, 8 * len(pointers), 8))
     options = {"grid": (3, 1, 1), "block": (32, 1, 1)} | options
@@ -217,7 +217,7 @@ def test_arrays_without_elements_are_passed_on(driver, replay):
 # Streams, devices and the handshake.
 
 
-def test_xla_says_which_stream(driver, fake_call):
+def test_the_stream_is_xlas(driver, fake_call):
     handler = build_handler([Plan((), (add(driver),))], label="l", functions=driver.functions)
     for stream in (0x1111, 0, (1 << 63) - 1):
         assert fake_call(stream=stream).run(handler) is None
@@ -225,14 +225,14 @@ def test_xla_says_which_stream(driver, fake_call):
 
 
 @pytest.mark.parametrize(("given", "seen"), [(0xABCD, 0xABCD), (0, None)])
-def test_a_given_stream_is_used_and_xla_not_asked(driver, replay, fake_call, given, seen):
+def test_a_given_stream_replaces_xlas(driver, replay, fake_call, given, seen):
     plan = Plan((), (add(driver), Fill(1, 0, 1, 1)))
     handler = build_handler([plan], label="l", functions=driver.functions, stream=given)
     assert fake_call(stream=None).run(handler) is None
     assert driver.calls == [launched(stream=seen), ("cuMemsetD8Async", 1, 0, 1, seen)]
 
 
-def test_an_error_about_the_stream_is_handed_on(driver, fake_call):
+def test_an_error_of_the_stream_is_returned(driver, fake_call):
     handler = build_handler([Plan((), (add(driver),))], label="l", functions=driver.functions)
     call = fake_call(stream=None)
     assert call.run(handler) == call.STREAM_ERROR
@@ -248,7 +248,7 @@ def test_each_device_has_its_plan(driver, fake_call):
     assert [call[1] for call in driver.calls] == [0xA0, 0xA5, 0xA2, 0xA5]
 
 
-def test_a_plan_for_any_device_does_not_ask_for_it(driver, replay):
+def test_a_plan_for_any_device_does_not_read_the_current_one(driver, replay):
     driver.refusals["cuCtxGetDevice"] = 201
     assert replay(Plan((), (add(driver),))) == [launched()]
 

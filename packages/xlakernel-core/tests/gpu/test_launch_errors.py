@@ -1,4 +1,4 @@
-"""What XLA is told when a call is not the recorded one, or when the CUDA driver refuses a step of it."""
+"""Errors of a handler: a call unlike the recorded one, and a step that the CUDA driver refuses."""
 
 import ctypes
 import dataclasses
@@ -81,7 +81,7 @@ def test_another_call_is_refused_with_what_was_recorded_and_what_came(driver, er
 
 
 def test_arrays_that_all_lack_a_dimension_are_refused(driver, fake_call):
-    """What lies before an array's extents in memory is not taken for one of them."""
+    """Numbers before an array's extents in memory are not read as extents."""
     plan = Plan((Array("input", 0, "float32", (4, 2)), Array("output", 0, "float32", (4, 2))), ())
     handler = build_handler([plan], label="l", functions=driver.functions)
     array = ("float32", (2,), 0x1000)
@@ -138,7 +138,7 @@ def test_a_single_plan_for_a_device_runs_on_no_other(driver, error_of):
     assert "runs on CUDA device 1; it was recorded for devices 0." in text
 
 
-def test_a_driver_that_knows_no_device_is_an_error(driver, error_of):
+def test_a_missing_current_device_is_an_error(driver, error_of):
     driver.refusals["cuCtxGetDevice"] = 201
     text, code = error_of([dataclasses.replace(PLAN, device=0)], INPUTS, OUTPUTS)
     assert "the CUDA driver gives no current device: error 201, which has no name." in text
@@ -187,7 +187,7 @@ def test_a_refused_step_is_named(driver, error_of, function):
         (999, "INTERNAL", False),
     ],
 )
-def test_the_drivers_code_says_what_to_do(driver, error_of, number, code, sticky):
+def test_the_drivers_code_decides_the_advice(driver, error_of, number, code, sticky):
     driver.refusals["cuLaunchKernelEx"] = number
     text, found = error_of([PLAN], INPUTS, OUTPUTS)
     assert found == ERROR_CODES[code]
@@ -245,13 +245,13 @@ def test_an_error_that_cannot_be_described_is_an_error(driver, fake_call, monkey
 
 @pytest.fixture
 def no_memory():
-    """Whether there is a driver is asked once."""
+    """Clear the cache of the driver's functions."""
     launch.driver_functions.cache_clear()
     yield
     launch.driver_functions.cache_clear()
 
 
-def test_a_missing_driver_is_an_error_that_says_what_to_do(no_memory, monkeypatch):
+def test_a_missing_driver_is_an_error_with_the_fix(no_memory, monkeypatch):
     def missing(name):
         raise OSError(f"{name}: cannot open shared object file")
 

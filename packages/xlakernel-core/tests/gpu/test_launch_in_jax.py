@@ -1,4 +1,4 @@
-"""Handlers that XLA calls, on the CPU with a given stream: batches of `jax.vmap`, scratch, errors, threads."""
+"""Handlers in JAX programs, on the CPU with a given stream: batches of `jax.vmap`, scratch, errors, threads."""
 
 import dataclasses
 import struct

@@ -1,4 +1,4 @@
-"""Handlers on a GPU: real functions of the driver, on XLA's stream, with plans made by hand."""
+"""Handlers of hand-made plans on a GPU, with the driver's functions and XLA's stream."""
 
 import dataclasses
 

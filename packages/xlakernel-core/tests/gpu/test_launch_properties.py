@@ -1,4 +1,4 @@
-"""Random plans on random batches, against a model of what the CUDA driver should be asked."""
+"""Random plans on random batches, compared with a model of the driver's calls."""
 
 import itertools
 import math
@@ -62,14 +62,14 @@ def batches(draw, plan):
     batch = draw(st.lists(st.sampled_from([0, 1, 2, 3]), max_size=3).map(tuple)) if plan.arrays else ()
     axes = st.sets(st.integers(0, len(batch) - 1)) if batch else st.just(set())
     shared = {i: draw(axes) for i, array in enumerate(plan.arrays) if array.source == "input"}
-    # What no array has on an axis, the batch has not.
+    # The batch has an extent only if an array has it.
     if not any(array.source == "output" for array in plan.arrays):
         batch = tuple(1 if all(a in own for own in shared.values()) else extent for a, extent in enumerate(batch))
     return batch, shared
 
 
 def expected_calls(plan, sizes, placed, batch):
-    """What the driver should be asked: the plan's steps for each slice of the batch."""
+    """Return the expected calls of the driver: the plan's steps for each slice of the batch."""
     calls = []
     for index in itertools.product(*map(range, batch)):
         bases = []
@@ -138,14 +138,14 @@ SETTINGS = {"deadline": None, "suppress_health_check": [HealthCheck.function_sco
 
 @settings(max_examples=150, **SETTINGS)
 @given(data=st.data())
-def test_any_plan_asks_what_the_model_says(driver, fake_call, arrays_at, data):
+def test_any_plan_calls_the_driver_as_the_model_does(driver, fake_call, arrays_at, data):
     assert_asks_what_the_model_says(driver, fake_call, arrays_at, data)
 
 
 @pytest.mark.slow
 @settings(max_examples=2000, **SETTINGS)
 @given(data=st.data())
-def test_many_plans_ask_what_the_model_says(driver, fake_call, arrays_at, data):
+def test_many_plans_call_the_driver_as_the_model_does(driver, fake_call, arrays_at, data):
     assert_asks_what_the_model_says(driver, fake_call, arrays_at, data)
 
 

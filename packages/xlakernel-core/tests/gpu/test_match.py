@@ -1,4 +1,4 @@
-"""Two recordings, made by hand, and the plan that they are instances of."""
+"""Plans of two hand-made recordings."""
 
 import re
 import struct
@@ -64,7 +64,7 @@ def matched(one, two, **options):
 
 
 @pytest.mark.parametrize("offset", [0, 4, 32, -4, -ROOM, ROOM])
-def test_what_moves_with_an_array_points_into_it(offset):
+def test_a_word_that_moves_with_an_array_is_a_pointer(offset):
     plan, _ = matched(*(recording(at, [launch(at + offset, 5, at + OUT)]) for at in (A, B)))
     assert plan.steps[0].pointers == ((0, Pointer(0, offset)), (16, Pointer(1)))
     assert plan.steps[0].parameters[8:16] == struct.pack("<Q", 5)
@@ -180,7 +180,7 @@ def test_temporary_memory_may_begin_where_an_array_ends_that_the_function_refers
     assert (plan.scratch, kept) == ((100,), [])
 
 
-def test_memory_that_nobody_is_known_to_keep_is_refused():
+def test_a_pointer_to_unowned_memory_is_refused():
     known = {1 << 30: (1 << 30, 4096, 9)}
     both = [recording(at, [launch(1 << 30)], known=known) for at in (A, B)]
     with pytest.raises(RecordingError, match=r"parameter 0 of kernel 0 \(k\) is 0x40000000, .* 4096 bytes .* pool"):

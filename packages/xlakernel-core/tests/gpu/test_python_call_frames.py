@@ -1,4 +1,4 @@
-"""Calls that run through Python, with call frames made by hand: the stream, its context, and the handshake."""
+"""Calls that run through Python, with hand-made call frames: the stream, its context, and the handshake."""
 
 import ctypes
 
@@ -103,7 +103,7 @@ def test_xlas_stream_and_its_context_are_what_a_launch_finds(host_launchable, fa
     assert fake_driver.contexts == []
 
 
-def test_an_error_instead_of_a_stream_is_handed_on(host_launchable, fake_driver):
+def test_an_error_in_place_of_a_stream_is_returned(host_launchable, fake_driver):
     streams = []
     handler = build_python_handler(host_launchable(cumsum, [F32], [F32], streams=streams))
     frame = Frame([np.ones(3, np.float32)], [np.zeros(3, np.float32)], stream=None)
@@ -146,7 +146,7 @@ def test_the_handshake_is_answered_as_in_machine_code(host_launchable, minor):
 
 
 def test_python_is_not_called_when_the_process_ends(host_launchable, monkeypatch):
-    """As for machine code (`test_native_gate`), whose threads JAX's clean-up waits for."""
+    """JAX's clean-up waits for the threads of machine code (`test_native_gate`)."""
     streams = []
     handler = build_python_handler(host_launchable(cumsum, [F32], [F32], streams=streams), stream=STREAM)
     monkeypatch.setattr(gate._closed, "value", 1)

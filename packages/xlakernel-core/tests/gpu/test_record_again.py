@@ -1,4 +1,4 @@
-"""Captures that something else in the process spoils, and what is done about them, without a GPU."""
+"""Captures that another part of the process disturbs, and their repetition, without a GPU."""
 
 import contextlib
 
@@ -77,7 +77,7 @@ def test_captures_that_are_always_spoilt_are_given_up(monkeypatch):
         (LaunchError("ours"), INVALIDATED, LaunchError),
     ],
 )
-def test_what_is_no_disturbance_is_raised_at_once(raised, status, error):
+def test_other_errors_are_raised_at_once(raised, status, error):
     with pytest.raises(error) as found:
         record._check_capture(status, raised, "mine")
     assert not isinstance(found.value, record._Disturbed)

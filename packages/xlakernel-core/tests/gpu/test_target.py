@@ -1,4 +1,4 @@
-"""What is registered for a launchable: under which name, for which devices, and what it keeps alive."""
+"""Registration of a launchable: its name, its devices, and the objects that it keeps alive."""
 
 import contextlib
 import gc
@@ -17,7 +17,7 @@ from xlakernel.core.gpu.plan import Array, Copy, Fill, Launch, Plan, Pointer
 
 
 class Kernel:
-    """What a library unloads when nobody refers to it."""
+    """A kernel that a library unloads when there is no reference to it."""
 
 
 class DeviceArray:

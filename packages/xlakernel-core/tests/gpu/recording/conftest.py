@@ -1,4 +1,4 @@
-"""A library of CUDA C kernels that xlakernel knows nothing of, and functions that launch them inside JAX."""
+"""A library of CUDA C kernels that xlakernel has no support for, and functions that launch them inside JAX."""
 
 import ctypes
 import inspect
@@ -54,7 +54,7 @@ N = 4096
 
 
 class Library:
-    """Kernels of one module, launched by the driver's own functions: a library as xlakernel knows none."""
+    """Kernels of one module, launched by the driver's own functions: a library without support in xlakernel."""
 
     def __init__(self):
         from cuda.bindings import driver, nvrtc

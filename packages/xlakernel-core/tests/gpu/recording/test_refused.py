@@ -1,4 +1,4 @@
-"""What cannot be recorded: named exactly, and run through Python where that is allowed."""
+"""Functions that cannot be recorded: their errors, and calls through Python."""
 
 import ctypes
 import threading
@@ -68,7 +68,7 @@ def test_what_cannot_be_recorded_is_named(cuda, name, wrap):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_cannot_be_recorded_runs_through_python_and_says_so_once(cuda, name, wrap):
+def test_a_function_that_cannot_be_recorded_runs_through_python_with_one_warning(cuda, name, wrap):
     launch, _ = unrecordable(cuda)[name]
     run = wrap(launch, OUT, record="auto")
     expected = 3 * X
