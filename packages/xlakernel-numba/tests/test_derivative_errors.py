@@ -177,7 +177,11 @@ NUMBERS = [
     ({"vjp": returns(X)}, reverse, "vjp returned 1 cotangent for 2 inputs; return one for each"),
     ({"vjp": returns((X, X, X))}, reverse, "vjp returned 3 cotangents for 2 inputs"),
     ({"vjp": returns({0: X, 1: X})}, reverse, "vjp returned 1 cotangent for 2 inputs"),
-    ({"transpose": {(0, 1): returns(X)}}, reverse, "the transpose for inputs (0, 1) returned 1 cotangent;"),
+    (
+        {"transpose": {(0, 1): returns(X)}},
+        reverse,
+        "the transpose for inputs (0, 1) returned 1 cotangent for 2 inputs;",
+    ),
     ({"transpose": {0: returns((X, X)), 1: returns(X)}}, reverse, "the transpose for inputs (0,) returned 2"),
 ]
 
@@ -189,8 +193,8 @@ def test_another_number(declared, derive, message, wrap, x):
         derive(wrap(make(**declared)), x, X)
 
 
-FORGOTTEN = "return a tuple of {} (does it lack a return?). For {} return {}."
-ONE, TWO = ("1 cotangent", "a zero cotangent", "(None,)"), ("2 cotangents", "zero cotangents", "(None, None)")
+FORGOTTEN = "return a tuple of {} (does it lack a return?). For zero return {}."
+ONE, TWO = ("1 cotangent", "(None,)"), ("2 cotangents", "(None, None)")
 RETURNED_NONE = [
     ({"vjp": returns(None)}, "vjp", TWO),
     ({"transpose": {(0, 1): returns(None)}}, "the transpose for inputs (0, 1)", TWO),

@@ -110,6 +110,17 @@ def test_each_device_makes_its_own_call(make_mesh, put, kind, jit, way):
         close(size, [4] * 16)
 
 
+@pytest.mark.parametrize("way", ["plain", "rule", "vjp", "transpose"])
+def test_a_program_may_have_two_meshes(make_mesh, way):
+    run, one, two = RUNS[way], make_mesh("Auto", a=4), make_mesh("Auto", b=2, c=2)
+
+    def program(x, w):
+        y = over(one, run, (P("a"), P("a")), P("a"))(x, w)
+        return over(two, run, (P(("b", "c")), P(("b", "c"))), P(("b", "c")))(y, w)
+
+    close(jax.jit(program)(V, V + 1), V * (V + 1) ** 2)
+
+
 @KINDS
 @JIT
 @WAYS

@@ -102,7 +102,7 @@ class Differentiable:
     def _transpose(
         self, positions: Sequence[int], function: Callable[..., Any], structs: Sequence[Struct]
     ) -> Callable[..., Sequence[Any]]:
-        who = f"the transpose for inputs {positions}"
+        what = f"the transpose for inputs {positions}"
 
         def transpose(arguments: Sequence[Any], cotangents: Sequence[Any]) -> Sequence[Any]:
             inputs, scalars = self._split(arguments)
@@ -113,20 +113,11 @@ class Differentiable:
                 if isinstance(error, XLAKernelError) or "None" not in str(error):
                     raise
                 raise KernelTypeError(
-                    f"{self.owner}: {who} failed with {type(error).__name__}: {error}. The linear inputs are None "
+                    f"{self.owner}: {what} failed with {type(error).__name__}: {error}. The linear inputs are None "
                     "there, since a transpose does not depend on them. Take shapes and dtypes from the cotangents and "
                     "from the other inputs."
                 ) from error
-            found = self._listed(who, found, len(positions))
-            if len(found) != len(positions):
-                raise ResultError(
-                    f"{self.owner}: {who} returned {counted(len(found), 'cotangent')}; return one for each of them, "
-                    "None for zero."
-                )
-            return [
-                self._cotangent(who, i, value, struct) if is_smooth(struct.dtype) else None
-                for i, value, struct in zip(positions, found, structs, strict=True)
-            ]
+            return self._cotangents(what, found, positions, structs)
 
         return transpose
 
@@ -229,34 +220,36 @@ class Differentiable:
         every = [next(given) if is_smooth(out.dtype) else None for out in self.outs]
         trees = [jax.tree.unflatten(self.tree, values) for values in (results, every)]
         found = self._call("vjp", self.derivative.vjp, tuple(primals), *trees, **scalars)
-        found = self._listed("vjp", found, len(primals))
-        if len(found) != len(primals):
-            raise ResultError(
-                f"{self.owner}: vjp returned {counted(len(found), 'cotangent')} for "
-                f"{counted(len(primals), 'input')}; return one for each input, None for integers and for those that "
-                "get none."
-            )
-        return [self._cotangent("vjp", i, found[i], primals[i]) for i in smooth]
+        every = self._cotangents("vjp", found, range(len(primals)), primals)
+        return [every[i] for i in smooth]
 
-    def _listed(self, who: str, found: Any, expected: int) -> list[Any]:
-        """Return the cotangents that an author's function returned, as a list."""
+    def _cotangents(self, what: str, found: Any, positions: Sequence[int], primals: Sequence[Any]) -> list[Any]:
+        """Check the cotangents that an author's function returned for the *primals*; integers have None."""
+        number = len(primals)
         if found is None:  # a forgotten return must not become a zero
-            zero = "a zero cotangent" if expected == 1 else "zero cotangents"
             raise ResultError(
-                f"{self.owner}: {who} returned None; return a tuple of {counted(expected, 'cotangent')} (does it lack "
-                f"a return?). For {zero} return {(None,) * expected}."
+                f"{self.owner}: {what} returned None; return a tuple of {counted(number, 'cotangent')} (does it lack "
+                f"a return?). For zero return {(None,) * number}."
             )
-        return list(found) if isinstance(found, (tuple, list)) else [found]
-
-    def _cotangent(self, who: str, index: int, found: Any, primal: Any) -> Any:
-        if found is None:
-            return jnp.zeros(primal.shape, primal.dtype)
-        if not fits(found, primal):
+        flat = list(found) if isinstance(found, (tuple, list)) else [found]
+        if len(flat) != number:
             raise ResultError(
-                f"{self.owner}: {who} returned {text_of(found)} as the cotangent of input {index}, which is "
-                f"{text_of(primal)}; a cotangent has the shape and dtype of its input, or is None for zero."
+                f"{self.owner}: {what} returned {counted(len(flat), 'cotangent')} for {counted(number, 'input')}; "
+                "return one for each input, None for integers and for zero."
             )
-        return as_array(found, primal.dtype)
+        for k, (i, primal) in enumerate(zip(positions, primals, strict=True)):
+            if not is_smooth(primal.dtype):
+                flat[k] = None
+            elif flat[k] is None:
+                flat[k] = jnp.zeros(primal.shape, primal.dtype)
+            elif fits(flat[k], primal):
+                flat[k] = as_array(flat[k], primal.dtype)
+            else:
+                raise ResultError(
+                    f"{self.owner}: {what} returned {text_of(flat[k])} as the cotangent of input {i}, which is "
+                    f"{text_of(primal)}; a cotangent has the shape and dtype of its input, or is None for zero."
+                )
+        return flat
 
     # Calls of the author's functions.
 

@@ -32,6 +32,7 @@ from ..._compat import (
 from ...errors import DifferentiationError
 from ...structs import Struct, is_smooth
 from ..levels import Level, map_levels
+from ..sharding.partition import may_split
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -82,6 +83,9 @@ class Multilinear:
 
 
 multilinear_p = Primitive("xlakernel_multilinear")
+#: The same if XLA may split what it evaluates, by a sharding rule that JAX does not see.
+split_multilinear_p = Primitive("xlakernel_multilinear_split")
+require_devices(split_multilinear_p)
 
 
 def apply(function: Multilinear, arguments: Sequence[Any]) -> list[Any]:
@@ -108,7 +112,8 @@ def with_tangents(
 
 
 def _bind(function: Multilinear, arguments: Sequence[Any], levels: tuple[Level, ...]) -> list[Any]:
-    results: list[Any] = multilinear_p.bind(*vary_alike(arguments), function=function, levels=levels)
+    primitive = split_multilinear_p if may_split() else multilinear_p
+    results: list[Any] = primitive.bind(*vary_alike(arguments), function=function, levels=levels)
     return results
 
 
@@ -253,12 +258,11 @@ def _unmap(slices: Any, axis: int | None) -> Any:
     return slices.sum(0) if axis is None else jnp.moveaxis(slices, 0, axis)
 
 
-multilinear_p.multiple_results = True
-multilinear_p.def_impl(_impl)
-multilinear_p.def_effectful_abstract_eval(_abstract_eval)
-batching.primitive_batchers[multilinear_p] = _batch
-ad.primitive_jvps[multilinear_p] = _jvp
-ad.primitive_transposes[multilinear_p] = transpose
-mlir.register_lowering(multilinear_p, mlir.lower_fun(_run, multiple_results=True))
-# JAX does not see the sharding rule of a call that is evaluated.
-require_devices(multilinear_p)
+for _primitive in (multilinear_p, split_multilinear_p):
+    _primitive.multiple_results = True
+    _primitive.def_impl(_impl)
+    _primitive.def_effectful_abstract_eval(_abstract_eval)
+    batching.primitive_batchers[_primitive] = _batch
+    ad.primitive_jvps[_primitive] = _jvp
+    ad.primitive_transposes[_primitive] = transpose
+    mlir.register_lowering(_primitive, mlir.lower_fun(_run, multiple_results=True))

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.experimental.custom_partitioning import custom_partitioning
-from jax.sharding import NamedSharding
+from jax.sharding import AxisType, NamedSharding, get_abstract_mesh
 
 from ..._compat import replicated, spec_of, without_explicit_axes
 from ...config import is_exporting
@@ -17,8 +17,9 @@ from .rule import Axes, ShardingRule, extents_of
 
 
 def may_split() -> bool:
-    """Return True if XLA can split calls by rules: JAX does not export those, and only Shardy supports them."""
-    return not is_exporting() and bool(jax.config.jax_use_shardy_partitioner)  # type: ignore[attr-defined]
+    """Return True if XLA can split calls by rules: not inside `jax.shard_map`, nor in an export, nor without Shardy."""
+    is_manual = AxisType.Manual in get_abstract_mesh().axis_types
+    return not (is_manual or is_exporting()) and bool(jax.config.jax_use_shardy_partitioner)  # type: ignore[attr-defined]
 
 
 def partitioned(
