@@ -111,8 +111,10 @@ class NumbaKernel(Kernel):
         with global_compiler_lock:
             found = COMPILER.examine(self.dispatcher)
             content = fingerprint(found.digest, {**environment(), **mode})
-            # A kernel with unknown references has a new fingerprint in each process, which no other would read.
-            on_disk = content if self.dispatcher.stats.cache_path is not None and not found.unknown else None
+            # A kernel with unknown references has a new fingerprint in each process, which no other would read. Hidden
+            # helpers are not copied, so that their code may be older than the fingerprint.
+            wants = self.dispatcher.stats.cache_path is not None
+            on_disk = content if wants and not found.unknown and not found.hidden else None
             name = f"xlakernel.numba/{function.__module__}.{function.__qualname__}({types_})#{content}"
             return ensure_registered(
                 target or name + self._place_suffix(),

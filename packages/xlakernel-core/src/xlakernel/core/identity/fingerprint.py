@@ -58,12 +58,15 @@ class Examination:
       unknown: objects of kinds that cannot be compared; they make the fingerprint different in every process.
       functions: the function and every function that it refers to, directly or not, each once.
       names: every name that may be an attribute's in one of them.
+      hidden: the compiled functions among them that are found in a list, dictionary or set, in a module of a versioned
+        package, or by an import inside a function. A compiler that copies what a function refers to misses them.
     """
 
     digest: str
     unknown: list[Any]
     functions: list[Any]
     names: frozenset[str]
+    hidden: list[Any]
 
 
 def examine(
@@ -85,7 +88,8 @@ def examine(
     walk = _Walk(implementations, describe)
     parts = itertools.chain(walk.value(dict(sorted((options or {}).items()))), walk.content(function))
     digest = _digest(parts)
-    return Examination(digest, walk.unknown, [found for _, found in walk.functions.values()], frozenset(walk.names))
+    functions = [found for _, found in walk.functions.values()]
+    return Examination(digest, walk.unknown, functions, frozenset(walk.names), list(walk.hidden.values()))
 
 
 def fingerprint(function: Any, options: Mapping[str, Any] | None = None, *arguments: Any, **more: Any) -> str:
@@ -115,9 +119,11 @@ class _Walk:
         self.names: set[str] = set()
         # Identity → number, in the order of the walk, and function.
         self.functions: dict[int, tuple[int, Any]] = {}
-        self._modules: dict[int, types.ModuleType] = {}
+        self._modules: dict[int, tuple[types.ModuleType, bool]] = {}
         self._expanded: dict[int, Any] = {}
         self._containers: dict[int, int] = {}  # the lists and dictionaries around the current value
+        self.hidden: dict[int, Any] = {}
+        self._is_hidden = False  # the state for the current value
 
     def content(self, value: Any) -> Iterator[bytes]:
         """Yield the parts of *value*, and of the attributes and declarations that its functions find by name."""
@@ -144,13 +150,13 @@ class _Walk:
             yield f"container {self._containers[id(value)]}".encode()
         elif isinstance(value, (list, dict)):
             self._containers[id(value)] = len(self._containers)
-            yield from self._items(value)
+            yield from self._hidden(self._items(value))
             del self._containers[id(value)]
         elif isinstance(value, tuple):
             yield from self._items(value)
         elif isinstance(value, (set, frozenset)):
             items = base_items(value, set, frozenset)
-            yield repr(sorted(b"".join(self.value(item)) for item in items)).encode()
+            yield repr(sorted(b"".join(self._hidden(self.value(item))) for item in items)).encode()
         elif isinstance(value, np.dtype):
             yield repr(value).encode()
         elif isinstance(value, types.CodeType):
@@ -162,7 +168,8 @@ class _Walk:
             yield from self._type(value)
         elif isinstance(value, types.ModuleType):
             yield qualified_name(value).encode()
-            self._modules.setdefault(id(value), value)
+            if not self._is_hidden or id(value) not in self._modules:
+                self._modules[id(value)] = value, self._is_hidden
         elif is_versioned(value):
             yield qualified_name(value).encode()
             yield from self._implementations(value)
@@ -177,6 +184,12 @@ class _Walk:
             yield from self.value(description)
         else:
             yield self._distinct(value)
+
+    def _hidden(self, parts: Iterator[bytes]) -> Iterator[bytes]:
+        """Yield *parts*, and add the compiled functions among them to `hidden`."""
+        before, self._is_hidden = self._is_hidden, True
+        yield from parts
+        self._is_hidden = before
 
     def _items(self, value: Any) -> Iterator[bytes]:
         if isinstance(value, dict):
@@ -202,6 +215,8 @@ class _Walk:
                 yield str(address).encode()
 
     def _function(self, value: Any) -> Iterator[bytes]:
+        if self._is_hidden and not isinstance(value, types.FunctionType):
+            self.hidden[id(value)] = value
         if id(value) in self.functions:  # recursion, or a second use
             yield f"function {self.functions[id(value)][0]}".encode()
             return
@@ -222,7 +237,7 @@ class _Walk:
         """Yield the parts of the functions that the compiler uses in place of *value*, once."""
         if id(value) not in self._expanded:
             self._expanded[id(value)] = value
-            if found := list(self.implementations(value)):
+            if found := tuple(self.implementations(value)):
                 yield from self.value(found)
 
     def _options(self, wrapper: Any) -> Iterator[bytes]:
@@ -252,7 +267,7 @@ class _Walk:
         # Some functions run as Python: that of an `overload` returns the implementation to compile.
         for name in imports_in(function.__code__):
             yield name.encode()
-            yield from self.value(imported(name, function.__globals__.get("__package__")))
+            yield from self._hidden(self.value(imported(name, function.__globals__.get("__package__"))))
         for name in names_in(function.__code__):
             if name in function.__globals__:
                 yield name.encode()
@@ -274,23 +289,24 @@ class _Walk:
                 for name in sorted(new):
                     yield from self._implementations(name)
             found = False
-            for module in list(self._modules.values()):
+            for module, is_hidden in list(self._modules.values()):
                 done = followed.setdefault(id(module), set())
                 asked = self.names - done
                 done |= asked
                 values = attributes_of(module, asked)
                 found = found or bool(values)
                 for name in sorted(values):
-                    yield from self._attribute(module, name, values[name])
+                    parts = self._attribute(module, name, values[name])
+                    yield from self._hidden(parts) if is_hidden or is_versioned(module) else parts
             if not found and not self.names - declared:
                 break
         yield from self.value(settings(self.names))
 
     def _attribute(self, module: types.ModuleType, name: str, value: Any) -> Iterator[bytes]:
         if isinstance(value, types.ModuleType) and is_versioned(module):
-            self._modules.setdefault(id(value), value)
+            self._modules.setdefault(id(value), (value, self._is_hidden))
         elif not is_versioned(module) or may_change(value):
-            yield name.encode()
+            yield f"{qualified_name(module)}.{name}".encode()
             yield from self.value(value)
         else:
             yield from self._implementations(value)

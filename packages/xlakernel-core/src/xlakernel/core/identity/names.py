@@ -25,14 +25,19 @@ def attributes_in(code: types.CodeType) -> frozenset[str]:
 
 @functools.lru_cache(maxsize=4096)
 def imports_in(code: types.CodeType) -> tuple[str, ...]:
-    """Return the modules that *code* and the functions inside it import; relative ones begin with dots."""
+    """Return the modules that *code* and the functions inside it import; relative ones begin with dots.
+
+    Parents come before their children: ``import a.b`` binds ``a``. What ``from a import b`` names may be a module too.
+    """
     inner = [imports_in(const) for const in code.co_consts if isinstance(const, types.CodeType)]
     instructions = list(dis.get_instructions(code)) if code.co_names else []
-    own = [
-        "." * int(level.argval) + str(found.argval)
-        for level, found in zip(instructions, instructions[2:], strict=False)
-        if found.opname == "IMPORT_NAME"
-    ]
+    own: set[str] = set()
+    for level, names, found in zip(instructions, instructions[1:], instructions[2:], strict=False):
+        if found.opname == "IMPORT_NAME":
+            dots, path = "." * int(level.argval), list(filter(None, str(found.argval).split(".")))
+            paths = [path[:length] for length in range(0 if dots else 1, len(path) + 1)]
+            paths += [[*path, name] for name in names.argval or () if name != "*"]
+            own |= {dots + ".".join(parts) for parts in paths}
     return tuple(sorted({*own, *itertools.chain.from_iterable(inner)}))
 
 
@@ -42,5 +47,5 @@ def _strings(consts: Iterable[Any]) -> Iterator[str]:
             yield const
         elif isinstance(const, types.CodeType):
             yield from _strings(const.co_consts)
-        elif isinstance(const, tuple):
+        elif isinstance(const, (tuple, frozenset)):  # a frozenset: `for name in {"a", "b"}`
             yield from _strings(const)

@@ -116,7 +116,9 @@ def imported(name: str, package: str | None) -> types.ModuleType | None:
     with contextlib.suppress(Exception):  # the function may catch the error, or never run the import
         name = importlib.util.resolve_name(name, package)
         top = name.partition(".")[0]
-        if top not in _VERSIONED | _VERSIONED_IF.keys() | sys.stdlib_module_names:
+        parent, _, attribute = name.rpartition(".")
+        is_known = hasattr(sys.modules.get(parent), attribute)  # a module, or another value that is imported by name
+        if not is_known and top not in _VERSIONED | _VERSIONED_IF.keys() | sys.stdlib_module_names:
             importlib.import_module(name)
     return sys.modules.get(name)
 

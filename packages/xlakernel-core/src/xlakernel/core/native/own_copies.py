@@ -188,6 +188,8 @@ class OwnCopies:
             if helper.filled:
                 fill()
             kept.made, kept.finish = helper.copy(original, copied)
+            added = {name: value for name, value in vars(original).items() if name[:1] != "_"}  # an `overload` may read
+            vars(kept.made).update({name: value for name, value in added.items() if name not in vars(kept.made)})
             self._kept[id(original)] = kept
             if not helper.filled:
                 fill()
@@ -214,6 +216,7 @@ class OwnCopies:
         copied = types.FunctionType(function.__code__, space, function.__name__, function.__defaults__, cells or None)
         copied.__kwdefaults__ = function.__kwdefaults__
         copied.__qualname__, copied.__module__ = function.__qualname__, function.__module__
+        vars(copied).update(vars(function))
         if function.__defaults__:  # read by the constructor of a dispatcher
             copied.__defaults__ = tuple(self._value(value) for value in function.__defaults__)
 
@@ -259,7 +262,7 @@ class OwnCopies:
         return copied
 
     def _module(self, module: types.ModuleType) -> types.ModuleType:
-        """Return a copy of a module with its present values and copies of its helpers.
+        """Return a module with copies of the helpers of *module*, and otherwise its attributes.
 
         Numba identifies modules by identity, so a helper with a module as argument is compiled for each copy.
         """
@@ -267,10 +270,36 @@ class OwnCopies:
         if not names or _package(module.__name__) in _COMPILED_SPECIALLY or self._declarations.of_module(module):
             return module
         if id(module) not in self._modules:
-            self._modules[id(module)] = made = types.ModuleType(module.__name__)
-            vars(made).update({name: vars(module)[name] for name in names})  # modules may import each other
-            vars(made).update({name: self._value(vars(module)[name]) for name in names})
+            self._modules[id(module)] = made = _Module(module)  # modules may import each other
+            copies = {name: self._value(vars(module)[name]) for name in names}
+            vars(made).update({name: new for name, new in copies.items() if new is not vars(module)[name]})
         return self._modules[id(module)]
+
+
+class _Module(types.ModuleType):
+    """A module with attributes of its own, which forwards every other access to the *original* module.
+
+    Python code that Numba runs, an `overload` or an ``objmode`` block, thus reads and sets the user's attributes.
+    """
+
+    def __init__(self, original: types.ModuleType) -> None:
+        super().__init__(original.__name__)
+        vars(self).clear()
+        vars(self).update(__name__=original.__name__, _original=original)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(vars(self)["_original"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        vars(self).pop(name, None)
+        setattr(vars(self)["_original"], name, value)
+
+    def __delattr__(self, name: str) -> None:
+        vars(self).pop(name, None)
+        delattr(vars(self)["_original"], name)
+
+    def __dir__(self) -> list[str]:
+        return dir(vars(self)["_original"])
 
 
 def _package(module: str | None) -> str:

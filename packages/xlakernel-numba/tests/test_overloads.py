@@ -1,0 +1,189 @@
+"""Kernels with `overload` functions, which Numba runs as Python while it infers types."""
+
+import sys
+import types
+
+import jax
+import numba
+import numpy as np
+import pytest
+from numba.extending import overload
+
+from xlakernel.core.backend import examine
+from xlakernel.numba import numba_kernel
+
+SCALAR = jax.ShapeDtypeStruct((), np.float32)
+
+
+def kernel_of(definition):
+    """Return a kernel that calls a function with this overload, and the same function in plain Numba."""
+
+    def declared(x): ...
+
+    overload(declared)(definition)
+
+    @numba.njit
+    def kernel(x, out):
+        out[()] = declared(x[()])
+
+    return kernel, numba.njit(lambda x: declared(x))
+
+
+def run(kernel):
+    return float(numba_kernel(kernel, SCALAR)(np.float32(1)))
+
+
+@pytest.fixture
+def module(request):
+    """Make a module that can be imported, with these attributes."""
+
+    def make(name, **attributes):
+        made = types.ModuleType(name)
+        vars(made).update(attributes, __path__=[])
+        sys.modules[name] = made
+        request.addfinalizer(lambda: sys.modules.pop(name))
+        return made
+
+    return make
+
+
+def test_names_in_a_set_display_are_followed():
+    constants = types.ModuleType("constants")
+    constants.A, constants.B = 1.0, 1.0
+
+    def definition(x):
+        total = 0.0
+        for name in {"A", "B"}:
+            total += getattr(constants, name)
+        return lambda x: total * x
+
+    kernel, _ = kernel_of(definition)
+    assert run(kernel) == 2
+    constants.A = 2.0
+    assert run(kernel) == 3
+
+
+def test_an_attribute_that_moves_to_another_module():
+    one, two = types.ModuleType("one"), types.ModuleType("two")
+
+    def definition(x):
+        total = 2 * getattr(one, "W", 0.0) + 3 * getattr(two, "W", 0.0)
+        return lambda x: total * x
+
+    kernel, _ = kernel_of(definition)
+    one.W = 1.0
+    assert run(kernel) == 2
+    del one.W
+    two.W = 1.0
+    assert run(kernel) == 3
+
+
+def test_a_parent_that_a_dotted_import_binds(module):
+    parent = module("imported_parent", GAIN=2.0)
+    parent.child = module("imported_parent.child")
+
+    def definition(x):
+        import imported_parent.child
+
+        gain = imported_parent.GAIN
+        return lambda x: gain * x
+
+    kernel, _ = kernel_of(definition)
+    assert run(kernel) == 2
+    parent.GAIN = 3.0
+    assert run(kernel) == 3
+
+
+def test_a_submodule_that_only_the_overload_imports(tmp_path, monkeypatch):
+    (tmp_path / "lazy_parent").mkdir()
+    (tmp_path / "lazy_parent" / "__init__.py").touch()
+    (tmp_path / "lazy_parent" / "constants.py").write_text("X = 2.0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def definition(x):
+        from lazy_parent import constants
+
+        gain = constants.X
+        return lambda x: gain * x
+
+    kernel, _ = kernel_of(definition)
+    before = run(kernel)
+    sys.modules["lazy_parent.constants"].X = 3.0
+    assert (before, run(kernel)) == (2, 3)
+
+
+@pytest.mark.parametrize("kind", ["function", "helper", "module"])
+def test_attributes_of_what_is_copied(kind):
+    module = types.ModuleType("computed")
+    module.__getattr__ = {"weight": 10.0}.__getitem__
+    tagged = {"function": lambda x: x, "helper": numba.njit(lambda x: x), "module": module}[kind]
+    if kind != "module":
+        tagged.weight = 10.0
+
+    def definition(x):
+        weight = getattr(tagged, "weight", 1.0)
+        return lambda x: weight * x
+
+    kernel, plain = kernel_of(definition)
+    assert run(kernel) == plain(np.float32(1)) == 10
+
+
+def test_objmode_sets_attributes_of_the_users_module():
+    state = types.ModuleType("state")
+    state.calls = 0
+
+    @numba.njit
+    def kernel(x, out):
+        with numba.objmode():
+            state.calls = state.calls + 1
+        out[()] = x[()]
+
+    count = numba_kernel(kernel, SCALAR, has_side_effect=True)
+    for _ in range(3):
+        count(np.float32(1)).block_until_ready()
+    assert state.calls == 3
+
+
+def test_helpers_in_containers_are_hidden():
+    helper = numba.njit(lambda x: x)
+    table, pair = {"helper": helper}, (helper, 1)
+
+    def from_table(x):
+        found = table["helper"]
+        return lambda x: found(x)
+
+    def from_tuple(x):
+        found = pair[0]
+        return lambda x: found(x)
+
+    assert examine(from_table).hidden == [helper]
+    assert examine(from_tuple).hidden == []
+
+
+def test_a_kernel_with_a_hidden_helper_is_not_stored(tmp_path, monkeypatch):
+    from xlakernel.numba import _compile
+
+    stored = []
+    monkeypatch.setattr(_compile, "write_kernel", lambda fingerprint, compiled: stored.append(compiled))
+    helper = numba.njit(lambda x: x + 41)
+    table = [helper]
+
+    def definition(x):
+        found = table[0]
+        return lambda x: found(x)
+
+    def declared(x): ...
+
+    overload(declared)(definition)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+
+    @numba.njit(cache=True)
+    def hidden(x, out):
+        out[()] = declared(x[()])
+
+    @numba.njit(cache=True)
+    def visible(x, out):
+        out[()] = helper(x[()])
+
+    assert run(hidden) == run(visible) == 42
+    assert [compiled.fndesc.qualname.rpartition(".")[2] for compiled in stored] == ["visible"]
