@@ -2,6 +2,10 @@
 
 import importlib.util
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 # Libraries that start slowly, for tests of others.
 REST = ["jax", "warp"]
 
