@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-import re
 
 import jax
 import jax.numpy as jnp
@@ -141,24 +140,9 @@ def test_it_is_multiplied_with_dense_matrices(kind):
 
 @kinds
 def test_a_product_with_a_dense_matrix_of_another_shape_is_refused(kind):
-    """Where Python asks us first: of ``jax_array @ events`` JAX says it itself."""
-    events, name = kind(SPIKES), kind.__name__
-    cases = [
-        (np.ones((4, 2)), r"it must be \(5,\) or \(\.\.\., 5, k\)\.$"),
-        (jnp.ones((2, 5)), r"It fits on the other side: x @ events\.$"),
-        (jnp.ones(()), r"both need at least one dimension; multiply by a number with \*\.$"),
-    ]
-    for x, message in cases:
-        with pytest.raises(ShapeError, match=rf"^{name} @ x: x has the shape {re.escape(str(x.shape))}; .*{message}"):
-            events @ x
-    with pytest.raises(ShapeError, match=rf"^x @ {name}: .* \(5,\) or \(\.\.\., k, 5\)\. .* other side: events @ x\.$"):
-        np.ones((5, 2)) @ events
-
-
-@of_any_rank
-def test_a_matrix_that_fits_transposed_is_named(kind):
-    with pytest.raises(ShapeError, match=r"It fits transposed: give x\.T\.$"):
-        kind(np.ones((2, 5))) @ np.ones((3, 5))
+    for multiply in (lambda: kind(SPIKES) @ np.ones((4, 2)), lambda: np.ones((5, 2)) @ kind(SPIKES)):
+        with pytest.raises(TypeError, match="contracting dimensions"):
+            multiply()
 
 
 @pytest.mark.parametrize("promotion", ["raise", "warn"])
@@ -195,8 +179,8 @@ def test_whether_an_array_is_true_is_ambiguous(kind):
     assert bool(kind(SPIKES[1:2])) and not kind(SPIKES[:1])
 
 
-def test_the_base_says_what_spikes_are_made_by():
-    with pytest.raises(InputError, match=r"EventArray .* is not made itself\. Spikes are BinaryArray\(x\)"):
+def test_the_abstract_base_names_its_subclasses():
+    with pytest.raises(InputError, match=r"EventArray is an abstract base class\. Spikes are BinaryArray\(x\)"):
         EventArray(SPIKES)
 
 

@@ -67,28 +67,23 @@ def test_compact_arrays_hold_the_active_numbers():
 
 @pytest.mark.parametrize("count", [None, 3, np.int8(3), jnp.array(3)])
 def test_compact_arrays_are_made_of_numbers(count):
-    indices = np.array([4, 1, 3] if count is None else [4, 1, 3, 99, -7])
+    indices = np.array([4, 1, 3, 1] if count is None else [4, 1, 3, 99, -7])
     events = CompactArray.from_indices(indices, 5, count)
     assert events.count == 3
     assert_array_equal(events, SPIKES)
     assert events.sum() == 3
 
 
-def test_numbers_are_checked():
+def test_indices_are_checked():
     make = CompactArray.from_indices
-    with pytest.raises(StructureError, match="the number 5 is out of range; an array of 5 has 0 to 4"):
+    with pytest.raises(StructureError, match="the index 5 is out of range; an array of 5 has 0 to 4"):
         make(np.array([1, 5]), 5)
-    with pytest.raises(StructureError, match="the number -1 is out of range"):
+    with pytest.raises(StructureError, match="the index -1 is out of range"):
         make(np.array([1, -1]), 5)
-    with pytest.raises(StructureError, match="a number is there more than once"):
-        make(np.array([1, 2, 1]), 5)
     for size in (-1, 3.0):
         with pytest.raises(ShapeError, match=r"from_indices: size is .*; expected an integer of at least 0"):
             make(np.array([1]), size)
     assert make([], 5).sum() == 0
-    for count in (3, -1):
-        with pytest.raises(ShapeError, match=f"count is {count}; there are 2 indices"):
-            make(np.array([1, 2]), 5, count)
     for count in (1.0, np.ones(2, int)):
         with pytest.raises(DtypeError, match="expected one integer"):
             make(np.array([1, 2]), 5, count)
@@ -98,27 +93,22 @@ def test_numbers_are_checked():
         make(np.array([[1]]), 5)
 
 
-def test_known_numbers_are_checked_inside_of_jit():
-    twice, two = jnp.array([1, 1]), jnp.array(2, jnp.int8)
-    for indices, count in ((np.array([1, 1]), None), ([1, 1], 2), (twice, None), (twice, two)):
-        with pytest.raises(StructureError, match="more than once"):
-            jax.jit(lambda w, indices=indices, count=count: CompactArray.from_indices(indices, 5, count).sum() * w)(1)
-    with pytest.raises(ShapeError, match=r"count is 4294967298; there are 2 indices"):
-        CompactArray.from_indices(np.array([1, 2]), 5, np.int64(2**32 + 2))
+def test_known_indices_are_checked_inside_of_jit():
+    for indices in (np.array([1, 7]), [1, 7], jnp.array([1, 7])):
+        with pytest.raises(StructureError, match="out of range"):
+            jax.jit(lambda w, indices=indices: CompactArray.from_indices(indices, 5).sum() * w)(1)
 
 
-def test_traced_repetitions_are_left_out():
+def test_traced_repetitions_count_once():
     """Kernels would add their rows again, and other operations would not."""
     events = jax.jit(lambda indices: CompactArray.from_indices(indices, 5))(jnp.array([4, 1, 4, 9, 1, 0]))
-    assert events.count == 3 and events.indices[:3].tolist() == [4, 1, 0]
+    assert events.count == 3 and events.indices[:3].tolist() == [0, 1, 4]
     dense = np.arange(10, dtype=np.float32).reshape(5, 2)
     for matrix in (CSR.from_dense(dense), CSC.from_dense(dense), COO.from_dense(dense)):
         assert_array_equal(events @ matrix, dense[[4, 1, 0]].sum(0))
     batch = jnp.array([[1, 1], [2, 3]])
     assert_array_equal(jax.vmap(lambda indices: CompactArray.from_indices(indices, 5).count)(batch), [1, 2])
     assert jax.jit(lambda indices: CompactArray.from_indices(indices, 0))(jnp.zeros(3, int)).count == 0
-    large = 2**31 - 1  # as many elements as there are numbers for, of which nothing is allocated
-    assert jax.jit(lambda indices: CompactArray.from_indices(indices, large))(jnp.array([7, 2**31 - 2, 7])).count == 2
 
 
 def test_several_compact_arrays_are_not_taken_for_one():
@@ -128,14 +118,14 @@ def test_several_compact_arrays_are_not_taken_for_one():
     matrix = CSR.from_dense(np.eye(4, dtype=np.float32))
     looks = (lambda e: e.value, lambda e: e.sum(), lambda e: e * 2, lambda e: e @ matrix, lambda e: matrix @ e)
     for look in (*looks, lambda e: e @ matrix.tocsc(), lambda e: e @ matrix.tocoo(), lambda e: np.asarray(e)):
-        with pytest.raises(ShapeError, match=r"several in one, with numbers of shape \(4, 4\).*jax\.vmap"):
+        with pytest.raises(ShapeError, match=r"several in one, with indices of shape \(4, 4\).*jax\.vmap"):
             look(several)
     assert_array_equal(jax.vmap(lambda events: events @ matrix)(several), spikes)
 
 
 @pytest.mark.parametrize("count", [4, 99, 2, 0, -3])
-def test_traced_numbers_out_of_range_are_left_out(count):
-    """They cannot be checked, and kernels read the rows that they say."""
+def test_traced_indices_out_of_range_are_left_out(count):
+    """They cannot be checked, and kernels read the rows of these indices."""
     indices = np.array([1, -1, 5, 3], np.int32)
 
     @jax.jit
@@ -143,7 +133,7 @@ def test_traced_numbers_out_of_range_are_left_out(count):
         return CompactArray.from_indices(indices, 5, count)
 
     events = make(indices, count)
-    expected = [i for i in indices[: max(count, 0)].tolist() if 0 <= i < 5]
+    expected = sorted(i for i in indices[: max(count, 0)].tolist() if 0 <= i < 5)
     assert events.count == len(expected)
     assert events.indices[: len(expected)].tolist() == expected
     assert_array_equal(np.flatnonzero(events), expected)

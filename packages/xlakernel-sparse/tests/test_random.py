@@ -1,6 +1,7 @@
 """Random matrices: the same everywhere, without duplicates, and all equally likely."""
 
 import math
+import re
 
 import jax
 import jax.numpy as jnp
@@ -212,7 +213,7 @@ def test_either_density_or_rows(kind, how):
 
 @pytest.mark.parametrize("per_row", [-1, 9, 2.0, True, "2"])
 def test_a_number_in_each_row(kind, per_row):
-    with pytest.raises(ArgumentError, match=r"per_row is .*; allowed: integers from 0 to 8, the columns"):
+    with pytest.raises(ArgumentError, match=r"per_row is .*; allowed: 0 to 8, the number of columns"):
         kind.random(jax.random.key(0), (5, 8), per_row=per_row)
 
 
@@ -226,26 +227,22 @@ def test_a_density_is_a_fraction(kind, density):
 
 
 def test_weights_are_a_number_or_a_function(kind):
-    for wrong in ("normal", None, 2**40):
-        with pytest.raises(ArgumentError, match=rf"weights is {wrong!r}; expected a number, or a function"):
+    for wrong in ("normal", None, 2**40, [1.0, 2.0]):
+        with pytest.raises(
+            ArgumentError, match=rf"weights is {re.escape(repr(wrong))}; expected a number, or a function"
+        ):
             kind.random(jax.random.key(0), (5, 8), per_row=2, weights=wrong)
-    with pytest.raises(ArgumentError, match=r"weights is 300, and dtype int8; expected .*with room in it"):
+    with pytest.raises(ArgumentError, match=r"weights is 300; expected a number that int8 can hold, or a function"):
         kind.random(jax.random.key(0), (5, 8), per_row=2, weights=300, dtype="int8")
-    with pytest.raises(DtypeError, match=r"random: dtype is 'foo'; expected"):
-        kind.random(jax.random.key(0), (5, 8), per_row=2, weights=1.0, dtype="foo")
     with pytest.raises(DtypeError, match="weights is of dtype bool"):
         kind.random(jax.random.key(0), (5, 8), per_row=2, weights=True)
-    with pytest.raises(ArgumentError, match=r"weights has the shape \(3,\); expected a number, or a function"):
-        kind.random(jax.random.key(0), (5, 8), per_row=2, weights=jnp.ones(3))
     for wrong, shape in ((jnp.ones(3), r"\(3,\)"), (1.0, r"\(\)")):
         with pytest.raises(
             ArgumentError, match=rf"weights returned an array of shape {shape}; expected \(10,\), or \(1,\)"
         ):
             kind.random(jax.random.key(0), (5, 8), per_row=2, weights=lambda key, shape, dtype, wrong=wrong: wrong)
-    with pytest.raises(DtypeError, match="what weights returned is of dtype bool"):
+    with pytest.raises(DtypeError, match="the result of weights is of dtype bool"):
         kind.random(jax.random.key(0), (5, 8), per_row=2, weights=lambda key, shape, dtype: jnp.ones(shape, bool))
-    with pytest.raises(ArgumentError, match=r"weights, called with \(key, shape, dtype\), .* failed: .*dtype"):
-        kind.random(jax.random.key(0), (5, 8), per_row=2, dtype="int32")
 
 
 def test_a_shape_is_two_integers(kind):

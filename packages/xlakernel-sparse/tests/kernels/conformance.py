@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from types import ModuleType
 from typing import ClassVar
@@ -55,14 +54,7 @@ class KernelCases:
         jax.config.update("jax_default_device", before)
 
     def test_what_is_unsupported_has_names_and_reasons(self):
-        generators = (
-            "product",
-            "compact_product",
-            "sampled_product",
-            "transpose",
-            "transpose_with_data",
-            "coo_product",
-        )
+        generators = ("product", "compact_product", "sampled_product", "transpose", "transpose_with_data")
         for name, reason in self.unsupported.items():
             generator, _, dtype = name.rpartition("/")
             assert dtype in (*DTYPES, *NARROW, *(() if generator else generators)), name
@@ -333,37 +325,6 @@ class KernelCases:
         self.check_transpose(structure)
         self.check_transpose(structure, "float32")
 
-    # Coordinates
-
-    def check_coo(self, shape, entries, operand, columns, homogeneous, *, dtype="float32", index="int32", padding=3):
-        rng = np.random.default_rng(5)
-        coo = self.generator("coo_product", dtype)
-        entries *= min(shape) > 0
-        row, col = (rng.integers(0, max(size, 1), entries) for size in shape)
-        missing = rng.permutation(entries + padding) < padding  # scattered among the entries
-        full_row, full_col = np.full(missing.size, shape[0], index), np.full(missing.size, shape[1], index)
-        full_row[~missing], full_col[~missing] = row, col
-        x = operand_of(rng, operand, shape[1], columns, dtype)
-        data = numbers(rng, 1 if homogeneous else missing.size, dtype)
-        out = struct((shape[0], *x.shape[1:]), dtype)
-        run = coo([out], operand=operand, shape=shape, homogeneous=homogeneous)
-        weights = np.broadcast_to(data, missing.shape)[~missing].astype(wide_of(data, dtype))
-        expected = sum_entries(row, col, weights, x, shape[0], operand)
-        assert_sums(run(data, full_row, full_col, x), *expected, entries)
-
-    @each_operand
-    @each_rank
-    @each_weight
-    def test_coo_product(self, operand, columns, homogeneous):
-        for shape, entries in itertools.product([(30, 20), (1, 50), (0, 5), (5, 0)], [0, 1, 200]):
-            self.check_coo(shape, entries, operand, columns, homogeneous)
-        self.check_coo((3000, 2000), 130_000, operand, columns, homogeneous)
-
-    @each_rank
-    @pytest.mark.parametrize("dtype", slow_but(("float64", "complex64", "int32", "uint8"), ("complex64", "int32")))
-    def test_coo_product_of_dtype(self, dtype, columns):
-        self.check_coo((30, 20), 100, "dense", columns, False, dtype=dtype, index="int64")
-
     # With the bounds of all indices checked, and every element of an output written
 
     @pytest.mark.slow
@@ -390,8 +351,6 @@ class KernelCases:
                 self.check_transpose(STRUCTURES[name](), "float32")
                 self.check_sampled(STRUCTURES[name](), 3, "float32")
             self.test_compact_product("tall", "int32", False)
-            self.check_coo((30, 20), 100, "dense", None, False)
-            self.check_coo((30, 20), 100, "weighted", 5, True)
 
     @pytest.mark.slow
     @each_side

@@ -16,7 +16,6 @@ from xlakernel.sparse.kernels import cuda as generators
 from xlakernel.sparse.kernels.cuda import (
     blocked,
     blocked_product,
-    coo,
     gather,
     gather_matrix,
     launches,
@@ -320,8 +319,6 @@ def test_kernels_can_be_exported(homogeneous):
     kind = np.float32
     kernels = [
         blocked._kernel(kind, homogeneous),
-        coo._matrix_kernel("weighted", kind, homogeneous, 8),
-        coo._vector_kernel("binary", kind, homogeneous),
         gather._events_kernel(kind, homogeneous),
         gather._kernel("dense", kind, homogeneous),
         gather._staged_kernel("dense", kind, homogeneous),

@@ -11,9 +11,9 @@ from xlakernel.core import debug_mode
 from xlakernel.numba._recipe import COMPILER
 from xlakernel.sparse import CSR, BinaryArray, WeightedArray
 from xlakernel.sparse.kernels import numba as generators
-from xlakernel.sparse.kernels.numba import conversion, coo, events, gather, matrix, sampled, scatter
+from xlakernel.sparse.kernels.numba import conversion, events, gather, matrix, sampled, scatter
 
-ROOMS = (conversion, coo, events, gather, matrix, sampled, scatter)
+ROOMS = (conversion, events, gather, matrix, sampled, scatter)
 KERNELS = {
     name: value
     for room in ROOMS

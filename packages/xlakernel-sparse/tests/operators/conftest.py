@@ -89,12 +89,6 @@ def csr():
 
 
 @pytest.fixture(scope="session")
-def coo():
-    """The same in coordinates."""
-    return {"row": jnp.array(ROWS, jnp.int32), "col": jnp.array(COLUMNS, jnp.int32), "shape": SHAPE}
-
-
-@pytest.fixture(scope="session")
 def to_dense():
     return dense
 

@@ -24,7 +24,7 @@ def test_what_is_not_differentiated_costs_no_kernel(make, calls, plain_jax):
 
 
 def test_sums_of_integers_have_no_tangents_to_compute(make, calls, plain_jax):
-    for name, operator in (("csr", "binary_csrmv"), ("prepared csr", "prepared_binary_csrmv"), ("coo", "binary_coomv")):
+    for name, operator in (("csr", "binary_csrmv"), ("prepared csr", "prepared_binary_csrmv")):
         example = make(name)
         counts, x = example.matrix.with_data(jnp.arange(12)), example.operand("left")
         assert calls(lambda x, A=counts: jax.jvp(lambda x: A @ BinaryArray(x), (x,), (x,))[0], x) == [operator]

@@ -23,15 +23,11 @@ from xlakernel.core.errors import (
 from xlakernel.sparse.operators.backends import register
 from xlakernel.sparse.operators.operand import DENSE
 
-PRODUCTS = [
-    *("csrmv", "csrmm", "binary_csrmv", "binary_csrmm", "weighted_csrmv", "weighted_csrmm"),
-    *("coomv", "coomm", "binary_coomv", "binary_coomm", "weighted_coomv", "weighted_coomm"),
-]
+PRODUCTS = ["csrmv", "csrmm", "binary_csrmv", "binary_csrmm", "weighted_csrmv", "weighted_csrmm"]
 
 
-def product(name, w, csr, coo, x, **options):
-    arrays = (w, coo["row"], coo["col"]) if "coo" in name else (w, csr["indices"], csr["indptr"])
-    return getattr(sparse, name)(*arrays, x, **{"shape": csr["shape"], **options})
+def product(name, w, csr, x, **options):
+    return getattr(sparse, name)(w, csr["indices"], csr["indptr"], x, **{"shape": csr["shape"], **options})
 
 
 def operand(name, length, dtype="float32"):
@@ -44,56 +40,54 @@ def operand(name, length, dtype="float32"):
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
-def test_values(csr, coo, to_dense, make_weights, op_by_op, name):
+def test_values(csr, to_dense, make_weights, op_by_op, name):
     for transpose, homogeneous in ((False, True), (True, False)):
         w, x = make_weights(homogeneous=homogeneous), operand(name, 5 if transpose else 7)
         A = np.asarray(to_dense(w), "float64")
         value = np.asarray(x) != 0 if name.startswith("binary") else np.asarray(x)
-        found = product(name, w, csr, coo, x, transpose=transpose)
+        found = product(name, w, csr, x, transpose=transpose)
         np.testing.assert_allclose(found, (A.T if transpose else A) @ value, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["csrmv", "weighted_csrmm", "binary_coomv"])
-def test_values_of_the_default_backend(csr, coo, to_dense, make_weights, name):
+@pytest.mark.parametrize("name", ["csrmv", "weighted_csrmm"])
+def test_values_of_the_default_backend(csr, to_dense, make_weights, name):
     w, x = make_weights(), operand(name, 7)
     value = x != 0 if name.startswith("binary") else x
-    np.testing.assert_allclose(product(name, w, csr, coo, x), to_dense(w) @ value, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(product(name, w, csr, x), to_dense(w) @ value, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
-def test_zeros_of_events_skip_what_is_not_finite(csr, coo, op_by_op, name):
+def test_zeros_of_events_skip_what_is_not_finite(csr, op_by_op, name):
     w = jnp.ones(12).at[4].set(jnp.inf).at[8].set(jnp.nan)  # at (2, 1) and (4, 0)
-    found = product(name, w, csr, coo, jnp.zeros((7, 2) if name.endswith("mm") else 7))
+    found = product(name, w, csr, jnp.zeros((7, 2) if name.endswith("mm") else 7))
     skipped = name.startswith(("binary", "weighted"))
     assert bool(jnp.isnan(found).any()) != skipped
     assert not found[:2].any()
 
 
-def test_nan_is_an_event(csr, coo, make_weights, to_dense, op_by_op):
+def test_nan_is_an_event(csr, make_weights, to_dense, op_by_op):
     w, x = make_weights(), jnp.zeros(7).at[3].set(jnp.nan)
-    for name in ("binary_csrmv", "binary_coomv"):
-        np.testing.assert_allclose(product(name, w, csr, coo, x), to_dense(w)[:, 3], rtol=1e-6)
-    for name in ("weighted_csrmv", "weighted_coomv"):
-        assert jnp.isnan(product(name, w, csr, coo, x)).tolist() == [True, False, False, False, False]
+    np.testing.assert_allclose(product("binary_csrmv", w, csr, x), to_dense(w)[:, 3], rtol=1e-6)
+    assert jnp.isnan(product("weighted_csrmv", w, csr, x)).tolist() == [True, False, False, False, False]
 
 
 DTYPES = ["float16", "bfloat16", "float32", "complex64", "int8", "int32", "uint8"]
 
 
 @given(weights=st.sampled_from(DTYPES), of_operand=st.sampled_from([*DTYPES, "bool"]), name=st.sampled_from(PRODUCTS))
-def test_dtypes(csr, coo, weights, of_operand, name):
+def test_dtypes(csr, weights, of_operand, name):
     """Those of both together, as JAX promotes them; binary events have none."""
     w, x = jnp.arange(-2, 10).astype(weights), operand(name, 7, of_operand)
     binary = name.startswith("binary")
     with use_backend("jax"), jax.disable_jit():
         if binary and of_operand == "complex64":
             with pytest.raises(DtypeError, match=f"{name}: events are of dtype complex64; expected bool, integers or"):
-                product(name, w, csr, coo, x)
+                product(name, w, csr, x)
             return
-        found = product(name, w, csr, coo, x)
+        found = product(name, w, csr, x)
     dtype = jnp.dtype(weights) if binary else jnp.result_type(w, x)
     assert found.dtype == dtype
-    row, column = np.asarray(coo["row"])[:10], np.asarray(coo["col"])[:10]
+    row, column = np.repeat(np.arange(5), np.diff(csr["indptr"])), np.asarray(csr["indices"])[:10]
     exact = np.zeros((5, 7), "complex128" if dtype.kind == "c" else "float64")
     np.add.at(exact, (row, column), np.asarray(w)[:10].astype(exact.dtype))
     expected = exact @ (np.asarray(x) != 0 if binary else np.asarray(x).astype(exact.dtype))
@@ -104,7 +98,7 @@ def test_dtypes(csr, coo, weights, of_operand, name):
         np.testing.assert_allclose(np.asarray(found).astype(exact.dtype), expected, rtol=2 * eps, atol=eps)
 
 
-def test_half_precision_does_not_overflow_in_between(csr, coo, op_by_op):
+def test_half_precision_does_not_overflow_in_between(op_by_op):
     """60 000 + 60 000 - 60 000 of float16, whose largest number is 65 504."""
     structure = {"indices": jnp.array([0, 1, 2]), "indptr": jnp.array([0, 3]), "shape": (1, 3)}
     w = jnp.array([60000, 60000, -60000], "float16")
@@ -143,7 +137,7 @@ def test_conversions(csr, make_weights, to_dense, op_by_op):
     assert one.tolist() == w[:1].tolist() and [x.tolist() for x in structure] == [indices.tolist(), indptr.tolist()]
 
 
-def test_lists_and_numpy_arrays_are_arrays(csr, coo, op_by_op):
+def test_lists_and_numpy_arrays_are_arrays(op_by_op):
     y = sparse.csrmv([1.0, 2.0, 3.0], [2, 0, 1], np.array([0, 1, 3]), [1.0, 10.0, 100.0], shape=np.array([2, 3]))
     assert y.tolist() == [100, 32]
 
@@ -153,7 +147,6 @@ def test_lists_and_numpy_arrays_are_arrays(csr, coo, op_by_op):
 W, INDICES, INDPTR, X = np.ones(3, "f4"), np.array([2, 0, 1]), np.array([0, 1, 3]), np.ones(3, "f4")
 ROW = np.array([0, 1, 1])
 CSRMV = {"data": W, "indices": INDICES, "indptr": INDPTR, "x": X, "shape": (2, 3)}
-COOMV = {"data": W, "row": ROW, "col": INDICES, "x": X, "shape": (2, 3)}
 SDDMM = {"indices": INDICES, "indptr": INDPTR, "u": np.ones(2, "f4"), "v": X, "shape": (2, 3)}
 COMPACT = {"data": W, "indices": INDICES, "indptr": INDPTR, "active": ROW[:2], "count": 1, "shape": (2, 3)}
 WRONG = [
@@ -185,8 +178,6 @@ WRONG = [
     ),
     ("csrmv", CSRMV, {"shape": 3}, ShapeError, r"shape is 3; expected \(rows, columns\), two integers"),
     ("csrmv", CSRMV, {"shape": (2, -3)}, ShapeError, r"shape is \(2, -3\); both must be at least 0"),
-    ("coomv", COOMV, {"row": ROW[:2]}, ShapeError, "row has 2 elements and col 3; expected as many"),
-    ("coomv", COOMV, {"x": X[:2]}, ShapeError, r"x has the shape \(2,\); .* it must be \(3,\)\."),
     (
         "csr_sddmm",
         SDDMM,
@@ -229,13 +220,13 @@ def test_the_backend_is_chosen_by_argument_and_by_context():
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
-def test_an_unknown_backend_is_an_error(csr, coo, make_weights, name):
+def test_an_unknown_backend_is_an_error(csr, make_weights, name):
     x = operand(name, 7)
     message = f"{name}: no 'cupy' kernel for platform 'cpu'; registered: .*'jax', 'numba'"
     with pytest.raises(BackendNotFoundError, match=message):
-        product(name, make_weights(), csr, coo, x, backend="cupy")
+        product(name, make_weights(), csr, x, backend="cupy")
     with use_backend("cupy"), pytest.raises(BackendNotFoundError, match=message):
-        product(name, make_weights(), csr, coo, x)
+        product(name, make_weights(), csr, x)
 
 
 @pytest.fixture
@@ -294,7 +285,7 @@ def test_a_default_counts_for_prepared_matrices_too(make, name, columns):
     assert "custom_call" in program.lower(x).as_text()
 
 
-def test_a_second_call_compiles_nothing(csr, coo, make_weights, compilations):
+def test_a_second_call_compiles_nothing(csr, make_weights, compilations):
     w, x = make_weights(), jnp.arange(7.0)
     for call in (
         lambda: sparse.csrmv(w, csr["indices"], csr["indptr"], x, shape=(5, 7)),

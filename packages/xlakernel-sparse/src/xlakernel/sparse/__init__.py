@@ -16,12 +16,6 @@ from .operators import derivatives as _derivatives  # noqa: F401  # gives the op
 from .operators.compact import compact_csrmv as compact_csrmv
 from .operators.conversion import csr_to_csc as csr_to_csc
 from .operators.conversion import csr_transpose as csr_transpose
-from .operators.coo import binary_coomm as binary_coomm
-from .operators.coo import binary_coomv as binary_coomv
-from .operators.coo import coomm as coomm
-from .operators.coo import coomv as coomv
-from .operators.coo import weighted_coomm as weighted_coomm
-from .operators.coo import weighted_coomv as weighted_coomv
 from .operators.csr import binary_csrmm as binary_csrmm
 from .operators.csr import binary_csrmv as binary_csrmv
 from .operators.csr import csrmm as csrmm
@@ -42,20 +36,14 @@ __all__ = [
     "SparseMatrix",
     "WeightedArray",
     "__version__",
-    "binary_coomm",
-    "binary_coomv",
     "binary_csrmm",
     "binary_csrmv",
     "compact_csrmv",
-    "coomm",
-    "coomv",
     "csr_sddmm",
     "csr_to_csc",
     "csr_transpose",
     "csrmm",
     "csrmv",
-    "weighted_coomm",
-    "weighted_coomv",
     "weighted_csrmm",
     "weighted_csrmv",
 ]

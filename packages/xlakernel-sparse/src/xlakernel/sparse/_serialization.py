@@ -1,4 +1,4 @@
-"""How matrices and event arrays are named in exported programs that take or return them."""
+"""Serialization of matrices and event arrays, as arguments and results of exported programs."""
 
 import json
 from typing import Any
@@ -17,9 +17,8 @@ def _write(static: Any) -> bytes:
 
 
 def _read(static: bytes) -> Any:
-    """Return a shape, a length or None."""
-    known = json.loads(static)
-    return tuple(known) if isinstance(known, list) else known
+    """Return the static attributes, shapes or lengths."""
+    return tuple(tuple(value) if isinstance(value, list) else value for value in json.loads(static))
 
 
 for _kind in (CSR, CSC, COO, BinaryArray, WeightedArray, BitPackedArray, CompactArray):

@@ -1,1 +1,1 @@
-"""Event arrays: spikes as arrays, as bits, and as the numbers of the active elements."""
+"""Event arrays: spikes stored as arrays, as bits, or as the indices of the active elements."""

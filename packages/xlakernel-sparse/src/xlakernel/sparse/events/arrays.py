@@ -1,4 +1,4 @@
-"""Event arrays: arrays of which most elements are zero, and whose products with sparse matrices skip them."""
+"""Event arrays: arrays with few elements that are not zero, which products with sparse matrices exploit."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlakernel.core.errors import DtypeError, InputError, ShapeError
+from xlakernel.core.errors import DtypeError, InputError
 
-from ..operators.arguments import as_array, as_integer
+from .._immutable import ImmutablePytree
+from ..operators.arguments import as_array
 from ..operators.dtypes import check_dtype
 from ..operators.operand import BINARY, WEIGHTED, Operand, ones_where_active
 
 
-class EventArray(abc.ABC):
-    """An array whose products with sparse matrices cost what its active elements cost; the base of all of them.
+class EventArray(ImmutablePytree, abc.ABC):
+    """The abstract base of event arrays: the cost of products with sparse matrices follows the active elements.
 
     It is an immutable pytree, and an array wherever ``jax.numpy`` or NumPy expect one: ``jnp.asarray(events)``,
     ``events.sum()``, ``events * 2``, ``events @ dense``.
@@ -27,46 +28,29 @@ class EventArray(abc.ABC):
 
     __slots__ = ()
 
-    #: What products take it for.
+    #: The kind of operand in products.
     operand: ClassVar[Operand] = BINARY
-    #: NumPy leaves operators between its arrays and these to us.
-    __array_ufunc__ = None
-    #: Equality is that of the elements.
+    #: Equality compares the elements.
     __hash__ = None  # type: ignore[assignment]
 
     def __new__(cls, *_: Any, **__: Any) -> Self:  # noqa: D102  # the subclasses describe their arguments
         if cls is EventArray:
             raise InputError(
-                "EventArray is what event arrays have in common, and is not made itself. Spikes are BinaryArray(x); "
-                "WeightedArray(x) where values count, BitPackedArray(x) and CompactArray(x) for less memory."
+                "EventArray is an abstract base class. Spikes are BinaryArray(x); graded events WeightedArray(x); "
+                "BitPackedArray(x) and CompactArray(x) take less memory."
             )
         return super().__new__(cls)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"{type(self).__name__} is immutable: {name} cannot be set.")
-
-    def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"{type(self).__name__} is immutable: {name} cannot be deleted.")
-
-    def __setstate__(self, state: Any) -> None:
-        _, attributes = state  # what pickle and copy found in the slots
-        self._set(**attributes)
-
-    def _set(self, **attributes: Any) -> Self:
-        for name, value in attributes.items():
-            object.__setattr__(self, name, value)
-        return self
 
     @property
     @abc.abstractmethod
     def value(self) -> jax.Array:
-        """The array as a plain one."""
+        """The events as a plain array."""
 
     def operand_array(self) -> jax.Array:
-        """Return what products are given."""
+        """Return the array that products read."""
         return self.value
 
-    # What arrays have.
+    # The interface of arrays.
 
     @property
     @abc.abstractmethod
@@ -91,19 +75,15 @@ class EventArray(abc.ABC):
     @property
     def T(self) -> Self:
         """The array with its axes in reverse order, of the same kind."""
-        return self if self.ndim < 2 else self._transposed()
-
-    def _transposed(self, axes: Any = None) -> Self:
-        return type(self)(jnp.transpose(self.value, axes))  # type: ignore[call-arg]  # each takes an array
+        return self.transpose()
 
     def transpose(self, *axes: Any) -> Self:
-        """Return the array with its axes in another order, of the same kind, as the method of JAX's arrays does.
+        """Return the array with its axes in another order, of the same kind, like the method of JAX's arrays.
 
         Args:
           *axes: the axes in their new order, as several integers or one tuple; without any, or with None, in reverse.
         """
-        order = axes[0] if len(axes) == 1 and as_integer(axes[0]) is None else axes or None
-        return self.T if order is None else self._transposed(order)
+        return type(self)(self.operand_array().transpose(*axes)) if self.ndim > 1 else self  # type: ignore[call-arg]
 
     def __len__(self) -> int:
         if not self.shape:
@@ -114,7 +94,7 @@ class EventArray(abc.ABC):
         return self.value
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        # NumPy before 2.0 knows no copy=None.
+        # NumPy before 2.0 does not accept copy=None.
         return np.asarray(self.value, dtype) if copy is None else np.array(self.value, dtype, copy=copy)
 
     def __iter__(self) -> Iterator[Any]:
@@ -125,18 +105,18 @@ class EventArray(abc.ABC):
 
     def __repr__(self) -> str:
         leaves = jax.tree.leaves(self, is_leaf=lambda leaf: leaf is None)
-        if not all(hasattr(leaf, "dtype") for leaf in leaves):  # JAX puts other things into pytrees
+        if not all(hasattr(leaf, "dtype") for leaf in leaves):  # JAX puts other objects into pytrees
             return f"{type(self).__name__}({', '.join(map(repr, leaves))})"
         return f"{type(self).__name__}({self.dtype.name}[{','.join(map(str, self.shape))}])"
 
     def sum(self, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False) -> jax.Array:
-        """Add up the elements, as ``jax.numpy.sum`` does.
+        """Add up the elements, like ``jax.numpy.sum``.
 
         Args:
-          axis: which axis, or axes; None: all.
+          axis: the axis, or axes; None: all.
           dtype: of the result; None: that of ``jax.numpy.sum``.
           out: None, which ``numpy.sum`` passes.
-          keepdims: whether to keep axes that are summed, with an extent of 1.
+          keepdims: if True, axes that are summed stay, with an extent of 1.
         """
         return jnp.sum(self.value, axis=axis, dtype=dtype, out=out, keepdims=keepdims)
 
@@ -149,51 +129,19 @@ class EventArray(abc.ABC):
         return self.value.astype(dtype)
 
     def __getitem__(self, index: Any) -> Any:
-        """Return part of the array, of the same kind if that can have its dimensions; one element is plain."""
-        return self._part(self.value[index])
-
-    def _part(self, part: jax.Array) -> Any:
+        """Return a part of the same kind; a plain array if the kind cannot have its dimensions."""
+        part = self.value[index]
         return type(self)(part) if part.ndim else part  # type: ignore[call-arg]  # each takes an array
 
     def __matmul__(self, other: Any) -> Any:
-        if not _is_plain(other):
-            return NotImplemented
-        _check_product(f"{type(self).__name__} @ x", self.shape, other.shape, "right")
-        return self.value @ other
+        return self.value @ other if _is_plain(other) else NotImplemented
 
     def __rmatmul__(self, other: Any) -> Any:
-        if not _is_plain(other):
-            return NotImplemented
-        _check_product(f"x @ {type(self).__name__}", other.shape, self.shape, "left")
-        return other @ self.value
+        return other @ self.value if _is_plain(other) else NotImplemented
 
 
 def _is_plain(value: Any) -> bool:
     return isinstance(value, (jax.Array, np.ndarray, EventArray))
-
-
-def _fit(left: tuple[int, ...], right: tuple[int, ...]) -> bool:
-    """Return whether arrays of these shapes have the extent in common that ``left @ right`` sums over."""
-    return bool(left and right) and left[-1] == right[-2 if len(right) > 1 else 0]
-
-
-def _check_product(who: str, left: tuple[int, ...], right: tuple[int, ...], side: str) -> None:
-    """Raise `ShapeError` unless ``left @ right``, a product of events with an array on their *side*, can be made."""
-    if _fit(left, right):
-        return
-    events, x = (left, right) if side == "right" else (right, left)
-    if not events or not x:
-        advice = "both need at least one dimension; multiply by a number with *."
-    else:
-        length = left[-1] if side == "right" else right[-2 if len(right) > 1 else 0]
-        forms = f"({length},) or (..., {length}, k)" if side == "right" else f"({length},) or (..., k, {length})"
-        other_side, transposed = ((x, events), (left, x[::-1])) if side == "right" else ((events, x), (x[::-1], right))
-        advice = f"with events of shape {events} it must be {forms}."
-        if _fit(*other_side):
-            advice += f" It fits on the other side: {'x @ events' if side == 'right' else 'events @ x'}."
-        elif len(x) == 2 and _fit(*transposed):
-            advice += " It fits transposed: give x.T."
-    raise ShapeError(f"{who}: x has the shape {x}; {advice}")
 
 
 def _of_plain(function: Callable[[Any], Any]) -> Callable[[EventArray], Any]:
@@ -222,8 +170,8 @@ for _name in ("neg", "pos", "abs", "invert"):
     setattr(EventArray, f"__{_name}__", _of_plain(getattr(operator, _name)))
 
 
-def checked(kind: type, value: Any, *, real: bool) -> jax.Array:
-    """Return *value* as the plain array that an event array of this kind is made of.
+def event_values(kind: type, value: Any, *, real: bool) -> jax.Array:
+    """Return *value* as the plain array of which an event array of this kind is made.
 
     Raises:
       DtypeError: if its dtype is not supported, or complex where *real* is required.
@@ -240,13 +188,15 @@ def checked(kind: type, value: Any, *, real: bool) -> jax.Array:
 
 
 class _Unpacked(EventArray):
-    """An event array that holds the array that it was made of."""
+    """An event array that stores the given array as it is."""
 
     __slots__ = ("raw",)
+    _leaves = ("raw",)
     raw: jax.Array
 
-    def _transposed(self, axes: Any = None) -> Self:
-        return type(self)(jnp.transpose(self.raw, axes))
+    def operand_array(self) -> jax.Array:
+        """Return the array as it was given; products test for zeros themselves."""
+        return self.raw
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -255,35 +205,26 @@ class _Unpacked(EventArray):
 
     @property
     def dtype(self) -> Any:
-        """The dtype of the array that it was made of."""
+        """The dtype of the given array."""
         return self.raw.dtype
 
-    def tree_flatten(self) -> Any:
-        """Return the leaves and what is static; for JAX, in each jitted call."""
-        return (self.raw,), None
-
-    def tree_flatten_with_keys(self) -> Any:
-        """Return the leaves and what is static; for JAX."""
-        return [(jax.tree_util.GetAttrKey("raw"), self.raw)], None
-
-    @classmethod
-    def tree_unflatten(cls, _: Any, leaves: Any) -> Self:
-        """Return the array that was flattened; for JAX."""
-        return object.__new__(cls)._set(raw=leaves[0])
+    def __getitem__(self, index: Any) -> Any:
+        part = type(self)(self.raw[index])  # type: ignore[call-arg]  # each takes an array
+        return part if part.ndim else part.value
 
 
 @jax.tree_util.register_pytree_with_keys_class
 class BinaryArray(_Unpacked):
-    """Spikes: what is not zero is active and counts as 1, whatever its value; NaN is active.
+    """Spikes: every element that is not zero is active and counts as 1, whatever its value; NaN is active.
 
-    What is not active adds nothing to products with sparse matrices, nor to their derivatives in the weights, whatever
-    weight, tangent or cotangent it meets. (With a dense array, ``events @ dense`` is JAX's own product.)
+    Inactive elements add nothing to products with sparse matrices, nor to their derivatives in the weights, even where
+    a weight, tangent or cotangent is infinite or NaN. (With a dense array, ``events @ dense`` is JAX's own product.)
 
     As functions of the array, products are differentiated as if it were dense: the gradient with respect to an array of
-    real numbers reaches all of its elements, so that a surrogate gradient can pass it on to what made the spikes. (They
-    are of the weights' dtype; where that is an integer one they have, as all integers in JAX, no derivative.) A
-    gradient with respect to the object itself is in its `raw`: JAX makes gradients objects of the kind that they belong
-    to, and the `value` of this kind is 0 and 1.
+    real numbers has a value for each of its elements, so that a surrogate gradient can pass it on to the computation of
+    the spikes. (The gradient has the weights' dtype; integer weights have, as always in JAX, no derivative.) A gradient
+    with respect to the object itself is in its `raw`: JAX returns gradients as objects of the same kind, and the
+    `value` of this kind is 0 and 1.
 
     Args:
       value: the array, of bool, integers or real numbers, of any shape.
@@ -307,29 +248,21 @@ class BinaryArray(_Unpacked):
     __slots__ = ()
 
     def __init__(self, value: Any) -> None:
-        self._set(raw=checked(type(self), value, real=True))
+        self._set(raw=event_values(type(self), value, real=True))
 
     @property
     def value(self) -> jax.Array:
-        """The array as a plain one: 1 where it is active, else 0, of its own dtype."""
+        """The events as a plain array: 1 where active, else 0, of the dtype of `raw`."""
         ones: jax.Array = ones_where_active(self.raw)
         return ones
-
-    def operand_array(self) -> jax.Array:
-        """Return the array as it was given; products look for what is not zero themselves."""
-        return self.raw
-
-    def __getitem__(self, index: Any) -> Any:
-        part = self.raw[index]
-        return self._part(part) if part.ndim else ones_where_active(part)
 
 
 @jax.tree_util.register_pytree_with_keys_class
 class WeightedArray(_Unpacked):
-    """An array of which most elements are zero: its values count, and for zeros nothing is done.
+    """Graded events: an array with few elements that are not zero, whose values count.
 
-    Zeros add nothing even where the weight is infinite or not a number, unlike those of a dense array; nor to
-    derivatives in the weights, whatever tangent or cotangent they meet. As a function of the array, a product is
+    Zeros are inactive: unlike zeros of a dense array they add nothing even where a weight is infinite or NaN, nor to
+    derivatives in the weights, whatever the tangent or cotangent. As a function of the array, a product is
     differentiated as if it were dense.
 
     Args:
@@ -353,9 +286,9 @@ class WeightedArray(_Unpacked):
     operand = WEIGHTED
 
     def __init__(self, value: Any) -> None:
-        self._set(raw=checked(type(self), value, real=False))
+        self._set(raw=event_values(type(self), value, real=False))
 
     @property
     def value(self) -> jax.Array:
-        """The array as a plain one."""
+        """The events as a plain array."""
         return self.raw

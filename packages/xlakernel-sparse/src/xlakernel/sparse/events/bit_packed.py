@@ -12,19 +12,19 @@ import numpy as np
 from xlakernel.core.errors import DtypeError, ShapeError
 
 from ..operators.arguments import as_array, check_size
-from .arrays import EventArray, checked
+from .arrays import EventArray, event_values
 
 _WORD = 32
 
 
 @jax.tree_util.register_pytree_with_keys_class
 class BitPackedArray(EventArray):
-    """Spikes as single bits: a 32nd of the memory of float32, to keep or to send many of them.
+    """Spikes as single bits, in a 32nd of the memory of float32: for recordings and transfers.
 
     Bits have no derivative: the gradient with respect to *value* is zero, where `BinaryArray` passes it on.
 
     Args:
-      value: the array, of at least one dimension; what is not zero is active.
+      value: the array, of at least one dimension; elements that are not zero are active.
 
     Attributes:
       words: the bits, uint32, ``(..., ceil(n / 32))``: element ``j`` of the last axis is bit ``j % 32`` of word
@@ -43,11 +43,13 @@ class BitPackedArray(EventArray):
     """
 
     __slots__ = ("_length", "words")
+    _leaves = ("words",)
+    _static = ("_length",)
     words: jax.Array
     _length: int
 
     def __init__(self, value: Any) -> None:
-        array = checked(type(self), value, real=True)
+        array = event_values(type(self), value, real=True)
         if array.ndim == 0:
             raise ShapeError("BitPackedArray: value has no dimension; expected at least one, which is packed.")
         self._set(words=_pack(jax.lax.stop_gradient(array)), _length=int(array.shape[-1]))
@@ -61,21 +63,21 @@ class BitPackedArray(EventArray):
           size: the length of the last axis.
 
         Raises:
-          InputError: if *words* is no array.
+          InputError: if *words* is not an array.
           DtypeError: if *words* is not of uint32.
-          ShapeError: if it has not as many words as *size* takes, or *size* is no length.
+          ShapeError: if the number of words does not fit *size*, or *size* is not a length.
         """
         size = check_size(cls.__name__, size)
         words = as_array(cls.__name__, "words", words)
         if words.dtype != jnp.uint32:
             raise DtypeError(f"{cls.__name__}: words is of dtype {words.dtype}; expected uint32.")
-        packed = object.__new__(cls)._set(words=words, _length=size)
+        packed = cls._of(words=words, _length=size)
         packed._check_words()
         return packed
 
     def _check_words(self) -> None:
         needed = -(-self._length // _WORD)
-        if self.words.shape[-1:] != (needed,):  # as `jax.vmap` over the last axis leaves them
+        if self.words.shape[-1:] != (needed,):  # after `jax.vmap` over the last axis
             raise ShapeError(
                 f"{type(self).__name__}: words has the shape {self.words.shape}; {self._length} bits take "
                 f"(..., {needed}) words of 32. The last axis, which is packed, cannot be mapped over."
@@ -83,7 +85,7 @@ class BitPackedArray(EventArray):
 
     @property
     def value(self) -> jax.Array:
-        """The array as a plain one, of bool."""
+        """The events as a plain array, of bool."""
         self._check_words()
         active: jax.Array = _unpack(self.words, self._length)
         return active
@@ -97,15 +99,6 @@ class BitPackedArray(EventArray):
     def dtype(self) -> Any:
         """Bool."""
         return np.dtype(bool)
-
-    def tree_flatten_with_keys(self) -> Any:
-        """Return the leaves and what is static; for JAX."""
-        return [(jax.tree_util.GetAttrKey("words"), self.words)], self._length
-
-    @classmethod
-    def tree_unflatten(cls, length: int, leaves: Any) -> Self:
-        """Return the array that was flattened; for JAX."""
-        return object.__new__(cls)._set(words=leaves[0], _length=length)
 
 
 @functools.partial(jax.jit, static_argnums=1)
@@ -124,5 +117,5 @@ def _pack(array: jax.Array) -> jax.Array:
 
 
 def _places(rank: int) -> jax.Array:
-    """Return the number of each bit of a word along the last of *rank* axes: JAX may be told to promote no ranks."""
+    """Return the bits' numbers along the last of *rank* axes; JAX's rank promotion may be switched off."""
     return jnp.arange(_WORD, dtype=jnp.uint32).reshape((1,) * (rank - 1) + (_WORD,))

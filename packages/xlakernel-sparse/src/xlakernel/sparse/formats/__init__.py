@@ -1,1 +1,1 @@
-"""Formats of sparse matrices: how entries are stored, multiplied, selected and converted."""
+"""Formats of sparse matrices: storage, products, selection and conversion."""

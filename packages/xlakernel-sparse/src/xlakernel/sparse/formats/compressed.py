@@ -12,7 +12,7 @@ import numpy as np
 from xlakernel.core.errors import ArgumentError
 
 from ..events.compact import CompactArray
-from ..operators.arguments import check_data, check_shape, check_structure
+from ..operators.arguments import check_data, check_shape, check_structure, is_known
 from ..operators.compact import compact_csrmv
 from ..operators.conversion import compress, csr_to_csc
 from ..operators.entries import coordinates_of_rows
@@ -21,7 +21,7 @@ from ..operators.products.compressed import PRODUCTS
 from .base import Arrays, Format
 from .interchange import host_data
 from .prepared import Prepared, prepare
-from .validation import check_compressed_values, should_check, three_arrays
+from .validation import check_compressed_values, three_arrays
 
 
 class Compressed(Format):
@@ -30,23 +30,24 @@ class Compressed(Format):
     __slots__ = ("indices", "indptr", "prepared")
     _leaves = ("data", "indices", "indptr", "prepared")
 
-    #: The axis that counts the lines.
+    #: The axis along which the lines are counted.
     _axis: ClassVar[int]
-    _names: ClassVar[tuple[str, str]]  # what the lines are, and what their places are
+    #: The names of a line and of a place in it, for messages.
+    _names: ClassVar[tuple[str, str]]
 
     indices: jax.Array
     indptr: jax.Array
     prepared: Prepared | None
 
-    def __init__(self, arrays: Any, shape: Any = None, *, check: bool | None = None) -> None:
-        who = type(self).__name__
-        data, indices, indptr = three_arrays(who, arrays, "data, indices, indptr")
-        shape = check_shape(who, shape)
+    def __init__(self, arrays: Any, shape: Any = None, *, check: bool = True) -> None:
+        caller = type(self).__name__
+        data, indices, indptr = three_arrays(caller, arrays, "data, indices, indptr")
+        shape = check_shape(caller, shape)
         lines = _line_shape(self._axis, shape)
-        indices, indptr = check_structure(who, indices, indptr, lines, lines=f"{self._names[0]}s")
-        data = check_data(who, data, indices.shape[0])
-        if should_check(who, check, indices, indptr):
-            check_compressed_values(who, indices, indptr, lines[1], self._names)
+        indices, indptr = check_structure(caller, indices, indptr, lines, lines=f"{self._names[0]}s")
+        data = check_data(caller, data, indices.shape[0])
+        if check and is_known(indices) and is_known(indptr):
+            check_compressed_values(caller, indices, indptr, lines[1], self._names)
         self._set(data=data, indices=indices, indptr=indptr, shape=shape, prepared=None)
 
     @property
@@ -79,52 +80,48 @@ class Compressed(Format):
         return self._like(data=data, prepared=prepared)
 
     def prepare(self, *, blocks: bool | None = None) -> Self:
-        """Return the matrix with what makes its products fast on both sides.
+        """Return the matrix prepared for fast products on both sides.
 
-        It adds the entries in the order of the other axis: products with event arrays then cost what the active rows
-        *or columns* cost, and dense ones read along the result. That doubles the memory, or adds the indices alone
-        where all weights are equal. It may be called inside of ``jax.jit``; call it once, outside of loops.
+        The entries are added in the order of the other axis: products with event arrays then cost what the active rows
+        *or columns* cost, and dense ones read along the result. This doubles the memory, or adds only indices where
+        all weights are equal. It may be called inside of ``jax.jit``; call it once, outside of loops.
 
-        The matrix holds its weights twice then. Derivatives are those in *data*, and `with_data` puts new weights in
-        both places. A derivative in the matrix as a whole is an error: leaves that are updated one by one would no
-        longer agree.
+        A prepared matrix stores its weights twice. Derivatives are those with respect to *data*, and `with_data` sets
+        the weights in both places. A derivative with respect to the matrix as a whole is an error: leaves that are
+        updated one by one would no longer agree.
 
         Args:
-          blocks: whether to add two more orders, which the GPU's kernels for dense vectors read fastest: columns are
-            16-bit numbers in blocks that fit in shared memory. None: where JAX's default device is a GPU.
+          blocks: if True, add two more orders, which the GPU's kernels for dense vectors read fastest: columns are
+            16-bit numbers in blocks that fit in shared memory. None: True if JAX's default device is a GPU.
 
         Raises:
-          ArgumentError: if *blocks* is none of these.
+          ArgumentError: if *blocks* is invalid.
         """
         if blocks is not None and not isinstance(blocks, bool):
             raise ArgumentError(f"{type(self).__name__}.prepare: blocks is {blocks!r}; allowed: True, False or None.")
         self._check_single()
         blocks = jax.default_backend() == "gpu" if blocks is None else blocks
-        prepared = prepare(self.data, *self.structure, self.line_shape, blocks=blocks)
-        return self._like(prepared=prepared)
+        return self._like(prepared=prepare(self.data, *self.structure, self.line_shape, blocks=blocks))
 
     def __repr__(self) -> str:
         text = super().__repr__()
         return text if self.prepared is None else f"{text[:-1]}, prepared)"
 
-    # Products, of the matrix whose rows the lines are.
+    # Products, of the matrix whose rows are the lines.
 
-    def _multiply(self, operand: Operand, x: jax.Array, *, transpose: bool, who: str) -> jax.Array:
+    def _multiply(self, operand: Operand, x: jax.Array, *, transpose: bool, caller: str) -> jax.Array:
+        arrays = caller, self.data, *self.structure, x
         across = transpose != (self._axis == 1)
         if self.prepared is not None:
-            return self.prepared.multiply(
-                *(operand, self.data, *self.structure, x), shape=self.line_shape, transpose=across, who=who
-            )
-        return PRODUCTS[operand](
-            who, self.data, *self.structure, x, shape=self.line_shape, transpose=across, backend=None
-        )
+            return self.prepared.multiply(operand, *arrays, shape=self.line_shape, transpose=across)
+        return PRODUCTS[operand](*arrays, shape=self.line_shape, transpose=across, backend=None)
 
-    def _multiply_compact(self, events: CompactArray, *, transpose: bool, who: str) -> jax.Array:
+    def _multiply_compact(self, events: CompactArray, *, transpose: bool, caller: str) -> jax.Array:
         if transpose == (self._axis == 1):  # the events are places, and not lines
-            return self._multiply(BINARY, events.value, transpose=transpose, who=who)
+            return self._multiply(BINARY, events.value, transpose=transpose, caller=caller)
         return compact_csrmv(self.data, *self.structure, events.indices, events.count, shape=self.line_shape)
 
-    # From and to others.
+    # Conversion.
 
     @classmethod
     def _of_coordinates(cls, arrays: Arrays, shape: tuple[int, int], *, in_range: bool = False) -> Self:
@@ -147,7 +144,7 @@ class Compressed(Format):
     def to_scipy(self) -> Any:
         """Return a sparse array of SciPy's of the same format, on the host and without padding.
 
-        float16 and bfloat16, which SciPy does not know, become float32.
+        float16 and bfloat16, which SciPy does not support, become float32.
         """
         import scipy.sparse
 

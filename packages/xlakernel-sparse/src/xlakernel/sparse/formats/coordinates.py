@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 import jax
 import numpy as np
 
-from xlakernel.core.errors import StructureError
+from xlakernel.core.errors import ShapeError
 
 from ..events.compact import CompactArray
+from ..operators.arguments import check_data, check_room, check_shape, index_array, is_known
 from ..operators.conversion import compress
 from ..operators.entries import coordinates_of_rows
 from ..operators.operand import BINARY, Operand
-from ..operators.products.coordinates import COORDINATE_PRODUCTS, check_coordinates
+from ..operators.products.compressed import PRODUCTS
 from .base import Arrays, Format
 from .interchange import host_data
-from .validation import check_coordinate_values, should_check, three_arrays
+from .validation import check_coordinate_values, three_arrays
 
 
 class Coordinates(Format):
@@ -28,11 +29,18 @@ class Coordinates(Format):
     row: jax.Array
     col: jax.Array
 
-    def __init__(self, arrays: Any, shape: Any = None, *, check: bool | None = None) -> None:
-        who = type(self).__name__
-        data, row, col, shape = check_coordinates(who, *three_arrays(who, arrays, "data, row, col"), shape)
-        if should_check(who, check, row, col):
-            check_coordinate_values(who, row, col, shape)
+    def __init__(self, arrays: Any, shape: Any = None, *, check: bool = True) -> None:
+        caller = type(self).__name__
+        data, row, col = three_arrays(caller, arrays, "data, row, col")
+        shape = check_shape(caller, shape)
+        row, col = index_array(caller, "row", row), index_array(caller, "col", col)
+        if row.shape != col.shape:
+            raise ShapeError(f"{caller}: row has {row.shape[0]} elements and col {col.shape[0]}; expected as many.")
+        for array in (row, col):  # padding is in the row and the column behind the last, and the transpose swaps both
+            check_room(caller, "rows and columns", array.dtype, max(shape))
+        data = check_data(caller, data, row.shape[0])
+        if check and is_known(row) and is_known(col):
+            check_coordinate_values(caller, row, col, shape)
         self._set(data=data, row=row, col=col, shape=shape)
 
     @property
@@ -49,30 +57,13 @@ class Coordinates(Format):
         self._check_single()
         return self.row < self.shape[0]
 
-    def prepare(self, *, blocks: bool | None = None) -> NoReturn:
-        """Raise an error: `CSR` and `CSC` can be prepared, coordinates cannot.
+    def _multiply(self, operand: Operand, x: jax.Array, *, transpose: bool, caller: str) -> jax.Array:
+        return PRODUCTS[operand](caller, *self._lines(0), x, shape=self.shape, transpose=transpose, backend=None)
 
-        Their entries would be in another order then, and `data` with them. ``A.tocsr().prepare()`` is such a matrix.
+    def _multiply_compact(self, events: CompactArray, *, transpose: bool, caller: str) -> jax.Array:
+        return self._multiply(BINARY, events.value, transpose=transpose, caller=caller)
 
-        Args:
-          blocks: as for `CSR.prepare`.
-
-        Raises:
-          StructureError: always.
-        """
-        raise StructureError(
-            "COO.prepare: coordinates have no prepared form; CSR and CSC have. Convert the matrix first: "
-            "A.tocsr().prepare(), of which data is in the order of the rows, or A.tocsc().prepare()."
-        )
-
-    def _multiply(self, operand: Operand, x: jax.Array, *, transpose: bool, who: str) -> jax.Array:
-        product = COORDINATE_PRODUCTS[operand]
-        return product(who, self.data, *self.structure, x, shape=self.shape, transpose=transpose, backend=None)
-
-    def _multiply_compact(self, events: CompactArray, *, transpose: bool, who: str) -> jax.Array:
-        return self._multiply(BINARY, events.value, transpose=transpose, who=who)
-
-    # From and to others.
+    # Conversion.
 
     @classmethod
     def _of_coordinates(cls, arrays: Arrays, shape: tuple[int, int], *, in_range: bool = False) -> Self:
@@ -91,7 +82,7 @@ class Coordinates(Format):
     def to_scipy(self) -> Any:
         """Return a sparse array of SciPy's of the same format, on the host and without padding.
 
-        float16 and bfloat16, which SciPy does not know, become float32.
+        float16 and bfloat16, which SciPy does not support, become float32.
         """
         import scipy.sparse
 

@@ -1,8 +1,8 @@
-"""What `prepare` adds to a matrix, and the products that read it.
+"""The further orders of the entries that `prepare` adds to a matrix, and the products that read them.
 
 The mirror holds the entries in the order of the other axis; blocks hold those of either in an order that GPUs read
-fastest. The weights in these orders are copies: derivatives go to the weights themselves, through the products of the
-matrix without them.
+fastest. The weights in these orders are copies: derivatives are taken with respect to the weights themselves, through
+the products of the matrix without them.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Order(NamedTuple):
     """The entries of a compressed matrix in another order.
 
     Attributes:
-      indices: where each entry is within its line, ``(nnz,)``.
-      indptr: where each line begins.
+      indices: the place of each entry within its line, ``(nnz,)``.
+      indptr: the first entry of each line.
       permutation: entry ``k`` is entry ``permutation[k]`` of the matrix, ``(nnz,)``.
       data: the weights, ``(nnz,)``; None where all are equal.
     """
@@ -41,37 +41,29 @@ class Order(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """What a prepared matrix has besides its arrays.
+    """The further orders of a prepared matrix.
 
     Attributes:
       mirror: the entries in the order of the other axis.
-      blocks: the entries in column blocks, and those of the mirror; None if they were not asked for.
+      blocks: the entries in column blocks, and those of the mirror; None without blocks.
     """
 
     mirror: Order
     blocks: tuple[Order, Order] | None
 
     def with_data(self, data: jax.Array) -> Prepared:
-        """Return the same for the matrix with these weights."""
+        """Return the same orders of the matrix with these weights."""
         blocks = self.blocks and tuple(order.with_data(data) for order in self.blocks)
         return Prepared(self.mirror.with_data(data), blocks)  # type: ignore[arg-type]  # two as before
 
     def multiply(
-        self,
-        operand: Operand,
-        data: jax.Array,
-        indices: jax.Array,
-        indptr: jax.Array,
-        x: jax.Array,
-        *,
-        shape: tuple[int, int],
-        transpose: bool,
-        who: str,
+        self, operand: Operand, caller: str, *arrays: jax.Array, shape: tuple[int, int], transpose: bool
     ) -> jax.Array:
-        """Multiply the matrix of these arrays, taken as one in compressed rows, by *x* of rank 1 or 2."""
+        """Multiply the matrix in compressed rows of ``data, indices, indptr`` by an operand, the last of *arrays*."""
         orders = (self.mirror, *(self.blocks or ()))
         return PREPARED_PRODUCTS[operand](
-            *(who, data, indices, indptr, x),
+            caller,
+            *arrays,
             shape=shape,
             transpose=transpose,
             backend=None,

@@ -1,8 +1,8 @@
-"""Random matrices: which entries, and which weights.
+"""Random structures and weights of matrices.
 
 The entries are drawn without replacement from the bits of `jax.random`, by one rule on every device: draw numbers, keep
-those that are new, and draw again for those that are not. That is drawing one by one until enough are distinct, so all
-sets are equally likely. Where more than half of the places are taken, those left out are drawn instead.
+those that are new, and draw again for the others. This equals drawing one by one until enough are distinct, so all sets
+are equally likely. If more than half of the places are entries, the places without entries are drawn instead.
 """
 
 from __future__ import annotations
@@ -16,92 +16,84 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlakernel.core.errors import ArgumentError, DtypeError, InputError
+from xlakernel.core.errors import ArgumentError, InputError
 
-from ..operators.arguments import as_array, strong
+from ..operators.arguments import as_array, as_integer, strong
 
 
-def split_key(who: str, key: Any) -> tuple[jax.Array, jax.Array]:
+def split_key(caller: str, key: Any) -> tuple[jax.Array, jax.Array]:
     """Return two keys.
 
     Raises:
-      InputError: if *key* is none of `jax.random`.
+      InputError: if *key* is not a key of `jax.random`.
     """
     try:
         first, second = _two_keys(key)
         return first, second
     except (TypeError, ValueError) as error:
         raise InputError(
-            f"{who}: key is {reprlib.repr(key)} of type {type(key).__name__}; expected one key of jax.random, as "
+            f"{caller}: key is {reprlib.repr(key)} of type {type(key).__name__}; expected one key of jax.random, as "
             "jax.random.key(0)."
         ) from error
 
 
 def draw_structure(
-    who: str, key: Any, shape: tuple[int, int], density: float | None, per_row: int | None
+    caller: str, key: Any, shape: tuple[int, int], density: float | None, per_row: int | None
 ) -> tuple[jax.Array, jax.Array]:
     """Return the row and the column of each entry, sorted by rows, int32.
 
     Args:
-      who: who asks, for the message.
+      caller: the function to name in messages.
       key: a key of `jax.random`.
       shape: the matrix's shape, (rows, columns).
       density: the fraction of all places that are entries; or None.
       per_row: the number of entries in each row; or None.
     """
     rows, columns = shape
-    if max(shape) > np.iinfo(np.int32).max:
-        raise ArgumentError(f"{who}: shape is {shape}; rows and columns are drawn in int32, up to {2**31 - 1} of each.")
+    most = np.iinfo(np.int32).max
+    if max(shape) > most:
+        raise ArgumentError(f"{caller}: shape is {shape}; rows and columns are drawn in int32, up to {most} of each.")
     if (density is None) == (per_row is None):
-        raise ArgumentError(f"{who}: give either density or per_row; got density={density!r} and per_row={per_row!r}.")
+        raise ArgumentError(f"{caller}: give either density or per_row; got {density!r} and {per_row!r}.")
     if per_row is not None:
-        if isinstance(per_row, bool) or not isinstance(per_row, (int, np.integer)) or not 0 <= per_row <= columns:
-            raise ArgumentError(f"{who}: per_row is {per_row!r}; allowed: integers from 0 to {columns}, the columns.")
-        row, col = _distinct_in_rows(key, int(per_row), shape)
+        number = as_integer(per_row)
+        if number is None or not 0 <= number <= columns:
+            raise ArgumentError(f"{caller}: per_row is {per_row!r}; allowed: 0 to {columns}, the number of columns.")
+        row, col = _distinct_in_rows(key, number, shape)
         return row, col
-    row, column = _distinct(key, round(_fraction(who, density) * rows * columns), shape)
-    return row, column
+    row, col = _distinct(key, round(_fraction(caller, density) * rows * columns), shape)
+    return row, col
 
 
-def _fraction(who: str, density: Any) -> float:
+def _fraction(caller: str, density: Any) -> float:
     try:
         number = math.nan if isinstance(density, str) else float(density)
     except (TypeError, ValueError, jax.errors.ConcretizationTypeError):
         number = math.nan
     if not 0 <= number <= 1:
-        raise ArgumentError(f"{who}: density is {density!r}; allowed: numbers from 0 to 1, which are not traced.")
+        raise ArgumentError(f"{caller}: density is {density!r}; allowed: numbers from 0 to 1, which are not traced.")
     return number
 
 
-def draw_data(who: str, key: Any, weights: Any, number: int, dtype: Any) -> jax.Array:
+def draw_data(caller: str, key: Any, weights: Any, number: int, dtype: Any) -> jax.Array:
     """Return the weights of this many entries: one for all, or drawn."""
+    dtype = None if dtype is None else jax.dtypes.canonicalize_dtype(dtype)
+    if callable(weights):
+        data = as_array(caller, "the result of weights", weights(key, (number,), dtype or jnp.dtype("float32")))
+        if data.shape not in ((number,), (1,)):
+            raise ArgumentError(
+                f"{caller}: weights returned an array of shape {data.shape}; expected ({number},), or (1,) for equal "
+                "weights."
+            )
+        return strong(caller, "the result of weights", data)
     try:
-        dtype = None if dtype is None else jax.dtypes.canonicalize_dtype(dtype)
-    except TypeError as error:
-        raise DtypeError(f'{who}: dtype is {dtype!r}; expected one that a matrix may have, as "float32".') from error
-    if not callable(weights):
-        expected = "expected a number, or a function of (key, shape, dtype) as those of jax.random are."
-        try:
-            data = jnp.asarray(weights, dtype)
-        except (TypeError, ValueError, OverflowError) as error:
-            of = "" if dtype is None else f", and dtype {dtype}"
-            raise ArgumentError(f"{who}: weights is {weights!r}{of}; {expected[:-1]}, with room in it.") from error
-        if data.ndim:
-            raise ArgumentError(f"{who}: weights has the shape {data.shape}; {expected}")
-        return strong(who, "weights", data.reshape(1))
-    dtype = jnp.dtype("float32") if dtype is None else dtype
-    try:
-        drawn = weights(key, (number,), dtype)
-    except (TypeError, ValueError) as error:
+        one = jnp.asarray(weights, dtype).reshape(1)
+    except (TypeError, ValueError, OverflowError) as error:
         raise ArgumentError(
-            f"{who}: weights, called with (key, shape, dtype), where dtype is {dtype}, failed: {error}"
+            f"{caller}: weights is {weights!r}; expected a number{f' that {dtype} can hold' if dtype else ''}, or a "
+            "function of (key, shape, dtype) like those of jax.random."
         ) from error
-    drawn = as_array(who, "what weights returned", drawn)
-    if drawn.shape not in ((number,), (1,)):
-        raise ArgumentError(
-            f"{who}: weights returned an array of shape {drawn.shape}; expected ({number},), or (1,) for equal weights."
-        )
-    return strong(who, "what weights returned", drawn)
+    return strong(caller, "weights", one)
 
 
 @jax.jit
@@ -129,7 +121,7 @@ def _distinct_in_rows(key: Any, number: int, shape: tuple[int, int]) -> tuple[ja
 
 
 def _draw(key: Any, number: int, shape: tuple[int, ...]) -> tuple[jax.Array, ...]:
-    """Draw *number* different places, sorted; quick for up to half of them."""
+    """Draw *number* different places, sorted; the expected number of rounds is small for up to half of all places."""
     if not number:
         return (jnp.zeros(0, jnp.int32),) * len(shape)
 

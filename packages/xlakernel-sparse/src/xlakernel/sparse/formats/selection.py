@@ -19,26 +19,26 @@ from .base import Format
 
 
 def select(matrix: Format, index: Any) -> Any:
-    """Return the part of *matrix* that *index* asks for, dense where it asks for one row or column, else sparse."""
-    who = f"{type(matrix).__name__}[...]"
-    first, second = _two(who, index)
+    """Return the selected part of *matrix*: dense if it is one row or column, else sparse."""
+    caller = f"{type(matrix).__name__}[...]"
+    first, second = _two(caller, index)
     if _is_number(first):
-        return _elements(who, _line(who, matrix, 0, first), 1, second)
+        return _elements(caller, _line(caller, matrix, 0, first), 1, second)
     if _is_number(second):
-        return _elements(who, _line(who, matrix, 1, second), 0, first)
-    if _is_list(first) and _is_list(second):
+        return _elements(caller, _line(caller, matrix, 1, second), 0, first)
+    if not isinstance(first, slice) and not isinstance(second, slice):
         raise ArgumentError(
-            f"{who}: both indices are arrays, which NumPy takes for pairs. For a submatrix write A[rows][:, columns]; "
-            "for elements A.todense()[rows, columns]."
+            f"{caller}: both indices are arrays, which select pairs in NumPy. For a submatrix write A[rows][:, "
+            "columns]; for elements A.todense()[rows, columns]."
         )
     chosen = {axis: part for axis, part in enumerate((first, second)) if not _is_everything(part)}
-    return _submatrix(who, matrix, chosen) if chosen else matrix
+    return _submatrix(caller, matrix, chosen) if chosen else matrix
 
 
-def _two(who: str, index: Any) -> tuple[Any, Any]:
+def _two(caller: str, index: Any) -> tuple[Any, Any]:
     given = index if isinstance(index, tuple) else (index,)
     if len(given) > 2 or any(part is None or part is Ellipsis for part in given):
-        raise ArgumentError(f"{who}: the index is {index!r}; expected one or two integers, slices or vectors.")
+        raise ArgumentError(f"{caller}: the index is {index!r}; expected one or two integers, slices or vectors.")
     return (*given, slice(None), slice(None))[:2]
 
 
@@ -52,26 +52,22 @@ def _is_traced(index: Any) -> bool:
     return isinstance(index, jax.core.Tracer)
 
 
-def _is_list(index: Any) -> bool:
-    return not isinstance(index, slice)
-
-
 def _is_everything(index: Any) -> bool:
     return isinstance(index, slice) and index == slice(None)
 
 
-def _number(who: str, index: Any, extent: int) -> Any:
-    """Return a number from 0 on; one that is traced is brought into the range, as JAX does."""
+def _number(caller: str, index: Any, extent: int) -> Any:
+    """Return a number from 0 on; traced ones are clipped to the range, as JAX does."""
     if _is_traced(index):
-        return _within(index, extent)
+        return _clipped(index, extent)
     number = operator.index(index)
     if not -extent <= number < extent:
-        raise IndexError(f"{who}: the index {number} is out of range for an extent of {extent}.")
+        raise IndexError(f"{caller}: the index {number} is out of range for an extent of {extent}.")
     return number % extent
 
 
-def _within(index: jax.Array, extent: int) -> jax.Array:
-    """Bring a traced number into the range from 0 to *extent* - 1; its own dtype may have no room for that."""
+def _clipped(index: jax.Array, extent: int) -> jax.Array:
+    """Clip traced numbers to the range from 0 to *extent* - 1, in a dtype that can hold them all."""
     last = max(extent - 1, 0)
     wide = jnp.int32 if last <= np.iinfo(np.int32).max else jnp.int64
     if index.dtype.kind == "u":
@@ -80,38 +76,38 @@ def _within(index: jax.Array, extent: int) -> jax.Array:
     return jnp.clip(jnp.where(index < 0, index + extent, index), 0, last)
 
 
-def _line(who: str, matrix: Format, axis: int, index: Any) -> jax.Array:
-    """Return a row or a column as a dense vector: the product with the event that asks for it."""
+def _line(caller: str, matrix: Format, axis: int, index: Any) -> jax.Array:
+    """Return a row or a column as a dense vector: the product with one event."""
     extent = matrix.shape[axis]
-    event = BinaryArray(_is_number_of(_number(who, index, extent), extent))
+    event = BinaryArray(_equals(_number(caller, index, extent), extent))
     return event @ matrix if axis == 0 else matrix @ event  # type: ignore[no-any-return]
 
 
 @functools.partial(jax.jit, static_argnums=1)
-def _is_number_of(number: jax.Array, extent: int) -> jax.Array:
+def _equals(number: jax.Array, extent: int) -> jax.Array:
     return jnp.arange(extent) == number
 
 
-def _elements(who: str, line: jax.Array, axis: int, chosen: Any) -> jax.Array:
+def _elements(caller: str, line: jax.Array, axis: int, chosen: Any) -> jax.Array:
     """Return one element or several of a dense row or column, along *axis* of the matrix."""
     if _is_number(chosen):
-        return line[_number(who, chosen, line.shape[0])]
+        return line[_number(caller, chosen, line.shape[0])]
     if _is_traced(chosen) and chosen.ndim == 1 and chosen.dtype.kind in "iu":
-        return line[_within(chosen, line.shape[0])]
-    return line[chosen if isinstance(chosen, slice) else _numbers(who, chosen, axis, line.shape[0])]
+        return line[_clipped(chosen, line.shape[0])]
+    return line[chosen if isinstance(chosen, slice) else _numbers(caller, chosen, axis, line.shape[0])]
 
 
-def _submatrix(who: str, matrix: Format, chosen: Mapping[int, Any]) -> Format:
+def _submatrix(caller: str, matrix: Format, chosen: Mapping[int, Any]) -> Format:
     """Return some of the rows and columns, by axis, as a matrix of the same format."""
-    numbers = {axis: _numbers(who, part, axis, matrix.shape[axis]) for axis, part in chosen.items()}
+    numbers = {axis: _numbers(caller, part, axis, matrix.shape[axis]) for axis, part in chosen.items()}
     if any(map(_is_traced, matrix.structure)):
         raise StructureError(
-            f"{who}: the matrix is traced, so how many entries its part has is not known yet. Take the part outside of "
-            "jit; or one line, A[i] or A[:, j], which is dense; or several, jax.vmap(lambda i: A[i])(rows)."
+            f"{caller}: the matrix is traced, so the number of entries of its part is not known yet. Select the part "
+            "outside of jit; or one line, A[i] or A[:, j], which is dense; or several, jax.vmap(lambda i: A[i])(rows)."
         )
-    # The weights may be traced where the structure is known: what is selected from are the numbers of the entries.
+    # The weights may be traced while the structure is known, so the parts are selected from the entries' numbers.
     with jax.ensure_compile_time_eval():
-        # Of an array of NumPy's as it is, the constructor would compile a program that copies it.
+        # With a NumPy array the constructor would compile a program that copies it.
         dtype = "int32" if matrix.nnz <= np.iinfo(np.int32).max else "int64"
         entries = jax.device_put(np.arange(matrix.nnz, dtype=dtype))
         part = type(matrix)((entries, *matrix.structure), shape=matrix.shape, check=False)
@@ -126,7 +122,7 @@ def _lines(matrix: Format, axis: int, numbers: np.ndarray) -> Format:
     indices, indptr = map(np.asarray, structure)
     lengths = np.diff(indptr)[numbers]
     ends = np.cumsum(lengths)
-    # The entries of line after line: each line's counts on from where it begins.
+    # The entries of line after line, each counted on from the first entry of the line.
     entries = np.arange(ends[-1] if ends.size else 0) + np.repeat(indptr[:-1][numbers] - (ends - lengths), lengths)
     data = data if matrix.homogeneous else in_order(data, entries)
     starts = np.concatenate([[0], ends]).astype(indptr.dtype)
@@ -135,7 +131,7 @@ def _lines(matrix: Format, axis: int, numbers: np.ndarray) -> Format:
     return matrix._of_lines(axis, (data, *jax.device_put((indices[entries], starts))), shape)
 
 
-def _numbers(who: str, chosen: Any, axis: int, extent: int) -> np.ndarray:
+def _numbers(caller: str, chosen: Any, axis: int, extent: int) -> np.ndarray:
     """Return the numbers of the chosen lines, rows where *axis* is 0."""
     if isinstance(chosen, slice):
         return np.arange(extent)[chosen]
@@ -144,19 +140,19 @@ def _numbers(who: str, chosen: Any, axis: int, extent: int) -> np.ndarray:
         chosen = chosen if chosen.size else chosen.astype(np.int64)
     if chosen.ndim != 1 or chosen.dtype.kind not in "iub":
         raise ArgumentError(
-            f"{who}: the index is {chosen!r}; expected an integer, a slice, or a vector of integers or of bools."
+            f"{caller}: the index is {chosen!r}; expected an integer, a slice, or a vector of integers or of bools."
         )
     if _is_traced(chosen):
         raise StructureError(
-            f"{who}: the index is traced, so how many entries the part has is not known yet. Use one that is known; or "
-            "take dense lines, jax.vmap(lambda i: A[i])(rows)."
+            f"{caller}: the index is traced, so the number of entries of the part is not known yet. Give known "
+            "indices; or select dense lines, jax.vmap(lambda i: A[i])(rows)."
         )
     lines = ("rows", "columns")[axis]
     if chosen.dtype.kind == "b" and len(chosen) != extent:
-        raise IndexError(f"{who}: the index is a vector of {len(chosen)} bools; the matrix has {extent} {lines}.")
+        raise IndexError(f"{caller}: the index is a vector of {len(chosen)} bools; the matrix has {extent} {lines}.")
     if chosen.dtype.kind != "b":
         wrong = chosen[(chosen < -extent) | (chosen >= extent)]
         if wrong.size:
-            raise IndexError(f"{who}: the index {wrong[0]} is out of range for {extent} {lines}.")
+            raise IndexError(f"{caller}: the index {wrong[0]} is out of range for {extent} {lines}.")
     numbers: np.ndarray = np.arange(extent)[chosen]
     return numbers

@@ -1,4 +1,4 @@
-"""`ShardedMatrix`: a matrix whose rows or columns are spread over the devices of a mesh."""
+"""`ShardedMatrix`: a matrix with its rows or columns spread over the devices of a mesh."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from xlakernel.core.errors import ArgumentError, InputError, ShapeError, StructureError
 
 from .._compat import reshard
+from .._immutable import ImmutablePytree
 from ..events.arrays import BinaryArray, EventArray
 from ..events.bit_packed import BitPackedArray
 from ..events.compact import CompactArray
@@ -22,12 +23,12 @@ from .compressed import Compressed
 
 
 @jax.tree_util.register_pytree_with_keys_class
-class ShardedMatrix:
-    """A matrix whose rows or columns are spread over the devices of a mesh; `CSR.shard` and `CSC.shard` make it.
+class ShardedMatrix(ImmutablePytree):
+    """A matrix with its rows or columns spread over the devices of a mesh; `CSR.shard` and `CSC.shard` make it.
 
-    Each device holds the entries of as many rows, or columns, as every other, and multiplies by those alone. Where the
-    rows are spread, ``A @ x`` is spread likewise and needs no communication, and ``x @ A`` is added up over the devices
-    (``jax.lax.psum``); where the columns are, it is the other way round. Weights and operands are differentiable.
+    Each device holds the entries of equally many rows, or columns, and multiplies by those alone. If the rows are
+    spread, ``A @ x`` is spread likewise and needs no communication, and ``x @ A`` is added up over the devices
+    (``jax.lax.psum``); if the columns are, it is the other way round. Weights and operands are differentiable.
 
     Attributes:
       blocks: the devices' parts as one matrix whose arrays have a leading dimension, one for each device.
@@ -38,7 +39,8 @@ class ShardedMatrix:
     """
 
     __slots__ = ("axis", "axis_name", "blocks", "mesh", "shape")
-    __array_ufunc__ = None  # NumPy leaves operators between its arrays and these to us
+    _leaves = ("blocks",)
+    _static = ("shape", "mesh", "axis_name", "axis")
     ndim = 2
 
     blocks: Compressed
@@ -47,38 +49,12 @@ class ShardedMatrix:
     axis_name: str
     axis: int
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"ShardedMatrix is immutable: {name} cannot be set.")
-
-    def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"ShardedMatrix is immutable: {name} cannot be deleted.")
-
-    def __copy__(self) -> Self:
-        return self
-
-    def __deepcopy__(self, memo: Any) -> Self:
-        def duplicate(leaf: Any) -> Any:
-            return jnp.copy(leaf) if isinstance(leaf, jax.Array) else leaf
-
-        copied: Self = jax.tree.map(duplicate, self)  # on the same devices
-        return copied
-
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        # Without this NumPy would make an array of one object.
+        # Without this method NumPy would make an array of one object.
         raise InputError(
-            f"ShardedMatrix: {self!r} is not made dense unless it is asked for. A.todense() returns a dense array; a "
-            "product is A @ x."
+            f"ShardedMatrix: {self!r} is not converted to a dense array implicitly. A.todense() returns a dense "
+            "array; a product is A @ x."
         )
-
-    @classmethod
-    def _of(cls, **attributes: Any) -> Self:
-        matrix = object.__new__(cls)
-        for name, value in attributes.items():
-            object.__setattr__(matrix, name, value)
-        return matrix
-
-    def _like(self, **attributes: Any) -> Self:
-        return self._of(**{**{name: getattr(self, name) for name in self.__slots__}, **attributes})
 
     @property
     def data(self) -> jax.Array:
@@ -101,13 +77,13 @@ class ShardedMatrix:
         return f"ShardedMatrix({self.dtype.name}[{rows},{columns}], {lines} over {self.axis_name!r})"
 
     def with_data(self, data: Any) -> Self:
-        """Return the matrix with other weights, in the order of `data`, and all else as it is.
+        """Return the matrix with other weights, in the order of `data`, and the same structure; it stays prepared.
 
         Args:
           data: the weights, of the shape of `data`.
 
         Raises:
-          InputError: if it is no array.
+          InputError: if it is not an array.
           ShapeError: if it has another shape.
           DtypeError: if its dtype is not supported.
         """
@@ -121,7 +97,7 @@ class ShardedMatrix:
         return matrix._prepared(lambda block: block.with_data(block.data))
 
     def prepare(self, *, blocks: bool | None = None) -> Self:
-        """Return the matrix with what makes its products fast on both sides, as `CSR.prepare` does on one device.
+        """Return the matrix prepared for fast products on both sides, as by `CSR.prepare` on each device.
 
         Args:
           blocks: as for `CSR.prepare`.
@@ -137,65 +113,33 @@ class ShardedMatrix:
 
     def todense(self) -> jax.Array:
         """Return the matrix as a dense array, ``(rows, columns)``."""
-        return self @ BinaryArray(jnp.eye(self.shape[1], dtype=bool))  # zeros of a dense one would meet infinities
+        return self @ BinaryArray(jnp.eye(self.shape[1], dtype=bool))  # with dense zeros, infinite weights give NaN
 
     def __matmul__(self, other: Any) -> jax.Array:
-        return self._product(other, transpose=False)
+        return self._checked_product(other, transpose=False)
 
     def __rmatmul__(self, other: Any) -> jax.Array:
-        return self._product(other, transpose=True)
+        return self._checked_product(other, transpose=True)
 
-    def _product(self, other: Any, *, transpose: bool) -> jax.Array:
+    def _checked_product(self, other: Any, *, transpose: bool) -> jax.Array:
         """Return ``self @ other``; ``other @ self`` if *transpose*."""
-        who = "x @ ShardedMatrix" if transpose else "ShardedMatrix @ x"
-        x = other if isinstance(other, EventArray) else as_array(who, "x", other)
+        caller = "x @ ShardedMatrix" if transpose else "ShardedMatrix @ x"
+        x = other if isinstance(other, EventArray) else as_array(caller, "x", other)
         if isinstance(x, (CompactArray, BitPackedArray)):
             x = BinaryArray(x.value)
-        along = len(x.shape) - 1 if transpose else 0  # the axis that is summed over
+        summed = len(x.shape) - 1 if transpose else 0  # the axis
         length = self.shape[0 if transpose else 1]
-        if len(x.shape) not in (1, 2) or x.shape[along] != length:
+        if len(x.shape) not in (1, 2) or x.shape[summed] != length:
             form = f"(k, {length})" if transpose else f"({length}, k)"
             raise ShapeError(
-                f"{who}: x has the shape {x.shape}; with a matrix of shape {self.shape} it must be ({length},) or "
+                f"{caller}: x has the shape {x.shape}; with a matrix of shape {self.shape} it must be ({length},) or "
                 f"{form}."
             )
         product: jax.Array = _multiply(self, x, transpose)
         return product
 
-    def _multiply(self, x: Any, transpose: bool) -> jax.Array:
-        """Return the product with *x*, which fits."""
-        along = len(x.shape) - 1 if transpose else 0
-        result, length = self.shape[::-1] if transpose else self.shape
-        spread = PartitionSpec(*[None] * along, self.axis_name)
-        sums = transpose == (self.axis == 0)  # whether what is summed over is spread
-        if sums:
-            x = self._padded(x, along, length)
-
-        def local(block: Compressed, x: Any) -> jax.Array:
-            y: jax.Array = x @ block if transpose else block @ x
-            return jax.lax.psum(y, self.axis_name) if sums else y
-
-        specs = (spread, PartitionSpec()) if sums else (PartitionSpec(), spread)
-        y: jax.Array = self._on_each_device(local, (x,), (specs[0],), specs[1])
-        if y.shape[along] == result:
-            return y
-        # An extent that does not divide among the devices cannot be spread in an explicit mesh.
-        return jax.lax.slice_in_dim(self._spread(y, PartitionSpec()), 0, result, axis=along)
-
-    def _spread(self, x: Any, spec: PartitionSpec) -> Any:
-        """Spread *x* over the devices where JAX does not do so by itself."""
-        if AxisType.Explicit not in self.mesh.axis_types:
-            return x
-        return reshard(x, NamedSharding(self.mesh, spec))
-
-    def _padded(self, x: Any, axis: int, length: int) -> Any:
-        """Return the operand with as many elements for each device."""
-        devices = self.mesh.shape[self.axis_name]
-        missing = self.blocks.shape[self.axis] * devices - length
-        return jax.tree.map(lambda leaf: _lengthened(leaf, axis, missing), x)
-
-    def _on_each_device(self, function: Callable[..., Any], operands: Any, specs: Any, out_specs: Any) -> Any:
-        """Return what *function* of a device's part makes of it and the operands."""
+    def _on_each_device(self, function: Callable[..., Any], operands: Any, in_specs: Any, out_specs: Any) -> Any:
+        """Return the results of *function*, called on each device with its part of the matrix and the operands."""
         blocks = self.blocks
         equal = blocks.data.ndim == 1
         spread = PartitionSpec(self.axis_name)
@@ -205,50 +149,62 @@ class ShardedMatrix:
             data = data if equal else data[0]
             return function(blocks._like(data=data, indices=indices, indptr=indptr, prepared=prepared), *operands)
 
-        in_specs = (PartitionSpec() if equal else spread, spread, *specs)
-        operands = [self._spread(x, spec) for x, spec in zip(operands, specs, strict=True)]
+        operands = [self._spread(x, spec) for x, spec in zip(operands, in_specs, strict=True)]
+        in_specs = (PartitionSpec() if equal else spread, spread, *in_specs)
         mapped = jax.shard_map(local, mesh=self.mesh, in_specs=in_specs, out_specs=out_specs)
         return mapped(blocks.data, (blocks.indices, blocks.indptr, blocks.prepared), *operands)
 
-    # For JAX.
-
-    def tree_flatten_with_keys(self) -> Any:
-        """Return the leaves and what is static; for JAX."""
-        static = (self.shape, self.mesh, self.axis_name, self.axis)
-        return [(jax.tree_util.GetAttrKey("blocks"), self.blocks)], static
-
-    @classmethod
-    def tree_unflatten(cls, static: Any, leaves: Any) -> Self:
-        """Return the matrix that was flattened; for JAX."""
-        shape, mesh, axis_name, axis = static
-        return cls._of(blocks=leaves[0], shape=shape, mesh=mesh, axis_name=axis_name, axis=axis)
+    def _spread(self, x: Any, spec: PartitionSpec) -> Any:
+        """Spread *x* over the devices of a mesh with explicit axes; for others JAX does so itself."""
+        if AxisType.Explicit not in self.mesh.axis_types:
+            return x
+        return reshard(x, NamedSharding(self.mesh, spec))
 
 
 @functools.partial(jax.jit, static_argnums=2)  # outside of jit each call would compile its shard_map anew
 def _multiply(matrix: ShardedMatrix, x: Any, transpose: bool) -> jax.Array:
-    return matrix._multiply(x, transpose)
+    """Return the product with an operand of the right shape."""
+    axis = len(x.shape) - 1 if transpose else 0  # along which the operand is summed, and the result is spread
+    length, result = matrix.shape if transpose else matrix.shape[::-1]
+    spread, whole = PartitionSpec(*[None] * axis, matrix.axis_name), PartitionSpec()
+    adds_up = transpose == (matrix.axis == 0)  # over the devices
+    if adds_up:
+        missing = matrix.blocks.shape[matrix.axis] * matrix.mesh.shape[matrix.axis_name] - length
+        x = jax.tree.map(lambda leaf: _padded(leaf, axis, missing), x)
+
+    def local(block: Compressed, x: Any) -> jax.Array:
+        y: jax.Array = x @ block if transpose else block @ x
+        return jax.lax.psum(y, matrix.axis_name) if adds_up else y
+
+    in_spec, out_spec = (spread, whole) if adds_up else (whole, spread)
+    y: jax.Array = matrix._on_each_device(local, (x,), (in_spec,), out_spec)
+    if y.shape[axis] == result:
+        return y
+    # An extent that the number of devices does not divide cannot be spread in an explicit mesh.
+    return jax.lax.slice_in_dim(matrix._spread(y, whole), 0, result, axis=axis)
 
 
-def _lengthened(array: jax.Array, axis: int, missing: int) -> jax.Array:
+def _padded(array: jax.Array, axis: int, missing: int) -> jax.Array:
+    """Return the array with as many elements for each device."""
     return jnp.pad(array, [(0, missing if i == axis else 0) for i in range(array.ndim)])
 
 
 def shard(matrix: Compressed, mesh: Any, axis_name: Any) -> ShardedMatrix:
     """Spread the lines of *matrix* over a mesh axis; see `CSR.shard`."""
-    who = f"{type(matrix).__name__}.shard"
+    caller = f"{type(matrix).__name__}.shard"
     if not isinstance(mesh, Mesh):
-        raise InputError(f"{who}: mesh is {mesh!r}; expected a jax.sharding.Mesh, as jax.make_mesh makes.")
+        raise InputError(f"{caller}: mesh is {mesh!r}; expected a jax.sharding.Mesh, as jax.make_mesh makes it.")
     if axis_name not in mesh.shape:
-        raise ArgumentError(f"{who}: the mesh has no axis {axis_name!r}; it has {list(mesh.shape)}.")
+        raise ArgumentError(f"{caller}: the mesh has no axis {axis_name!r}; it has {list(mesh.shape)}.")
     if any(isinstance(array, jax.core.Tracer) for array in matrix.structure):
         raise StructureError(
-            f"{who}: the matrix is traced, so how many entries each device gets is not known yet. Shard it outside of "
-            "jit, and pass it in."
+            f"{caller}: the matrix is traced, so the number of entries of each device is not known yet. Shard it "
+            "outside of jit, and pass it in."
         )
     if isinstance(matrix.data, jax.core.Tracer):
         raise StructureError(
-            f"{who}: the weights are traced, and only what is known can be spread over devices here. Shard the matrix "
-            "first, and put weights in after that: sharded.with_data(weights), in the order of sharded.data."
+            f"{caller}: the weights are traced, and only known values can be spread over devices here. Shard the "
+            "matrix first, and set weights after that: sharded.with_data(weights), in the order of sharded.data."
         )
     devices = mesh.shape[axis_name]
     lines, places = matrix.line_shape
@@ -279,5 +235,5 @@ def _stacked(values: np.ndarray, cuts: np.ndarray, room: int) -> np.ndarray:
 
 
 def _placed(array: np.ndarray, sharding: NamedSharding) -> jax.Array:
-    # Also where some of the devices belong to other processes.
+    """Put an array on the devices, some of which may belong to other processes."""
     return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])

@@ -1,12 +1,11 @@
-"""The operators: what they compute, their shapes, their derivatives and their batches. Kernels are in `kernels`.
+"""The operators: their arguments, shapes, derivatives and batching rules. Kernels are in `kernels`.
 
-A matrix is given by its arrays. In compressed rows (CSR), row ``i`` has the entries ``indptr[i]`` to
+The operators take the arrays of a matrix in compressed rows (CSR). Row ``i`` has the entries ``indptr[i]`` to
 ``indptr[i + 1] - 1``; entry ``k`` is ``data[k]`` in column ``indices[k]``, or ``data[0]`` where *data* has length 1:
-all entries are then equal. Entries from ``indptr[-1]`` on are padding and belong to no row. In coordinates (COO), entry
-``k`` is in row ``row[k]``, column ``col[k]``; one whose row is out of range is padding. Entries of one place add up.
+all entries are then equal. Entries from ``indptr[-1]`` on are padding and belong to no row. Duplicates add up.
 
-A generator gets ``outs``, whose dtype is the one to sum in, T, and static keywords. Its function takes *data* of the
-dtype T, or in half precision where T is float32, and an operand as the `operand` module prepares it:
+A generator gets ``outs``, of the dtype to sum in, T, and static keywords. Its function takes *data* of the dtype T, or
+in half precision where T is float32, and an operand as the `operand` module prepares it:
 
 ====================== =====================================================================================
 ``product``             ``operand, shape, transpose, homogeneous``: ``f(data, indices, indptr, x)``
@@ -14,6 +13,5 @@ dtype T, or in half precision where T is float32, and an operand as the `operand
 ``sampled_product``     ``shape, events``: ``f(indices, indptr, u, v)``
 ``transpose``           ``shape``: ``f(indices, indptr)``
 ``transpose_with_data`` ``shape``: ``f(data, indices, indptr)``
-``coo_product``         ``operand, shape, homogeneous``: ``f(data, row, col, x)``
 ====================== =====================================================================================
 """

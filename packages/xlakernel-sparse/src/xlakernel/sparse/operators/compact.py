@@ -1,4 +1,4 @@
-"""The sum of active rows, given by their numbers: `compact_csrmv`."""
+"""The sum of active rows, given by their indices: `compact_csrmv`."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ def compact_csrmv(
 ) -> jax.Array:
     """Add up the active rows of a matrix in compressed rows, ``y = sum_k A[active[k], :]`` for ``k < count``.
 
-    Other rows add nothing, whatever their weights, nor to derivatives in *data*, whatever the tangent or cotangent.
+    Other rows add nothing, nor to derivatives in *data*, even where a weight, tangent or cotangent is infinite or NaN.
 
     Args:
       data: weights, ``(nnz,)``, or ``(1,)`` where all are equal; integers, real or complex numbers.
       indices: columns of the entries, ``(nnz,)``, int32 or int64.
-      indptr: where each row begins, ``(rows + 1,)``, int32 or int64.
-      active: numbers of the active rows, ``(capacity,)``, int32 or int64. What is behind *count* does not matter. They
-        are not checked: `CompactArray` does that.
-      count: how many there are, ``()``, an integer of at most *capacity*.
+      indptr: the first entry of each row, ``(rows + 1,)``, int32 or int64.
+      active: the active rows, ``(capacity,)``, int32 or int64, of which those from *count* on are ignored. They are not
+        checked, unlike those of `CompactArray`.
+      count: the number of active rows, ``()``, an integer of at most *capacity*.
       shape: the matrix's shape, (rows, columns).
-      backend: the backend to use, instead of the one chosen by context and defaults.
+      backend: the backend; None: chosen by context and defaults.
 
     Returns:
       The sum, ``(columns,)``, of the dtype of *data*.
 
     Raises:
-      InputError: if an argument is no array.
+      InputError: if an argument is not an array.
       ShapeError: if lengths or ranks do not fit.
       DtypeError: if a dtype is not supported.
 
@@ -53,15 +53,15 @@ def compact_csrmv(
       >>> print(compact_csrmv(data, indices, indptr, jnp.array([1, 0]), 1, shape=(2, 3)))
       [2. 3. 0.]
     """
-    who = "compact_csrmv"
-    data, indices, indptr, shape = check_compressed(who, data, indices, indptr, shape)
-    active, count = index_array(who, "active", active), as_array(who, "count", count)
+    caller = "compact_csrmv"
+    data, indices, indptr, shape = check_compressed(caller, data, indices, indptr, shape)
+    active, count = index_array(caller, "active", active), as_array(caller, "count", count)
     if count.shape != ():
-        raise ShapeError(f"{who}: count has the shape {count.shape}; expected one integer, shape ().")
+        raise ShapeError(f"{caller}: count has the shape {count.shape}; expected one integer, shape ().")
     if count.dtype.kind not in "iu":
-        raise DtypeError(f"{who}: count is of dtype {count.dtype}; expected an integer.")
+        raise DtypeError(f"{caller}: count is of dtype {count.dtype}; expected an integer.")
     capacity = active.shape[0]
-    most = capacity if fits(capacity, count.dtype) else np.iinfo(count.dtype).max  # with more it cannot be compared
+    most = capacity if fits(capacity, count.dtype) else np.iinfo(count.dtype).max  # which can be compared
     dtype = accumulator(data.dtype)
     y: jax.Array
     (y,) = compact_product(

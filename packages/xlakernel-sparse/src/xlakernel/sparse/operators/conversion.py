@@ -34,13 +34,13 @@ def csr_transpose(
 
     Args:
       indices: columns of the entries, ``(nnz,)``, int32 or int64, in any order within a row.
-      indptr: where each row begins, ``(rows + 1,)``, int32 or int64.
+      indptr: the first entry of each row, ``(rows + 1,)``, int32 or int64.
       shape: the matrix's shape, (rows, columns).
-      backend: the backend to use, instead of the one chosen by context and defaults.
+      backend: the backend; None: chosen by context and defaults.
 
     Returns:
-      ``indices``, the rows of the entries by columns, ``(nnz,)``, ascending within each column; ``indptr``, where each
-      column begins, ``(columns + 1,)``; and the permutation, ``(nnz,)``: entry ``k`` by columns is entry
+      ``indices``, the rows of the entries by columns, ``(nnz,)``, ascending within each column; ``indptr``, the first
+      entry of each column, ``(columns + 1,)``; and the permutation, ``(nnz,)``: entry ``k`` by columns is entry
       ``permutation[k]`` by rows. Padding stays behind the entries.
 
     Raises:
@@ -54,9 +54,9 @@ def csr_transpose(
       >>> print(indices, indptr, permutation)
       [1 1 0] [0 1 2 3] [1 2 0]
     """
-    who = "csr_transpose"
-    shape = check_shape(who, shape)
-    indices, indptr = check_structure(who, indices, indptr, shape)
+    caller = "csr_transpose"
+    shape = check_shape(caller, shape)
+    indices, indptr = check_structure(caller, indices, indptr, shape)
     outs = _structs(indices, indptr, shape)
     return tuple(structure_transpose(indices, indptr, outs=outs, backend=backend, shape=shape))  # type: ignore[return-value]
 
@@ -69,9 +69,9 @@ def csr_to_csc(
     Args:
       data: weights, ``(nnz,)``, or ``(1,)`` where all are equal; any dtype.
       indices: columns of the entries, ``(nnz,)``, int32 or int64, in any order within a row.
-      indptr: where each row begins, ``(rows + 1,)``, int32 or int64.
+      indptr: the first entry of each row, ``(rows + 1,)``, int32 or int64.
       shape: the matrix's shape, (rows, columns).
-      backend: the backend to use, instead of the one chosen by context and defaults.
+      backend: the backend; None: chosen by context and defaults.
 
     Returns:
       ``data, indices, indptr`` of the same matrix by columns, with rows ascending within each.
@@ -90,7 +90,7 @@ def csr_to_csc(
       [2. 3. 1.] [1 1 0] [0 1 2 3]
     """
     data, indices, indptr, shape = check_compressed("csr_to_csc", data, indices, indptr, shape)
-    if data.shape != indices.shape:  # equal weights stay where they are
+    if data.shape != indices.shape:  # equal weights need not be moved
         return data, *csr_transpose(indices, indptr, shape=shape, backend=backend)[:2]
     structs = _structs(indices, indptr, shape)[:2]
     outs = [_Struct(data.shape, data.dtype), *structs]
@@ -105,56 +105,37 @@ def _structs(indices: Any, indptr: Any, shape: tuple[int, int]) -> list[Any]:
     ]
 
 
-def sort_entries(
-    line: jax.Array,
-    place: jax.Array,
-    shape: tuple[int, int],
-    *,
-    in_range: bool = False,
-    dispatch: Any = None,
+def compress(
+    data: jax.Array, line: jax.Array, place: jax.Array, shape: tuple[int, int], *, in_range: bool = False
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Sort entries in coordinates by lines.
+    """Convert entries in coordinates to compressed lines; entries of one line keep their order.
 
     Args:
+      data: the weights, ``(nnz,)``, or ``(1,)``.
       line: the line of each entry, ``(nnz,)``; that of padding is out of range.
       place: its place within the line, likewise.
-      shape: how many lines there are, and how many places a line has.
-      in_range: whether it is certain that no line is negative, or more than how many lines there are.
-      dispatch: that of the primitive which asks for it; None: what context and defaults choose.
+      shape: the number of lines, and of places in a line.
+      in_range: True if no line is known to be negative, or more than the number of lines.
 
     Returns:
-      ``indices`` and ``indptr`` of the compressed matrix, in which entries of one line stay in order and padding is
-      behind them, and the permutation, ``(nnz,)``: entry ``k`` there is entry ``permutation[k]`` here.
+      The weights, ``indices`` and ``indptr``, with padding behind the entries.
     """
     lines, places = shape
     entries = line.shape[0]
     if not in_range:
-        line = _brought_into_range(line, lines)  # kernels count without looking
-    # In a matrix of one row, transposing sorts by columns, which here are the lines; padding has one of its own.
+        line = _brought_into_range(line, lines)  # kernels count without bounds checks
+    # Transposing a matrix of one row sorts its entries by columns, which here are the lines; padding has a line of its
+    # own behind them.
     check_room("the sorting of entries", "numbers of entries", "int64", entries)
-    everything = jnp.array([0, entries], line.dtype if fits(entries, line.dtype) else jnp.int64)
-    one_row = (1, lines + 1)
-    found: Any
-    if dispatch is None:
-        found = csr_transpose(line, everything, shape=one_row)
-    else:
-        outs = _structs(line, everything, one_row)
-        found = structure_transpose.primitive.bind(line, everything, outs=outs, dispatch=dispatch, shape=one_row)
-    _, indptr, permutation = found
-    return *_sorted_structure(place, indptr, permutation, places), permutation
-
-
-def compress(
-    data: jax.Array, line: jax.Array, place: jax.Array, shape: tuple[int, int], *, in_range: bool = False
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the weights, ``indices`` and ``indptr`` of entries in coordinates; see `sort_entries`."""
-    indices, indptr, permutation = sort_entries(line, place, shape, in_range=in_range)
+    one_row = jnp.array([0, entries], line.dtype if fits(entries, line.dtype) else jnp.int64)
+    _, indptr, permutation = csr_transpose(line, one_row, shape=(1, lines + 1))
+    indices, indptr = _sorted_structure(place, indptr, permutation, places)
     return data if data.shape == (1,) else in_order(data, permutation), indices, indptr
 
 
 @jax.jit
 def _brought_into_range(line: jax.Array, lines: int) -> jax.Array:
-    """Return the numbers of lines, where all that are out of range are *lines*."""
+    """Return the lines of the entries; *lines*, which is that of padding, for those out of range."""
     return jnp.where((line >= 0) & (line < lines), line, lines)
 
 

@@ -11,35 +11,28 @@ from .products.compressed import PRODUCTS
 
 
 def csrmv(
-    data: Any,
-    indices: Any,
-    indptr: Any,
-    x: Any,
-    *,
-    shape: Any,
-    transpose: bool = False,
-    backend: str | None = None,
+    data: Any, indices: Any, indptr: Any, x: Any, *, shape: Any, transpose: bool = False, backend: str | None = None
 ) -> jax.Array:
     """Multiply a matrix in compressed rows by a vector, ``y[i] = sum_j A[i, j] x[j]``.
 
     Args:
       data: weights, ``(nnz,)``, or ``(1,)`` where all are equal; integers, real or complex numbers.
       indices: columns of the entries, ``(nnz,)``, int32 or int64, in any order within a row; duplicates add up.
-        They are not checked: `CSR` does that. One out of range may read or write other memory, which can end the
-        process; on the CPU `xlakernel.core.debug_mode` finds where it does.
-      indptr: where each row begins, ``(rows + 1,)``, int32 or int64.
+        They are not checked, unlike those of `CSR`: an index out of range may access other memory and end the process;
+        on the CPU `xlakernel.core.debug_mode` finds it.
+      indptr: the first entry of each row, ``(rows + 1,)``, int32 or int64.
       x: the vector, of the dtypes that *data* may have, ``(columns,)``, or ``(rows,)`` for the transpose.
       shape: the matrix's shape, (rows, columns).
-      transpose: whether to multiply by the transposed matrix instead.
-      backend: the backend to use, instead of the one chosen by context and defaults: ``"numba"``, ``"warp"`` or
-        ``"jax"`` on the CPU, ``"numba_cuda"``, ``"warp"`` or ``"jax"`` on a GPU.
+      transpose: if True, multiply by the transposed matrix.
+      backend: ``"numba"``, ``"warp"`` or ``"jax"`` on the CPU, ``"numba_cuda"``, ``"warp"`` or ``"jax"`` on a GPU;
+        None: chosen by context and defaults.
 
     Returns:
-      The product, ``(rows,)``, or ``(columns,)`` for the transpose, of the dtype that *data* and *x* have together.
+      The product, ``(rows,)``, or ``(columns,)`` for the transpose, of the promoted dtype of *data* and *x*.
       float16 and bfloat16 are summed in float32.
 
     Raises:
-      InputError: if an argument is no array.
+      InputError: if an argument is not an array.
       ShapeError: if lengths or ranks do not fit.
       DtypeError: if a dtype is not supported.
 
@@ -56,32 +49,24 @@ def csrmv(
 
 
 def csrmm(
-    data: Any,
-    indices: Any,
-    indptr: Any,
-    x: Any,
-    *,
-    shape: Any,
-    transpose: bool = False,
-    backend: str | None = None,
+    data: Any, indices: Any, indptr: Any, x: Any, *, shape: Any, transpose: bool = False, backend: str | None = None
 ) -> jax.Array:
     """Multiply a matrix in compressed rows by a matrix, ``Y[i, c] = sum_j A[i, j] X[j, c]``.
 
     Args:
       data: weights, ``(nnz,)``, or ``(1,)`` where all are equal; integers, real or complex numbers.
       indices: columns of the entries, ``(nnz,)``, int32 or int64; see `csrmv`.
-      indptr: where each row begins, ``(rows + 1,)``, int32 or int64.
+      indptr: the first entry of each row, ``(rows + 1,)``, int32 or int64.
       x: the matrix, of the dtypes that *data* may have, ``(columns, k)``, or ``(rows, k)`` for the transpose.
       shape: the sparse matrix's shape, (rows, columns).
-      transpose: whether to multiply by the transposed matrix instead.
-      backend: the backend to use, instead of the one chosen by context and defaults.
+      transpose: if True, multiply by the transposed matrix.
+      backend: the backend; None: chosen by context and defaults.
 
     Returns:
-      The product, ``(rows, k)``, or ``(columns, k)`` for the transpose, of the dtype that *data* and *x* have
-      together.
+      The product, ``(rows, k)``, or ``(columns, k)`` for the transpose, of the promoted dtype of *data* and *x*.
 
     Raises:
-      InputError: if an argument is no array.
+      InputError: if an argument is not an array.
       ShapeError: if lengths or ranks do not fit.
       DtypeError: if a dtype is not supported.
 
@@ -110,24 +95,22 @@ def binary_csrmv(
 ) -> jax.Array:
     """Add up the columns of a matrix in compressed rows where there are events, ``y[i] = sum_j A[i, j]``.
 
-    What is not zero is an event, and counts as 1, NaN too. Zeros add nothing, whatever the weight, nor to derivatives
-    in *data*, whatever the tangent or cotangent. As a function of *events* it is differentiated as `csrmv`, as if they
-    were dense: zeros have a derivative too.
+    Elements that are not zero are events, and count as 1; see `BinaryArray`, also for the derivatives.
 
     Args:
       data: weights, ``(nnz,)``, or ``(1,)`` where all are equal; integers, real or complex numbers.
       indices: columns of the entries, ``(nnz,)``, int32 or int64; see `csrmv`.
-      indptr: where each row begins, ``(rows + 1,)``, int32 or int64.
+      indptr: the first entry of each row, ``(rows + 1,)``, int32 or int64.
       events: bool, integers or real numbers, ``(columns,)``, or ``(rows,)`` for the transpose.
       shape: the matrix's shape, (rows, columns).
-      transpose: whether to multiply by the transposed matrix instead.
-      backend: the backend to use, instead of the one chosen by context and defaults.
+      transpose: if True, multiply by the transposed matrix.
+      backend: the backend; None: chosen by context and defaults.
 
     Returns:
       The product, ``(rows,)``, or ``(columns,)`` for the transpose, of the dtype of *data*.
 
     Raises:
-      InputError: if an argument is no array.
+      InputError: if an argument is not an array.
       ShapeError: if lengths or ranks do not fit.
       DtypeError: if a dtype is not supported.
 
@@ -155,24 +138,22 @@ def binary_csrmm(
 ) -> jax.Array:
     """Multiply a matrix in compressed rows by several event arrays at once, the columns of *events*.
 
-    What is not zero is an event, and counts as 1, NaN too. Zeros add nothing, whatever the weight, nor to derivatives
-    in *data*, whatever the tangent or cotangent. As a function of *events* it is differentiated as `csrmm`, as if they
-    were dense: zeros have a derivative too.
+    Elements that are not zero are events, and count as 1; see `BinaryArray`, also for the derivatives.
 
     Args:
       data: weights, ``(nnz,)``, or ``(1,)`` where all are equal; integers, real or complex numbers.
       indices: columns of the entries, ``(nnz,)``, int32 or int64; see `csrmv`.
-      indptr: where each row begins, ``(rows + 1,)``, int32 or int64.
+      indptr: the first entry of each row, ``(rows + 1,)``, int32 or int64.
       events: bool, integers or real numbers, ``(columns, k)``, or ``(rows, k)`` for the transpose.
       shape: the sparse matrix's shape, (rows, columns).
-      transpose: whether to multiply by the transposed matrix instead.
-      backend: the backend to use, instead of the one chosen by context and defaults.
+      transpose: if True, multiply by the transposed matrix.
+      backend: the backend; None: chosen by context and defaults.
 
     Returns:
       The product, ``(rows, k)``, or ``(columns, k)`` for the transpose, of the dtype of *data*.
 
     Raises:
-      InputError: if an argument is no array.
+      InputError: if an argument is not an array.
       ShapeError: if lengths or ranks do not fit.
       DtypeError: if a dtype is not supported.
 
@@ -199,27 +180,24 @@ def weighted_csrmv(
     transpose: bool = False,
     backend: str | None = None,
 ) -> jax.Array:
-    """Multiply a matrix in compressed rows by a vector of which most is zero, ``y[i] = sum_j A[i, j] x[j]``.
+    """Multiply a matrix in compressed rows by a vector of graded events, ``y[i] = sum_j A[i, j] x[j]``.
 
-    Zeros add nothing, whatever the weight, nor to derivatives in *data*, whatever the tangent or cotangent; and little
-    is done for them. As a function of *events* it is differentiated as `csrmv`, as if they were dense: zeros have a
-    derivative too.
+    Zeros are skipped; see `WeightedArray`, also for the derivatives.
 
     Args:
       data: weights, ``(nnz,)``, or ``(1,)`` where all are equal; integers, real or complex numbers.
       indices: columns of the entries, ``(nnz,)``, int32 or int64; see `csrmv`.
-      indptr: where each row begins, ``(rows + 1,)``, int32 or int64.
+      indptr: the first entry of each row, ``(rows + 1,)``, int32 or int64.
       events: the values, of the dtypes that *data* may have, ``(columns,)``, or ``(rows,)`` for the transpose.
       shape: the matrix's shape, (rows, columns).
-      transpose: whether to multiply by the transposed matrix instead.
-      backend: the backend to use, instead of the one chosen by context and defaults.
+      transpose: if True, multiply by the transposed matrix.
+      backend: the backend; None: chosen by context and defaults.
 
     Returns:
-      The product, ``(rows,)``, or ``(columns,)`` for the transpose, of the dtype that *data* and *events* have
-      together.
+      The product, ``(rows,)``, or ``(columns,)`` for the transpose, of the promoted dtype of *data* and *events*.
 
     Raises:
-      InputError: if an argument is no array.
+      InputError: if an argument is not an array.
       ShapeError: if lengths or ranks do not fit.
       DtypeError: if a dtype is not supported.
 
@@ -245,27 +223,24 @@ def weighted_csrmm(
     transpose: bool = False,
     backend: str | None = None,
 ) -> jax.Array:
-    """Multiply a matrix in compressed rows by a matrix of which most is zero, ``Y[i, c] = sum_j A[i, j] X[j, c]``.
+    """Multiply a matrix in compressed rows by a matrix of graded events, ``Y[i, c] = sum_j A[i, j] X[j, c]``.
 
-    Zeros add nothing, whatever the weight, nor to derivatives in *data*, whatever the tangent or cotangent; and little
-    is done for them. As a function of *events* it is differentiated as `csrmm`, as if they were dense: zeros have a
-    derivative too.
+    Zeros are skipped; see `WeightedArray`, also for the derivatives.
 
     Args:
       data: weights, ``(nnz,)``, or ``(1,)`` where all are equal; integers, real or complex numbers.
       indices: columns of the entries, ``(nnz,)``, int32 or int64; see `csrmv`.
-      indptr: where each row begins, ``(rows + 1,)``, int32 or int64.
+      indptr: the first entry of each row, ``(rows + 1,)``, int32 or int64.
       events: the values, of the dtypes that *data* may have, ``(columns, k)``, or ``(rows, k)`` for the transpose.
       shape: the sparse matrix's shape, (rows, columns).
-      transpose: whether to multiply by the transposed matrix instead.
-      backend: the backend to use, instead of the one chosen by context and defaults.
+      transpose: if True, multiply by the transposed matrix.
+      backend: the backend; None: chosen by context and defaults.
 
     Returns:
-      The product, ``(rows, k)``, or ``(columns, k)`` for the transpose, of the dtype that *data* and *events* have
-      together.
+      The product, ``(rows, k)``, or ``(columns, k)`` for the transpose, of the promoted dtype of *data* and *events*.
 
     Raises:
-      InputError: if an argument is no array.
+      InputError: if an argument is not an array.
       ShapeError: if lengths or ranks do not fit.
       DtypeError: if a dtype is not supported.
 

@@ -1,4 +1,4 @@
-"""Which numbers a sparse matrix may hold, and in which they are summed."""
+"""The dtypes of weights, and those in which they are summed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from xlakernel.core.errors import DtypeError
 
-#: The dtypes of weights. bool has no sum, and of narrower types JAX packs two into a byte.
+#: The dtypes of weights. bool is not summed, and of narrower types JAX packs two into a byte.
 SUPPORTED = (
     *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
     *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
@@ -16,11 +16,11 @@ SUPPORTED = (
 _HALF = ("float16", "bfloat16")
 
 
-def check_dtype(who: str, what: str, dtype: Any) -> None:
+def check_dtype(caller: str, what: str, dtype: Any) -> None:
     """Raise `DtypeError` unless numbers of *dtype* can be entries or operands."""
     if dtype.name not in SUPPORTED:
         hint = " Cast it, for example with .astype('float32')." if dtype.name == "bool" else ""
-        raise DtypeError(f"{who}: {what} is of dtype {dtype.name}; allowed: {', '.join(SUPPORTED)}.{hint}")
+        raise DtypeError(f"{caller}: {what} is of dtype {dtype.name}; allowed: {', '.join(SUPPORTED)}.{hint}")
 
 
 def accumulator(dtype: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Where the entries of a compressed matrix are."""
+"""Coordinates of the entries of a compressed matrix."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ def coordinates_of_rows(indices: jax.Array, indptr: jax.Array, shape: tuple[int,
 
 @jax.jit
 def in_order(array: jax.Array, entries: jax.Array) -> jax.Array:
-    """Return the elements of *array* that belong to the entries of these numbers."""
+    """Return the elements of *array* for these entries."""
     return array[entries]

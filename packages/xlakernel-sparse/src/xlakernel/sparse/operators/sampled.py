@@ -1,4 +1,4 @@
-"""Elements of a dense product where a sparse matrix has entries: `csr_sddmm`."""
+"""Elements of a dense product at the entries of a sparse matrix: `csr_sddmm`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .backends import register
 from .dtypes import accumulator, check_dtype
 
 #: Inputs ``indices, indptr, u, v``; ``out[k] = sum_c u[row of k, c] v[indices[k], c]``. Static keywords: ``shape``, and
-#: ``events``, "u" or "v" for the input of which zeros are inactive events, which add nothing; "" where there are none.
+#: ``events``: "u" or "v" if zeros of this input are inactive events and add nothing, else "".
 sampled_product = XLACustomKernel("csr_sddmm", "The operator behind `xlakernel.sparse.csr_sddmm`.")
 register(sampled_product, "sampled_product")
 sampled_product.def_tags("sparse", "csr", "sampled")
@@ -24,22 +24,22 @@ sampled_product.def_tags("sparse", "csr", "sampled")
 def csr_sddmm(indices: Any, indptr: Any, u: Any, v: Any, *, shape: Any, backend: str | None = None) -> jax.Array:
     """Compute the entries of a dense product at the places of a sparse matrix, ``out[k] = sum_c u[i, c] v[c, j]``.
 
-    Here ``i, j`` is the place of entry ``k``. It is what the gradient of a product with respect to the weights is, and
-    what graph networks call a sampled dense-dense matrix product.
+    Here ``i, j`` is the place of entry ``k``. The gradient of a product with respect to the weights is of this form;
+    graph networks call it a sampled dense-dense matrix product.
 
     Args:
       indices: columns of the entries, ``(nnz,)``, int32 or int64.
-      indptr: where each row begins, ``(rows + 1,)``, int32 or int64.
+      indptr: the first entry of each row, ``(rows + 1,)``, int32 or int64.
       u: integers, real or complex numbers, ``(rows, c)``, or ``(rows,)`` for an outer product.
       v: of the same dtypes, ``(c, columns)``, or ``(columns,)``.
       shape: the matrix's shape, (rows, columns).
-      backend: the backend to use, instead of the one chosen by context and defaults.
+      backend: the backend; None: chosen by context and defaults.
 
     Returns:
-      The entries, ``(nnz,)``, of the dtype that *u* and *v* have together. Padding gets 0.
+      The entries, ``(nnz,)``, of the promoted dtype of *u* and *v*; 0 for padding.
 
     Raises:
-      InputError: if an argument is no array.
+      InputError: if an argument is not an array.
       ShapeError: if lengths or ranks do not fit.
       DtypeError: if a dtype is not supported.
 
@@ -50,18 +50,18 @@ def csr_sddmm(indices: Any, indptr: Any, u: Any, v: Any, *, shape: Any, backend:
       >>> print(csr_sddmm(indices, indptr, jnp.array([1.0, 10.0]), jnp.array([1.0, 2.0, 3.0]), shape=(2, 3)))
       [ 3. 10. 20.]
     """
-    who = "csr_sddmm"
-    shape = check_shape(who, shape)
-    indices, indptr = check_structure(who, indices, indptr, shape)
-    u, v = as_array(who, "u", u), as_array(who, "v", v)
+    caller = "csr_sddmm"
+    shape = check_shape(caller, shape)
+    indices, indptr = check_structure(caller, indices, indptr, shape)
+    u, v = as_array(caller, "u", u), as_array(caller, "v", v)
     inner = u.shape[1:]
     if u.shape != (shape[0], *inner) or v.shape != (*inner, shape[1]) or len(inner) > 1:
         raise ShapeError(
-            f"{who}: u has the shape {u.shape} and v {v.shape}; at the entries of a matrix of shape {shape} they must "
-            f"be ({shape[0]}, c) and (c, {shape[1]}), or ({shape[0]},) and ({shape[1]},)."
+            f"{caller}: u has the shape {u.shape} and v {v.shape}; at the entries of a matrix of shape {shape} they "
+            f"must be ({shape[0]}, c) and (c, {shape[1]}), or ({shape[0]},) and ({shape[1]},)."
         )
     result = jnp.result_type(u, v)
-    check_dtype(who, "the product", result)
+    check_dtype(caller, "the product", result)
     dtype = accumulator(result)
     out = jax.ShapeDtypeStruct(indices.shape, dtype)
     entries: jax.Array

@@ -1,7 +1,6 @@
 """Kernels for NVIDIA GPUs, in Numba CUDA."""
 
 from .blocked import blocked_product as blocked_product
-from .coo import coo_product as coo_product
 from .launches import shared_bytes as shared_bytes
 from .product import compact_product as compact_product
 from .product import product as product

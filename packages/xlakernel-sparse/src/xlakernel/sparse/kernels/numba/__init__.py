@@ -1,7 +1,6 @@
 """The kernels for the CPU, in Numba: parallel, with vectors for operands of several columns."""
 
 from ._generators import compact_product as compact_product
-from ._generators import coo_product as coo_product
 from ._generators import product as product
 from ._generators import sampled_product as sampled_product
 from ._generators import transpose as transpose

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from xlakernel.numba import numba_kernel
 
-from . import conversion, coo, events, gather, matrix, sampled, scatter
+from . import conversion, events, gather, matrix, sampled, scatter
 
 # transposed, rank of the operand, whether only what is active counts → kernel
 _PRODUCTS = {
@@ -27,14 +27,6 @@ _EVENTS = {
     (False, "weighted"): gather.gather_values,
     (True, "binary"): events.scatter_flags,
     (True, "weighted"): events.scatter_values,
-}
-
-# rank of the operand, whether only what is active counts → kernel
-_COO_PRODUCTS = {
-    (1, False): coo.scatter_entries,
-    (1, True): coo.scatter_active_entries,
-    (2, False): coo.scatter_entries_matrix,
-    (2, True): coo.scatter_active_entries_matrix,
 }
 # The factor of which only what is active counts → kernel
 _SAMPLED = {"": sampled.sample, "u": sampled.sample_active_rows, "v": sampled.sample_active_columns}
@@ -99,20 +91,6 @@ def transpose(outs: Sequence[Any], *, shape: tuple[int, int]) -> Callable[..., A
 def transpose_with_data(outs: Sequence[Any], *, shape: tuple[int, int]) -> Callable[..., Any]:
     """Return ``f(data, indices, indptr)``: all three of the transpose."""
     return numba_kernel(conversion.transpose_with_data, tuple(outs))
-
-
-def coo_product(outs: Sequence[Any], *, operand: str, shape: tuple[int, int], homogeneous: bool) -> Callable[..., Any]:
-    """Return ``f(data, row, col, x)`` for a matrix in coordinates; see `product`."""
-    (out,) = outs
-    rank = _kernel_rank(out)
-    run = numba_kernel(_COO_PRODUCTS[rank, operand != "dense"], _of_rank(out, rank))
-
-    def call(data: Any, row: Any, col: Any, x: Any) -> Any:
-        # The kernel for matrices tells the owners of entries from an indptr by their rank.
-        col, x = (col.reshape(-1, 1), x) if rank == 2 else (col, x.reshape(-1))
-        return run(_weights(data, homogeneous), row, col, x).reshape(out.shape)
-
-    return call
 
 
 def _kernel_rank(out: Any) -> int:

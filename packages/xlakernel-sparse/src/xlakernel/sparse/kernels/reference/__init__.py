@@ -2,7 +2,6 @@
 
 from .conversion import transpose as transpose
 from .conversion import transpose_with_data as transpose_with_data
-from .coordinates import coo_product as coo_product
 from .products import compact_product as compact_product
 from .products import product as product
 from .products import sampled_product as sampled_product

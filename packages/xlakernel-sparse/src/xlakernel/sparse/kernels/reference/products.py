@@ -9,7 +9,24 @@ import jax
 import jax.numpy as jnp
 
 from ...operators.entries import rows_of_entries
-from .coordinates import scatter_entries
+
+
+def _scatter_entries(
+    out: Any, operand: str, data: jax.Array, rows: jax.Array, columns: jax.Array, x: jax.Array
+) -> jax.Array:
+    """Add ``data[k] * x[columns[k]]`` to ``rows[k]`` for each entry; those with a row out of range are left out."""
+    if 0 in (x.shape[0], out.shape[0]):  # all is padding, and JAX cannot gather from an empty array
+        return jnp.zeros(out.shape, out.dtype)
+    data = data.astype(out.dtype)
+    data = data if x.ndim == 1 else data[:, None]
+    factor = x.at[columns].get(mode="fill", fill_value=0)
+    if operand == "binary":
+        terms = jnp.where(factor, data, 0)
+    elif operand == "weighted":
+        terms = jnp.where(factor != 0, data * factor, 0)
+    else:
+        terms = data * factor
+    return jnp.zeros(out.shape, out.dtype).at[rows].add(terms.astype(out.dtype), mode="drop")
 
 
 def product(
@@ -21,10 +38,10 @@ def product(
     def run(data: jax.Array, indices: jax.Array, indptr: jax.Array, x: jax.Array) -> jax.Array:
         rows = rows_of_entries(indptr, indices.shape[0])
         if not transpose:
-            return scatter_entries(out, operand, data, rows, indices, x)
+            return _scatter_entries(out, operand, data, rows, indices, x)
         # Padding, whose row is none, goes nowhere.
         columns = jnp.where(rows < shape[0], indices, shape[1])
-        return scatter_entries(out, operand, data, columns, jnp.minimum(rows, shape[0] - 1), x)
+        return _scatter_entries(out, operand, data, columns, jnp.minimum(rows, shape[0] - 1), x)
 
     return run
 

@@ -1,1 +1,1 @@
-"""The products, for each format: an operator for vectors and one for matrices."""
+"""Products of matrices in compressed rows, prepared or not: an operator for vectors and one for matrices each."""

@@ -2,27 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from xlakernel.core import XLACustomKernel
+from xlakernel.core.backend import jit_when_eager
 
 from ..arguments import check_compressed, check_operand
 from ..backends import register
-from ..cases import compressed, def_cases
-from ..operand import BINARY, DENSE, WEIGHTED
-from .pair import ProductPair
+from ..cases import COLUMNS, product_cases
+from ..dtypes import accumulator, as_weights
+from ..operand import BINARY, DENSE, WEIGHTED, Operand
 
 
-class CompressedProduct(ProductPair):
-    """The products of a matrix in compressed rows with one kind of operand.
+class ProductPair:
+    """The products with one kind of operand, as two operators: by a vector, and by the columns of a matrix.
 
-    Their inputs are ``data, indices, indptr, x``, their static keywords ``shape, transpose, homogeneous``.
+    The inputs of both operators are ``data, indices, indptr, x``, their static keywords ``shape, transpose,
+    homogeneous``.
+
+    Attributes:
+      operand: the kind of operand.
+      vector: the operator for vectors.
+      columns: the operator for matrices.
     """
 
+    def __init__(self, operand: Operand) -> None:
+        self.operand = operand
+        self.vector, self.columns = self._operator("mv"), self._operator("mm")
+        for op in (self.vector, self.columns):
+            op.def_batching_rule(_fold_columns(op, self.columns))
+        static = ("shape", "transpose", "backend", "ranks")
+        self._compiled = jit_when_eager(self._product, static_argnums=0, static_argnames=static)
+
+    def __call__(self, caller: str, *arrays: Any, **keywords: Any) -> jax.Array:
+        """Check the arguments of the function *caller*, and multiply; `_product` has the arguments."""
+        # Other arrays are checked before JAX converts them: it would wrap numbers that its dtypes cannot hold.
+        multiply = self._compiled if all(isinstance(array, jax.Array) for array in arrays) else self._product
+        product: jax.Array = multiply(caller, *arrays, **keywords)
+        return product
+
+    def of_rank(self, rank: int) -> XLACustomKernel:
+        """Return the operator for operands of this rank."""
+        return self.vector if rank == 1 else self.columns
+
     def _operator(self, suffix: str) -> XLACustomKernel:
+        """Make the operator for vectors, ``"mv"``, or for matrices, ``"mm"``."""
         name = f"{self.operand.prefix}csr{suffix}"
         op = XLACustomKernel(name, f"The operator behind `xlakernel.sparse.{name}`.")
         register(op, "product", without=() if suffix == "mv" else ("warp",), operand=self.operand)
@@ -31,7 +61,7 @@ class CompressedProduct(ProductPair):
 
     def _product(
         self,
-        who: str,
+        caller: str,
         data: Any,
         indices: Any,
         indptr: Any,
@@ -44,22 +74,58 @@ class CompressedProduct(ProductPair):
         orders: Sequence[Any] = (),
         weights: Sequence[Any] = (),
     ) -> jax.Array:
-        """Check the arguments for the function *who*, and multiply; *orders* and *weights* are of `PreparedProduct`."""
-        data, indices, indptr, shape = check_compressed(who, data, indices, indptr, shape)
+        """Check the arguments of the function *caller*, and multiply.
+
+        *orders* and *weights* are the further inputs of `PreparedProduct`.
+        """
+        data, indices, indptr, shape = check_compressed(caller, data, indices, indptr, shape)
         rows, length = (shape[1], shape[0]) if transpose else shape
-        x = check_operand(who, self.operand, x, ranks, length, shape)
-        return self._multiply(
-            data,
-            (indices, indptr, *orders),
-            x,
-            rows,
+        x = check_operand(caller, self.operand, x, ranks, length, shape)
+        result = self.operand.result_dtype(data, x)
+        dtype = accumulator(result)
+        y: jax.Array
+        (y,) = self.of_rank(x.ndim)(
+            as_weights(data, dtype),
+            indices,
+            indptr,
+            *orders,
+            *(as_weights(copied, dtype) for copied in weights),
+            x if self.operand is BINARY else x.astype(dtype),
+            outs=[jax.ShapeDtypeStruct((rows, *x.shape[1:]), dtype)],
             backend=backend,
-            weights=weights,
+            homogeneous=data.shape == (1,),
             shape=shape,
             transpose=bool(transpose),
         )
+        return y.astype(result)
 
 
-PRODUCTS = {operand: CompressedProduct(operand) for operand in (DENSE, BINARY, WEIGHTED)}
+def _fold_columns(op: XLACustomKernel, columns: XLACustomKernel) -> Callable[..., Any]:
+    """Return the batching rule of *op*, a product whose last input is the operand.
+
+    If only the operand is batched, its slices become columns of one matrix, and *columns* multiplies them all at once:
+    the sparse matrix is read once. Otherwise the kernel is mapped.
+    """
+
+    def rule(ins: Sequence[Any], axes: Sequence[int | None], *, outs: Any, dispatch: Any, **static: Any) -> Any:
+        *matrix, x = ins
+        axis = axes[-1]
+        if axis is None or any(a is not None for a in axes[:-1]):
+            size = next(x.shape[a] for x, a in zip(ins, axes, strict=True) if a is not None)
+            return op.primitive.bind(*ins, outs=outs, dispatch=dispatch.batched(axes, size), **static), [0]
+        (out,) = outs
+        x = jnp.moveaxis(x, axis, -1)
+        size = x.shape[-1]
+        folded = jax.ShapeDtypeStruct((out.shape[0], math.prod(out.shape[1:]) * size), out.dtype)
+        x = x.reshape(x.shape[0], folded.shape[1])
+        (y,) = columns.primitive.bind(*matrix, x, outs=[folded], dispatch=dispatch, **static)
+        return [y.reshape(*out.shape, size)], [len(out.shape)]
+
+    return rule
+
+
+PRODUCTS = {operand: ProductPair(operand) for operand in (DENSE, BINARY, WEIGHTED)}
 for _pair in PRODUCTS.values():
-    def_cases(_pair, _pair, compressed)
+    for _op, _columns in ((_pair.vector, ()), (_pair.columns, (COLUMNS,))):
+        _op.def_call(functools.partial(_pair, _op.name, backend=None))
+        _op.def_benchmark_data(functools.partial(product_cases, _pair.operand, _columns))

@@ -15,10 +15,10 @@ from xlakernel.core.backend import PLATFORMS
 
 from ..operand import BINARY, DENSE, WEIGHTED, Operand
 from .blocks import block_count
-from .compressed import PRODUCTS, CompressedProduct
+from .compressed import PRODUCTS, ProductPair
 
 
-class PreparedProduct(CompressedProduct):
+class PreparedProduct(ProductPair):
     """The products with one kind of operand, of a matrix with a mirror.
 
     Their inputs are ``data, indices, indptr``, then ``indices, indptr`` of each other order that there is: of the

@@ -4,9 +4,6 @@ A strip of the result is summed in memory of its own, small enough for a process
 have strips of their own as far as there are enough; otherwise some share a strip, each with a part of the entries, and
 the parts are added up when they are copied. However many threads and columns there are, the memory is bounded by
 `PRIVATE_BYTES` or by one strip.
-
-The entries are those of a compressed matrix, with ``owners`` its ``indptr``, or of coordinates, with ``owners`` of
-shape (nnz, 1): the row of *x* that each entry multiplies.
 """
 
 from __future__ import annotations
@@ -46,27 +43,14 @@ def _entries(data, indices, begin, end, x, i, column, strip, active):
 
 
 @njit
-def _size(indices, owners):
-    """Return the work of all entries and rows."""
-    if owners.ndim == 1:
-        return np.int64(owners[owners.size - 1]) + owners.size
-    return np.int64(indices.size)
-
-
-@njit
-def _fill(part, parts, data, indices, owners, x, column, strip, active):
+def _fill(part, parts, data, indices, indptr, x, column, strip, active):
     """Sum a part of the entries into *strip*, for the columns from *column* on."""
     for j in range(strip.shape[0]):
         for c in range(strip.shape[1]):
             strip[j, c] = cast(0, strip)
-    if owners.ndim == 1:
-        for i in range(first_row(owners, part, parts), first_row(owners, part + 1, parts)):
-            begin, end = np.int64(owners[i]), np.int64(owners[i + 1])
-            _entries(data, indices, begin, end, x, i, column, strip, active)
-    else:
-        for k in range(first_of(indices.size, part, parts), first_of(indices.size, part + 1, parts)):
-            if np.uint64(indices[k]) < np.uint64(strip.shape[0]):  # others do not exist
-                _entries(data, indices, k, k + 1, x, np.int64(owners[k, 0]), column, strip, active)
+    for i in range(first_row(indptr, part, parts), first_row(indptr, part + 1, parts)):
+        begin, end = np.int64(indptr[i]), np.int64(indptr[i + 1])
+        _entries(data, indices, begin, end, x, i, column, strip, active)
 
 
 @njit
@@ -85,14 +69,14 @@ def _copy_out(first, last, strips, parts, number, begin, y):
 
 
 @njit(parallel=True)
-def scatter_strips(data, indices, owners, x, y, active):
-    """Set ``y`` to the sum of ``data[k] * x[i]`` in row ``indices[k]`` for all entries k, i being its owner."""
+def scatter_strips(data, indices, indptr, x, y, active):
+    """Set ``y`` to the sum of ``data[k] * x[i]`` in row ``indices[k]`` for all entries k of all rows i."""
     rows, columns = y.shape
     if columns == 0 or rows == 0:
         return
     width = _strip_width(y)
     number = (columns + width - 1) // width
-    work = _size(indices, owners)
+    work = np.int64(indptr[indptr.size - 1]) + indptr.size
     strip_bytes = rows * width * y.itemsize
     threads = min(part_count(work * columns), max(1, PRIVATE_BYTES // strip_bytes))
     # Each part of a strip is cleared and copied, which should cost less than its entries.
@@ -102,12 +86,12 @@ def scatter_strips(data, indices, owners, x, y, active):
     for begin in range(0, number, together):
         now = min(together, number - begin)
         if threads == 1:
-            _fill(0, 1, data, indices, owners, x, min(begin * width, columns - width), strips[0], active)
+            _fill(0, 1, data, indices, indptr, x, min(begin * width, columns - width), strips[0], active)
             _copy_out(0, rows, strips, 1, 1, begin, y)
         else:
             for task in prange(now * parts):
                 column = min((begin + task // parts) * width, columns - width)
-                _fill(task % parts, parts, data, indices, owners, x, column, strips[task], active)
+                _fill(task % parts, parts, data, indices, indptr, x, column, strips[task], active)
             for share in prange(threads):
                 first, last = first_of(rows, share, threads), first_of(rows, share + 1, threads)
                 _copy_out(first, last, strips, parts, now, begin, y)
