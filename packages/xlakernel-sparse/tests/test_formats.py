@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from xlakernel.core.errors import ArgumentError, DtypeError, InputError, ShapeError
+from xlakernel.core.errors import DtypeError, InputError, ShapeError
 from xlakernel.sparse import COO, CSC, CSR, SparseMatrix
 
 pytestmark = pytest.mark.usefixtures("plain_jax")
@@ -315,18 +315,6 @@ def test_transposed_it_has_the_same_arrays(matrix, dense):
     assert_array_equal(matrix.transpose().todense(), dense.T)
     assert type(transposed.T) is type(matrix)
     assert_array_equal(transposed.T.todense(), dense)
-
-
-@pytest.mark.parametrize("axes", [(), (None,), ((1, 0),), (1, 0)], ids=str)
-def test_it_is_transposed_as_by_jax_and_scipy(matrix, dense, axes):
-    assert_array_equal(matrix.transpose(*axes).todense(), dense.T)
-    assert_array_equal(np.transpose(matrix).todense(), dense.T)
-
-
-@pytest.mark.parametrize("axes", [(0, 1), ((0, 1),), (1,), (1, 0, 2), ("x",)], ids=str)
-def test_axes_that_do_not_transpose_are_refused(matrix, axes):
-    with pytest.raises(ArgumentError, match=r"\.transpose: axes are .*; allowed: none, None, \(1, 0\), or 1, 0"):
-        matrix.transpose(*axes)
 
 
 @pytest.mark.parametrize("kind", [CSR, CSC])

@@ -291,7 +291,7 @@ def test_integers_of_numpy_make_a_shape(kind):
 
 @pytest.mark.parametrize("arrays", [None, 3, (DATA, INDICES), (DATA, INDICES, INDPTR, DATA)])
 def test_three_arrays_make_a_matrix(kind, arrays):
-    with pytest.raises(InputError, match=r"expected the tuple \(data, .*from_dense, from_scipy"):
+    with pytest.raises(InputError, match=r"expected the tuple \(data, .*from_dense and from_scipy"):
         kind(arrays, shape=(2, 3))
 
 

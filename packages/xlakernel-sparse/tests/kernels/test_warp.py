@@ -92,12 +92,12 @@ def test_inactive_events_have_no_part_in_the_gradient(operand, transpose):
     np.testing.assert_array_equal(found, expected)
 
 
-def test_what_it_has_not():
+def test_unsupported_products():
     structure = STRUCTURES["square"]()
     data, indices, indptr = arrays_of(structure, np.float32, False)
     with pytest.raises(BackendNotFoundError, match="csrmm: no 'warp' kernel"):
         csrmm(data, indices, indptr, jnp.ones((30, 2)), shape=structure.shape, backend="warp")
-    with pytest.raises(DtypeError, match=r"the product is of complex64\. Choose another backend"):
+    with pytest.raises(DtypeError, match=r"the product is of dtype complex64; .* Choose another backend"):
         csrmv(data, indices, indptr, jnp.ones(30, jnp.complex64), shape=structure.shape, backend="warp")
     with pytest.raises(PlatformError, match="multiplies vectors only"):
         csr_sddmm(indices, indptr, jnp.ones((30, 2)), jnp.ones((2, 30)), shape=structure.shape, backend="warp")

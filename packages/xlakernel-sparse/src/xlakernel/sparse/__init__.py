@@ -1,6 +1,6 @@
 """Sparse matrices, event arrays and the operators between them, for JAX."""
 
-from . import _serialization  # noqa: F401  # names the formats in exported programs
+from . import _serialization  # noqa: F401  # registers the formats for exported programs
 from .__about__ import __version__ as __version__
 from .events.arrays import BinaryArray as BinaryArray
 from .events.arrays import EventArray as EventArray
@@ -12,7 +12,7 @@ from .formats.matrices import CSC as CSC
 from .formats.matrices import CSR as CSR
 from .formats.matrices import SparseMatrix as SparseMatrix
 from .formats.sharded import ShardedMatrix as ShardedMatrix
-from .operators import derivatives as _derivatives  # noqa: F401  # gives the operators their rules
+from .operators import derivatives as _derivatives  # noqa: F401  # defines the operators' rules
 from .operators.compact import compact_csrmv as compact_csrmv
 from .operators.conversion import csr_to_csc as csr_to_csc
 from .operators.conversion import csr_transpose as csr_transpose

@@ -1,4 +1,4 @@
-"""What differs between the versions of JAX that are supported."""
+"""Differences between the supported versions of JAX."""
 
 from __future__ import annotations
 

@@ -30,10 +30,12 @@ class Arithmetic(Format, abc.ABC):
     __hash__ = None  # type: ignore[assignment]  # Python's own convention
 
     def __eq__(self, other: object) -> bool:
-        return _not_compared(self, "==", other)
+        _refuse_comparison(self, "==", other)
+        return NotImplemented
 
     def __ne__(self, other: object) -> bool:
-        return _not_compared(self, "!=", other)
+        _refuse_comparison(self, "!=", other)
+        return NotImplemented
 
     def __neg__(self) -> Self:
         return self.with_data(-self.data)
@@ -78,19 +80,14 @@ class Arithmetic(Format, abc.ABC):
         return product
 
 
-def _not_compared(matrix: Format, sign: str, other: object) -> Any:
-    """Return NotImplemented for objects without elements, which Python compares by identity.
-
-    Raises:
-      InputError: if *other* is a matrix, an array or a number.
-    """
+def _refuse_comparison(matrix: Format, sign: str, other: object) -> None:
+    """Raise `InputError` if *other* has elements; Python compares other objects by identity."""
     if isinstance(other, (Format, EventArray, jax.Array, np.ndarray, *_NUMBERS)):
         raise InputError(
             f"{type(matrix).__name__} {sign} x: sparse matrices are not compared: their elements would mostly be equal "
             f"zeros. Write A.todense() {sign} B.todense(); for weights of one structure A.data {sign} B.data; for "
             "objects A is B."
         )
-    return NotImplemented
 
 
 def _entry_weights(matrix: Format) -> jax.Array:

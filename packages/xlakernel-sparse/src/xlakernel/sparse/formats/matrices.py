@@ -8,14 +8,12 @@ from typing import Any, Self
 import jax
 import numpy as np
 
-from xlakernel.core.errors import ArgumentError
-
 from ..operators.arguments import check_shape
 from .arithmetic import Arithmetic
 from .compressed import Compressed
 from .coordinates import Coordinates
 from .interchange import coordinates_of_dense, scipy_matrix
-from .random import draw_data, draw_structure, split_key
+from .random import draw_data, draw_structure, two_keys
 from .selection import select
 from .sharded import ShardedMatrix, shard
 
@@ -41,20 +39,8 @@ class SparseMatrix(Arithmetic):
     def T(self) -> SparseMatrix:
         """The transposed matrix, of the same arrays."""
 
-    def transpose(self, *axes: Any) -> SparseMatrix:
-        """Return the transposed matrix, of the same arrays: `T`.
-
-        Args:
-          *axes: nothing, None, or 1 and 0, also as a tuple, as the methods of JAX and SciPy take them.
-
-        Raises:
-          ArgumentError: if *axes* would not transpose.
-        """
-        if axes not in ((), (None,), (1, 0), ((1, 0),)):
-            raise ArgumentError(
-                f"{type(self).__name__}.transpose: axes are {axes}; allowed: none, None, (1, 0), or 1, 0. Otherwise "
-                "use A itself."
-            )
+    def transpose(self) -> SparseMatrix:
+        """Return the transposed matrix, of the same arrays: `T`."""
         return self.T
 
     def __getitem__(self, index: Any) -> Any:
@@ -134,7 +120,6 @@ class SparseMatrix(Arithmetic):
           dtype: that of the weights; None: float32, or that of the number.
 
         Raises:
-          InputError: if *key* is not a key.
           ShapeError: if *shape* is not that of a matrix.
           ArgumentError: if not exactly one of *density* and *per_row* is given, or one is out of range.
           DtypeError: if *dtype* is not supported.
@@ -147,7 +132,7 @@ class SparseMatrix(Arithmetic):
         """
         caller = f"{cls.__name__}.random"
         shape = check_shape(caller, shape)
-        of_places, of_weights = split_key(caller, key)
+        of_places, of_weights = two_keys(key)
         row, col = draw_structure(caller, of_places, shape, density, per_row)
         data = draw_data(caller, of_weights, weights, row.shape[0], dtype)
         return cls._of_coordinates((data, row, col), shape, in_range=True)

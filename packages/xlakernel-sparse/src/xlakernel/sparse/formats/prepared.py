@@ -80,8 +80,8 @@ def prepare(
     in_blocks = None
     if blocks:
         dtype = accumulator(data.dtype)
-        own = make_blocks(indices, indptr, shape=shape, dtype=dtype)
-        mirrored = make_blocks(mirror.indices, mirror.indptr, shape=shape[::-1], dtype=dtype)
+        own = Order(*make_blocks(indices, indptr, shape=shape, dtype=dtype))
+        mirrored = Order(*make_blocks(mirror.indices, mirror.indptr, shape=shape[::-1], dtype=dtype))
         permutation = in_order(mirror.permutation, mirrored.permutation)
-        in_blocks = Order(*own), Order(*mirrored._replace(permutation=permutation))
+        in_blocks = own, mirrored._replace(permutation=permutation)
     return Prepared(mirror, in_blocks).with_data(data)

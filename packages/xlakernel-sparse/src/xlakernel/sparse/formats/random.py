@@ -9,32 +9,15 @@ from __future__ import annotations
 
 import functools
 import math
-import reprlib
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlakernel.core.errors import ArgumentError, InputError
+from xlakernel.core.errors import ArgumentError
 
 from ..operators.arguments import as_array, as_integer, strong
-
-
-def split_key(caller: str, key: Any) -> tuple[jax.Array, jax.Array]:
-    """Return two keys.
-
-    Raises:
-      InputError: if *key* is not a key of `jax.random`.
-    """
-    try:
-        first, second = _two_keys(key)
-        return first, second
-    except (TypeError, ValueError) as error:
-        raise InputError(
-            f"{caller}: key is {reprlib.repr(key)} of type {type(key).__name__}; expected one key of jax.random, as "
-            "jax.random.key(0)."
-        ) from error
 
 
 def draw_structure(
@@ -61,18 +44,11 @@ def draw_structure(
             raise ArgumentError(f"{caller}: per_row is {per_row!r}; allowed: 0 to {columns}, the number of columns.")
         row, col = _distinct_in_rows(key, number, shape)
         return row, col
-    row, col = _distinct(key, round(_fraction(caller, density) * rows * columns), shape)
+    fraction = math.nan if density is None else float(density)
+    if not 0 <= fraction <= 1:
+        raise ArgumentError(f"{caller}: density is {density!r}; allowed: numbers from 0 to 1.")
+    row, col = _distinct(key, round(fraction * rows * columns), shape)
     return row, col
-
-
-def _fraction(caller: str, density: Any) -> float:
-    try:
-        number = math.nan if isinstance(density, str) else float(density)
-    except (TypeError, ValueError, jax.errors.ConcretizationTypeError):
-        number = math.nan
-    if not 0 <= number <= 1:
-        raise ArgumentError(f"{caller}: density is {density!r}; allowed: numbers from 0 to 1, which are not traced.")
-    return number
 
 
 def draw_data(caller: str, key: Any, weights: Any, number: int, dtype: Any) -> jax.Array:
@@ -97,7 +73,8 @@ def draw_data(caller: str, key: Any, weights: Any, number: int, dtype: Any) -> j
 
 
 @jax.jit
-def _two_keys(key: Any) -> tuple[jax.Array, jax.Array]:
+def two_keys(key: Any) -> tuple[jax.Array, jax.Array]:
+    """Return two keys of `jax.random`."""
     first, second = jax.random.split(key)
     return first, second
 

@@ -1,5 +1,5 @@
-"""The kernels of the operators, a room for each backend.
+"""The kernels of the operators, a package for each backend.
 
-Each room offers generators: functions that an operator calls when a program is lowered, with ``outs`` and static
-keywords, and that return a function of arrays. What they are called with is said in `xlakernel.sparse.operators`.
+Each package provides generators: an operator calls one when a program is lowered, with ``outs`` and static keywords,
+and it returns a function of arrays. `xlakernel.sparse.operators` lists their arguments.
 """

@@ -1,4 +1,4 @@
-"""Registering the kernels of an operator, without importing a backend before a program is lowered for it."""
+"""Registration of an operator's kernels; a backend is imported when a program is lowered for it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from xlakernel.core.backend import missing_package
 
 from .operand import Operand
 
-#: (backend, platform, room in `kernels`, extra that it needs or None), in the order of preference.
+#: (backend, platform, package in `kernels`, extra that it needs or None), in the order of preference.
 _BACKENDS = (
     ("numba", "cpu", "numba", None),
     ("warp", "cpu", "warp", "warp"),
@@ -29,13 +29,13 @@ def register(
 ) -> None:
     """Register the kernels of *op*.
 
-    The default of a platform is the first backend whose package is installed. The others can be asked for, and say
-    what to install.
+    The default of a platform is the first backend with an installed package. The others are registered too; without
+    their package, their error names it.
 
     Args:
       op: the operator.
-      generator: the name of the generator in each backend's room.
-      operand: the kind of the operator's last input, if there are several: the generator is told its name.
+      generator: the name of the generator in each backend's package of kernels.
+      operand: the kind of the operator's last input; the generator gets its name.
       without: backends that have no such kernel.
     """
     offered = [entry for entry in _BACKENDS if entry[0] not in without]

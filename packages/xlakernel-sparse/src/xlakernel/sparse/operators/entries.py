@@ -6,6 +6,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+from jax import export
 
 
 @functools.partial(jax.jit, static_argnums=1)
@@ -14,6 +15,13 @@ def rows_of_entries(indptr: jax.Array, entries: int) -> jax.Array:
     # An entry's row is the number of rows that end before it; empty rows end where they begin.
     ends = jnp.zeros(entries + 1, indptr.dtype).at[indptr[1:]].add(1, mode="drop")
     return jnp.cumsum(ends[:entries], dtype=indptr.dtype)
+
+
+def first_entries(lines: jax.Array, count: int) -> jax.Array:
+    """Return the first entry of each line, ``(count + 1,)``, for entries sorted by *lines*."""
+    if export.is_symbolic_dim(lines.shape[0]):  # `searchsorted` needs a known number of steps
+        return jnp.cumsum(jnp.zeros(count + 1, lines.dtype).at[lines + 1].add(1, mode="drop"))
+    return jnp.searchsorted(lines, jnp.arange(count + 1, dtype=lines.dtype))
 
 
 def coordinates_of_rows(indices: jax.Array, indptr: jax.Array, shape: tuple[int, int]) -> tuple[jax.Array, jax.Array]:

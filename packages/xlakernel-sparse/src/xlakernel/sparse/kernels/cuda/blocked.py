@@ -1,7 +1,6 @@
-"""The product of a matrix in column blocks (`operators.blocks`) with a vector.
+"""The product of a matrix in column blocks (`operators.products.blocks`) with a vector.
 
-What it reads of an entry is 2 bytes and its weight, all in one stream, and nothing else from further away than shared
-memory.
+Each entry is read once, 2 bytes and its weight, in one stream; the vector is read from shared memory.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def _kernel(kind: type, homogeneous: bool) -> Any:
         segments = np.int64(indptr.size - 1)
         start = np.int64(cuda.blockIdx.x) * share
         stop = min(start + share, np.int64(load(indptr, segments)))
-        while start < stop:  # once, or once more for each block of columns that begins in this share
+        while start < stop:  # once for each block of columns in this share
             block = row_at(indptr, segments, start) // rows
             end = min(stop, np.int64(load(indptr, (block + 1) * rows)))
             cuda.syncthreads()
@@ -68,7 +67,7 @@ def blocked_product(
     Args:
       outs: the result, ``(rows,)``.
       shape: rows and columns of the matrix.
-      homogeneous: whether all entries have the weight ``data[0]``; otherwise ``data`` is in the order of the blocks.
+      homogeneous: if True, all entries have the weight ``data[0]``; else ``data`` is in the order of the blocks.
     """
     (out,) = outs
     kind, struct = kind_of(out.dtype), in_memory(out)

@@ -74,7 +74,7 @@ def _events_kernel(kind: type, homogeneous: bool) -> Any:
 
 
 class _Launch(NamedTuple):
-    """A kernel and how it is launched: with one block on each multiprocessor, or with many small ones."""
+    """A kernel and its launch: one block on each multiprocessor if *fills*, else many small ones."""
 
     kernel: Any
     threads: int
@@ -92,7 +92,7 @@ def _launch_of(operand: str, dtype: Any, columns: int, entries: int, homogeneous
     else:
         size = np.dtype(kind).itemsize
         staged = min(columns, shared_bytes() // size)
-        # What all blocks copy should be little beside what they look up.
+        # The copies of all blocks should be small, compared with their lookups.
         if entries >= 2 * staged * multiprocessors():
             kernel = _staged_kernel(operand, kind, homogeneous)
             return _Launch(kernel, threads_for(kind), filling(staged * size), True, {"staged": staged})

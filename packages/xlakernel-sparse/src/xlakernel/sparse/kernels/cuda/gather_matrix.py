@@ -24,7 +24,7 @@ _THREADS = 256
 
 
 class _Columns(NamedTuple):
-    """What a thread does with the columns that it has beside each other, as device functions on tuples of values."""
+    """Device functions on tuples of values, one for each of the *each* neighbouring columns of a thread."""
 
     each: int
     nothing: Callable[..., Any]

@@ -1,4 +1,4 @@
-"""A compressed matrix, or its transpose, times a dense operand or events: which kernel does it."""
+"""The choice of a kernel for a compressed matrix, or its transpose, times a dense operand or events."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def product(
       outs: the result.
       operand: ``"dense"``, ``"binary"`` or ``"weighted"``; see `terms`.
       shape: rows and columns of the matrix.
-      transpose: whether its transpose is multiplied.
-      homogeneous: whether all entries have the weight ``data[0]``.
+      transpose: if True, multiply by the transposed matrix.
+      homogeneous: if True, all entries have the weight ``data[0]``.
     """
     (out,) = outs
     is_vector = len(out.shape) == 1
@@ -49,18 +49,18 @@ def compact_product(
     Args:
       outs: the result, ``(columns,)``.
       shape: rows and columns of the matrix.
-      homogeneous: whether all entries have the weight ``data[0]``.
+      homogeneous: if True, all entries have the weight ``data[0]``.
     """
     (out,) = outs
     rows = shape[0]
     multiply = product(outs, operand="weighted", shape=shape, transpose=True, homogeneous=homogeneous)
 
     def sum_rows(data: Any, indices: Any, indptr: Any, active: Any, count: Any) -> Any:
-        listed = jnp.where(jnp.arange(active.size) < count, active, rows)  # others are dropped
+        listed = jnp.where(jnp.arange(active.size) < count, active, rows)  # indices out of range are dropped
         times = jnp.zeros((rows,), out.dtype).at[listed].add(1, mode="drop")
         if not homogeneous:
             return multiply(data, indices, indptr, times)
-        # Sums of ones are exact for longer than sums of anything else.
+        # Sums of ones are exact up to larger counts than sums of other weights.
         entries = multiply(jnp.ones((1,), out.dtype), indices, indptr, times)
         return jnp.where(entries != 0, entries * data[0].astype(out.dtype), 0)
 
@@ -68,7 +68,7 @@ def compact_product(
 
 
 def _where_entries(multiply: Callable[..., Any], out: jax.ShapeDtypeStruct) -> Callable[..., Any]:
-    """Return *multiply* for a matrix that may have no entries, which no kernel is launched for."""
+    """Return *multiply*, which launches no kernel for a matrix without entries."""
 
     def checked(data: Any, indices: Any, indptr: Any, x: Any) -> Any:
         if not indices.size or not x.size:

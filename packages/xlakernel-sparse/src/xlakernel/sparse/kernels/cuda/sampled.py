@@ -1,4 +1,4 @@
-"""The product of two dense matrices where a compressed one has entries."""
+"""The product of two dense matrices at the entries of a compressed one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .device.warp import next_row, row_at, warp_sum
 from .launches import blocks_of, kept_whole, multiprocessors, share_of
 
 _THREADS = 256
-_MOST_GROUP = 8  # threads that have an entry together: they read 32 bytes of each row at once, where it is float32
+_MOST_GROUP = 8  # threads for an entry: of float32 they read 32 bytes of each row at once
 
 
 def _group_of(columns: int) -> int:
@@ -51,7 +51,7 @@ def _kernel(kind: type, group: int, events: str) -> Any:
         limit = min(start + share, np.int64(out.size))
         stop = min(limit, np.int64(load(indptr, rows)))
         for k in range(max(start, stop) + cuda.laneid, limit, 32):
-            out[k] = 0  # what is behind the entries
+            out[k] = 0  # padding
         if start >= stop:
             return
         mine, sub = cuda.laneid // group, cuda.laneid % group
@@ -81,9 +81,9 @@ def sampled_product(
     """Return ``f(indices, indptr, u, v)``: for each entry, the product of a row of *u* and one of *v*, summed.
 
     Args:
-      outs: the result, ``(nnz,)``; what is behind the entries is 0.
+      outs: the result, ``(nnz,)``; 0 for padding.
       shape: rows and columns of the structure, which are the rows of *u* and of *v*.
-      events: the input of which zeros add nothing, ``"u"`` or ``"v"``; ``""``: neither.
+      events: the input with inactive zeros, ``"u"`` or ``"v"``; ``""``: neither.
     """
     (out,) = outs
 

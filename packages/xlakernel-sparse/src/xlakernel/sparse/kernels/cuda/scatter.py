@@ -21,7 +21,7 @@ from .launches import blocks_of, kept_whole, multiprocessors, places_of
 from .tally import tally_launch
 
 _THREADS = 512
-_BLOCKS = 2  # on a multiprocessor, which all fit where numbers have 32 bits
+_BLOCKS = 2  # on a multiprocessor, for numbers of 32 bits
 _SHARES = _THREADS // LANES
 _LEAST = 64  # places of a share
 

@@ -94,7 +94,7 @@ def scatter_matrix(out: jax.ShapeDtypeStruct, *, operand: str, homogeneous: bool
             shared_mem=kept_whole(),
             output_init=0,
         )
-        # A dense matrix stands for itself: nobody asks which of its rows are active.
+        # All rows of a dense matrix are active: the kernel does not read the mask.
         active = x if operand == "dense" else (x != 0).any(axis=1)
         return run(data, indices, indptr, x, active, share=share).astype(out.dtype)
 

@@ -1,12 +1,11 @@
-"""The transpose of a compressed matrix times a vector: each block adds up its own entries in shared memory first.
+"""The transpose of a compressed matrix times a vector: each block first sums its own entries in shared memory.
 
-Additions in shared memory are faster than those in the cache that all multiprocessors share, but what a block has added
-up is added to the output in the end, every column of it. So that pays where there are many more active entries than
-columns. Where the vector is of events, each block looks at a sample of them to know, the same sample, and so comes to
-the same conclusion.
+Additions in shared memory are faster than those in the L2 cache, which all multiprocessors share, but in the end each
+block adds its sums of all columns to the output. This is faster if there are many more active entries than columns. For
+a vector of events, each block decides by a sample of them, the same in all blocks.
 
-Where all weights are equal, binary events are counted, in 16 bits; otherwise floats are added. Where that has no room
-for all columns, half of the blocks have half of them; see `slices`.
+If all weights are equal, binary events are counted, in 16 bits; otherwise floats are added. If shared memory cannot
+hold all columns, each half of the blocks sums one half of them; see `slices`.
 """
 
 from __future__ import annotations
@@ -33,18 +32,18 @@ from .launches import capability, filling, multiprocessors, places_of, shared_by
 
 _THREADS = 1024
 _SHARES = _THREADS // LANES
-#: Active entries for each column, from which on it pays: where they are counted, and where floats are added; twice as
-#: many for GPUs that do not add four floats at once.
+#: Active entries for each column from which on this kernel is faster: if they are counted, and if floats are added.
+#: Twice as many for GPUs that do not add four floats at once.
 MANY = {True: 12, False: 15}
-#: What a counter of 16 bits is emptied at, long before it is full: others may count on meanwhile.
+#: The value at which a counter of 16 bits is emptied, long before it overflows: other threads may add meanwhile.
 _FULL = 1 << 15
 _MOST_SLICES = 2
 
 
 def _in_slice(operand: str, one: Any, *, strays: bool) -> Any:
-    """Return a device function of an entry, which calls *one* where the column is of the block's slice.
+    """Return a device function of an entry, which calls *one* if the column is in the block's slice.
 
-    Another entry is nothing to the block, or, where there are *strays*, is added to the output.
+    Other entries are ignored, or added to the output if *strays*.
     """
     of = term(operand, np.float32)
 
@@ -102,7 +101,7 @@ def _kernel(operand: str, homogeneous: bool, *, sliced: bool) -> Any:
 
     @cuda.jit(device=True, forceinline=True)
     def sampled(x: Any) -> Any:
-        """Return how many of the block's threads find an event active that each looks at, evenly over all of them."""
+        """Return the number of active events in a sample, one for each thread of the block, at equal distances."""
         return cuda.syncthreads_count(np.int32(active(x, np.int64(cuda.threadIdx.x) * x.size // _THREADS)))
 
     @cuda.jit(device=True, forceinline=True)
@@ -162,13 +161,13 @@ def _is_counted(operand: str, homogeneous: bool) -> bool:
 
 
 def tally_launch(out: jax.ShapeDtypeStruct, operand: str, entries: int, homogeneous: bool) -> Callable[..., Any] | None:
-    """Return ``f(data, indices, indptr, x)``, the transpose times a vector; None: it does not pay, or is not possible.
+    """Return ``f(data, indices, indptr, x)``, the transpose times a vector; None if it is not faster, or not possible.
 
     Args:
-      out: the result; None unless it is of float32.
-      operand: what the vector is, ``"dense"``, ``"binary"`` or ``"weighted"``.
-      entries: how many the matrix has.
-      homogeneous: whether all entries have the weight ``data[0]``.
+      out: the result; None is returned unless it is of float32.
+      operand: the kind of the vector, ``"dense"``, ``"binary"`` or ``"weighted"``.
+      entries: the number of entries of the matrix.
+      homogeneous: if True, all entries have the weight ``data[0]``.
     """
     counting = _is_counted(operand, homogeneous)
     columns, each = out.size, 2 if counting else 4
@@ -176,7 +175,7 @@ def tally_launch(out: jax.ShapeDtypeStruct, operand: str, entries: int, homogene
     many = MANY[counting] * columns * (1 if capability() >= ADDS_FOUR else 2)
     if out.dtype != jnp.float32 or slices > _MOST_SLICES or entries < many:
         return None
-    width = math.ceil(columns / slices / 4) * 4  # a slice begins where `add4_to` may add
+    width = math.ceil(columns / slices / 4) * 4  # slices are aligned for `add4_to`
     blocks = multiprocessors()
 
     def multiply(data: Any, indices: Any, indptr: Any, x: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The kernels for the CPU, in Numba: parallel, with vectors for operands of several columns."""
+"""Numba kernels for the CPU: parallel, with vector instructions for operands of several columns."""
 
 from ._generators import compact_product as compact_product
 from ._generators import product as product

@@ -1,4 +1,4 @@
-"""The generators: what is called when a program is lowered, and returns a kernel for the shapes and dtypes there."""
+"""The generators of the kernels, called when a program is lowered."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from xlakernel.numba import numba_kernel
 
 from . import conversion, events, gather, matrix, sampled, scatter
 
-# transposed, rank of the operand, whether only what is active counts → kernel
+# transposed, rank of the operand, True if zeros are skipped → kernel
 _PRODUCTS = {
     (False, 1, False): gather.gather,
     (False, 2, False): matrix.gather_matrix,
@@ -21,14 +21,14 @@ _PRODUCTS = {
     (True, 2, False): matrix.scatter_matrix,
     (True, 2, True): matrix.scatter_active_matrix,
 }
-# Vectors of events: transposed, kind of events → kernel. Only the rows of what is active are visited if transposed.
+# Vectors of events: transposed, kind of events → kernel. The transposed ones visit the rows of active events alone.
 _EVENTS = {
     (False, "binary"): gather.gather_flags,
     (False, "weighted"): gather.gather_values,
     (True, "binary"): events.scatter_flags,
     (True, "weighted"): events.scatter_values,
 }
-# The factor of which only what is active counts → kernel
+# The factor of which zeros are skipped → kernel
 _SAMPLED = {"": sampled.sample, "u": sampled.sample_active_rows, "v": sampled.sample_active_columns}
 
 
@@ -39,10 +39,10 @@ def product(
 
     Args:
       outs: the result's struct, in a sequence.
-      operand: what *x* is: "dense", "binary" events, which are bool, or "weighted" events, of which zeros are skipped.
+      operand: the kind of *x*: "dense", "binary" for events as bools, or "weighted" for events with values.
       shape: of the matrix.
-      transpose: whether its transpose is meant.
-      homogeneous: whether *data* is of length 1, for all entries.
+      transpose: if True, multiply by the transposed matrix.
+      homogeneous: if True, *data* has length 1, for all entries.
     """
     (out,) = outs
     rank = _kernel_rank(out)
@@ -67,7 +67,7 @@ def compact_product(outs: Sequence[Any], *, shape: tuple[int, int], homogeneous:
     def call(data: Any, indices: Any, indptr: Any, active: Any, count: Any) -> Any:
         if not homogeneous:
             return run(data, indices, indptr, active, count)
-        # Sums of ones are exact for longer than sums of anything else.
+        # Sums of ones are exact up to larger counts than sums of other weights.
         entries = run(_weights(jnp.ones(1, out.dtype), homogeneous), indices, indptr, active, count)
         return jnp.where(entries != 0, entries * data[0].astype(out.dtype), 0)
 
@@ -75,16 +75,13 @@ def compact_product(outs: Sequence[Any], *, shape: tuple[int, int], homogeneous:
 
 
 def sampled_product(outs: Sequence[Any], *, shape: tuple[int, int], events: str = "") -> Callable[..., Any]:
-    """Return ``f(indices, indptr, u, v)``, the product of *u* and *v* transposed where the matrix has entries.
-
-    Zeros of the input that *events* names, "u" or "v", add nothing.
-    """
+    """Return ``f(indices, indptr, u, v)``, the entries of *u* times *v* transposed; zeros of *events* are skipped."""
     (out,) = outs
     return numba_kernel(_SAMPLED[events], out)
 
 
 def transpose(outs: Sequence[Any], *, shape: tuple[int, int]) -> Callable[..., Any]:
-    """Return ``f(indices, indptr)``: indices and indptr of the transpose, and where each of its entries comes from."""
+    """Return ``f(indices, indptr)``: indices and indptr of the transpose, and the permutation of the entries."""
     return numba_kernel(conversion.transpose, tuple(outs))
 
 
@@ -94,7 +91,7 @@ def transpose_with_data(outs: Sequence[Any], *, shape: tuple[int, int]) -> Calla
 
 
 def _kernel_rank(out: Any) -> int:
-    """Return the rank that the kernel sees: a matrix with one column is a vector to it."""
+    """Return the rank of the kernel's operand: a matrix with one column is passed as a vector."""
     return 2 if len(out.shape) == 2 and out.shape[1] != 1 else 1
 
 
@@ -103,5 +100,5 @@ def _of_rank(out: Any, rank: int) -> Any:
 
 
 def _weights(data: Any, homogeneous: bool) -> Any:
-    """Return the weights as the kernels take them, which tell their two kinds by the rank."""
+    """Return the weights as the kernels take them: of rank 2 if one weight is that of all entries."""
     return data.reshape(1, 1) if homogeneous else data

@@ -1,8 +1,8 @@
-"""The structure of the transpose: compressed rows to compressed columns, by counting, in two levels.
+"""Compressed rows to compressed columns, by a counting sort of two levels.
 
-The columns are taken in buckets of neighbours. First the entries are moved to their buckets: few enough that each is
-written like a stream. Then each bucket is put into order by itself, inside a processor's cache. Each thread moves the
-entries of neighbouring rows, behind those of the rows before, so that the order within a column is that of the rows.
+Neighbouring columns form a bucket. First the entries are moved to their buckets, which are few enough to be written as
+sequential streams. Then each bucket is sorted by itself, inside a processor's cache. Each thread moves the entries of
+neighbouring rows, behind those of the rows before, so that rows ascend within each column.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from .helpers.elements import cast
 from .helpers.parts import first_of, first_row, part_count
 from .helpers.prefetch import prefetch_for_writing
 
-# Columns in a bucket, as a power of 2: at least so many, and at most as many as 16 bits can number.
+# The smallest and the largest number of columns in a bucket, as powers of 2; a column's number in it takes 16 bits.
 _SMALLEST, _LARGEST = 7, 16
-# Elements of 4 and of 2 bytes in a cache line. Where many streams are written in turn, the next line of each is asked
-# for before it is reached: a processor waits for it otherwise, as it completes its stores in order.
+# Elements of 4 and of 2 bytes in a cache line. With many streams, the next line of each is prefetched before the first
+# store to it: processors complete stores in order, and would wait for the line.
 _LINE, _LINE_OF_16_BITS = np.uint64(16), np.uint64(32)
 
 
 @njit
 def _bucket_bits(columns):
-    """Return the power of 2 for which there are about as many buckets as columns in one."""
+    """Return the power of 2 that makes about as many buckets as columns in a bucket."""
     bits = _SMALLEST
     while bits < _LARGEST and columns >> (2 * bits) > 0:
         bits += 1
@@ -32,7 +32,7 @@ def _bucket_bits(columns):
 
 @njit
 def _move(payload, k, q, moved):
-    """Put what belongs to entry *k* at *q*; without a payload, of shape (1, 1), that is the number k itself."""
+    """Write the payload of entry *k* at *q*; *k* itself if the payload has shape (1, 1)."""
     if payload.ndim == 1:
         moved[q] = payload[k]
     else:
@@ -49,7 +49,7 @@ def _count(begin, end, indices, bits, counts):
 
 @njit
 def _start(counts, starts):
-    """Turn the counts (parts, buckets) into the positions where each part begins in each bucket."""
+    """Turn the counts (parts, buckets) into the first position of each part in each bucket."""
     position = np.int64(0)
     for bucket in range(counts.shape[1]):
         starts[bucket] = position
@@ -80,7 +80,7 @@ def _distribute(first, last, indices, indptr, payload, bits, positions, row, col
 
 @njit
 def _order(begin, end, first, row, column, moved, indices_t, indptr_t, moved_t, counts):
-    """Put the entries *begin* … *end* - 1, a bucket whose columns begin with *first*, into order."""
+    """Sort the entries *begin* … *end* - 1, a bucket of the columns from *first* on."""
     counts[:] = 0
     for k in range(np.uint64(begin), np.uint64(end)):
         counts[np.uint64(column[k])] += 1
@@ -102,7 +102,7 @@ def _order(begin, end, first, row, column, moved, indices_t, indptr_t, moved_t, 
 
 @njit
 def _order_share(share, shares, starts, bits, row, column, moved, indices_t, indptr_t, moved_t):
-    """Put the buckets into order that begin in this share of the entries and buckets."""
+    """Sort the buckets that begin in this share of the entries and buckets."""
     buckets = starts.size - 1
     entries = starts[buckets]
     counts = np.empty(1 << bits, np.int64)
@@ -149,7 +149,7 @@ def _transpose(payload, indices, indptr, indices_t, indptr_t, moved_t):
 
 @njit(cache=True)
 def transpose(indices, indptr, indices_t, indptr_t, permutation):
-    """The transposed structure, and for each of its entries its number in the original."""
+    """The transposed structure, and the number of each of its entries in the original."""
     _transpose(np.empty((1, 1), np.int8), indices, indptr, indices_t, indptr_t, permutation)
 
 

@@ -1,4 +1,4 @@
-"""A transposed matrix times events: the rows of what is active are scattered, and the others are not looked at."""
+"""A transposed matrix times events: the rows of active events are scattered, the others are not read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .helpers.parts import first_of, part_count, private_part_count
 from .helpers.prefetch import prefetch
 from .scatter import add_private, clear
 
-# Entries of the next row to ask for, and how many of them share a cache line at most.
+# Entries of the next row to prefetch, and the most of them in a cache line.
 _AHEAD = np.uint64(256)
 _LINE = np.uint64(16)
 

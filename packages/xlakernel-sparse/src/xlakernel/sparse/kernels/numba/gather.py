@@ -1,6 +1,6 @@
-"""A matrix times a vector: each row gathers the elements of the vector that it has entries for.
+"""A matrix times a vector: each row gathers the elements of the vector at its entries.
 
-Flags are gathered as bits, 32 together in a word, because there are instructions that gather words and none for bytes.
+Flags are gathered as bits, 32 in a word: processors have instructions that gather words, and none for bytes.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ def _element(x, j):
     return x[np.uint64(j)]
 
 
-# A sum may be taken in any order, as vectors need it. NaN and infinities stay what they are.
+# Vectorisation reassociates sums. NaN and infinities are preserved.
 @njit(fastmath={"contract", "reassoc", "nsz"})
 def _rows(first, last, data, indices, indptr, x, y, active):
     equal = equal_weight(data, y)
-    # Unsigned: Numba then asks of no index whether it counts from the end, and LLVM can vectorise.
+    # Unsigned indices: Numba emits no branch for negative ones, and LLVM can vectorise.
     for i in range(np.uint64(first), np.uint64(last)):
         total = zero(y)
         for k in range(np.uint64(indptr[i]), np.uint64(indptr[i + np.uint64(1)])):

@@ -12,7 +12,7 @@ from .helpers.tiles import gather_tile, tile_width
 
 @njit
 def _row(i, data, indices, begin, end, x, y, active):
-    """Compute row i of *y*, in tiles as wide as fit; the last may overlap the one before, and gives the same there."""
+    """Compute row i of *y*, in tiles as wide as fit; the last may overlap the one before, with the same sums."""
     columns = y.shape[1]
     if columns >= tile_width(128, y):
         width = tile_width(128, y)
@@ -73,5 +73,5 @@ def scatter_matrix(data, indices, indptr, x, y):
 
 @njit(cache=True)
 def scatter_active_matrix(data, indices, indptr, x, y):
-    """The same for the elements of *x* that are not 0 or False; a row of *x* without any costs nothing."""
+    """The same for the elements of *x* that are not 0 or False; rows of *x* without any are skipped."""
     scatter_strips(data, indices, indptr, x, y, True)

@@ -1,4 +1,4 @@
-"""Elements of a product of two dense matrices, at the places where a sparse one has entries."""
+"""Elements of a product of two dense matrices at the entries of a sparse one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .helpers.parts import first_of, first_row, part_count
 
 @njit
 def _product(one, other, active_one, active_other):
-    """Return the product of two elements; 0 where that of the one whose *active* is not None is 0."""
+    """Return the product of two elements; 0 if one of them is 0 and its *active* flag is not None."""
     if active_one is None:
         return term(one, other, active_other)
     return term(other, one, active_one)

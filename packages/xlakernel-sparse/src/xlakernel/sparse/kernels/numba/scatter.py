@@ -1,6 +1,6 @@
-"""A transposed matrix times a vector: each row is scattered over the result, times its element of the vector.
+"""A transposed matrix times a vector: each row is scattered to the result, times its element of the vector.
 
-Threads that scatter at the same time each have a result of their own, and these are summed at the end.
+Each thread scatters to a private result; these are summed at the end.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from .helpers.parts import first_of, first_row, part_count, private_part_count
 
 @njit
 def clear(y):
-    """Set all elements of a vector to 0; in a function of its own, where Numba starts no threads for it."""
+    """Set all elements of a vector to 0; inlined into a parallel function, Numba would run the loop in parallel."""
     for j in range(y.size):
         y[j] = cast(0, y)
 
 
 @njit
 def add_private(first, last, private, y):
-    """Add what other threads have, ``private`` (parts, outputs), to the elements *first* … *last* - 1 of *y*."""
+    """Add the results of other threads, ``private`` (parts, outputs), to the elements *first* … *last* - 1 of *y*."""
     for part in range(private.shape[0]):
         for j in range(np.uint64(first), np.uint64(last)):
             y[j] += private[part, j]

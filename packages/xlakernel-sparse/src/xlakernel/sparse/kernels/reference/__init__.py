@@ -1,4 +1,4 @@
-"""The operators in plain JAX: they run everywhere, and say what the kernels of other backends must compute."""
+"""The operators in plain JAX, for every platform: the oracle for the kernels of other backends."""
 
 from .conversion import transpose as transpose
 from .conversion import transpose_with_data as transpose_with_data

@@ -1,4 +1,4 @@
-"""The structure of the transposed matrix."""
+"""From rows to columns by XLA's sort, which is stable, and on GPUs a radix sort."""
 
 from __future__ import annotations
 
@@ -8,34 +8,33 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ...operators.entries import rows_of_entries
+from ...operators.entries import first_entries, rows_of_entries
 
 
-def transpose(outs: Sequence[Any], *, shape: tuple[int, int]) -> Callable[..., list[jax.Array]]:
-    """Make the conversion of a structure; see `transpose_with_data`."""
+def transpose(outs: Sequence[Any], *, shape: tuple[int, int]) -> Callable[..., Any]:
+    """Return ``f(indices, indptr)``: indices and indptr of the transpose, and the permutation of the entries."""
 
-    def run(indices: jax.Array, indptr: jax.Array) -> list[jax.Array]:
-        rows = rows_of_entries(indptr, indices.shape[0])
+    def run(indices: jax.Array, indptr: jax.Array) -> Any:
+        columns, size = shape[1], indices.shape[0]
+        places = jnp.arange(size, dtype=indptr.dtype)
         # Padding sorts behind the last column.
-        columns = jnp.where(rows < shape[0], indices, shape[1])
-        permutation = jnp.argsort(columns, stable=True)
-        new_indices = jnp.where(rows < shape[0], rows, 0)[permutation]
-        counts = jnp.zeros(shape[1], indptr.dtype).at[columns].add(1, mode="drop")
-        new_indptr = jnp.concatenate([jnp.zeros(1, indptr.dtype), jnp.cumsum(counts, dtype=indptr.dtype)])
-        found = (new_indices, new_indptr, permutation)
-        return [x.astype(out.dtype) for x, out in zip(found, outs, strict=True)]
+        column, permutation = jax.lax.sort(
+            (jnp.where(places < indptr[-1], indices, columns), places), num_keys=1, is_stable=True
+        )
+        rows = rows_of_entries(indptr, size)[permutation]
+        indices_t = jnp.where(column < columns, rows, 0).astype(indices.dtype)
+        return indices_t, first_entries(column, columns).astype(indptr.dtype), permutation
 
     return run
 
 
-def transpose_with_data(outs: Sequence[Any], *, shape: tuple[int, int]) -> Callable[..., list[jax.Array]]:
-    """Make the conversion to compressed columns, in which rows ascend."""
-    out_data, *out_structure = outs
+def transpose_with_data(outs: Sequence[Any], *, shape: tuple[int, int]) -> Callable[..., Any]:
+    """Return ``f(data, indices, indptr)``: all three of the transpose."""
+    structure = transpose(outs[1:], shape=shape)
 
-    def run(data: jax.Array, indices: jax.Array, indptr: jax.Array) -> list[jax.Array]:
-        structure = transpose([*out_structure, out_structure[1]], shape=shape)
-        new_indices, new_indptr, permutation = structure(indices, indptr)
+    def run(data: jax.Array, indices: jax.Array, indptr: jax.Array) -> Any:
+        indices_t, indptr_t, permutation = structure(indices, indptr)
         is_entry = jnp.arange(data.shape[0]) < indptr[-1]
-        return [jnp.where(is_entry, data[permutation], 0).astype(out_data.dtype), new_indices, new_indptr]
+        return jnp.where(is_entry, data[permutation], jnp.zeros((), data.dtype)), indices_t, indptr_t
 
     return run

@@ -39,7 +39,7 @@ def product(
         rows = rows_of_entries(indptr, indices.shape[0])
         if not transpose:
             return _scatter_entries(out, operand, data, rows, indices, x)
-        # Padding, whose row is none, goes nowhere.
+        # Padding gets a column out of range, which is dropped.
         columns = jnp.where(rows < shape[0], indices, shape[1])
         return _scatter_entries(out, operand, data, columns, jnp.minimum(rows, shape[0] - 1), x)
 
@@ -62,10 +62,10 @@ def sampled_product(outs: Sequence[Any], *, shape: tuple[int, int], events: str 
     """Make the product of two dense matrices at the entries only; zeros of *events*, "u" or "v", add nothing."""
 
     def run(indices: jax.Array, indptr: jax.Array, u: jax.Array, v: jax.Array) -> jax.Array:
-        if 0 in shape:  # all is padding, and JAX gathers nothing from nothing
+        if 0 in shape:  # all is padding, and JAX cannot gather from an empty array
             return jnp.zeros(outs[0].shape, outs[0].dtype)
         rows = rows_of_entries(indptr, indices.shape[0])
-        columns = jnp.where(rows < shape[0], indices, shape[1])  # padding has none, where there could be infinity
+        columns = jnp.where(rows < shape[0], indices, shape[1])  # out of range for padding, where v could be infinite
         factors = {"u": u.at[rows].get(mode="fill", fill_value=0), "v": v.at[columns].get(mode="fill", fill_value=0)}
         found = factors["u"] * factors["v"]
         found = jnp.where(factors[events] != 0, found, 0) if events else found

@@ -1,6 +1,6 @@
-"""The Warp kernels. Several threads share a row: each takes every so many-th entry, and they add up atomically.
+"""The Warp kernels. Several threads share a row: each takes every *lanes*-th entry, and they add up atomically.
 
-*stride* is 0 where all entries have the first weight, else 1; *lanes* is how many threads share a row.
+*stride* is 0 if all entries have the first weight, else 1; *lanes* is the number of threads of a row.
 """
 
 # No `from __future__ import annotations`: Warp reads the annotations.
@@ -21,7 +21,7 @@ def gather(
     lanes: int,
     skip: bool,
 ):
-    """Add up the entries of a row times what they meet; *skip* leaves out those that meet zeros."""
+    """Sum the entries of a row times the elements of *x*; zeros add nothing if *skip*."""
     row, lane = wp.tid()
     total = y.dtype(0)
     k = int(indptr[row]) + lane
@@ -30,28 +30,6 @@ def gather(
         value = x[indices[k]]
         if value != y.dtype(0) or not skip:
             total += y.dtype(data[k * stride]) * value
-        k += lanes
-    wp.atomic_add(y, row, total)
-
-
-@wp.kernel
-def gather_active(
-    data: wp.array(dtype=Any),
-    indices: wp.array(dtype=Any),
-    indptr: wp.array(dtype=Any),
-    active: wp.array(dtype=bool),
-    y: wp.array(dtype=Any),
-    stride: int,
-    lanes: int,
-):
-    """Add up the entries of a row that meet active elements."""
-    row, lane = wp.tid()
-    total = y.dtype(0)
-    k = int(indptr[row]) + lane
-    end = int(indptr[row + 1])
-    while k < end:
-        if active[indices[k]]:
-            total += y.dtype(data[k * stride])
         k += lanes
     wp.atomic_add(y, row, total)
 
@@ -67,7 +45,7 @@ def scatter(
     lanes: int,
     skip: bool,
 ):
-    """Add a row times its element of *x* to the result; *skip* leaves out zeros."""
+    """Add a row times its element of *x* to the result; zeros add nothing if *skip*."""
     row, lane = wp.tid()
     value = x[row]
     if value == y.dtype(0) and skip:
@@ -76,27 +54,6 @@ def scatter(
     end = int(indptr[row + 1])
     while k < end:
         wp.atomic_add(y, int(indices[k]), y.dtype(data[k * stride]) * value)
-        k += lanes
-
-
-@wp.kernel
-def scatter_active(
-    data: wp.array(dtype=Any),
-    indices: wp.array(dtype=Any),
-    indptr: wp.array(dtype=Any),
-    active: wp.array(dtype=bool),
-    y: wp.array(dtype=Any),
-    stride: int,
-    lanes: int,
-):
-    """Add the active rows to the result."""
-    row, lane = wp.tid()
-    if not active[row]:
-        return
-    k = int(indptr[row]) + lane
-    end = int(indptr[row + 1])
-    while k < end:
-        wp.atomic_add(y, int(indices[k]), y.dtype(data[k * stride]))
         k += lanes
 
 
@@ -111,7 +68,7 @@ def sample(
     skip_u: bool,
     skip_v: bool,
 ):
-    """Multiply two vectors at the places of the entries; zeros of one that is to be skipped add nothing."""
+    """Multiply two vectors at the entries; zeros of *u* add nothing if *skip_u*, those of *v* if *skip_v*."""
     row, lane = wp.tid()
     k = int(indptr[row]) + lane
     end = int(indptr[row + 1])

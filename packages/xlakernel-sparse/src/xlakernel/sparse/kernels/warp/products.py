@@ -13,9 +13,9 @@ from xlakernel.warp import warp_kernel
 
 from . import _kernels
 
-# Threads that share a row: a GPU's run in step, 32 at a time; the CPU has no use for more than one.
+# Threads that share a row: a warp on a GPU; on the CPU, one is fastest.
 _LANES = {"gpu": 32, "cpu": 1}
-# What Warp adds atomically.
+# The dtypes that Warp adds atomically.
 _ATOMIC = ("float32", "float64", "int32", "int64", "uint32", "uint64")
 
 
@@ -32,18 +32,14 @@ def product(
     (out,) = outs
     _check(out)
     lanes = _LANES[platform]
-    static: dict[str, Any] = {"stride": int(not homogeneous), "lanes": lanes}
-    if operand == "binary":
-        kernel = _kernels.scatter_active if transpose else _kernels.gather_active
-    else:
-        kernel = _kernels.scatter if transpose else _kernels.gather
-        static["skip"] = operand == "weighted"
+    static = {"stride": int(not homogeneous), "lanes": lanes, "skip": operand != "dense"}
+    kernel = _kernels.scatter if transpose else _kernels.gather
     wrapped = warp_kernel(kernel, out, launch_dims=(shape[0], lanes), output_init=0)
 
     def run(data: jax.Array, indices: jax.Array, indptr: jax.Array, x: jax.Array) -> jax.Array:
-        if 0 in (*data.shape, *indices.shape):  # Warp's arrays have elements
+        if 0 in (*data.shape, *indices.shape):  # Warp has no empty arrays
             return jnp.zeros(out.shape, out.dtype)
-        y: jax.Array = wrapped(data, indices, indptr, x, **static)
+        y: jax.Array = wrapped(data, indices, indptr, x.astype(out.dtype), **static)  # binary events count as 1
         return y
 
     return run
@@ -76,6 +72,6 @@ def sampled_product(
 def _check(out: Any) -> None:
     if out.dtype.name not in _ATOMIC:
         raise DtypeError(
-            f"the Warp kernels add up {', '.join(_ATOMIC)}; the product is of {out.dtype.name}. Choose another "
+            f"the product is of dtype {out.dtype.name}; the Warp kernels support {', '.join(_ATOMIC)}. Choose another "
             "backend, with backend= or use_backend."
         )

@@ -1,63 +1,50 @@
-"""The layout of a compressed matrix whose product with a vector reads that vector from a GPU's shared memory.
+"""The layout of a compressed matrix in column blocks, for products that read the vector from a GPU's shared memory.
 
 The columns are split into blocks so narrow that a block's part of the vector fits into the shared memory of a
-multiprocessor; the entries are sorted by column block, and then as they were. Within a block, 16 bits say which column
-an entry is in.
+multiprocessor; the entries are sorted by column block, and keep their order within a block. The column of an entry
+within its block takes 16 bits.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import export
 
 from ..arguments import check_room
-from ..entries import rows_of_entries
+from ..entries import first_entries, rows_of_entries
 
-#: Bytes of shared memory for a part of the vector: what a block of threads can have on the GPUs that have most (compute
-#: capability 9.0) but for 1 KiB. A GPU that has less multiplies without the layout.
+#: Bytes of shared memory for a part of the vector: the limit for a block of threads on GPUs of compute capability 9.0,
+#: minus 1 KiB. On a GPU with less, products do not use the layout.
 SHARED_BYTES = 226 * 1024
-_LOCAL = 1 << 16  # what 16 bits tell apart
-
-
-class Blocks(NamedTuple):
-    """The structure of a matrix, its entries sorted by column block.
-
-    Attributes:
-      indices: uint16 ``(nnz,)``, the columns, counted from the first one of the block.
-      indptr: ``(blocks * rows + 1,)``, where the rows of each block begin, block after block.
-      permutation: ``(nnz,)``, where an entry was before; its weight is ``data[permutation]``.
-    """
-
-    indices: jax.Array
-    indptr: jax.Array
-    permutation: jax.Array
+_LOCAL = 1 << 16  # columns that 16 bits can number
 
 
 def block_width(columns: int, blocks: int) -> int:
-    """Return how many columns each of so many blocks has, a multiple of four."""
+    """Return the number of columns in each of so many blocks, a multiple of four."""
     return max(4, math.ceil(columns / blocks / 4) * 4)
 
 
 def block_count(columns: int, dtype: Any, shared_bytes: int = SHARED_BYTES) -> int:
-    """Return how few blocks columns must be split into for vectors that are summed in *dtype*."""
+    """Return the smallest number of blocks for vectors that are summed in *dtype*."""
     most = min(_LOCAL, shared_bytes // bytes_of(dtype) // 4 * 4)
     return max(1, math.ceil(columns / most))
 
 
 def bytes_of(dtype: Any) -> int:
-    """Return how many bytes a sum in *dtype* takes on a GPU; those of integers take 8."""
+    """Return the bytes of a sum in *dtype* on a GPU; integers are summed in 64 bits."""
     dtype = jnp.dtype(dtype)
     return 8 if dtype.kind in "iu" else dtype.itemsize
 
 
 @functools.partial(jax.jit, static_argnames=("shape", "dtype"))
-def make_blocks(indices: jax.Array, indptr: jax.Array, *, shape: tuple[int, int], dtype: Any) -> Blocks:
+def make_blocks(
+    indices: jax.Array, indptr: jax.Array, *, shape: tuple[int, int], dtype: Any
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Sort the entries of a compressed matrix by column block, for products that are summed in *dtype*.
 
     Columns may be in any order within a row; padding stays behind the entries.
@@ -67,6 +54,10 @@ def make_blocks(indices: jax.Array, indptr: jax.Array, *, shape: tuple[int, int]
       indptr: ``(rows + 1,)``.
       shape: rows and columns.
       dtype: in which products are summed; float32 for weights of half precision.
+
+    Returns:
+      The columns, counted from the first one of the block, uint16 ``(nnz,)``; the first entry of each row of each
+      block, block after block, ``(blocks * rows + 1,)``; and the former position of each entry, ``(nnz,)``.
     """
     rows, columns = shape
     blocks = block_count(columns, dtype)
@@ -79,9 +70,5 @@ def make_blocks(indices: jax.Array, indptr: jax.Array, *, shape: tuple[int, int]
     segment = (indices // width).astype(wide) * rows + row.astype(wide)
     segment = jnp.where(places < indptr[-1], segment, segments)
     segment, permutation = jax.lax.sort((segment, places), num_keys=1, is_stable=True)
-    if export.is_symbolic_dim(indices.size):  # then a search does not know how many steps it takes
-        begin = jnp.cumsum(jnp.zeros(segments + 1, indptr.dtype).at[segment + 1].add(1, mode="drop"))
-    else:
-        begin = jnp.searchsorted(segment, jnp.arange(segments + 1, dtype=wide)).astype(indptr.dtype)
     local = jnp.where(places < indptr[-1], indices[permutation] % width, 0).astype(jnp.uint16)
-    return Blocks(local, begin, permutation)
+    return local, first_entries(segment, segments).astype(indptr.dtype), permutation

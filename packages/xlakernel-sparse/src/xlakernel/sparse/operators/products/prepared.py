@@ -1,7 +1,7 @@
-"""Products of a matrix in compressed rows that has a mirror, the same entries in the order of the columns.
+"""Products of a matrix in compressed rows with a mirror, the same entries in the order of the columns.
 
-A product with events walks the lines that are active, a dense one the lines of the result: one of the two orders has
-these lines, and the kernel of the products without a mirror is given that one.
+A product with events reads the lines of active events, a dense one the lines of the result. One of the two orders has
+these lines, and is passed to the kernel of the products without a mirror.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from .compressed import PRODUCTS, ProductPair
 class PreparedProduct(ProductPair):
     """The products with one kind of operand, of a matrix with a mirror.
 
-    Their inputs are ``data, indices, indptr``, then ``indices, indptr`` of each other order that there is: of the
-    mirror, and where the matrix has column blocks, of those, and of those of the mirror; then, where not all weights
-    are equal, ``data`` of each of these orders; and ``x``.
+    The inputs are ``data, indices, indptr``; then ``indices, indptr`` of each further order: the mirror, and, of a
+    matrix with column blocks, those and the blocks of the mirror; then, unless all weights are equal, ``data`` of each
+    of these orders; and ``x``.
     """
 
     def _operator(self, suffix: str) -> XLACustomKernel:
@@ -34,7 +34,7 @@ class PreparedProduct(ProductPair):
                 generator = plain.entry(platform, backend).kernel_generator
                 has_blocks = backend == "numba_cuda" and plain is PRODUCTS[DENSE].vector
                 op.def_kernel(backend, platform, _choosing(generator, self.operand, has_blocks))
-        op.def_default_of(plain)  # whether a matrix is prepared is no reason for other kernels
+        op.def_default_of(plain)
         op.def_tags("sparse", "csr", "prepared", self.operand.name)
         return op
 
@@ -42,7 +42,7 @@ class PreparedProduct(ProductPair):
 def _choosing(
     plain: Callable[..., Callable[..., Any]], operand: Operand, has_blocks: bool
 ) -> Callable[..., Callable[..., Any]]:
-    """Return a generator of kernels that give one of the orders to a kernel of *plain*, or to that for blocks."""
+    """Return a generator of kernels that pass one of the orders to a kernel of *plain*, or to that for blocks."""
     scatter = operand is not DENSE
 
     def generator(outs: Any, *, shape: tuple[int, int], transpose: bool, homogeneous: bool) -> Callable[..., Any]:
@@ -70,7 +70,7 @@ def _choosing(
 
 
 def _of_blocks(outs: Any, indptr: Any, *, shape: tuple[int, int], **keywords: Any) -> Callable[..., Any] | None:
-    """Return the kernel for column blocks; None if they are too wide for sums of this dtype on this GPU."""
+    """Return the kernel for column blocks; None if the blocks exceed the shared memory of this GPU."""
     kernels = importlib.import_module("xlakernel.sparse.kernels.cuda")
     rows, columns = shape
     blocks = (indptr.shape[0] - 1) // max(rows, 1)

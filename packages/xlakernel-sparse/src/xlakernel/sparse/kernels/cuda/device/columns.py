@@ -1,8 +1,8 @@
-"""How a warp is split over the columns of a dense matrix, for entries that all its threads look at together.
+"""The distribution of a warp over the columns of a dense matrix.
 
-A group of threads, as many as there are columns and 32 at most, has an entry at a time, a thread for each column; so a
-warp has as many entries at a time as it has groups. The entries' columns and weights are loaded 32 at once, and handed
-round.
+A group of threads, as many as there are columns and at most 32, processes one entry at a time, a thread for each
+column; a warp thus processes as many entries at a time as it has groups. The entries' columns and weights are loaded 32
+at once, one by each lane, and distributed by shuffles.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from numba import cuda
 from .memory import load
 from .warp import ALL
 
-#: The most that the second extent of a grid can be.
+#: The largest second extent of a grid.
 _MOST_TILES = 65535
 
 
 def group_of(columns: int) -> int:
-    """Return how many threads have an entry together, a power of two."""
+    """Return the number of threads for an entry, a power of two."""
     return 1 << (min(columns, 32) - 1).bit_length()
 
 
 def tiles_of(columns: int) -> int:
-    """Return how many blocks share the columns: each takes every so manyth tile of 32."""
+    """Return the number of blocks that share the columns: of n blocks, each takes every n-th tile of 32."""
     return min(_MOST_TILES, -(-columns // group_of(columns)))
 
 
 @functools.cache
 def weights_of(kind: type, *, homogeneous: bool) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return device functions: one that loads an entry's weight, and one that hands it on from a lane to all."""
+    """Return two device functions: one loads an entry's weight, the other broadcasts it from a lane."""
 
     @cuda.jit(device=True, forceinline=True)
     def same(data: Any, k: Any) -> Any:

@@ -1,4 +1,4 @@
-"""How a warp looks four entries up at a time, one by one where there are fewer, and what it does with their sum."""
+"""Lookup of the operand for four entries at a time, or for single ones, and the terms that they add to a sum."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ Device = Callable[..., Any]
 
 
 class Entries(NamedTuple):
-    """Device functions, and the type they sum in.
+    """Device functions for the entries of a matrix, and the type of their sums.
 
     Attributes:
       kind: NumPy's scalar type of the terms.
-      raw: ``raw(data, indices, k)``: what is loaded of the entries from *k*, a multiple of four.
-      terms: ``terms(raw, data, source, k)``: their four terms; *source* is where the operand is.
+      raw: ``raw(data, indices, k)``: the loaded data of four entries from *k* on, a multiple of four.
+      terms: ``terms(raw, data, source, k)``: their four terms; *source* holds the operand.
       one: ``one(data, indices, source, k)``: the term of one entry.
-      value: ``value(data, total)``: what a sum of terms adds to the output, in its type.
-      aligned: ``aligned(data, indices)``: whether four at a time can be loaded at all.
+      value: ``value(data, total)``: the value that a sum of terms adds to the output, in its type.
+      aligned: ``aligned(data, indices)``: True if four entries can be loaded at a time.
     """
 
     kind: type
@@ -36,26 +36,26 @@ class Entries(NamedTuple):
 
 @cuda.jit(device=True, forceinline=True)
 def from_memory(source: Any, column: Any) -> Any:
-    """Return the operand's value for a column, where the operand is an input."""
+    """Return the operand's value for a column; the source is an input."""
     return load(source, column)
 
 
 @cuda.jit(device=True, forceinline=True)
 def from_bits(source: Any, column: Any) -> Any:
-    """Return one bit, where 32 of them are an element."""
+    """Return the bit of a column; 32 bits are an element of the source."""
     column = np.uint32(column)
     return (source[column >> np.uint32(5)] >> (column & np.uint32(31))) & np.uint32(1)
 
 
 @cuda.jit(device=True, forceinline=True)
 def from_slice(source: Any, column: Any) -> Any:
-    """Return an element of shared memory."""
+    """Return the operand's value for a column; the source is shared memory."""
     return source[np.uint32(column)]
 
 
 @cuda.jit(device=True, forceinline=True)
 def from_front(source: Any, column: Any) -> Any:
-    """Return the operand's value for a column: the first so many are in shared memory, the others in an input."""
+    """Return the operand's value for a column: the first *staged* ones are in shared memory, the others in an input."""
     front, x, staged = source
     column = np.uint32(column)
     is_front = column < np.uint32(staged)
@@ -90,7 +90,7 @@ def _load_both(data: Any, indices: Any, k: Any) -> Any:
 
 
 def products(operand: str, kind: type, fetch: Device, *, homogeneous: bool) -> Entries:
-    """Return the entries of a matrix times an operand, each of whose weights is read."""
+    """Return the entries of a matrix times an operand; each weight is read."""
     of, weight = term(operand, kind), weight_at(homogeneous=homogeneous)
 
     @cuda.jit(device=True, forceinline=True)
@@ -123,7 +123,7 @@ def products(operand: str, kind: type, fetch: Device, *, homogeneous: bool) -> E
 
 
 def counted(kind: type, fetch: Device) -> Entries:
-    """Return the entries of a matrix whose weights are equal, times events: the active ones are counted."""
+    """Return the entries of a matrix with one weight, times events: the active ones are counted."""
 
     @cuda.jit(device=True, forceinline=True)
     def terms(raw: Any, data: Any, source: Any, k: Any) -> Any:
@@ -146,7 +146,7 @@ def counted(kind: type, fetch: Device) -> Entries:
 
 
 def looked_up(kind: type, fetch: Device) -> Entries:
-    """Return the entries of a matrix times events, whose weights are read only where one of four counts."""
+    """Return the entries of a matrix times events; weights are read only if one of the four entries is active."""
     zero = kind(0)
 
     @cuda.jit(device=True, forceinline=True)

@@ -1,4 +1,4 @@
-"""What a block has added up in shared memory is added to the output, four columns at once where the GPU can."""
+"""Addition of a block's sums in shared memory to the output, four columns at once on GPUs that support it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .memory import add4_to, add_to, adds_four
 def flush_of(total: Any, threads: int) -> Any:
     """Return a device function for all threads of a block: ``flush(weight, own, block, blocks)``.
 
-    It adds each column's total, times *weight*, to the output. *own* are sums, the output, the first column of the
-    block's slice, a multiple of four, and how many columns that has.
+    It adds each column's total, times *weight*, to the output. *own* is a tuple: the sums, the output, the first column
+    of the block's slice, a multiple of four, and the number of its columns.
 
     Args:
       total: device function of the sums and a column of the slice.
-      threads: how many a block has.
+      threads: the number of threads of a block.
     """
 
     @cuda.jit(device=True, forceinline=True)
@@ -60,8 +60,9 @@ def flush_of(total: Any, threads: int) -> Any:
 def _all_of(add: Any, each: int, threads: int) -> Any:
     """Return a device function that calls *add* for the columns of a slice, *each* at a time.
 
-    Columns after the last whole *each* are left to the caller. Blocks begin in different places, so that few add to one
-    at a time. That a column is a multiple of *each* is for the compiler to see: it then loads four sums at once.
+    Columns after the last whole *each* are left to the caller. Blocks begin at different columns, so that few add to
+    one at a time. The expressions show the compiler that columns are multiples of *each*: it then loads four sums at
+    once.
     """
 
     @cuda.jit(device=True, forceinline=True)

@@ -1,6 +1,6 @@
-"""Accesses to global memory that Numba has no words for: four elements at once, past the L1 cache, and reductions.
+"""Accesses to global memory that Numba does not offer: four elements at once, bypassing L1, and reductions.
 
-None of them checks an index, and a negative one does not count from the end.
+None of them checks an index, and negative ones do not count from the end.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from numba.cuda import cgutils, config
 from numba.cuda.core.targetconfig import ConfigStack
 from numba.cuda.extending import intrinsic
 
-_GLOBAL = 1  # NVVM's number of the address space
+_GLOBAL = 1  # the address space, in NVVM
 
-#: The major number of the compute capability from which on a GPU adds four floats at once.
+#: The major compute capability from which on GPUs add four floats at once.
 ADDS_FOUR = 9
 
-#: What a 16-byte load asks of the address of an array's first element.
+#: The alignment of 16-byte loads.
 ALIGNMENT = 16
 
 
 def _int(bits: int) -> Any:
-    """Return LLVM's integer type; it is no global, so that a kernel's code has the same hash in every process."""
+    """Return LLVM's integer type; as a global, the object would change a kernel's content hash in every process."""
     return ir.IntType(bits)
 
 
@@ -32,7 +32,7 @@ def _is_half(dtype: Any) -> bool:
 
 
 def _loaded(dtype: Any) -> Any:
-    """Return the type of an element once it is in a register: half precision is widened at once."""
+    """Return the type of a loaded element: half precision is widened to float32."""
     return types.float32 if _is_half(dtype) else dtype
 
 
@@ -58,13 +58,17 @@ def _widened(builder: Any, dtype: Any, bits: Any) -> Any:
 
 
 def _unpacked(context: Any, builder: Any, dtype: Any, memory: Any, place: int) -> Any:
-    """Return an element of what was copied to the stack, from where LLVM takes it into registers."""
+    """Return an element of a copy on the stack, which LLVM promotes to registers."""
     at = builder.gep(memory, [ir.Constant(_int(32), 0), ir.Constant(_int(32), place)])
     return _widened(builder, dtype, builder.load(at)) if _is_half(dtype) else context.unpack_value(builder, dtype, at)
 
 
 def _copy(builder: Any, pointer: Any, words: Any, count: int, wanted: Any) -> None:
-    """Copy *count* 32-bit words to *words*, as 16-byte loads where there are so many; zeros where not *wanted*."""
+    """Copy *count* 32-bit words to *words*, by loads of up to 16 bytes; zeros if not *wanted*, a predicate or None.
+
+    The loads are ``ld.global.nc.L1::no_allocate``: through the read-only path, and without an entry in L1, which the
+    operand needs. A predicate is a register of the asm block, so that loads stay independent of branches.
+    """
     width = min(count, 4)
     names = ", ".join(f"${i}" for i in range(width))
     target, suffix = (names, "") if width == 1 else (f"{{{names}}}", f".v{width}")
@@ -72,7 +76,7 @@ def _copy(builder: Any, pointer: Any, words: Any, count: int, wanted: Any) -> No
     if wanted is not None:
         zeros = " ".join(f"mov.b32 ${i}, 0;" for i in range(width))
         load = f"{{ .reg .pred p; setp.ne.b32 p, ${width + 1}, 0; {zeros} @p {load} }}"
-    # An output that is written before the address is read must not share its register: "&".
+    # "&": an output that is written before the address is read must not share its register.
     mark = "=r" if wanted is None else "=&r"
     constraints = ",".join([mark] * width + ["l"] + (["r"] if wanted is not None else []))
     result = _int(32) if width == 1 else ir.LiteralStructType([_int(32)] * width)
@@ -99,7 +103,7 @@ def _load_four(context: Any, builder: Any, signature: Any, array: Any, index: An
 
 @intrinsic
 def load4(_: Any, array: Any, index: Any) -> Any:
-    """Return ``array[index : index + 4]`` as a tuple, once read and not kept in L1; *index* is a multiple of four."""
+    """Return ``array[index : index + 4]`` as a tuple, without an entry in L1; *index* is a multiple of four."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return _load_four(context, builder, signature, *args)
@@ -109,7 +113,7 @@ def load4(_: Any, array: Any, index: Any) -> Any:
 
 @intrinsic
 def load4_if(_: Any, wanted: Any, array: Any, index: Any) -> Any:
-    """Return the same where *wanted*, and zeros, without an access, where not: no branch, so loads overlap."""
+    """Return the same if *wanted*, else zeros without an access; there is no branch, so that loads overlap."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         flag = builder.zext(context.cast(builder, args[0], signature.args[0], types.boolean), _int(32))
@@ -142,14 +146,14 @@ def _load_one(context: Any, builder: Any, signature: Any, array: Any, index: Any
     return _unpacked(context, builder, dtype, memory, 0)
 
 
-# By an element's bytes: the bits of a register, what a load into it is called, and the register's kind. Larger elements
-# are loaded eight bytes at a time.
+# By an element's bytes: the bits of a register, the suffix of the load instruction, and the asm constraint of the
+# register. Larger elements are loaded eight bytes at a time.
 _UNITS = {1: (16, "u8", "h"), 2: (16, "b16", "h"), 4: (32, "b32", "r"), 8: (64, "b64", "l")}
 
 
 @intrinsic
 def load(_: Any, array: Any, index: Any) -> Any:
-    """Return ``array[index]`` of an input, which the kernel does not change: through the read-only path and L1."""
+    """Return ``array[index]`` of an input, through the read-only path and L1."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return _load_one(context, builder, signature, *args)
@@ -159,7 +163,7 @@ def load(_: Any, array: Any, index: Any) -> Any:
 
 @intrinsic
 def load_if(_: Any, wanted: Any, array: Any, index: Any) -> Any:
-    """Return the same where *wanted*, and zero, without an access, where not."""
+    """Return the same if *wanted*, else zero without an access."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         flag = builder.zext(context.cast(builder, args[0], signature.args[0], types.boolean), _int(32))
@@ -177,13 +181,13 @@ def _is_aligned(context: Any, builder: Any, signature: Any, args: Any) -> Any:
 
 @intrinsic
 def is_aligned(_: Any, array: Any) -> Any:
-    """Whether the array begins where `load4` and `add4_to` may: a slice of a batch need not."""
+    """Return True if the array is aligned for `load4` and `add4_to`; a slice of a batch need not be."""
     return types.boolean(array), _is_aligned
 
 
 @intrinsic
 def add_to(_: Any, array: Any, index: Any, value: Any) -> Any:
-    """Add *value* to ``array[index]`` atomically, in memory, without waiting; a complex number part by part.
+    """Add *value* to ``array[index]`` atomically, by a reduction without a result; a complex number part by part.
 
     The elements are integers of 32 or 64 bits, floats of these sizes, or complex.
     """
@@ -208,14 +212,14 @@ def add_to(_: Any, array: Any, index: Any, value: Any) -> Any:
 
 
 def _has_reductions_of_four() -> bool:
-    """Return whether what is compiled for can add four floats at once; PTX can say so from CUDA 12.1 on."""
+    """Return True if the target of the compilation adds four floats at once; PTX has this from CUDA 12.1 on."""
     forced = config.FORCE_CUDA_CC
     return bool((forced or ConfigStack().top().compute_capability) >= (ADDS_FOUR, 0))
 
 
 @intrinsic
 def adds_four(_: Any, array: Any) -> Any:
-    """Whether `add4_to` may add to the array, and does so at once."""
+    """Return True if `add4_to` can add to the array, by one instruction."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         can = ir.Constant(_int(1), int(_has_reductions_of_four()))
@@ -246,7 +250,7 @@ def add4_to(_: Any, array: Any, index: Any, values: Any) -> Any:
     return types.void(array, index, types.UniTuple(types.float32, 4)), codegen
 
 
-# By whether it is a float, and bits: the name of the reduction's type, and of its register.
+# By (is a float, bits): the type suffix of the reduction, and the asm constraint of its register.
 _REDUCTIONS = {
     (False, 32): ("u32", "r"),
     (False, 64): ("u64", "l"),

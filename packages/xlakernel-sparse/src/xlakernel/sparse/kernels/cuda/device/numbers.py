@@ -1,4 +1,4 @@
-"""In which types the kernels compute, and in which they add up in memory."""
+"""Dtypes of the kernels' sums, in registers and in memory."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 
 
 def kind_of(dtype: Any) -> type:
-    """Return NumPy's scalar type to sum in: of floats their own, and of integers, whose sums wrap round, the widest."""
+    """Return NumPy's scalar type of sums: floats are summed in their own, integers in the widest."""
     dtype = jnp.dtype(dtype)
     return np.int64 if dtype.kind in "iu" else dtype.type
 
 
 def in_memory(out: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-    """Return the same output with elements that the GPU adds to atomically: integers have 32 bits at least.
+    """Return the same output with a dtype of atomic additions: integers have at least 32 bits.
 
-    What does not fit into fewer bits is lost either way, then or in the end.
+    The result, cast to fewer bits, is the same.
     """
     dtype = jnp.dtype(out.dtype)
     if dtype.kind in "iu" and dtype.itemsize < 4:

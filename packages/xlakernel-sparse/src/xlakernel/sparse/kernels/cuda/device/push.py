@@ -1,4 +1,4 @@
-"""What a warp does with a tile of entries whose operand is known: add their weights to where their columns say."""
+"""Addition of a tile of entries, times one value of the operand, to the columns of the entries."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .terms import term, weight_at
 def take_tile_of(one: Any, *, homogeneous: bool) -> Any:
     """Return a device function for all threads of a warp: ``take(data, indices, first, last, to)``.
 
-    It calls *one*, ``one(column, weight, to)``, for each entry of a tile, from *first* to *last*. Each thread loads
-    four times four entries before it does so, and so the loads overlap. It counts from the first of its sixteen, *at*:
-    so their offsets are constants, and one *begin* and *end*, the tile's bounds as seen from there, serve all of them.
+    It calls *one*, ``one(column, weight, to)``, for each entry of a tile, from *first* to *last*. Each thread first
+    loads four times four entries, so that the loads overlap. Positions are relative to the first of its sixteen
+    entries, *at*: offsets are constants, and one pair of bounds of the tile, *begin* and *end*, serves all of them.
     """
     weight = weight_at(homogeneous=homogeneous)
 
@@ -72,7 +72,7 @@ def take_tile_of(one: Any, *, homogeneous: bool) -> Any:
 def push_of(operand: str, kind: type, *, homogeneous: bool) -> Any:
     """Return a device function for all threads of a warp: ``push(data, indices, first, last, to)``.
 
-    It adds what the entries of a tile are, times the operand's value, to a vector; *to* is that value and the vector.
+    It adds the entries of a tile, times the operand's value, to a vector; *to* is that value and the vector.
     """
     of = term(operand, kind)
 

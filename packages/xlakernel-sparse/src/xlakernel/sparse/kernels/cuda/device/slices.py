@@ -1,8 +1,9 @@
-"""Which blocks take a tile, where the columns are two slices, and each block has the sums of one of them.
+"""Distribution of tiles to blocks if the columns are two slices, and each block holds the sums of one of them.
 
-Where a row's columns are sorted, those of the two slices meet in one place. A few columns of a tile tell roughly where,
-and the tile is cut there, so that each part is read once. The blocks of both slices come to the same cut, and so each
-entry is taken once, whatever the order. An entry on the wrong side of the cut, a *stray*, goes straight to the output.
+If a row's columns are sorted, its entries in the two slices are two contiguous parts. A few columns of a tile locate
+the border approximately, and the tile is cut there, so that each part is read once. The blocks of both slices compute
+the same cut, and each entry is processed once, for any order of the columns. An entry on the wrong side of the cut, a
+*stray*, is added to the output directly.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ from numba import cuda
 
 from .memory import load
 
-#: Entries from which on it pays to look at some of them first.
+#: Entries of a tile from which on a cut is faster.
 _LONG = 128
 
 
 @cuda.jit(device=True, forceinline=True)
 def part_of(indices: Any, row: Any, first: Any, last: Any, width: Any, is_lower: Any) -> Any:
-    """Return the row and the part, *first* and *last*, that the blocks of a slice take of a tile.
+    """Return the row, and *first* and *last* of the part of a tile for the blocks of a slice, the lower if *is_lower*.
 
-    A column in the middle of each quarter of the tile is asked for; if it is below *width*, the quarter is for the
-    lower slice, which is meant if *is_lower*. A short tile, and one whose four columns do not ascend, is not cut: the
-    blocks of both slices read it, and each takes only what is in its slice. The row that they get is ``~row``.
+    A column in the middle of each quarter of the tile is read; if it is below *width*, the quarter belongs to the lower
+    slice. A short tile, and one with four columns that do not ascend, is not cut: the blocks of both slices read it,
+    and each adds only the entries in its slice. The returned row is then ``~row``.
     """
     count = np.int32(last - first)
     if count < _LONG:

@@ -1,4 +1,4 @@
-"""What a block keeps of an operand in shared memory."""
+"""Copies of an operand in a block's shared memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _four_bits(events: Any, k: Any) -> Any:
 
 @cuda.jit(device=True, forceinline=True)
 def stage_bits(events: Any, words: Any) -> Any:
-    """Write the events as bits, 32 to a word of shared memory; the block's threads must meet before they read them."""
+    """Write the events as bits, 32 in a word of shared memory; synchronise the block before reading them."""
     fast = is_aligned(events)
     for word in range(cuda.threadIdx.x, (events.size + 31) // 32, cuda.blockDim.x):
         k = 32 * word
@@ -34,7 +34,7 @@ def stage_bits(events: Any, words: Any) -> Any:
 
 @cuda.jit(device=True, forceinline=True)
 def stage_slice(x: Any, first: Any, count: Any, words: Any) -> None:
-    """Copy ``x[first : first + count]`` to shared memory; the block's threads must meet before they read it."""
+    """Copy ``x[first : first + count]`` to shared memory; synchronise the block before reading it."""
     step = cuda.blockDim.x
     i = np.int64(cuda.threadIdx.x)
     while i + 7 * step < count:  # eight loads at a time, which overlap

@@ -1,7 +1,7 @@
-"""What one entry of a matrix adds to a result, for each kind of operand.
+"""The term that one entry of a matrix adds to a result, for each kind of operand.
 
-A matrix times a *dense* operand adds every product. A *binary* operand says which entries count, a *weighted* one where
-it is not zero: what does not count adds nothing, also if its weight is infinite or not a number.
+With a *dense* operand every product is added. With *binary* and *weighted* events, entries at inactive events add
+nothing, even if their weight is infinite or NaN.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def term(operand: str, kind: type) -> Any:
 
 
 def counts(operand: str) -> Any:
-    """Return a device function of the operand's value: whether it adds anything at all."""
+    """Return a device function of the operand's value: True if it is active."""
 
     @cuda.jit(device=True, forceinline=True)
     def always(value: Any) -> Any:
@@ -47,7 +47,7 @@ def counts(operand: str) -> Any:
 
 
 def value_at(operand: str) -> Any:
-    """Return a device function of the operand and a row that counts: the row's value; of a binary one, True at once."""
+    """Return a device function of the operand and an active row: the row's value; True for binary events."""
 
     @cuda.jit(device=True, forceinline=True)
     def active(x: Any, row: Any) -> Any:

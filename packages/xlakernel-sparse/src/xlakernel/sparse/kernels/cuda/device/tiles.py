@@ -1,4 +1,4 @@
-"""The active rows of a block's part of a matrix, cut into tiles, which the block's warps then take in turn."""
+"""Tiles of the active rows in a block's part of a matrix, which the block's warps process in turn."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from .memory import load
 from .walk import TILE
 from .warp import ALL
 
-#: Threads that list a share together. The fewer, the more shares there are, and the more multiprocessors have a part of
-#: a long row.
+#: Threads that list a share together. With fewer threads there are more shares, and a long row is distributed to more
+#: multiprocessors.
 LANES = 8
-#: How many tiles a block lists before it takes them.
+#: Tiles that a block lists before it processes them.
 ROOM = 512
-#: Bytes of shared memory that the list needs.
+#: Bytes of shared memory for the list.
 LIST_BYTES = ROOM * (8 + 8 + 4) + 64
 
 
 @cuda.jit(device=True, forceinline=True)
 def empty_list() -> Any:
-    """Return a list of tiles in shared memory: rows, first entries, numbers of entries, and how many there are."""
+    """Return a list of tiles in shared memory: rows, first entries, numbers of entries, and the length."""
     return (
         cuda.shared.array(ROOM, np.int64),
         cuda.shared.array(ROOM, np.int64),
@@ -40,10 +40,10 @@ def _flags(flag: Any) -> Any:
 
 @cuda.jit(device=True, forceinline=True)
 def _put(listed: Any, row: Any, first: Any, last: Any) -> Any:
-    """List tiles of a row's entries as long as there is room; return the first entry that is not listed."""
+    """List tiles of a row's entries until the list is full; return the first entry that is not listed."""
     rows, firsts, counts, length = listed
     if first < last:
-        stop = first // 4 * 4  # where four entries at once can be loaded
+        stop = first // 4 * 4  # aligned for loads of four entries
         wanted = min((last - stop + (TILE - 1)) // TILE, np.int64(ROOM))
         place = cuda.atomic.add(length, 0, np.int32(wanted))
         while first < last and place < ROOM:
@@ -58,8 +58,8 @@ def _put(listed: Any, row: Any, first: Any, last: Any) -> Any:
 def _row_near_place(indptr: Any, rows: Any, place: Any, places: Any) -> Any:
     """Return the row that *place* is in, or one a few rows before it; called by all threads of a warp.
 
-    Each row takes a place, and then one for each of its entries: work that is shared out by such places is even,
-    whether rows are long or empty. The first round asks around where the row would be if all were of one length.
+    Each row has one place, and one more for each of its entries: shares of equally many places are equal work, for long
+    and for empty rows. The first round searches around the row's position if all rows had one length.
     """
     lane = np.int64(cuda.laneid % LANES)
     step = (rows + 1023) // 1024
@@ -108,18 +108,18 @@ def _cutting(cut: Any) -> Any:
 def active_tiles_of(is_active: Any, take: Any, cut: Any = None) -> Any:
     """Return a device function, ``visit(indptr, x, rows, places, share, groups, group, listed, to)``.
 
-    It is for all threads of a block, of which there are *groups*, and calls ``take(row, first, last, to)`` with all
-    threads of a warp: for each tile of each active row in this block's part, at most `TILE` entries from *first* to
-    *last*. `LANES` threads list the active rows of a *share* of the *places*; see `_row_near_place` for these. Shares
-    beside each other are of different groups, so that a long row is the work of many multiprocessors; and all warps of
-    the block take what any of its threads listed, so that it does not matter which rows are active.
+    All threads of a block call it; there are *groups* blocks. All threads of a warp call ``take(row, first, last, to)``
+    for each tile of each active row in this block's part, at most `TILE` entries from *first* to *last*. `LANES`
+    threads list the active rows of a *share* of the *places*; see `_row_near_place`. Neighbouring shares belong to
+    different groups, so that many multiprocessors process a long row; and all warps of the block process the tiles that
+    any of its threads listed, so that the work is even for any distribution of active rows.
 
     Args:
       is_active: device function of *x* and a row.
-      take: device function; *to* is what it is handed.
-      cut: device function, ``cut(row, first, last, to)``, or None. A thread asks it for each tile, before any is taken,
-        and what it returns is taken instead: a part of the tile, which may be empty, and a number for the row, which
-        *take* must understand. The block must then have `ROOM` threads or more.
+      take: device function; *to* is passed on to it.
+      cut: device function, ``cut(row, first, last, to)``, or None. It is called for each tile before any is processed,
+        and its result replaces the tile: a part of it, which may be empty, and a number for the row, which is passed to
+        *take*. The block must then have at least `ROOM` threads.
     """
     cut_all = None if cut is None else _cutting(cut)
 
@@ -158,7 +158,7 @@ def active_tiles_of(is_active: Any, take: Any, cut: Any = None) -> Any:
             if cut_all is not None:
                 cut_all(listed, to)
             i = np.int32(cuda.threadIdx.x // 32)
-            while i < min(listed[3][0], np.int32(ROOM)):  # a range would divide
+            while i < min(listed[3][0], np.int32(ROOM)):  # a range would need a division
                 take(listed[0][i], listed[1][i], listed[1][i] + listed[2][i], to)
                 i += np.int32(cuda.blockDim.x // 32)
             cuda.syncthreads()

@@ -1,9 +1,8 @@
-"""The walk of a warp along entries of a compressed matrix, which adds their rows to a vector.
+"""A warp's walk along entries of a compressed matrix, which adds the sums of their rows to a vector.
 
-A warp takes its entries in tiles of 512: each thread loads four times four consecutive ones, 16 bytes at a time where
-the dtype allows, looks the operand up for all of them, and only then asks which rows they are in. A row is added to the
-output where it ends, and where the warp's share does, so that a row of any length is the work of as many warps as it
-needs.
+A warp processes its entries in tiles of 512: each thread loads four times four consecutive ones, 16 bytes at a time if
+the dtype allows, looks the operand up for all of them, and then finds their rows. The sum of a row is added to the
+output at its end, and at the end of the warp's share, so that several warps can share a row of any length.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from .entries import Entries
 from .memory import add_to, load
 from .warp import next_row, row_at, warp_sum
 
-#: Entries that a warp takes at a time.
+#: Entries that a warp processes at a time.
 TILE = 512
 
 
 def walk_of(entries: Entries) -> Any:
     """Return a device function that adds the rows of some entries to the output.
 
-    It is ``walk(data, indices, indptr, rows, source, start, stop, y, skipped)``, for all threads of a warp: the entries
-    from *start* to *stop*, at least one, where ``y`` begins with row *skipped*.
+    All threads of a warp call ``walk(data, indices, indptr, rows, source, start, stop, y, skipped)``: for the entries
+    from *start* to *stop*, at least one; ``y`` begins with row *skipped*.
     """
     kind, raw, terms, one, value, is_aligned = entries
     total = warp_sum(kind)
@@ -63,7 +62,7 @@ def walk_of(entries: Entries) -> Any:
         if first <= at and at + 4 <= last:
             return whole
         found = zero
-        if at < last and at + 4 > first:  # one thread, where a row begins or ends within its four
+        if at < last and at + 4 > first:  # in one thread, if a row begins or ends within its four
             found = kind(found + (four[0] if first <= at and at < last else zero))
             found = kind(found + (four[1] if first <= at + 1 and at + 1 < last else zero))
             found = kind(found + (four[2] if first <= at + 2 and at + 2 < last else zero))
@@ -78,7 +77,7 @@ def walk_of(entries: Entries) -> Any:
         at = np.int32(4 * lane)
         row = row_at(indptr, rows, start)
         end = np.int64(load(indptr, row + 1))
-        after = np.int64(load(indptr, min(row + 2, rows)))  # of the next row, before it is asked for
+        after = np.int64(load(indptr, min(row + 2, rows)))  # the end of the next row, loaded in advance
         found = zero
         tile = start // 4 * 4
         first = np.int32(start - tile)

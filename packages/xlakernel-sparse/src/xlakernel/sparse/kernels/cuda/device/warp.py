@@ -1,4 +1,4 @@
-"""What the 32 threads of a warp do together: sums, and where in a compressed structure they are."""
+"""Cooperation of the 32 threads of a warp: sums, and searches in a compressed structure."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ ALL = 0xFFFFFFFF
 
 @cuda.jit(device=True, forceinline=True)
 def row_at(indptr: Any, rows: Any, entry: Any) -> Any:
-    """Return the row that *entry* is in, which no empty row is: ``indptr[row] <= entry < indptr[row + 1]``.
+    """Return the row of *entry*: ``indptr[row] <= entry < indptr[row + 1]``.
 
-    Each round asks at 32 places, so that 10^6 rows take four.
+    Each round compares 32 rows, so that 10^6 rows take four rounds.
     """
     lane = cuda.laneid
     low, high = np.int64(0), np.int64(rows)
@@ -57,12 +57,12 @@ def _complex_from_lane(value: Any, offset: Any) -> Any:
 
 @functools.cache
 def warp_sum(kind: type, apart: int = 1, within: int = 32) -> Any:
-    """Return a device function that adds up what some lanes have, in all of these.
+    """Return a device function that sums the values of some lanes, and returns the sum in all of them.
 
     Args:
       kind: NumPy's scalar type of the values.
-      apart: how far apart the lanes are, a power of two; 1: all lanes.
-      within: of how many lanes beside each other, a power of two; 32: all of them.
+      apart: the distance between the lanes, a power of two; 1: all lanes.
+      within: the number of neighbouring lanes, a power of two; 32: all of them.
     """
     from_lane = _complex_from_lane if issubclass(kind, np.complexfloating) else _from_lane
 

@@ -1,1 +1,1 @@
-"""Functions that the kernels share: how rows are cut into parts, and the arithmetic of elements, lanes and tiles."""
+"""Functions that the kernels share: parts of rows for threads, and arithmetic of elements, lanes and tiles."""

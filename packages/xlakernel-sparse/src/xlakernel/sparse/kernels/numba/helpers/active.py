@@ -1,4 +1,4 @@
-"""Which elements of an operand are active: their positions as a list."""
+"""Positions of the active elements of an operand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numba.extending import intrinsic
 
 @intrinsic
 def _word(typing: Any, flags: Any, start: Any) -> Any:
-    """Return eight elements of an array of bools, from *start*, as one number; it need not be aligned."""
+    """Return eight bools from *start* on as one 64-bit number; the address need not be aligned."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -28,8 +28,8 @@ def _word(typing: Any, flags: Any, start: Any) -> Any:
 def active_flags(flags, active):
     """Write the positions of True into *active*, which has room for all and one more; return their number.
 
-    64 flags are looked at together, then eight of them, and inside such a word nothing is guessed about them: each
-    position is written, and stays if the next is not written over it.
+    Blocks of 64 flags, then words of eight, are skipped if all are False. Within a word there are no branches, which
+    would be mispredicted: each position is written, and overwritten by the next one if its flag is False.
     """
     count = np.uint64(0)
     whole = np.uint64(flags.size // 64 * 64)
@@ -55,7 +55,7 @@ def pack_flags(flags, words):
     words[:] = 0
     whole = np.uint64(flags.size // 8 * 8)
     for start in range(np.uint64(0), whole, np.uint64(8)):
-        # The product has the lowest bits of the eight bytes in its highest byte, that of the first byte lowest.
+        # The multiplication collects the lowest bits of the eight bytes in the highest byte, in their order.
         eight = (_word(flags, start) * np.uint64(0x0102040810204080)) >> np.uint64(56)
         words[start >> np.uint64(5)] |= np.uint32(eight << (start & np.uint64(31)))
     for i in range(whole, np.uint64(flags.size)):
@@ -64,7 +64,7 @@ def pack_flags(flags, words):
 
 @njit
 def active_values(values, active):
-    """Write the positions of what is not 0 into *active*, which has room for all and one more; return their number."""
+    """Write the positions of values other than 0 into *active*, like `active_flags`; return their number."""
     count = np.uint64(0)
     for i in range(np.uint64(values.size)):
         active[count] = i
@@ -74,7 +74,7 @@ def active_values(values, active):
 
 @njit
 def entries_of(active, count, indptr):
-    """Return how many entries the rows ``active[:count]`` have."""
+    """Return the number of entries of the rows ``active[:count]``."""
     total = np.int64(0)
     for a in range(np.uint64(count)):
         i = np.uint64(active[a])
@@ -84,7 +84,7 @@ def entries_of(active, count, indptr):
 
 @njit
 def cut_active(active, count, indptr, entries, cuts):
-    """Cut the rows ``active[:count]`` into parts with equally many of their *entries*; *cuts* has their borders."""
+    """Cut the rows ``active[:count]`` into parts with equally many of their *entries*; write the borders to *cuts*."""
     parts = cuts.size - 1
     seen, part = np.int64(0), 1
     cuts[0] = 0

@@ -1,8 +1,8 @@
-"""What a kernel does with one element: the weight of an entry, and which elements of an operand count.
+"""Arithmetic of one element: the weight of an entry, and its product with an element of the operand.
 
-A matrix whose entries are all equal gives its weight as an array of shape (1, 1), any other as a vector. Numba drops
-the branches on ``ndim`` that an array cannot take before it looks at types, so one function serves both. (An array
-without dimensions would say it better, but inside ``prange`` Numba hands those on as scalars.)
+Weights are a vector, or an array of shape (1, 1) if all entries are equal. Numba prunes branches on ``ndim`` before it
+infers types, so that one function compiles for both. (An array without dimensions would be converted to a scalar inside
+``prange``.)
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def cast(typing: Any, value: Any, array: Any) -> Any:
 
 
 def unsigned(index):
-    """Return an index, which is not negative, as an unsigned number of the same width."""
+    """Return a nonnegative index as an unsigned number of the same width."""
     raise NotImplementedError
 
 
@@ -42,9 +42,9 @@ def zero(array):
 
 @njit
 def equal_weight(data, like):
-    """Return the weight of all entries in the dtype of *like*, if they have the same, and otherwise 0.
+    """Return the weight of all entries in the dtype of *like* if they are equal, otherwise 0.
 
-    It is read before a loop. In one, the LLVM of Numba 0.61 makes a gather of it that it then takes to be broken.
+    Call it before a loop: inside, the LLVM of Numba 0.61 turns the load into a gather that it rejects as invalid.
     """
     if data.ndim == 2:
         return cast(data[0, 0], like)
@@ -53,18 +53,18 @@ def equal_weight(data, like):
 
 @njit
 def weight(data, k, equal, like):
-    """Return the weight of entry *k* in the dtype of *like*; *equal* is what `equal_weight` returns."""
+    """Return the weight of entry *k* in the dtype of *like*; *equal* is the result of `equal_weight`."""
     if data.ndim == 2:
         return equal
     return cast(data[k], like)
 
 
-# Where a row is scattered, an equal weight is multiplied in once, before the row, and not at each entry.
+# When a row is scattered, a weight of all entries is multiplied once, before the row.
 
 
 @njit(fastmath={"contract"})
 def scale_once(data, value, like):
-    """Return *value* times the weight, if all entries have the same."""
+    """Return *value*, times the weight if all entries have the same."""
     if data.ndim == 2:
         return cast(cast(data[0, 0], like) * value, like)
     return value
@@ -72,7 +72,7 @@ def scale_once(data, value, like):
 
 @njit(fastmath={"contract"})
 def scale_each(data, k, value, like):
-    """Return *value* times the weight of entry *k*, if each has its own."""
+    """Return *value*, times the weight of entry *k* if each has its own."""
     if data.ndim == 2:
         return value
     return cast(cast(data[k], like) * value, like)

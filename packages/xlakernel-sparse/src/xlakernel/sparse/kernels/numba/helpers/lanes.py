@@ -1,9 +1,10 @@
 """Arithmetic on several neighbouring elements at once, as vectors of LLVM.
 
-LLVM makes of a vector what the processor has, whatever its size. Complex elements are real and imaginary parts in turn.
+LLVM legalises vectors of any width for the processor. Complex elements are stored as alternating real and imaginary
+parts.
 
-These are functions and no methods, because the intrinsics that call them are part of a kernel's content hash, which
-knows functions and tuples.
+These are functions instead of methods: the intrinsics that call them are part of a kernel's content hash, which
+covers functions and tuples.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _FLAGS = ("contract",)
 
 
 class Lanes(NamedTuple):
-    """Vectors of *width* elements of *dtype*, a type of Numba's, and what their code is emitted with."""
+    """Vectors of *width* elements of *dtype*, a Numba type, and the context and builder that emit their code."""
 
     context: Any
     builder: Any
@@ -27,20 +28,20 @@ class Lanes(NamedTuple):
 
 
 def load(lanes: Lanes, address: Any) -> Any:
-    """Load the elements from *address* on, the first one's."""
+    """Load the elements from *address* on."""
     vector = lanes.builder.load(lanes.builder.bitcast(address, _kind(lanes).as_pointer()))
     vector.align = _part(lanes).bitwidth // 8
     return vector
 
 
 def store(lanes: Lanes, vector: Any, address: Any) -> None:
-    """Store them."""
+    """Store the elements of *vector* from *address* on."""
     stored = lanes.builder.store(vector, lanes.builder.bitcast(address, _kind(lanes).as_pointer()))
     stored.align = _part(lanes).bitwidth // 8
 
 
 def load_flags(lanes: Lanes, address: Any) -> Any:
-    """Load bools from *address* on, as one bit for each element."""
+    """Load bools from *address* on, as one bit each."""
     kind = ir.VectorType(ir.IntType(8), lanes.width)
     flags = lanes.builder.load(lanes.builder.bitcast(address, kind.as_pointer()))
     flags.align = 1
@@ -48,7 +49,7 @@ def load_flags(lanes: Lanes, address: Any) -> Any:
 
 
 def nonzero(lanes: Lanes, vector: Any) -> Any:
-    """Return which elements are not 0, as one bit each; NaN is not."""
+    """Return one bit for each element, set if it is not 0; it is set for NaN."""
     if _is_integer(lanes):
         return lanes.builder.icmp_unsigned("!=", vector, zeros(lanes))
     differs = lanes.builder.fcmp_unordered("une", vector, zeros(lanes))
@@ -59,25 +60,25 @@ def nonzero(lanes: Lanes, vector: Any) -> Any:
 
 
 def any_of(lanes: Lanes, flags: Any) -> Any:
-    """Return whether any of the bits is set."""
+    """Return a bit that is set if any of *flags* is."""
     number = ir.IntType(lanes.width)
     return lanes.builder.icmp_unsigned("!=", lanes.builder.bitcast(flags, number), number(0))
 
 
 def where(lanes: Lanes, flags: Any, vector: Any) -> Any:
-    """Return the elements whose bit is set, and 0 for the others."""
+    """Return the elements with a set bit, and 0 for the others."""
     if _is_complex(lanes):
         flags = _take(lanes, flags, (lane // 2 for lane in range(2 * lanes.width)))
     return lanes.builder.select(flags, vector, zeros(lanes))
 
 
 def zeros(lanes: Lanes) -> Any:
-    """Return 0 in all places."""
+    """Return a vector of zeros."""
     return _constant(lanes, [0] * _kind(lanes).count)
 
 
 def splat(lanes: Lanes, value: Any) -> Any:
-    """Return *value*, an element, in all places."""
+    """Return a vector of *value*, an element."""
     return _repeat(lanes, _parts(lanes, value))
 
 
@@ -126,7 +127,7 @@ def _multiply(lanes: Lanes, one: Any, other: Any) -> Any:
 
 
 def _repeat(lanes: Lanes, values: list[Any]) -> Any:
-    """Return a vector with *values* again and again."""
+    """Return a vector that repeats *values*."""
     vector: Any = ir.Constant(_kind(lanes), ir.Undefined)
     for position, value in enumerate(values):
         vector = lanes.builder.insert_element(vector, value, ir.IntType(32)(position))
@@ -134,7 +135,7 @@ def _repeat(lanes: Lanes, values: list[Any]) -> Any:
 
 
 def _take(lanes: Lanes, vector: Any, places: Iterable[int]) -> Any:
-    """Return a vector with what is at *places* of another."""
+    """Return a vector of the parts of another at *places*."""
     chosen = list(places)
     mask = ir.Constant(ir.VectorType(ir.IntType(32), len(chosen)), chosen)
     return lanes.builder.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), mask)

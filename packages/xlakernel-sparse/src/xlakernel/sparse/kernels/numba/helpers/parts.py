@@ -1,22 +1,22 @@
-"""How the work of a kernel is cut into parts for several threads."""
+"""Parts of a kernel's work for several threads."""
 
 from __future__ import annotations
 
 import numpy as np
 from numba import njit
 
-# The public one is called through a pointer, and what has a pointer in it cannot be kept on disk.
+# The public function is called through a pointer, and code with a pointer in it cannot be cached on disk.
 from numba.np.ufunc.parallel import _iget_num_threads as get_num_threads
 
-#: Entries of a matrix below which one thread is quicker than waking others.
+#: Entries of a matrix below which one thread is faster than several.
 SERIAL = 60_000
-#: Bytes that the private outputs of all threads may take together.
+#: The limit for the private outputs of all threads together, in bytes.
 PRIVATE_BYTES = 1 << 28
 
 
 @njit
 def part_count(work):
-    """Return how many parts, one for each thread, *work* entries are worth; 1: stay in this thread."""
+    """Return the number of parts, one for each thread, for *work* entries; 1 means no other threads."""
     if work < SERIAL:
         return 1
     return max(1, min(get_num_threads(), work // (SERIAL // 2)))
@@ -24,7 +24,7 @@ def part_count(work):
 
 @njit
 def private_part_count(work, outputs, itemsize):
-    """Return the same where each part but the first has *outputs* elements of its own, to be set and summed."""
+    """Return the number of parts if each but the first has *outputs* private elements, which are cleared and summed."""
     parts = part_count(work)
     parts = min(parts, 1 + work // max(2 * outputs, 1))
     return max(1, min(parts, 1 + PRIVATE_BYTES // max(outputs * itemsize, 1)))
@@ -32,10 +32,10 @@ def private_part_count(work, outputs, itemsize):
 
 @njit
 def first_row(indptr, part, parts):
-    """Return the first row of *part*, where all parts have equally many rows and entries together."""
+    """Return the first row of *part*; all parts have equally many rows and entries together."""
     rows = indptr.size - 1
     total = np.int64(indptr[rows]) + rows
-    # In two steps, because the product of both may need more than 64 bits.
+    # In two steps: the product of both may exceed 64 bits.
     wanted = total // parts * part + total % parts * part // parts
     low, high = 0, rows
     while low < high:
@@ -49,5 +49,5 @@ def first_row(indptr, part, parts):
 
 @njit
 def first_of(count, part, parts):
-    """Return the first of *count* things in *part*, all parts having equally many."""
+    """Return the first of *count* items in *part*; all parts have equally many."""
     return count // parts * part + count % parts * part // parts

@@ -1,4 +1,4 @@
-"""Asking for memory before it is needed."""
+"""Prefetching of memory."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 
-def _ask(writing: bool) -> Any:
-    """Return what asks for the cache line of ``array[index]``, a vector; an address that does not exist is no error."""
+def _prefetch_for(writing: bool) -> Any:
+    """Return an intrinsic that prefetches the cache line of ``array[index]``; any address is allowed.
+
+    It emits a call of ``llvm.prefetch(address, writing, locality 3, data cache)``.
+    """
 
     @intrinsic
-    def ask(typing: Any, array: Any, index: Any) -> Any:
+    def prefetch(typing: Any, array: Any, index: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             elements = context.make_array(signature.args[0])(context, builder, arguments[0]).data
             address = builder.bitcast(builder.gep(elements, [arguments[1]]), ir.IntType(8).as_pointer())
@@ -27,8 +30,8 @@ def _ask(writing: bool) -> Any:
 
         return types.void(array, types.uint64), generate
 
-    return ask
+    return prefetch
 
 
-prefetch = _ask(writing=False)
-prefetch_for_writing = _ask(writing=True)
+prefetch = _prefetch_for(writing=False)
+prefetch_for_writing = _prefetch_for(writing=True)

@@ -1,9 +1,9 @@
-"""Scattering over a result with columns: by strips, a few columns at a time.
+"""Scattering to a result with columns: by strips, a few columns at a time.
 
-A strip of the result is summed in memory of its own, small enough for a processor's cache, and copied out. The threads
-have strips of their own as far as there are enough; otherwise some share a strip, each with a part of the entries, and
-the parts are added up when they are copied. However many threads and columns there are, the memory is bounded by
-`PRIVATE_BYTES` or by one strip.
+A strip of the result is summed in a private buffer, small enough for a processor's cache, and copied out. Each thread
+has strips of its own if there are enough; otherwise threads share a strip, each with a part of the entries, and the
+parts are added up when they are copied. The buffers are bounded by `PRIVATE_BYTES` or by one strip, for any number of
+threads and columns.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _copy_out(first, last, strips, parts, number, begin, y):
     columns, width = y.shape[1], strips.shape[2]
     for s in range(number):
         fresh = (begin + s) * width
-        offset = fresh - min(fresh, columns - width)  # the last strip begins with columns of the one before
+        offset = fresh - min(fresh, columns - width)  # the last strip overlaps the one before
         for j in range(first, last):
             for c in range(offset, width):
                 total = strips[s * parts, j, c]
@@ -79,7 +79,7 @@ def scatter_strips(data, indices, indptr, x, y, active):
     work = np.int64(indptr[indptr.size - 1]) + indptr.size
     strip_bytes = rows * width * y.itemsize
     threads = min(part_count(work * columns), max(1, PRIVATE_BYTES // strip_bytes))
-    # Each part of a strip is cleared and copied, which should cost less than its entries.
+    # Clearing and copying a part of a strip should cost less than its entries.
     parts = max(1, min(threads // number, 1 + work // (2 * rows)))
     together = max(1, min(number, threads // parts))
     strips = np.empty((together * parts, rows, width), y.dtype)

@@ -1,9 +1,9 @@
 """A row of a matrix times a few neighbouring columns of an operand, with the sums in registers.
 
-A tile is so many columns as fit into a number of bytes, or a single one. What Numba makes of a loop over columns loads
-and stores the sums at each entry, which takes twice as long.
+A tile is as many columns as fit into a number of bytes, at least one. The code that Numba compiles for a loop over
+columns loads and stores the sums at each entry, and takes twice as long.
 
-These functions are Numba's intrinsics. They check rows and entries as Numba does, where it does: in debug mode.
+These functions are Numba intrinsics. Like Numba's own code they check rows and entries in debug mode.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from numba.extending import intrinsic
 
 from .lanes import Lanes, add, any_of, load, load_flags, nonzero, scale, splat, store, where, zeros
 
-# Entries that are added up apart: the next need not wait for the sum of the one before.
+# Independent sums of a tile: an addition need not wait for the one before.
 _UNROLLED = 2
 
 
 def _width(size: Any, dtype: Any) -> int:
-    """Return how many elements a tile of *size* bytes, a literal, is wide."""
+    """Return the number of elements in a tile of *size* bytes, a literal."""
     return max(1, int(size.literal_value) // int(dtype.bitwidth // 8))
 
 
 @intrinsic(prefer_literal=True)
 def tile_width(typing: Any, size: Any, array: Any) -> Any:
-    """Return how many columns of *array* a tile of *size* bytes, a literal, has; at least 1."""
+    """Return the number of columns of *array* in a tile of *size* bytes, a literal; at least 1."""
     width = _width(size, array.dtype)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -54,7 +54,8 @@ def gather_tile(
 ) -> Any:
     """``y[row, c] = sum(data[k] * x[indices[k], c])`` over the entries *begin* … *end* - 1, c in the tile at *column*.
 
-    *size* is a literal. Only elements of *x* that are not 0 count if *active* is not None.
+    *size* is a literal. Zeros of *x* are skipped if *active* is not None. The loop over the entries is unrolled by
+    `_UNROLLED`, with as many sums; a second loop adds the entries that are left.
     """
     width = _width(size, y.dtype)
 
@@ -98,7 +99,7 @@ def scatter_tile(
 ) -> Any:
     """``y[indices[k], c] += data[k] * x[row, column + c]`` for the entries *begin* … *end* - 1, c in the tile.
 
-    *size* is a literal. Only elements of *x* that are not 0 count if *active* is not None.
+    *size* is a literal. Zeros of *x* are skipped if *active* is not None.
     """
     width = _width(size, y.dtype)
 
@@ -113,7 +114,7 @@ def scatter_tile(
             store(lanes, add(lanes, load(lanes, address), term), address)
             return []
 
-        # An empty range where nothing of the tile is active.
+        # The range is empty if no element of the tile is active.
         if flags is not None:
             end = builder.select(any_of(lanes, flags), end, begin)
         _loop(builder, (begin, end, 1), [], add_entry)
@@ -124,7 +125,7 @@ def scatter_tile(
 
 
 def _load_operand(lanes: Lanes, kind: Any, address: Any, active: Any) -> tuple[Any, Any]:
-    """Return values, None where they all are 1, and the bits of those that count, None where all do."""
+    """Return the values, None if all are 1, and the bits of the active ones, None if all are."""
     if isinstance(kind.dtype, types.Boolean):
         return None, load_flags(lanes, address)
     values = load(lanes, address)
@@ -132,8 +133,8 @@ def _load_operand(lanes: Lanes, kind: Any, address: Any, active: Any) -> tuple[A
 
 
 def _term(lanes: Lanes, kind: Any, data: Any, k: Any, values: Any, flags: Any) -> Any:
-    """Return what entry *k* adds."""
-    # Where there is one weight for all entries, LLVM takes this load out of the loops over them.
+    """Return the product of entry *k* with the operand's tile, 0 where that is inactive."""
+    # LLVM hoists this load out of the loops if all entries have one weight.
     stored = _element(lanes, kind, data, k if kind.ndim == 1 else k.type(0))
     weight = lanes.context.cast(lanes.builder, stored, kind.dtype, lanes.dtype)
     vector = splat(lanes, weight) if values is None else scale(lanes, values, weight)
@@ -148,7 +149,7 @@ def _address(lanes: Lanes, kind: Any, matrix: Any, row: Any, column: Any) -> Any
 
 
 def _position(lanes: Lanes, kind: Any, indices: Any, k: Any) -> Any:
-    """Return index *k*, which is not negative, in 64 bits."""
+    """Return index *k*, which is nonnegative, in 64 bits."""
     index = _element(lanes, kind, indices, k)
     return index if index.type.width == 64 else lanes.builder.zext(index, ir.IntType(64))
 
@@ -160,7 +161,7 @@ def _element(lanes: Lanes, kind: Any, vector: Any, k: Any) -> Any:
 
 
 def _check(lanes: Lanes, index: Any, extent: Any) -> None:
-    """Let an index into the first axis that is not below *extent* be an error, if the caller is to check its own."""
+    """Emit a bounds check of an index into the first axis, if the caller is compiled with checks."""
     if lanes.context.enable_boundscheck:
         cgutils.do_boundscheck(lanes.context, lanes.builder, index, extent, 0)
 
@@ -168,7 +169,7 @@ def _check(lanes: Lanes, index: Any, extent: Any) -> None:
 def _loop(
     builder: Any, span: tuple[Any, Any, int], carried: Sequence[Any], body: Callable[[Any, list[Any]], list[Any]]
 ) -> list[Any]:
-    """Emit a loop over begin, end, step of *span* that carries values in registers; return the last ones."""
+    """Emit a loop over begin, end, step of *span* that carries values as phi nodes; return the last ones."""
     begin, end, step = span
     before = builder.block
     head, inside, after = (builder.append_basic_block(name) for name in ("tile_head", "tile_body", "tile_end"))
