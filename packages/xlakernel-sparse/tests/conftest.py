@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from xlakernel.core import use_backend
 from xlakernel.sparse import COO, CSC, CSR
 
-# Several devices without several machines. It must be said before JAX starts.
+# Several devices on one machine. JAX reads the setting when it starts.
 if jax.config.jax_num_cpu_devices != 4:
     jax.config.update("jax_num_cpu_devices", 4)
 
 settings.register_profile("xlakernel", deadline=None, database=None, max_examples=15)
 settings.load_profile("xlakernel")
 
-#: Programs are compiled for each shape and number of entries: tests that need no other use these.
+#: Shared by most tests, because each shape and number of entries compiles a program.
 SHAPE = (5, 4)
 ROOM = 10
 
@@ -29,7 +29,7 @@ def x64():
 
 @pytest.fixture(scope="module")
 def plain_jax():
-    """Use the plain JAX kernels, which are compiled quickest, in all tests of a file."""
+    """Use the plain JAX kernels, which compile fastest, in all tests of a file."""
     with use_backend("jax"):
         yield
 
@@ -52,7 +52,7 @@ def place_entries(entries, shape):
 def build_matrix(kind, entries, shape=SHAPE, *, room=ROOM, dtype="float32", index="int32", equal=None):
     """Make a matrix of entries as they are, neither sorted nor summed, with padding behind up to *room*.
 
-    The weights of padding are NaN where the dtype has it: they must never be seen.
+    The weights of padding are NaN if the dtype has it: they must not reach any result.
     """
     room = max(room, len(entries))
     axis = {CSR: 0, CSC: 1, COO: None}[kind]
@@ -102,7 +102,7 @@ ENTRIES = [(4, 3, 2.0), (0, 2, -1.0), (2, 3, 3.0), (0, 0, 1.0), (4, 0, -2.0), (2
 
 @pytest.fixture(scope="session")
 def odd():
-    """Return entries with all that is odd: unsorted, a duplicate, a stored zero, an empty row and an empty column."""
+    """Return unsorted entries with a duplicate, a stored zero, an empty row and an empty column."""
     return list(ENTRIES)
 
 
@@ -126,7 +126,7 @@ jax.monitoring.register_event_duration_secs_listener(
 
 @pytest.fixture(scope="session")
 def compilations():
-    """Return a function that counts what XLA compiles while another runs."""
+    """Return a function that counts XLA's compilations while another runs."""
 
     def count(function):
         before = len(_compiled)

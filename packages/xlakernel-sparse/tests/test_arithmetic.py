@@ -128,7 +128,7 @@ def test_dense_factors_of_all_sides(matrix, dense):
     assert_array_equal((matrix * BinaryArray(factor - 1)).todense(), dense * (factor != 1))
 
 
-def test_what_is_not_an_entry_is_not_divided(kind, build):
+def test_only_entries_are_divided(kind, build):
     """0 / 0 is not a number, but only where there is an entry."""
     matrix = build(kind, [(0, 1, 1.0), (2, 2, 0.0)]) / np.zeros((5, 4), np.float32)
     expected = np.zeros((5, 4))
@@ -223,14 +223,16 @@ def test_only_matrices_are_added(matrix, other):
             add()
 
 
-def test_matrices_of_scipy_are_to_be_converted(matrix):
+def test_matrices_of_scipy_are_refused(matrix):
     theirs = matrix.to_scipy()
     for operate in (operator.add, operator.mul):
         with pytest.raises(InputError, match=r"SciPy's .*from_scipy"):
             operate(matrix, theirs)
     with pytest.raises(InputError, match=r"both are sparse.*let SciPy multiply, A\.to_scipy\(\)"):
         matrix @ theirs
-    with pytest.raises(InputError, match=r"A\.to_scipy\(\)"):  # SciPy asks for an array before it asks us
+    with pytest.raises(
+        InputError, match=r"A\.to_scipy\(\)"
+    ):  # SciPy converts to an array before Python tries __rmatmul__
         theirs @ matrix
 
 
@@ -307,6 +309,6 @@ def test_gradients_pass_through_sums(matrix):
     assert_array_equal(gradient[7:], 0)
 
 
-def test_no_dtype_without_sums_slips_in(matrix):
+def test_weights_of_bool_are_refused(matrix):
     with pytest.raises(DtypeError, match="bool"):
         matrix.with_data(matrix.data > 0)

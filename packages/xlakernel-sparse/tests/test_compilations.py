@@ -1,4 +1,4 @@
-"""How many programs XLA compiles for the first eager use: what is composed of several operations is one program."""
+"""Numbers of programs that XLA compiles for the first eager use of a method."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ from xlakernel.sparse import CSR, BitPackedArray, CompactArray
 
 pytestmark = pytest.mark.usefixtures("plain_jax")
 
-#: What is done with a matrix, and how many programs it may take. No other test has arrays of these shapes: what was
+#: Uses of a matrix, and the most programs for each. No other test has arrays of these shapes: programs that were
 #: compiled before would not be counted.
 USES = {
     "todense": (lambda A: A.todense(), 1),

@@ -1,4 +1,4 @@
-"""Event arrays: arrays to whoever asks, and what is active in them."""
+"""Event arrays as arrays, and their active elements."""
 
 import copy
 import pickle
@@ -19,7 +19,7 @@ kinds = pytest.mark.parametrize("kind", [BinaryArray, WeightedArray, BitPackedAr
 of_any_rank = pytest.mark.parametrize("kind", [BinaryArray, WeightedArray, BitPackedArray])
 
 
-# As arrays do
+# The interface of arrays
 
 
 @kinds
@@ -173,7 +173,7 @@ def test_others_are_not_computed_with(kind):
 
 
 @kinds
-def test_whether_an_array_is_true_is_ambiguous(kind):
+def test_the_truth_of_an_array_is_ambiguous(kind):
     with pytest.raises(ValueError, match="ambiguous"):
         bool(kind(SPIKES))
     assert bool(kind(SPIKES[1:2])) and not kind(SPIKES[:1])
@@ -243,12 +243,12 @@ def test_scalars_are_not_packed_and_matrices_not_compacted():
             CompactArray(value)
 
 
-# What is active
+# Active elements
 
 
 @pytest.mark.parametrize("dtype", ["bool", "int8", "uint32", "float16", "bfloat16", "float32"])
 @pytest.mark.parametrize("kind", [BinaryArray, BitPackedArray, CompactArray])
-def test_what_is_not_zero_is_active_and_counts_as_1(kind, dtype):
+def test_values_other_than_zero_are_active_and_count_as_1(kind, dtype):
     value = jnp.array([0, 1, 2, 0, 100], dtype)
     events = kind(value)
     assert events.dtype == (value.dtype if kind is BinaryArray else bool)
@@ -285,7 +285,7 @@ def test_complex_spikes_are_refused(kind):
 
 
 @kinds
-def test_what_is_no_array_is_refused(kind):
+def test_other_types_are_refused(kind):
     for value in ("text", None, object()):
         with pytest.raises(InputError, match="expected an array"):
             kind(value)
@@ -293,8 +293,8 @@ def test_what_is_no_array_is_refused(kind):
         kind(jnp.ones(3, "float8_e4m3fn"))
 
 
-def test_products_are_given_what_is_there():
+def test_operand_array_of_products():
     raw = jnp.array([0.0, 2.0, 3.0])
-    assert_array_equal(BinaryArray(raw).operand_array(), raw)  # kernels look for what is not zero themselves
+    assert_array_equal(BinaryArray(raw).operand_array(), raw)  # products test for zeros themselves
     assert_array_equal(WeightedArray(raw).operand_array(), raw)
     assert_array_equal(BitPackedArray(SPIKES).operand_array(), SPIKES)

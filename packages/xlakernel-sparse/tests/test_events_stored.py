@@ -1,4 +1,4 @@
-"""What event arrays hold: the words of packed bits, and the numbers of active elements."""
+"""The contents of event arrays: words of packed bits, and indices of active elements."""
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ SPIKES = np.array([False, True, False, True, True])
 
 
 def test_packed_bits_are_not_mapped_over():
-    """`jax.vmap` would take the words for elements."""
+    """`jax.vmap` would map over words instead of elements."""
     with pytest.raises(ShapeError, match=r"words has the shape \(64,\); 64 bits take.*cannot be mapped over"):
         jax.vmap(lambda events: events.value, in_axes=1)(BitPackedArray(np.ones((64, 64), bool)))
     rows = jax.vmap(lambda events: events.value)(BitPackedArray(np.ones((3, 64), bool)))

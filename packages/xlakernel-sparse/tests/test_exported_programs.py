@@ -1,4 +1,4 @@
-"""What exported programs take and return, and which of its sizes may be symbolic."""
+"""Arguments and results of exported programs, and symbolic sizes."""
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ X, U = np.array([1, 0, 2], "float32"), np.array([0, 1, 0, 3], "float32")
 
 @pytest.fixture(autouse=True)
 def _(plain_jax):
-    """What is exported does not depend on which kernels run."""
+    """Export does not depend on the kernels."""
 
 
 def reload(function, *arguments):

@@ -1,4 +1,4 @@
-"""What a matrix is: an immutable pytree, with the attributes of an array."""
+"""Matrices as immutable pytrees, with the attributes of arrays."""
 
 import copy
 import pickle
@@ -118,7 +118,7 @@ def test_a_prepared_matrix_has_what_was_added_as_leaves_too(build, odd):
 
 
 def test_two_matrices_share_a_compiled_function(kind, build, odd):
-    """A peer keeps indices in the treedef, so that each matrix compiles anew or fails."""
+    """Indices are leaves: in the treedef, they would make each matrix compile anew."""
     traced = []
 
     @jax.jit
@@ -169,7 +169,7 @@ def test_a_batch_of_matrices_is_stacked(matrix, dense):
 
 
 def test_weights_are_put_where_there_are_none(matrix, dense):
-    """As users do who keep the structure apart from what is trained."""
+    """Some programs store the structure without the trained weights."""
     structure = matrix._like(data=None)
     assert_array_equal(structure.with_data(matrix.data).todense(), dense)
 
@@ -241,17 +241,17 @@ def test_elements_are_not_set(matrix):
 
 
 @pytest.mark.parametrize(
-    "ask",
+    "convert",
     [np.asarray, np.array, jnp.asarray, lambda A: np.dot(A, np.ones(4)), lambda A: np.savez("_", A)],
     ids=["np.asarray", "np.array", "jnp.asarray", "np.dot", "np.savez"],
 )
-def test_a_matrix_is_never_made_an_array_in_silence(matrix, ask, tmp_path, monkeypatch):
+def test_a_matrix_is_not_converted_implicitly(matrix, convert, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     errors, text = InputError, r"is not converted to a dense array implicitly\. A\.todense\(\)"
-    if ask is jnp.asarray and jax.__version_info__ < (0, 8):  # which does not ask the matrix: it is a pytree
+    if convert is jnp.asarray and jax.__version_info__ < (0, 8):  # which takes it for a pytree
         errors, text = (TypeError, ValueError), "None is not a valid value|Unexpected input type"
     with pytest.raises(errors, match=text):
-        ask(matrix)
+        convert(matrix)
 
 
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda matrix: pickle.loads(pickle.dumps(matrix))])
@@ -281,7 +281,7 @@ def test_repr_says_what_it_is(kind, build, odd):
 
 
 def test_repr_of_what_jax_puts_into_pytrees(matrix):
-    """JAX fills trees with other things, and its messages print them."""
+    """JAX fills trees with other objects, and prints them in messages."""
     name = type(matrix).__name__
     assert repr(jax.tree.map(lambda leaf: 0, matrix)) == f"{name}((0, 0, 0), shape=(5, 4))"
     assert repr(jax.tree.map(lambda leaf: None, matrix)) == f"{name}((None, None, None), shape=(5, 4))"

@@ -25,9 +25,9 @@ OPERANDS = {
     "compact": CompactArray,
 }
 operands = pytest.mark.parametrize("operand", OPERANDS)
-#: Without those that become arrays of JAX's first, and are dense operands then.
+#: Without those that are converted to JAX's arrays, and are dense operands then.
 own_operands = pytest.mark.parametrize("operand", [name for name in OPERANDS if name not in ("numpy", "list")])
-#: Formats, and whether they are prepared.
+#: Formats, and True if prepared.
 FORMS = {
     "CSR": (CSR, False),
     "CSC": (CSC, False),
@@ -50,7 +50,7 @@ def make(request, build):
 
 
 def value_of(operand, x):
-    """Return what *x* counts for as this kind of operand."""
+    """Return the values of *x* as this kind of operand."""
     return (x != 0).astype(np.float64) if operand in ("binary", "packed", "compact") else x.astype(np.float64)
 
 
@@ -141,7 +141,7 @@ def test_it_is_jitted_and_mapped(make, odd, dense):
     assert_array_equal(several, [dense @ x[1], 2 * dense @ x[1]])
 
 
-# What counts
+# Inactive elements and padding
 
 
 def test_zeros_of_events_hide_weights_that_are_no_numbers(make):
@@ -258,7 +258,7 @@ def test_a_prepared_matrix_is_differentiated_by_its_data(build, odd):
         jax.grad(lambda matrix: (matrix @ jnp.ones(4)).sum(), allow_int=True)(matrix)
 
 
-# What is refused
+# Errors
 
 
 @operands
@@ -280,7 +280,7 @@ def test_ranks_and_sides_that_do_not_fit(make, odd, shape):
             operand @ matrix
 
 
-def test_operands_that_are_none(make, odd):
+def test_operands_of_other_types(make, odd):
     matrix = make(odd)
     for wrong in ("text", None, object()):
         with pytest.raises(InputError, match=r"@ x: x is .*; expected an array"):

@@ -20,7 +20,7 @@ def places(matrix):
     return sorted(zip(*(array.tolist() for array in matrix.coordinates()), strict=True))
 
 
-# Golden values: who stores a key must find the same matrix, with every release and on every device.
+# Golden values: a key gives the same matrix in every release and on every device.
 
 
 def test_by_rows():
@@ -191,7 +191,7 @@ def test_equal_weights_have_a_dtype_as_others_have():
     assert (matrix @ jnp.ones(8, "bfloat16")).dtype == matrix.dtype == jnp.float32
 
 
-# What is refused
+# Errors
 
 
 @pytest.mark.parametrize("key", [0, None, np.random.default_rng(0), jnp.ones(3)], ids=lambda key: type(key).__name__)

@@ -14,7 +14,7 @@ from xlakernel.sparse import CSR
 
 pytestmark = pytest.mark.usefixtures("plain_jax")
 
-#: Indices of an axis of four or five, each of which asks for several lines. Each number of entries compiles anew.
+#: Indices of an axis of four or five that select several lines. Each number of entries compiles anew.
 LISTS = [
     slice(None, None, -1),
     slice(-3, 100, 2),
@@ -187,7 +187,7 @@ def test_empty_matrices_have_parts(kind):
 
 
 def test_weights_may_be_traced(matrix, dense):
-    """How many entries a part has, the structure says, which is known."""
+    """The number of entries of a part depends on the structure alone, which is known."""
 
     @jax.jit
     def part(data):
@@ -219,7 +219,7 @@ def test_a_part_of_a_prepared_matrix(build, odd, dense):
     assert_array_equal(part.todense(), dense[[4, 0]])
 
 
-# What is refused
+# Errors
 
 
 @pytest.mark.parametrize("index", [5, -6, (0, 4), (0, -5), (slice(None), 4), ([5],), ([0, -6],), (0, [4])])
@@ -244,7 +244,7 @@ def test_masks_of_another_length(matrix, index):
 
 
 @pytest.mark.parametrize("index", [1.0, "text", True, np.zeros((2, 2), int), [1.5], (0, "text"), jnp.array(True)])
-def test_what_is_no_index(matrix, index):
+def test_other_types_of_indices(matrix, index):
     with pytest.raises(ArgumentError, match=r"expected an integer, a slice, or a vector of integers or of bools"):
         matrix[index]
 

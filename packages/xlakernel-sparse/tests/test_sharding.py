@@ -1,4 +1,4 @@
-"""Matrices whose rows or columns are spread over devices: values, gradients, and what the devices exchange."""
+"""Matrices spread over devices by rows or columns: values, gradients, and communication."""
 
 import re
 
@@ -33,7 +33,7 @@ def mesh(request):
     return make_mesh(request.param)
 
 
-# What divides among the devices and what does not, rows and columns, each kind of mesh.
+# Extents that the number of devices divides or not, rows and columns, each kind of mesh.
 CASES = {
     "rows": ("Auto", (8, 12), CSR, False),
     "columns, prepared": ("Auto", (8, 12), CSC, True),
@@ -140,7 +140,7 @@ def test_a_matrix_passes_through_jit_and_scan(mesh):
     def run(matrix, x):
         return jax.lax.scan(lambda total, x: (total + (x @ matrix).sum(), None), 0.0, jnp.stack([x, x]))[0]
 
-    # What enters a scan is on all devices.
+    # The arguments of a scan are on all devices.
     x = jax.device_put(x, NamedSharding(mesh, P()))
     assert_allclose(run(matrix, x), 2 * (x @ dense).sum())
 

@@ -19,7 +19,7 @@ DOCS = Path(__file__).parents[3] / "docs"
 PAGE = DOCS / "tutorials" / "spiking-networks.md"
 needs_docs = pytest.mark.skipif(not PAGE.exists(), reason="docs/ is in the repository, not in a source archive")
 
-# In a process of its own: the page asks for devices before JAX starts. Its plots are drawn, and shown to nobody.
+# In a process of its own: the page sets the number of devices before JAX starts. Its plots are drawn, and not shown.
 RUN = """
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Matrices whose rows or columns are spread over the devices of two processes, which talk through gloo."""
+"""Matrices spread over the devices of two processes, which communicate through gloo."""
 
 import pytest
 

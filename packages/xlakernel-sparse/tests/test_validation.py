@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("plain_jax")
 DATA = np.array([1, 2, 3], np.float32)
 INDICES = np.array([2, 0, 1], np.int32)
 INDPTR = np.array([0, 1, 3], np.int32)
-#: What is given to each format for a matrix of three entries; the shapes are (2, 3), (3, 2) and (2, 3).
+#: The arrays of a matrix of three entries in each format; the shapes are (2, 3), (3, 2) and (2, 3).
 GOOD = {
     CSR: (DATA, INDICES, INDPTR),
     CSC: (DATA, INDICES, INDPTR),
@@ -259,7 +259,7 @@ def test_indices_beyond_32_bits_are_known_with_64_bit_types(kind):
         kind(tuple(arrays), shape=SHAPES[kind])
 
 
-# The shape, and what is no matrix at all
+# The shape, and other arguments
 
 
 @pytest.mark.parametrize("shape", [3, (2,), (2, 3, 4), (2.0, 3), ("2", 3), None, (2, None)])
@@ -268,7 +268,7 @@ def test_a_shape_is_two_integers(kind, shape):
         kind(GOOD[kind], shape=shape)
 
 
-def test_a_shape_that_is_left_out_is_asked_for_after_the_arrays(kind):
+def test_a_missing_shape_is_reported_after_the_arrays(kind):
     with pytest.raises(ShapeError, match=r"shape is None; expected \(rows, columns\), two integers"):
         kind(GOOD[kind])
     with pytest.raises(InputError, match="from_dense"):
@@ -310,20 +310,20 @@ def test_three_arrays_make_a_matrix(kind, arrays):
     ids=str,
 )
 @pytest.mark.parametrize("shape", [{}, {"shape": (3, 3)}], ids=["without shape", "with shape"])
-def test_what_makes_no_matrix_is_named(kind, arrays, described, shape):
+def test_other_arguments_are_named(kind, arrays, described, shape):
     with pytest.raises(InputError, match=rf"the first argument is {described}; .*\(data, \(row, col\)\) is COO\("):
         kind(arrays, **shape)
 
 
 @pytest.mark.parametrize("wrong", ["text", None, object(), [[1], [1, 2]], [2**70, 0, 1], [None, 0, 1]])
-def test_what_is_no_array_is_refused(kind, wrong):
+def test_other_types_are_refused(kind, wrong):
     arrays = list(GOOD[kind])
     arrays[1] = wrong
     with pytest.raises(InputError, match=r"of type .*; expected an array"):
         kind(tuple(arrays), shape=SHAPES[kind])
 
 
-def test_a_list_of_what_has_no_room_is_refused(kind):
+def test_a_list_of_wide_integers_is_refused(kind):
     arrays = list(GOOD[kind])
     arrays[1] = [2**40, 0, 1]
     with pytest.raises(DtypeError, match=r"holds 1099511627776; int32 has room.*jax_enable_x64"):
@@ -349,7 +349,7 @@ def test_a_list_of_what_has_no_room_is_refused(kind):
     ids=str,
 )
 @pytest.mark.parametrize("operand", [jnp.asarray, BinaryArray], ids=["dense", "binary"])
-def test_how_an_operand_would_fit_is_said(operand, left, right, hint):
+def test_a_hint_names_the_fitting_side(operand, left, right, hint):
     A = make(CSR)
     left, right = (A if isinstance(side, str) else operand(side) for side in (left, right))
     with pytest.raises(ShapeError, match=hint):

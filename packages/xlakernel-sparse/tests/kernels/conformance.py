@@ -1,4 +1,4 @@
-"""What the sparse kernels of every backend must do; a backend's tests subclass `KernelCases`."""
+"""Conformance tests of the sparse kernels; the tests of a backend subclass `KernelCases`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class KernelCases:
             yield
         jax.config.update("jax_default_device", before)
 
-    def test_what_is_unsupported_has_names_and_reasons(self):
+    def test_unsupported_cases_have_names_and_reasons(self):
         generators = ("product", "compact_product", "sampled_product", "transpose", "transpose_with_data")
         for name, reason in self.unsupported.items():
             generator, _, dtype = name.rpartition("/")
@@ -217,7 +217,7 @@ class KernelCases:
         weights = np.broadcast_to(data, structure.indices.shape)[: structure.entries]
         for rate in (0, 0.5, 1):
             x = rng.random(rows) < rate
-            # What is behind the count may be anything.
+            # Values behind the count are arbitrary.
             active = np.full(rows + 3, 2**31 - 1, dtype)
             active[: x.sum()] = rng.permutation(np.flatnonzero(x))
             found = run(data, structure.indices, structure.indptr, active, np.int32(x.sum()))
@@ -254,7 +254,7 @@ class KernelCases:
     @pytest.mark.parametrize("events", ["u", "v"])
     @pytest.mark.parametrize("columns", [None, 1, 7, 40])
     def test_sampled_product_with_inactive_events(self, columns, events):
-        """What meets a zero of the events adds nothing, also if it is no number."""
+        """Terms at inactive events add nothing, even if the other factor is NaN."""
         for structure in (STRUCTURES["square"](), LARGE["large"]()):
             rng = np.random.default_rng(3)
             factors = {

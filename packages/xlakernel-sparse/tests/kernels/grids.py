@@ -1,4 +1,4 @@
-"""What the sparse kernels of every backend are tried with: structures, dtypes, operands, numbers of columns."""
+"""Test grids for the sparse kernels of every backend: structures, dtypes, operands, numbers of columns."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from structures import draw
 
 OPERANDS = ("dense", "binary", "weighted")
 DTYPES = ("float32", "float64", "complex64", "complex128", "int8", "int32", "int64", "uint8", "uint16", "uint64")
-# One of each kind; a kernel takes long to compile, so that the others are among the long grids.
+# One of each kind; the others are marked slow, because each compiles kernels.
 KINDS = ("float64", "complex64", "int32")
-# Narrow data whose products are summed in float32.
+# Narrow data, with products that are summed in float32.
 NARROW = ("float16", "bfloat16")
 COLUMNS = (0, 1, 2, 3, 5, 8, 17, 32, 33, 100)
 
@@ -43,7 +43,7 @@ each_operand = pytest.mark.parametrize("operand", OPERANDS)
 each_side = pytest.mark.parametrize("transpose", [False, True], ids=["A@x", "A.T@x"])
 each_rank = pytest.mark.parametrize("columns", [None, 6], ids=["vector", "matrix"])
 each_weight = pytest.mark.parametrize("homogeneous", [False, True], ids=["weights", "homogeneous"])
-# The integers of indices and of indptr. That both may be int32 is what the other tests show.
+# The dtypes of indices and of indptr; other tests use int32 for both.
 each_index = pytest.mark.parametrize(
     ("index", "pointer"),
     [
@@ -55,7 +55,7 @@ each_index = pytest.mark.parametrize(
 
 
 def slow_but(values, first):
-    """Return *values* as parameters, of which all but *first* are among the long grids."""
+    """Return *values* as parameters; all but *first* are marked slow."""
     return [value if value in first else pytest.param(value, marks=pytest.mark.slow) for value in values]
 
 

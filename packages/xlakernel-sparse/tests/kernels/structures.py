@@ -1,4 +1,4 @@
-"""Sparse structures to test kernels with, and what the kernels should make of them, by NumPy, entry by entry."""
+"""Sparse structures for tests of kernels, and the expected sums, computed by NumPy."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def draw(seed, shape, per_row=3.0, *, padding=0, heavy=False, index=np.int32, po
         share = rng.permutation(1 / np.arange(1, rows + 1))
         lengths = (share / share.sum() * per_row * rows).astype(int) * (columns > 0)
     indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(pointer)
-    # What is in the padding must be harmless to read as an index, and be no entry.
+    # Indices in the padding are valid, but no entries.
     indices = np.concatenate([rng.integers(0, max(columns, 1), indptr[-1]), np.zeros(padding, int)]).astype(index)
     return Structure(indptr, indices, shape)
 
@@ -97,7 +97,7 @@ def sum_entries(target, source, weights, x, size, operand):
 
 
 def assert_sums(found, expected, magnitude, entries):
-    """Compare with what rounding may do to as many terms."""
+    """Compare up to the rounding of as many terms."""
     found = np.asarray(found)
     assert found.shape == expected.shape
     if found.dtype.kind in "iu":

@@ -1,4 +1,4 @@
-"""One structure with everything that structures may have, in every format, and what the tests look at."""
+"""One structure with padding, duplicates and empty lines, in every format, and its dense equivalent."""
 
 import dataclasses
 from collections.abc import Callable
@@ -38,13 +38,13 @@ def dense(w):
 
 
 def spikes(x):
-    """1 where *x* is not zero, differentiated as *x*: what binary events stand for."""
+    """1 where *x* is not zero, differentiated as *x*: the value of binary events."""
     return x + jax.lax.stop_gradient((x != 0).astype(x.dtype) - x)
 
 
 @dataclasses.dataclass
 class Example:
-    """A matrix in one format, and what its products must be."""
+    """A matrix in one format, and the dense equivalent."""
 
     matrix: Any
     dense: Callable[[Any], Any]
@@ -84,7 +84,7 @@ def make():
 
 @pytest.fixture(scope="session")
 def csr():
-    """The structure as a dictionary of what the functions for compressed rows take."""
+    """The structure as arguments of the functions for compressed rows."""
     return {"indices": jnp.array(INDICES, jnp.int32), "indptr": jnp.array(INDPTR, jnp.int32), "shape": SHAPE}
 
 
@@ -100,14 +100,14 @@ def make_weights():
 
 @pytest.fixture
 def plain_jax():
-    """The kernels in plain JAX, where it does not matter which run."""
+    """The kernels in plain JAX."""
     with use_backend("jax"):
         yield
 
 
 @pytest.fixture
 def op_by_op():
-    """The same, and nothing is compiled but single operations, which derivatives of all kinds share: that is quick."""
+    """The same, without jit: only single operations are compiled, which all derivatives share."""
     with use_backend("jax"), jax.disable_jit():
         yield
 

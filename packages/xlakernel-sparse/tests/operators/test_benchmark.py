@@ -1,4 +1,4 @@
-"""The calls by which the backends of a product are compared."""
+"""The cases that compare the backends of a product."""
 
 import pytest
 

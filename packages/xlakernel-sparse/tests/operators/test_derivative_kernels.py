@@ -69,7 +69,7 @@ def test_a_second_call_compiles_nothing(make, compilations, plain_jax, name):
 
 
 def test_the_transpose_has_the_backend_of_the_product(make):
-    """Also where it runs outside of the block that asked for it."""
+    """Also outside of the `use_backend` block."""
     for name in FORMATS:
         example = make(name)
         sparse, _ = example.product("dense", "left")

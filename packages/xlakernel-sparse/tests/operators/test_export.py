@@ -1,4 +1,4 @@
-"""Products and gradients exported in one process and called in another, which knows nothing of this package."""
+"""Products and gradients exported in one process and called in another, which does not import this package."""
 
 import json
 import os

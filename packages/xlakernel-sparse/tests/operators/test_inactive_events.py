@@ -130,8 +130,8 @@ def test_the_kernels_of_the_cpu(make, name, side, columns, data):
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_what_was_found(make, op_by_op, name):
-    """An inactive event's cotangent is 0 · NaN no longer, and an active one's is NaN."""
+def test_cotangents_that_are_nan(make, op_by_op, name):
+    """The weights of inactive events have the gradient 0, those of active ones NaN."""
     matrix = make(name).matrix
     x = np.zeros(matrix.shape[1], np.float32)
     x[3] = 1

@@ -99,7 +99,7 @@ def test_dtypes(csr, weights, of_operand, name):
 
 
 def test_half_precision_does_not_overflow_in_between(op_by_op):
-    """60 000 + 60 000 - 60 000 of float16, whose largest number is 65 504."""
+    """60 000 + 60 000 - 60 000 in float16, which ends at 65 504."""
     structure = {"indices": jnp.array([0, 1, 2]), "indptr": jnp.array([0, 3]), "shape": (1, 3)}
     w = jnp.array([60000, 60000, -60000], "float16")
     y = sparse.csrmv(w, structure["indices"], structure["indptr"], jnp.ones(3, "float16"), shape=(1, 3))
@@ -108,7 +108,7 @@ def test_half_precision_does_not_overflow_in_between(op_by_op):
 
 @pytest.mark.parametrize("index", ["int32", "int64", "uint8", "int16"])
 def test_dtypes_of_indices(csr, make_weights, to_dense, x64, op_by_op, index):
-    """Those that kernels do not know become some that they do."""
+    """Others are converted to int32 or int64."""
     w, x = make_weights(), jnp.arange(7.0, dtype="float32")
     y = sparse.csrmv(w, csr["indices"].astype(index), csr["indptr"].astype(index), x, shape=(5, 7))
     np.testing.assert_allclose(y, to_dense(w) @ x, rtol=1e-5)
@@ -193,7 +193,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("name", "arguments", "changes", "error", "message"), WRONG)
-def test_what_is_wrong_is_said(name, arguments, changes, error, message):
+def test_invalid_arguments(name, arguments, changes, error, message):
     assert issubclass(error, XLAKernelError)
     with pytest.raises(error, match=f"^{name}: {message}"):
         getattr(sparse, name)(**{**arguments, **changes})
@@ -251,7 +251,7 @@ def test_a_missing_extra_is_named(without_extras, backend, platform, extra, advi
         traced.lower(lowering_platforms=(platform,))
 
 
-def test_what_is_not_installed_is_no_default(without_extras):
+def test_a_missing_package_is_no_default(without_extras):
     op = XLACustomKernel("a product of the tests", replace=True)
     register(op, "product", operand=DENSE)
     assert op.defaults == {"cpu": "numba", "gpu": "jax", "tpu": "jax"}

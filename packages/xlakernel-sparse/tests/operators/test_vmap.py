@@ -135,7 +135,7 @@ def test_the_gradient_of_a_batch_is_one_kernel_for_the_weights(make, calls, plai
     w, x = example.matrix.data, example.operand("left", 3)
     loss = lambda w: jnp.sin(jax.vmap(sparse, (None, 1))(w, x)).sum()  # noqa: E731
     assert calls(jax.grad(loss), w) == ["csrmm", "csr_sddmm"]
-    # And for Jacobians, whose columns are a batch.
+    # Likewise for Jacobians: their columns are a batch.
     assert calls(jax.jacfwd(lambda x: sparse(w, x)), x[:, 0]) == ["csrmv", "csrmm"]
     assert calls(jax.jacrev(lambda x: sparse(w, x)), x[:, 0]) == ["csrmv", "csrmm"]
 

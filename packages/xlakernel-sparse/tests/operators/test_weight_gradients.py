@@ -1,4 +1,4 @@
-"""Gradients in the weights of products with several columns: what they are, and what they allocate."""
+"""Gradients in the weights of products with several columns: values and memory."""
 
 import jax
 import jax.numpy as jnp
@@ -60,7 +60,7 @@ def test_second_order_and_batches():
 
 
 def test_rows_out_of_range_are_padding():
-    """Also those beyond the one that padding has, which nobody checks inside of jit."""
+    """Also rows beyond the one of padding, which are not checked inside of jit."""
     matrix = matrix_of(COO)
     far = COO((matrix.data, matrix.row.at[-20:].set(1000), matrix.col.at[-20:].set(1000)), shape=SHAPE, check=False)
     loss, _ = loss_of(far, "dense", "left")

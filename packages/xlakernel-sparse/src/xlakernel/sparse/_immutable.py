@@ -20,7 +20,7 @@ class ImmutablePytree:
     _leaves: ClassVar[tuple[str, ...]]
     #: The other attributes, which are compared and hashed.
     _static: ClassVar[tuple[str, ...]] = ()
-    #: What to do instead of assigning to an attribute.
+    #: The alternative to assigning to an attribute, for messages.
     _advice: ClassVar[str] = ""
     #: Operators between NumPy arrays and these objects are left to this class.
     __array_ufunc__ = None

@@ -259,7 +259,7 @@ class BinaryArray(_Unpacked):
 
 @jax.tree_util.register_pytree_with_keys_class
 class WeightedArray(_Unpacked):
-    """Graded events: an array with few elements that are not zero, whose values count.
+    """Graded events: an array with few elements that are not zero, and their values.
 
     Zeros are inactive: unlike zeros of a dense array they add nothing even where a weight is infinite or NaN, nor to
     derivatives in the weights, whatever the tangent or cotangent. As a function of the array, a product is

@@ -107,7 +107,7 @@ class Compressed(Format):
         text = super().__repr__()
         return text if self.prepared is None else f"{text[:-1]}, prepared)"
 
-    # Products, of the matrix whose rows are the lines.
+    # Products; the lines are the rows of the multiplied matrix.
 
     def _multiply(self, operand: Operand, x: jax.Array, *, transpose: bool, caller: str) -> jax.Array:
         arrays = caller, self.data, *self.structure, x

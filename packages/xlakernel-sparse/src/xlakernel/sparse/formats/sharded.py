@@ -31,7 +31,7 @@ class ShardedMatrix(ImmutablePytree):
     (``jax.lax.psum``); if the columns are, it is the other way round. Weights and operands are differentiable.
 
     Attributes:
-      blocks: the devices' parts as one matrix whose arrays have a leading dimension, one for each device.
+      blocks: the devices' parts as one matrix; its arrays have a leading dimension, one for each device.
       shape: (rows, columns).
       mesh: the devices.
       axis_name: the mesh axis that the matrix is spread over.

@@ -66,7 +66,7 @@ def check_coordinate_values(caller: str, row: Any, col: Any, shape: tuple[int, i
     """Check the index arrays of a matrix in coordinates.
 
     Raises:
-      StructureError: if an index is out of range, except in padding, whose row and column are those of *shape*.
+      StructureError: if an index is out of range, except in padding, with the row and the column of *shape*.
     """
     row, col = _to_inspect(row), _to_inspect(col)
     _check_range(caller, "row", row, shape[0], "row", padding=True)

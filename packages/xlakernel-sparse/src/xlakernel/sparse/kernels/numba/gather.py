@@ -52,13 +52,13 @@ def gather(data, indices, indptr, x, y):
 
 @njit(cache=True)
 def gather_values(data, indices, indptr, x, y):
-    """The same over the entries whose element of *x* is not 0."""
+    """The same; zeros of *x* are skipped."""
     _gather(data, indices, indptr, x, y, True)
 
 
 @njit(cache=True)
 def gather_flags(data, indices, indptr, x, y):
-    """The same over the entries whose element of *x* is True, which counts as 1."""
+    """The same with bools *x*, of which True counts as 1."""
     bits = np.empty((1, (x.size + 31) // 32), np.uint32)
     pack_flags(x, bits[0])
     _gather(data, indices, indptr, bits, y, True)

@@ -101,7 +101,7 @@ class ProductPair:
 
 
 def _fold_columns(op: XLACustomKernel, columns: XLACustomKernel) -> Callable[..., Any]:
-    """Return the batching rule of *op*, a product whose last input is the operand.
+    """Return the batching rule of *op*, a product with the operand as its last input.
 
     If only the operand is batched, its slices become columns of one matrix, and *columns* multiplies them all at once:
     the sparse matrix is read once. Otherwise the kernel is mapped.
