@@ -11,7 +11,7 @@ import numpy as np
 
 from xlakernel.core.errors import DtypeError, ShapeError, StructureError
 
-from ..operators.arguments import as_array, check_size, index_array
+from ..operators.arguments import as_array, as_integer, check_size, index_array, is_known
 from .arrays import EventArray, event_values
 
 
@@ -73,11 +73,13 @@ class CompactArray(EventArray):
         caller = f"{cls.__name__}.from_indices"
         size = check_size(caller, size)
         indices = index_array(caller, "indices", indices)
-        count = as_array(caller, "count", indices.shape[0] if count is None else count)
+        count = indices.shape[0] if count is None else count
+        known = as_integer(count) if is_known(count) else None
+        count = as_array(caller, "count", count)
         if count.shape != () or count.dtype.kind not in "iu":
             raise DtypeError(f"{caller}: count is {count}; expected one integer.")
-        if not isinstance(indices, jax.core.Tracer) and not isinstance(count, jax.core.Tracer):
-            active = np.asarray(indices)[: max(int(count), 0)]
+        if known is not None and is_known(indices):
+            active = np.asarray(indices)[: max(known, 0)]
             wrong = active[(active < 0) | (active >= size)]
             if wrong.size:
                 raise StructureError(
