@@ -17,11 +17,11 @@ from xlakernel.sparse import (
     BinaryArray,
     CompactArray,
     binary_csrmv,
-    compact_csrmv,
     csr_sddmm,
     csr_to_csc,
     csrmv,
 )
+from xlakernel.sparse.operators.compact import sum_rows
 
 FORMATS = ["csr", "csc", "coo", "prepared csc"]
 KINDS = ["dense", "binary", "weighted"]
@@ -246,8 +246,11 @@ def test_a_sampled_product_of_one_array_with_itself(csr, op_by_op):
 @pytest.mark.parametrize("homogeneous", [False, True])
 def test_sums_of_active_rows(csr, to_dense, make_weights, x64, op_by_op, homogeneous):
     w = make_weights(dtype="float64", homogeneous=homogeneous)
-    active, count = jnp.array([4, 0, 4, 99, -1], jnp.int32), 3  # a row twice; what is behind the count is anything
-    sparse = lambda w: compact_csrmv(w, **csr, active=active, count=count)  # noqa: E731
+    active, count = (
+        jnp.array([4, 0, 4, 99, -1], jnp.int32),
+        jnp.int32(3),
+    )  # a row twice
+    sparse = lambda w: sum_rows(w, **csr, active=active, count=count)  # noqa: E731
     dense = lambda w: to_dense(w)[4] * 2 + to_dense(w)[0]  # noqa: E731
     y, pull = jax.vjp(sparse, w)
     assert_close(pull(like(y)), jax.vjp(dense, w)[1](like(y)))

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from xlakernel.core import use_backend
-from xlakernel.sparse import CSR, BinaryArray, BitPackedArray, CompactArray, WeightedArray, compact_csrmv
+from xlakernel.sparse import CSR, BinaryArray, BitPackedArray, CompactArray, WeightedArray
+from xlakernel.sparse.operators.compact import sum_rows
 
 KINDS = {"binary": BinaryArray, "weighted": WeightedArray, "packed": BitPackedArray, "compact": CompactArray}
 # Of a dense array each element counts.
@@ -153,10 +154,10 @@ def test_active_events_that_add_up_to_zero_are_active(make, op_by_op, equal):
 
 @pytest.mark.parametrize("equal", [False, True])
 def test_rows_that_are_not_listed(csr, op_by_op, equal):
-    """Of `compact_csrmv`, of which a row may be listed twice."""
+    """A row may be listed twice."""
     w = np.full(1 if equal else 12, np.nan, np.float32)
-    active, count = jnp.array([2, 2, 0], jnp.int32), 2
-    y, pull = jax.vjp(lambda w: compact_csrmv(w, **csr, active=active, count=count), w)
+    active, count = jnp.array([2, 2, 0], jnp.int32), jnp.int32(2)
+    y, pull = jax.vjp(lambda w: sum_rows(w, **csr, active=active, count=count), w)
     assert_array_equal(y, [0, np.nan, 0, 0, 0, 0, np.nan])
     (found,) = pull(np.array([np.nan, 1, np.inf, np.nan, -np.inf, np.nan, 3], np.float32))
     assert_array_equal(found, [8] if equal else [0, 0, 0, 6, 2, *[0] * 7])

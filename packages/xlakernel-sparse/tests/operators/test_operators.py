@@ -114,18 +114,6 @@ def test_dtypes_of_indices(csr, make_weights, to_dense, x64, op_by_op, index):
     np.testing.assert_allclose(y, to_dense(w) @ x, rtol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32"])
-def test_counts_of_active_rows(csr, make_weights, to_dense, op_by_op, dtype):
-    """A count of 100 is 100, also beside a capacity that its dtype cannot hold, and is at most that."""
-    w = make_weights()
-    active = jnp.full(300, 4, jnp.int32)
-    sums = lambda active, count: sparse.compact_csrmv(w, **csr, active=active, count=jnp.asarray(count, dtype))  # noqa: E731
-    np.testing.assert_allclose(sums(active, 100), 100 * to_dense(w)[4], rtol=1e-5)
-    np.testing.assert_allclose(sums(active[:10], 100), 10 * to_dense(w)[4], rtol=1e-5)
-    if dtype.startswith("int"):
-        assert not sums(active, -3).any()
-
-
 def test_conversions(csr, make_weights, to_dense, op_by_op):
     w = make_weights()
     data, indices, indptr = sparse.csr_to_csc(w, **csr)
@@ -148,7 +136,6 @@ W, INDICES, INDPTR, X = np.ones(3, "f4"), np.array([2, 0, 1]), np.array([0, 1, 3
 ROW = np.array([0, 1, 1])
 CSRMV = {"data": W, "indices": INDICES, "indptr": INDPTR, "x": X, "shape": (2, 3)}
 SDDMM = {"indices": INDICES, "indptr": INDPTR, "u": np.ones(2, "f4"), "v": X, "shape": (2, 3)}
-COMPACT = {"data": W, "indices": INDICES, "indptr": INDPTR, "active": ROW[:2], "count": 1, "shape": (2, 3)}
 WRONG = [
     (
         "csrmv",
@@ -186,9 +173,6 @@ WRONG = [
         r"u has the shape \(3,\) and v \(3,\); .* must be \(2, c\) and \(c, 3\)",
     ),
     ("csr_sddmm", SDDMM, {"u": np.ones((2, 1, 1))}, ShapeError, ".* at the entries of a matrix of shape"),
-    ("compact_csrmv", COMPACT, {"count": X}, ShapeError, r"count has the shape \(3,\); expected one integer"),
-    ("compact_csrmv", COMPACT, {"count": 1.0}, DtypeError, "count is of dtype float32; expected an integer"),
-    ("compact_csrmv", COMPACT, {"active": X}, DtypeError, "active is of dtype float32; expected int32 or int64"),
 ]
 
 

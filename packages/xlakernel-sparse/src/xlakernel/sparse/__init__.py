@@ -13,7 +13,6 @@ from .formats.matrices import CSR as CSR
 from .formats.matrices import SparseMatrix as SparseMatrix
 from .formats.sharded import ShardedMatrix as ShardedMatrix
 from .operators import derivatives as _derivatives  # noqa: F401  # defines the operators' rules
-from .operators.compact import compact_csrmv as compact_csrmv
 from .operators.conversion import csr_to_csc as csr_to_csc
 from .operators.conversion import csr_transpose as csr_transpose
 from .operators.csr import binary_csrmm as binary_csrmm
@@ -38,7 +37,6 @@ __all__ = [
     "__version__",
     "binary_csrmm",
     "binary_csrmv",
-    "compact_csrmv",
     "csr_sddmm",
     "csr_to_csc",
     "csr_transpose",

@@ -13,7 +13,7 @@ from xlakernel.core.errors import ArgumentError
 
 from ..events.compact import CompactArray
 from ..operators.arguments import check_data, check_shape, check_structure, is_known
-from ..operators.compact import compact_csrmv
+from ..operators.compact import sum_rows
 from ..operators.conversion import compress, csr_to_csc
 from ..operators.entries import coordinates_of_rows
 from ..operators.operand import BINARY, Operand
@@ -119,7 +119,7 @@ class Compressed(Format):
     def _multiply_compact(self, events: CompactArray, *, transpose: bool, caller: str) -> jax.Array:
         if transpose == (self._axis == 1):  # the events are places, and not lines
             return self._multiply(BINARY, events.value, transpose=transpose, caller=caller)
-        return compact_csrmv(self.data, *self.structure, events.indices, events.count, shape=self.line_shape)
+        return sum_rows(self.data, *self.structure, events.indices, events.count, shape=self.line_shape)
 
     # Conversion.
 
