@@ -256,7 +256,7 @@ def test_indices_of_another_number(matrix, index):
 
 
 def test_two_lists_are_ambiguous(matrix):
-    with pytest.raises(ArgumentError, match=r"NumPy takes for pairs.*A\[rows\]\[:, columns\]"):
+    with pytest.raises(ArgumentError, match=r"select pairs in NumPy.*A\[rows\]\[:, columns\]"):
         matrix[[0, 1], [1, 2]]
 
 
