@@ -45,7 +45,11 @@ QUICK = {
     "cuda": ["test_package.py", "test_environment.py"],
     "numba": ["test_registration.py"],
     "sparse": ["test_package.py", "test_validation.py", "test_tutorial.py::test_product_with_a_vector"],
-    "warp": ["test_package.py", "test_types.py", "test_outputs.py::test_several_outputs_of_other_shapes_and_dtypes"],
+    "warp": [
+        "test_package.py",
+        "test_types.py",
+        "kernels/test_outputs.py::test_several_outputs_of_other_shapes_and_dtypes",
+    ],
 }
 
 # The Python that runs nox is always one to test on, whether or not its name is on the PATH.

@@ -9,7 +9,7 @@ if jax.config.jax_num_cpu_devices != 4:
     jax.config.update("jax_num_cpu_devices", 4)
 
 # Programs for processes of their own.
-collect_ignore_glob = ["exported/*", "programs/*"]
+collect_ignore_glob = ["export/exported/*", "programs/*"]
 
 settings.register_profile("xlakernel", deadline=None, database=None, max_examples=40)
 settings.load_profile("xlakernel")

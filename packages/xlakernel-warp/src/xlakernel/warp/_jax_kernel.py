@@ -124,7 +124,14 @@ class JaxKernel:
 
     def __post_init__(self) -> None:
         self.__name__ = self.signature.name
-        self.xlakernel = self._described(self.launch_dims)
+        self.xlakernel = WarpKernel(
+            self.kernel,
+            self.signature.parameters,
+            self.launch_dims,
+            self.block_dim,
+            in_out=self.signature.in_out,
+            aliased=self.signature.aliased,
+        )
         self._function = functools.lru_cache(maxsize=256)(self._make_function)
         self._usual = self._function(self.launch_dims, self.output_dims, self.vmap_method)
 
@@ -161,18 +168,6 @@ class JaxKernel:
                 f"{self.__name__}: {name} {why} when enable_backward=True. Call jax_kernel() again for another one."
             )
 
-    def _described(self, launch_dims: tuple[int, ...] | None, blocks: bool = False) -> WarpKernel:
-        signature = self.signature
-        return WarpKernel(
-            self.kernel,
-            signature.parameters,
-            launch_dims,
-            self.block_dim,
-            in_out=signature.in_out,
-            aliased=signature.aliased,
-            cpu_blocks=blocks,
-        )
-
     def _make_function(
         self,
         launch_dims: tuple[int, ...] | None,
@@ -180,9 +175,9 @@ class JaxKernel:
         vmap_method: VmapMethod,
         blocks: bool = False,
     ) -> Callable[..., Any]:
-        kernel, signature = self._described(launch_dims, blocks), self.signature
+        kernel, signature = dataclasses.replace(self.xlakernel, dims=launch_dims, cpu_blocks=blocks), self.signature
         # With a derivative outputs have the shape of the first input, as in Warp, whatever the launch.
-        like_outputs = self._described(None) if self.enable_backward else kernel
+        like_outputs = dataclasses.replace(kernel, dims=None) if self.enable_backward else kernel
         method = "native" if callable(vmap_method) else vmap_method
 
         def outs(*inputs: Struct) -> list[Struct]:

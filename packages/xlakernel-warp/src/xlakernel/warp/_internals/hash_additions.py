@@ -39,7 +39,7 @@ def complete(hash_adjoint: _Hash) -> _Hash:
 
 
 def _left_out(adjoint: Any) -> Iterator[tuple[str, Any]]:
-    """Yield name and object for all that a function's code depends on and Warp's hash of it does not."""
+    """Yield name and object for all that a function's code depends on and Warp's hash of it leaves out."""
     function = adjoint.func
     yield from ((f"default {number}", value) for number, value in enumerate(function.__defaults__ or ()))
     yield from (function.__kwdefaults__ or {}).items()
@@ -74,7 +74,7 @@ def _is_type(value: Any) -> bool:
 
 
 def _resolve(adjoint: Any, path: tuple[str, ...]) -> Any:
-    """Return the object that a dotted name stands for outside of a function; None if the name itself says which."""
+    """Return the object that a dotted name stands for outside of a function; None if the name alone identifies it."""
     if path[0] in adjoint.func.__code__.co_varnames:
         return None
     value = adjoint.resolve_external_reference(path[0])

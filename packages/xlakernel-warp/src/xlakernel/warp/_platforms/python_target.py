@@ -15,7 +15,7 @@ from xlakernel.core.backend.native import UNCHECKED_THREADS, ArrayView, HostMemo
 def python_target(launchable: Launchable, *, once: bool, debug: bool, target: str | None = None) -> Target:
     """Return the target that runs a launchable on the CPU, under its name or the name *target*.
 
-    In debug mode a call runs it twice on other memory, to compare, unless it must run only *once*.
+    In debug mode a call runs it on copies, and again where an element may be unwritten, unless it must run only *once*.
     """
     observer = _Observer(launchable.label, launchable.place, once=once) if debug else None
     name = target or launchable.name + (f" debug{' once' * once}" if debug else "")

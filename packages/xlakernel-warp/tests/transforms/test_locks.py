@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-PROGRAM = Path(__file__).parent / "programs" / "locks.py"
+PROGRAM = Path(__file__).parents[1] / "programs" / "locks.py"
 TABLE = next(
     node.value
     for node in ast.parse(PROGRAM.read_text("utf-8")).body

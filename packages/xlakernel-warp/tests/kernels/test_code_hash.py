@@ -225,7 +225,7 @@ def run(tmp_path_factory):
 
     def run(*arguments, **environment):
         env = {**os.environ, "WARP_CACHE_PATH": str(cache), **environment}
-        command = [sys.executable, Path(__file__).parent / "programs" / "code_hash.py", *arguments]
+        command = [sys.executable, Path(__file__).parents[1] / "programs" / "code_hash.py", *arguments]
         out = subprocess.run(command, env=env, check=True, stdout=subprocess.PIPE, text=True).stdout
         return json.loads(out.splitlines()[-1])
 
