@@ -9,7 +9,7 @@ from numba import objmode
 from numpy.testing import assert_array_equal
 
 from xlakernel.core import XLACustomKernel, deserialize, export
-from xlakernel.core.errors import GeneratorError, SideEffectError
+from xlakernel.core.errors import DifferentiationError, GeneratorError, SideEffectError
 from xlakernel.numba import numba_kernel
 
 X = np.arange(5, dtype=np.float32)
@@ -271,3 +271,56 @@ def test_a_program_for_several_devices_is_refused(run):
     spread = jax.device_put(np.zeros(4, np.float32), jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("a")))
     with pytest.raises(SideEffectError, match=r"observed: .*several devices.*jax\.shard_map"):
         jax.jit(run)(spread)
+
+
+@numba.njit
+def observed_double(x, out):
+    with objmode():
+        note(float(x.flat[0]))
+    for i in range(x.size):
+        out.flat[i] = 2 * x.flat[i]
+
+
+FORWARD = {
+    "jvp": lambda f: jax.jvp(f, (X + 5,), (X,))[1],
+    "linearize": lambda f: jax.linearize(f, X + 5)[1](X),
+    "hessian": lambda f: jax.hessian(lambda x: (f(x) ** 2).sum())(X + 5),
+}
+DECLARED = {
+    "reference": {"reference": lambda x: 2 * x},
+    "jvp": {"jvp": lambda primals, tangents: 2 * tangents[0], "vjp": lambda primals, results, out_bar: 2 * out_bar},
+}
+
+
+@pytest.mark.parametrize("mode", FORWARD)
+@pytest.mark.parametrize("declared", DECLARED)
+def test_forward_mode_runs_the_kernel_once(mode, declared):
+    run = numba_kernel(observed_double, outs=same, has_side_effect=True, **DECLARED[declared])
+    SEEN.clear()
+    jax.block_until_ready(FORWARD[mode](run))
+    jax.effects_barrier()
+    assert SEEN == [5]
+
+
+@pytest.mark.parametrize("mode", FORWARD)
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit, lambda f: lambda x: jax.vmap(f)(x[None])[0]])
+def test_forward_mode_of_a_linear_kernel_is_refused(mode, wrap):
+    run = numba_kernel(
+        observed_double, outs=same, has_side_effect=True, transpose={0: lambda inputs, out_bar: 2 * out_bar}
+    )
+    with pytest.raises(DifferentiationError, match="would repeat the side effect"):
+        jax.block_until_ready(FORWARD[mode](wrap(run)))
+    assert seen_by(jax.grad(lambda x: wrap(run)(x).sum()), X + 5) == [5]
+
+
+def test_forward_mode_of_a_linear_operator_is_refused():
+    linear = XLACustomKernel("test_linear_side_effect", has_side_effect=True)
+    linear.def_numba_kernel(lambda outs: numba_kernel(observed_double, outs=outs[0], has_side_effect=True))
+    linear.def_transpose(0, lambda inputs, out_bar: 2 * out_bar)
+
+    def call(x):
+        return linear(x, outs=jax.ShapeDtypeStruct(x.shape, x.dtype))
+
+    with pytest.raises(DifferentiationError, match="def_transpose, for its tangents"):
+        jax.jvp(call, (X,), (X,))
+    assert seen_by(jax.grad(lambda x: call(x).sum()), X + 5) == [5]

@@ -61,7 +61,7 @@ class Multilinear:
       tangents: ``tangents(arguments, results, tangents of the arguments)``, the tangents of the results that can have
         any. The tangent of an argument is None for zero, and for those in the groups. None: the function has no
         derivative in the arguments outside of the groups.
-      has_side_effect: evaluate it even if its results are not used. Its tangents have no effect.
+      has_side_effect: evaluate it even if its results are not used, and never for tangents.
       sharded_like: a function of the arguments with results of the same sharding over explicit mesh axes; None:
         *evaluate* itself.
       spelled: the form of the declaration, as in `Derivative`; for messages.
@@ -164,7 +164,7 @@ def _jvp(arguments: Sequence[Any], tangents: Sequence[Any], *, function: Multili
     if not any(is_smooth(out.dtype) for out in function.outs):
         return results, [zero_tangent(result) for result in results]
     live = [i for i, tangent in enumerate(tangents) if not isinstance(tangent, ad.Zero)]
-    parts, of_tangents = [], dataclasses.replace(function, has_side_effect=False)
+    parts, of_tangents = [], _linear(function)
     for group in function.groups:
         if set(group.positions) & set(live):
             moved = list(arguments)
@@ -179,6 +179,23 @@ def _jvp(arguments: Sequence[Any], tangents: Sequence[Any], *, function: Multili
         functools.reduce(add_tangents, (part[i] for part in parts)) if is_smooth(result.dtype) else zero_tangent(result)
         for i, result in enumerate(results)
     ]
+
+
+def _linear(function: Multilinear) -> Multilinear:
+    """Return *function* as the map of tangents in a group. One with a side effect can be transposed, not evaluated."""
+    if not function.has_side_effect:
+        return function
+
+    def evaluate(*_: Any) -> list[Any]:
+        raise DifferentiationError(
+            f"{function}: forward mode (jax.jvp, jax.linearize, jax.hessian) evaluates a kernel that is declared as "
+            f"linear, by {function.spelled.format('transpose')}, for its tangents, and would repeat the side effect "
+            f"of has_side_effect=True. Declare {function.spelled.format('reference')} or "
+            f"{function.spelled.format('jvp')} in place of it, or use reverse mode (jax.grad, jax.vjp)."
+        )
+
+    sharded_like = function.sharded_like or function.evaluate
+    return dataclasses.replace(function, evaluate=evaluate, has_side_effect=False, sharded_like=sharded_like)
 
 
 def _tangents(
