@@ -9,8 +9,8 @@ import pytest
 from xlakernel.core.errors import RecordingError
 from xlakernel.core.gpu.launchable import Launchable
 from xlakernel.core.gpu.plan import Array, Copy, Fill, Launch, Pointer
-from xlakernel.core.gpu.recording.graph import Caught, without_overlaps
-from xlakernel.core.gpu.recording.match import Recording, Unsettled, match
+from xlakernel.core.gpu.recording.graph import Capture, without_overlaps
+from xlakernel.core.gpu.recording.match import Recording, StructMismatch, match
 
 ARRAYS = (Array("input", 0, "float32", (8,)), Array("output", 0, "float32", (8,)))
 ROOM = 1 << 21
@@ -51,7 +51,7 @@ def recording(first, steps, *, allocations=(), known=None, sizes=(32, 32), porta
             step, sizes_of[number] = step
         found.append(step)
     return Recording(
-        Caught(tuple(found), sizes_of, tuple(allocations), portable), HandMadeRanges(first, sizes), known or {}
+        Capture(tuple(found), sizes_of, tuple(allocations), portable), HandMadeRanges(first, sizes), known or {}
     )
 
 
@@ -219,14 +219,14 @@ def test_handles_of_one_context_bind_the_plan_to_its_device():
 def test_a_recording_that_differs_from_its_twin_is_named(first, second, text):
     with pytest.raises(RecordingError, match=re.escape(text)) as caught:
         matched(recording(A, first), recording(B, second))
-    assert not isinstance(caught.value, Unsettled)
+    assert not isinstance(caught.value, StructMismatch)
     assert str(caught.value).startswith("f cannot be recorded")
 
 
 @pytest.mark.parametrize(("rubbish", "text"), [((1, 2), "0x1 and then 0x2"), ((A + 8, 0), "then to no memory")])
 def test_what_differs_inside_a_struct_may_be_padding(rubbish, text):
     both = [launch(struct.pack("<QQ", *words), sizes=(16,)) for words in zip((A, B), rubbish, strict=True)]
-    with pytest.raises(Unsettled, match=text):
+    with pytest.raises(StructMismatch, match=text):
         matched(recording(A, both[:1]), recording(B, both[1:]))
 
 

@@ -8,14 +8,14 @@ from cuda.bindings import driver as cuda
 from xlakernel.core.errors import LaunchError, RecordingError
 from xlakernel.core.gpu.launchable import Launchable
 from xlakernel.core.gpu.recording import record
-from xlakernel.core.gpu.recording.match import Unsettled
+from xlakernel.core.gpu.recording.match import StructMismatch
 
 INVALIDATED = cuda.CUresult.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
 SUCCESS = cuda.CUresult.CUDA_SUCCESS
 LAUNCHABLE = Launchable("name", "mine", "mine.py:1", (), lambda stream, addresses: None)
 
 
-class Spoilt:
+class Interrupted:
     """A device on which captures fail or succeed as told: an error's name, or what was caught."""
 
     def __init__(self, monkeypatch, *outcomes):
@@ -42,7 +42,7 @@ class Spoilt:
 
     def match(self, old, new, launchable, device):
         if old != new:
-            raise Unsettled(f"{old} and then {new}")
+            raise StructMismatch(f"{old} and then {new}")
         return "plan", [old, new]
 
     def run(self):
@@ -56,14 +56,14 @@ IN_WORDS = RuntimeError("CUDA error 901: operation failed due to a previous erro
 @pytest.mark.parametrize(
     "outcomes", [(None, "a", "a"), (IN_WORDS, "a", "a"), ("a", None, IN_WORDS, "b", "a"), ("a", "a")]
 )
-def test_a_capture_that_is_spoilt_is_made_again(monkeypatch, outcomes):
-    device = Spoilt(monkeypatch, *outcomes)
+def test_an_interrupted_capture_is_repeated(monkeypatch, outcomes):
+    device = Interrupted(monkeypatch, *outcomes)
     assert device.run() == ("plan", ["a", "a"])
     assert device.captures == device.freed == len(outcomes)
 
 
-def test_captures_that_are_always_spoilt_are_given_up(monkeypatch):
-    device = Spoilt(monkeypatch, *[None] * 9)
+def test_captures_that_are_always_interrupted_are_an_error(monkeypatch):
+    device = Interrupted(monkeypatch, *[None] * 9)
     with pytest.raises(RecordingError, match="mine cannot be recorded: the driver ended the capture"):
         device.run()
     assert device.captures == device.freed == record._ATTEMPTS
@@ -80,4 +80,4 @@ def test_captures_that_are_always_spoilt_are_given_up(monkeypatch):
 def test_other_errors_are_raised_at_once(raised, status, error):
     with pytest.raises(error) as found:
         record._check_capture(status, raised, "mine")
-    assert not isinstance(found.value, record._Disturbed)
+    assert not isinstance(found.value, record._InterruptedCapture)

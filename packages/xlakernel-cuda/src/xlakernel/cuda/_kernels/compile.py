@@ -36,7 +36,7 @@ from .arrays import array_type
 from .device import check_device
 from .geometry import LaunchForm
 from .launch import KernelLaunch, Slot
-from .recipe import COMPILER, fresh
+from .recipe import COMPILER, copy_dispatcher
 
 _Scalars = Mapping[str, Scalar]
 
@@ -279,7 +279,7 @@ class NumbaCudaKernel(Kernel):
             cached = self.dispatcher.stats.cache_path is not None and not COMPILER.examine(self.dispatcher).unknown
             of_entry = fingerprint(content, loads) if loads else content
             kept = of_entry if cached and not debug else None
-            own = fresh(self.dispatcher, kept, checked=debug, loads=loads)
+            own = copy_dispatcher(self.dispatcher, kept, checked=debug, loads=loads)
             if _content(self._code()) != content:
                 raise changed(self.name)
             _copies[key] = own

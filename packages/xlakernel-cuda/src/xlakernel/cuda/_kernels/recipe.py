@@ -83,7 +83,7 @@ COMPILER = Compiler(
 )
 
 
-def fresh(
+def copy_dispatcher(
     dispatcher: Any, content: str | None = None, *, checked: bool = False, loads: Mapping[str, str] | None = None
 ) -> Any:
     """Return a dispatcher of the same function and options that has compiled nothing and may compile any signature.

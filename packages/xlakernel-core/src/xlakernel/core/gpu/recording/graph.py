@@ -44,7 +44,7 @@ _NOT_REPLAYED = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Caught:
+class Capture:
     """The work of one capture.
 
     Attributes:
@@ -60,7 +60,7 @@ class Caught:
     portable: bool
 
 
-def read_graph(graph: Any, label: str) -> Caught:
+def read_graph(graph: Any, label: str) -> Capture:
     """Return the work in *graph*.
 
     Args:
@@ -93,7 +93,7 @@ def read_graph(graph: Any, label: str) -> Caught:
             raise RecordingError(
                 f"{label}: {what} cannot be replayed; only kernels, fills and copies within the device can."
             )
-    return Caught(tuple(steps), sizes, tuple(without_overlaps(allocations)), portable)
+    return Capture(tuple(steps), sizes, tuple(without_overlaps(allocations)), portable)
 
 
 def without_overlaps(blocks: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -11,7 +11,7 @@ from ..launchable import Launchable
 from ..plan import Address, Copy, Fill, Launch, Plan, Pointer, Step
 from .addresses import Ranges
 from .closure import Closure, DeviceArray
-from .graph import Caught
+from .graph import Capture
 
 _FIELDS = {
     Launch: ("kernel", "handle", "grid", "block", "shared_mem", "offsets", "attributes"),
@@ -26,17 +26,17 @@ class Recording:
     """One recording: its steps, and the memory that their addresses lie in.
 
     Attributes:
-      caught: the steps.
+      capture: the steps.
       ranges: the addresses of the arrays, and of temporary memory (`addresses.temporary`).
       allocations: begin, size and number of the allocation in GPU memory that an address lies in, by address.
     """
 
-    caught: Caught
+    capture: Capture
     ranges: Ranges
     allocations: dict[int, tuple[int, int, int]]
 
 
-class Unsettled(RecordingError):
+class StructMismatch(RecordingError):
     """Two recordings differ inside a parameter that is a struct, where a third may agree with one of them.
 
     Libraries leave the padding of a struct uninitialised, and fields that the kernel sets itself.
@@ -53,12 +53,12 @@ def match(one: Recording, two: Recording, launchable: Launchable, device: int) -
       device: the ordinal of the device that it was recorded on.
 
     Raises:
-      Unsettled: if they differ inside a struct.
+      StructMismatch: if they differ inside a struct.
       RecordingError: if they differ elsewhere, or if a pointer's memory may be freed before a replay.
     """
     matching = _Matching(one, two, launchable)
     steps = matching.steps()
-    bound = matching.kept or not (one.caught.portable and two.caught.portable)
+    bound = matching.kept or not (one.capture.portable and two.capture.portable)
     plan = Plan(launchable.arrays, steps, tuple(matching.scratch), device if bound else None)
     return plan, [found.owner for found in matching.kept]
 
@@ -74,13 +74,13 @@ class _Matching:
         self._known: list[DeviceArray] | None = None
 
     def steps(self) -> tuple[Step, ...]:
-        first, second = self.one.caught.steps, self.two.caught.steps
+        first, second = self.one.capture.steps, self.two.capture.steps
         if [type(step) for step in first] != [type(step) for step in second]:
             raise self._differs(f"{_count(first)} the first time and {_count(second)} the second")
         return tuple(self._step(number) for number in range(len(first)))
 
     def _step(self, number: int) -> Step:
-        first, second = self.one.caught.steps[number], self.two.caught.steps[number]
+        first, second = self.one.capture.steps[number], self.two.capture.steps[number]
         what = f"{_TITLES[type(first)]} {number}"
         if isinstance(first, Launch):
             what += f" ({first.kernel})"
@@ -102,14 +102,14 @@ class _Matching:
 
     def _launch(self, number: int, first: Launch, second: Launch, what: str) -> Launch:
         pointers: list[tuple[int, Pointer]] = []
-        sizes = self.one.caught.sizes[number]
+        sizes = self.one.capture.sizes[number]
         for position, (offset, size) in enumerate(zip(first.offsets, sizes, strict=True)):
             end, unused = offset + size, self.launchable.unused(sizes, position)
             for at in range(offset, end, 8):
                 words = [step.parameters[at : min(at + 8, end)] for step in (first, second)]
                 where = f"parameter {position} of {what}"
                 try:
-                    found = self._word(words[0], words[1], where, settled=size <= 8)
+                    found = self._word(words[0], words[1], where, in_struct=size > 8)
                 except RecordingError:
                     if at - offset not in unused:  # an uninitialised word may be an old pointer
                         raise
@@ -117,26 +117,26 @@ class _Matching:
                     pointers += [] if found is None else [(at, found)]
         return dataclasses.replace(first, pointers=tuple(pointers))
 
-    def _word(self, first: bytes, second: bytes, where: str, *, settled: bool) -> Pointer | None:
+    def _word(self, first: bytes, second: bytes, where: str, *, in_struct: bool) -> Pointer | None:
         """Return the pointer that a word of a parameter is; None if it is the same in both recordings."""
         before, after = (int.from_bytes(word, "little") for word in (first, second))
-        found = self._pointer(before, after, where, settled=settled) if len(first) == 8 else None
+        found = self._pointer(before, after, where, in_struct=in_struct) if len(first) == 8 else None
         if found is None and before != after:
-            raise self._differs(f"{where} is {before:#x} and then {after:#x}", settled=settled)
+            raise self._differs(f"{where} is {before:#x} and then {after:#x}", in_struct=in_struct)
         return found
 
     def _address(self, first: int, second: int, what: str) -> Address:
-        found = self._pointer(first, second, f"an address of {what}", settled=True)
+        found = self._pointer(first, second, f"an address of {what}", in_struct=False)
         if found is None and first != second:
             raise self._differs(f"an address of {what} is {first:#x} and then {second:#x}")
         if found is None and _place(self.one, first) is None:  # an address of the host, whose memory may be freed
             raise RecordingError(
                 f"{self.label} cannot be recorded: an address of {what} is {first:#x}, which is in no memory of the "
-                "GPU that the driver knows; only fills and copies within the device can be replayed."
+                "GPU; only fills and copies within the device can be replayed."
             )
         return first if found is None else found
 
-    def _pointer(self, first: int, second: int, where: str, *, settled: bool) -> Pointer | None:
+    def _pointer(self, first: int, second: int, where: str, *, in_struct: bool) -> Pointer | None:
         """Return the pointer that a word is in both recordings; None if it is a fixed address, or no pointer."""
         one, two = _place(self.one, first), _place(self.two, second)
         if one is None and two is None:
@@ -152,7 +152,7 @@ class _Matching:
             if temporary and (one.kind == "allocation" or one.number == two.number):
                 return Pointer(self._scratch(one, two), one.offset)
         text = f"{where} points to {one or 'no memory'} and then to {two or 'no memory'}"
-        raise self._differs(text, settled=settled)
+        raise self._differs(text, in_struct=in_struct)
 
     def _scratch(self, one: _Place, two: _Place) -> int:
         """Return the number of the scratch block that replaces a temporary block."""
@@ -186,8 +186,8 @@ class _Matching:
                 return found
         return None
 
-    def _differs(self, text: str, *, settled: bool = True) -> RecordingError:
-        kind = RecordingError if settled else Unsettled
+    def _differs(self, text: str, *, in_struct: bool = False) -> RecordingError:
+        kind = StructMismatch if in_struct else RecordingError
         return kind(f"{self.label} cannot be recorded, because it does not do the same each time: {text}.")
 
 
@@ -212,7 +212,7 @@ def _place(recording: Recording, word: int) -> _Place | None:
         number, offset = found
         return _Place("range", number, offset, recording.ranges.size(number))
     for behind in (0, 1):  # the address after a block belongs to it, unless another one begins there
-        for number, (begin, size) in enumerate(recording.caught.allocations):
+        for number, (begin, size) in enumerate(recording.capture.allocations):
             if begin <= word < begin + size + behind:
                 return _Place("stream", number, word - begin, size)
     if word in recording.allocations:

@@ -20,7 +20,7 @@ from ..launchable import Launchable
 from ..plan import Array, Plan, Step
 from .addresses import Ranges
 from .graph import read_graph
-from .match import Recording, Unsettled, match
+from .match import Recording, StructMismatch, match
 
 _ATTEMPTS = 5  # recordings, until two agree
 _ALIGNMENT = 256  # of XLA's buffers
@@ -72,19 +72,19 @@ def _record(launchable: Launchable, device: int, stack: contextlib.ExitStack) ->
         addresses = [ranges.reserve(array.nbytes, shifted * _shift(array)) for array in launchable.arrays]
         try:
             new = _capture(launchable, ranges, addresses)
-        except _Disturbed as error:
+        except _InterruptedCapture as error:
             last = error
             continue
         for old in recordings:
             try:
                 return match(old, new, launchable, device)
-            except Unsettled as error:
+            except StructMismatch as error:
                 last = error
         recordings.append(new)
     raise RecordingError(str(last)) from last
 
 
-class _Disturbed(RecordingError):
+class _InterruptedCapture(RecordingError):
     """A capture failed, perhaps because of another thread: the next attempt may succeed."""
 
 
@@ -111,11 +111,11 @@ def _capture(launchable: Launchable, ranges: Ranges, addresses: Sequence[int]) -
             if isinstance(raised, Exception) and not int(status):
                 _check_reads(graph, raised, launchable.label)
             _check_capture(status, raised, launchable.label)
-            caught = read_graph(graph, launchable.label)
+            capture = read_graph(graph, launchable.label)
     finally:
         check(cuda.cuStreamDestroy(stream))
-    allocations = {word: found for word in _words(caught.steps) if (found := allocation_of(word))}
-    return Recording(caught, ranges, allocations)
+    allocations = {word: found for word in _words(capture.steps) if (found := allocation_of(word))}
+    return Recording(capture, ranges, allocations)
 
 
 def _prepared(launchable: Launchable, stream: int, addresses: Sequence[int]) -> Callable[[], None]:
@@ -157,7 +157,7 @@ def _check_capture(status: Any, raised: BaseException | None, label: str) -> Non
             "XLA_PYTHON_CLIENT_PREALLOCATE=false, or have the function take the memory as an output of its own."
         ) from raised
     if raised is not None and "captur" in str(raised) and error_code(raised) is None:  # Warp's words, without a code
-        kind = _Disturbed if status == _Code.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED else RecordingError
+        kind = _InterruptedCapture if status == _Code.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED else RecordingError
         raise kind(f"{label} cannot be recorded: {type(raised).__name__}: {raised}.") from raised
     if raised is not None and (not int(status) or (isinstance(raised, XLAKernelError) and error_code(raised) is None)):
         raise raised
@@ -167,7 +167,7 @@ def _check_capture(status: Any, raised: BaseException | None, label: str) -> Non
     if reason := _REASONS.get(code):
         raise RecordingError(f"{label} cannot be recorded: {reason}.") from raised
     if code == _Code.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED:
-        raise _Disturbed(
+        raise _InterruptedCapture(
             f"{label} cannot be recorded: the driver ended the capture with {describe(int(code))}. Another thread used "
             "CUDA's default stream meanwhile, as PyTorch does, or the function ignores an error of the driver."
         ) from raised
