@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -184,6 +185,7 @@ def is_partitioned(context: Any) -> bool:
     return isinstance(axes, sharding_impls.ShardingContext) and axes.num_devices > 1
 
 
+@functools.cache
 def register_partitioner(target: str, partition: Callable[..., Any]) -> None:
     """Register *partition* with XLA's partitioner, on every platform, for calls of *target* with unsplit results."""
     keywords = {

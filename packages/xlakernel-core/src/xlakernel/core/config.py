@@ -10,7 +10,7 @@ import functools
 import os
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import jax
 
@@ -95,11 +95,10 @@ def is_auto_possible() -> bool:
     return AUTO in [backend for *_, backend in (*_requested.value, *get_global(_defaults))]
 
 
-@contextmanager
-def exporting() -> Iterator[None]:
-    """Trace and lower for another process inside the ``with`` block."""
-    with _exporting(True):
-        yield
+def exporting() -> AbstractContextManager[None]:
+    """Return a context that traces and lowers for another process."""
+    context: AbstractContextManager[None] = _exporting(True)
+    return context
 
 
 def is_exporting() -> bool:

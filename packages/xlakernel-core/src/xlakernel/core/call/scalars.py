@@ -101,14 +101,13 @@ def number_of(dtype: str, data: bytes) -> np.generic:
     return number
 
 
-def plain(value: np.generic) -> Any:
-    """Return a bool, int64 or float64 as a Python number, which does not widen the arrays that it is combined with."""
-    return value.item() if value.dtype in (np.bool_, np.int64, np.float64) else value
-
-
 def plain_numbers(entries: Iterable[Entry]) -> dict[str, Any]:
-    """Return the scalars with known values, by name."""
-    return {name: plain(number_of(dtype, data)) for name, dtype, data in entries if data is not None}
+    """Return the scalars with known values, by name.
+
+    A bool, int64 or float64 is a Python number, which does not widen the arrays that it is combined with.
+    """
+    numbers = {name: number_of(dtype, data) for name, dtype, data in entries if data is not None}
+    return {name: x.item() if x.dtype in (np.bool_, np.int64, np.float64) else x for name, x in numbers.items()}
 
 
 def operand_of(dtype: str, data: bytes) -> np.ndarray[Any, Any]:

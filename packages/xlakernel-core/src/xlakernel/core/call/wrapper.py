@@ -86,7 +86,7 @@ def kernel_function(
         outs if is_function(outs) else flatten_outs(outs, kernel.name),
         _check_vmap_method(kernel.name, vmap_method, has_side_effect),
         checked_aliases(kernel.name, input_output_aliases),
-        _check_flag(kernel.name, "has_side_effect", has_side_effect),
+        _check_flag(kernel.name, has_side_effect),
         declare(kernel.name, reference=reference, jvp=jvp, vjp=vjp, transpose=transpose),
         _check_rule(kernel.name, sharding_rule, has_side_effect),
         check,
@@ -291,10 +291,10 @@ def _check_vmap_method(kernel: str, method: VmapMethod, has_side_effect: bool) -
     return method
 
 
-def _check_flag(kernel: str, name: str, value: bool) -> bool:
-    if not isinstance(value, bool):
-        raise ArgumentError(f"{kernel}: {name} is {value!r}; allowed: True or False.")
-    return value
+def _check_flag(kernel: str, has_side_effect: bool) -> bool:
+    if not isinstance(has_side_effect, bool):
+        raise ArgumentError(f"{kernel}: has_side_effect is {has_side_effect!r}; allowed: True or False.")
+    return has_side_effect
 
 
 def _check_rule(kernel: str, rule: str | None, has_side_effect: bool) -> ShardingRule | None:

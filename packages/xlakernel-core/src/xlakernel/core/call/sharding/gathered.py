@@ -8,7 +8,6 @@ keep it in its persistent cache.
 
 from __future__ import annotations
 
-import functools
 import re
 import warnings
 from collections.abc import Sequence
@@ -32,17 +31,12 @@ def watch(context: Any, operands: Sequence[Any], kernel: str) -> None:
     chosen = [i for i, aval in enumerate(context.avals_in) if aval.shape]
     if not chosen:
         return
-    _register()
+    register_partitioner(_TARGET, _partition)
     _places.setdefault(kernel, place_of_user())
     flag = jax.core.ShapedArray((), np.dtype(bool))
     context = context.replace(avals_in=[context.avals_in[i] for i in chosen], avals_out=[flag])
     rule = jax.ffi.ffi_lowering(_TARGET, has_side_effect=True)
     rule(context, *(operands[i] for i in chosen), kernel=kernel.encode().hex())
-
-
-@functools.cache
-def _register() -> None:
-    register_partitioner(_TARGET, _partition)
 
 
 def _partition(shapes: Sequence[Any], shardings: Sequence[Any], _: Any, result: Any, config: Any) -> Any:
