@@ -107,7 +107,8 @@ def meet_in_the_registry(of_warp, factor):
     """Register a target of Warp's and one of Numba's, where Numba's waits for Warp's to be inside the registry."""
 
     def multiply(x, out):
-        out[:] = factor * x
+        for i in range(x.size):  # which compiles in a tenth of the time of a slice
+            out[i] = factor * x[i]
 
     of_numba = numba_kernel(numba.njit(multiply), lambda x: x)
     run = {f: threading.Thread(target=lambda f=f: f(jnp.ones(3)), daemon=True) for f in (of_warp, of_numba)}
@@ -133,7 +134,7 @@ def meet_in_the_registry(of_warp, factor):
     for thread in run.values():
         thread.start()
     for thread in run.values():
-        thread.join(30)
+        thread.join(60)
     registry._lock = before
     assert not any(thread.is_alive() for thread in run.values())
     assert set(run.values()) <= set(entered)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -63,16 +64,21 @@ class FunctionLaunch:
             self._call(self._arguments(arrays_on_cpu(addresses)))
 
     def _arguments(self, make: MakeArray) -> list[Any]:
-        signature, given = self.signature, []
+        return [make(*slot) if isinstance(slot, tuple) else slot for slot in self._slots]
+
+    @functools.cached_property
+    def _slots(self) -> list[Any]:
+        """For each parameter its array's number, shape and dtype, as a tuple, or its scalar."""
+        signature, slots = self.signature, []
         numbers = number_arrays(signature.parameters, signature.in_out, len(signature.inputs))
         for parameter in signature.parameters:
             if not parameter.is_array:
-                given.append(self.scalars[parameter.name])
+                slots.append(self.scalars[parameter.name])
                 continue
             array = self.arrays[numbers[parameter.name]]
             dtype = parameter.type_for(Struct(array.shape, jnp.dtype(array.dtype)))
-            given.append(make(numbers[parameter.name], parameter.outer(array.shape), dtype))
-        return given
+            slots.append((numbers[parameter.name], parameter.outer(array.shape), dtype))
+        return slots
 
     def _call(self, given: list[Any]) -> None:
         result = self.function(*given)
