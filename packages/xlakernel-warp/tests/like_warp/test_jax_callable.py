@@ -3,6 +3,7 @@
 import concurrent.futures
 import functools
 import gc
+import runpy
 import threading
 import warnings
 
@@ -646,3 +647,48 @@ CALLED_WRONG = {
 def test_a_call_that_cannot_be(jit, call, error, text):
     with pytest.raises(error, match=text):
         jit(call)()
+
+
+def counting(state, x: Floats, out: Floats):
+    state.append(1.0)
+    out.fill_(float(len(state)))
+
+
+def calls_of(f, x):
+    """Return the results of two calls, each of them one number."""
+    return [float(np.asarray(f(x)[0])[0]) for _ in range(2)]
+
+
+@pytest.mark.filterwarnings("ignore::xlakernel.core.errors.RecordingWarning")
+def test_functions_of_equal_code_and_state_have_variables_of_their_own():
+    x = jnp.ones(1)
+    one, other = [], []
+    assert calls_of(jax_callable(functools.partial(counting, one)), x) == [1, 2]
+    assert calls_of(jax_callable(functools.partial(counting, other)), x) == [1, 2]
+    assert len(one) == len(other) == 2
+
+
+SCRIPT = """
+import numpy as np, warp as wp
+from xlakernel.warp import jax_callable
+
+Floats = wp.array(dtype=float)
+log = []
+
+def count(x: Floats, out: Floats):
+    log.append(1.0)
+    out.fill_(float(len(log)))
+
+f = jax_callable(count)
+results = [float(f(np.ones(1, np.float32))[0][0]) for _ in range(2)]
+"""
+
+
+def test_a_script_that_runs_twice_in_a_process(tmp_path, platform):
+    if platform != "cpu":
+        pytest.skip("a function that is recorded runs once")
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    for _ in range(2):
+        space = runpy.run_path(str(script))
+        assert (space["results"], space["log"]) == ([1, 2], [1, 1])

@@ -22,6 +22,7 @@ class Launchable:
 
     Attributes:
       name: the target's name; different work must have different names.
+      own: suffix of the name when Python runs the work in each call: equal code may then use other objects.
       label: the kernel's or function's name, for messages.
       place: file and line of its definition, for messages.
       arrays: the inputs of a call, then its outputs, without batch dimensions; *launch* is called with their addresses.
@@ -53,3 +54,4 @@ class Launchable:
     probe: LaunchFunction | None = None
     aliased: frozenset[int] = frozenset()
     recipe: Callable[[], Recipe] | None = None
+    own: str = ""

@@ -24,6 +24,7 @@ from .replaying.launch import build_handler
 _DEBUG = {False: "&debug", True: "&debug-once"}
 
 _targets: dict[str, Target] = {}
+_not_recorded: set[str] = set()  # names of launchables with record="auto"
 _warned: set[tuple[str, str]] = set()
 # Held during a recording. The registry's lock would deadlock: a recording compiles kernels under a lock of Numba's,
 # and other threads register while they hold that.
@@ -46,19 +47,9 @@ def register(launchable: Launchable, *, once: bool = False, debug: bool = False)
       DeviceError: if there is no GPU.
       LaunchError: if the driver refuses a launch.
     """
-    name = free_name(launchable.name + (_DEBUG[once] if debug else ""), "CUDA")
     with _lock:
-        if name not in _targets:
-            if debug:
-                for device in devices():
-                    _allow_shared_mem(launchable, device)
-                handler = build_debug_handler(launchable, once=once)
-                scratch: tuple[int, ...] = ()
-            else:
-                handler, scratch = _build(launchable)
-            ensure_registered(name, "CUDA", lambda: handler, launchable.recipe)
-            _targets[name] = Target(name, scratch=scratch)
-        return _targets[name]
+        target = None if debug else _recorded(launchable)
+        return target or _through_python(launchable, once=once, debug=debug)
 
 
 def register_again(launchable: Launchable, target: str, *, debug: bool) -> Target:
@@ -71,20 +62,41 @@ def register_again(launchable: Launchable, target: str, *, debug: bool) -> Targe
     """
     once = debug and target.endswith(_DEBUG[True])
     name = target.removesuffix(_DEBUG[once]) if debug else target
-    return register(dataclasses.replace(launchable, name=name), once=once, debug=debug)
+    return register(dataclasses.replace(launchable, name=name, own=""), once=once, debug=debug)
 
 
-def _build(launchable: Launchable) -> tuple[Handler, tuple[int, ...]]:
-    if launchable.record:
+def _recorded(launchable: Launchable) -> Target | None:
+    """Return the target that replays a recording; None if the work runs through Python."""
+    name = free_name(launchable.name, "CUDA")
+    if name not in _targets:
+        if not launchable.record or name in _not_recorded:
+            return None
         try:
-            return _build_recorded(launchable)
+            handler, scratch = _build_recorded(launchable)
         except RecordingError as error:
             if launchable.record != "auto":
                 raise
             _warn_once(launchable, error)
-    for device in devices():
-        _allow_shared_mem(launchable, device)
-    return build_python_handler(launchable), ()
+            _not_recorded.add(name)
+            return None
+        _register(name, handler, scratch, launchable)
+    return _targets[name]
+
+
+def _through_python(launchable: Launchable, *, once: bool, debug: bool) -> Target:
+    """Return the target that runs the work through Python, in debug mode on copies."""
+    name = free_name(launchable.name + launchable.own + (_DEBUG[once] if debug else ""), "CUDA")
+    if name not in _targets:
+        for device in devices():
+            _allow_shared_mem(launchable, device)
+        handler = build_debug_handler(launchable, once=once) if debug else build_python_handler(launchable)
+        _register(name, handler, (), launchable)
+    return _targets[name]
+
+
+def _register(name: str, handler: Handler, scratch: tuple[int, ...], launchable: Launchable) -> None:
+    ensure_registered(name, "CUDA", lambda: handler, launchable.recipe)
+    _targets[name] = Target(name, scratch=scratch)
 
 
 def _build_recorded(launchable: Launchable) -> tuple[Handler, tuple[int, ...]]:

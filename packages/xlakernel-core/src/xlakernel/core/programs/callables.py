@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import types
 import weakref
 from collections.abc import Mapping
 from typing import Any
@@ -17,6 +18,8 @@ from .reference import Reference
 
 _ATTRIBUTE = "function"  # of a wrapper's `xlakernel`
 
+# The first namespace of each module with a function that runs through Python.
+_namespaces: dict[str, dict[str, Any]] = {}
 # The digest of a kernel or helper before it was compiled for the first time.
 _first_seen: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 _older: weakref.WeakKeyDictionary[Any, _CompiledBefore] = weakref.WeakKeyDictionary()
@@ -51,6 +54,22 @@ class Callables:
     def parts(self) -> tuple[Any, ...]:
         """All of them."""
         return self.function, *self.others.values()
+
+    @property
+    def identity(self) -> str:
+        """Suffix for the name of a target that runs the function through Python, which reads its variables each time.
+
+        Functions of equal code and values otherwise share a target, though each has variables, defaults or arguments of
+        its own. It is empty for a function of a module, in the first namespace that the module had in this process.
+        """
+        function = self.function
+        own = [getattr(function, name, None) for name in ("__closure__", "__defaults__", "__kwdefaults__")]
+        if isinstance(function, types.FunctionType) and not any(own):
+            reference = Reference(function.__module__, function.__qualname__, _ATTRIBUTE)
+            space = function.__globals__
+            if reference.leads_to(function) and _namespaces.setdefault(function.__module__, space) is space:
+                return ""
+        return f"@{id(function):x}"
 
     def examine(self) -> Examination:
         """Return the fingerprint of all of them as they are now, with everything that they refer to."""

@@ -118,6 +118,7 @@ class CudaFunction(Kernel):
             closed_over=self.callables.parts,
             aliased=self.aliased,
             recipe=functools.partial(self._recipe, arrays, static, debug=debug, content=found.digest),
+            own=self.callables.identity,
         )
         if target is not None:
             return register_again(launchable, target, debug=debug)

@@ -111,6 +111,7 @@ class WarpFunction(OnBothPlatforms):
             recipe=functools.partial(
                 self._recipe, inputs, outs, static, found.digest, {"ordered": ordered, "debug": debug}
             ),
+            own=self.callables.identity,
         )
 
     def _recipe(
@@ -143,9 +144,6 @@ class WarpFunction(OnBothPlatforms):
         return Recipe("xlakernel.warp._callable_export", data)
 
     def _target_name(self, arrays: Sequence[Array], static: Static, content: str, *, has_unknown: bool) -> str:
-        # On the CPU Python reads the variables of an enclosing function in each call, where this function alone may
-        # have assigned them.
-        own_variables = self.platform == "cpu" and getattr(self.function, "__closure__", None)
         options = {
             "place": self.place,  # messages name it: equal code at another place is another target
             "warp": warp.__version__,
@@ -153,7 +151,6 @@ class WarpFunction(OnBothPlatforms):
             "in_out": self.signature.in_out,
             # An object is compared by its identity, and may hold another array by now, or another number.
             "state": Closure((self.function,)).state if has_unknown else None,
-            "closure": id(self.function) if own_variables else None,
         }
         digest = hashlib.sha256(f"{content} {fingerprint((), options)}".encode()).hexdigest()[:32]
         listed_arrays = ", ".join(map(str, arrays))

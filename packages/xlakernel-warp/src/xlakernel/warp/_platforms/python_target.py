@@ -18,7 +18,7 @@ def python_target(launchable: Launchable, *, once: bool, debug: bool, target: st
     In debug mode a call runs it on copies, and again where an element may be unwritten, unless it must run only *once*.
     """
     observer = _Observer(launchable.label, launchable.place, once=once) if debug else None
-    name = target or launchable.name + (f" debug{' once' * once}" if debug else "")
+    name = target or launchable.name + launchable.own + (f" debug{' once' * once}" if debug else "")
     handler = functools.partial(build_python_handler, launchable, observer=observer, stream=0)
     # Building takes Numba's lock, which comes before the registry's, as in the registration of Numba's kernels.
     with global_compiler_lock:
