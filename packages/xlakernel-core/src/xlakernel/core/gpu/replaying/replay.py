@@ -1,8 +1,8 @@
-"""Machine code that replays launch plans: one function for all plans, compiled once in a process.
+"""Machine code that replays launch plans: one function for all plans, which later processes read from disk.
 
 ``replay(frame, handler)`` answers a call of XLA by the data that `encode` has written at *handler*. XLA calls a handler
 with the frame alone, so each handler is a trampoline that loads the address of its data from a slot of a table and
-calls ``replay``. Trampolines are compiled in pools, as one alone takes half as long as a pool. A call takes no lock,
+calls ``replay``. Trampolines are loaded in pools, as one alone takes nearly as long as a pool. A call takes no lock,
 allocates no memory on the heap and runs no Python, unless it makes an error.
 """
 
@@ -12,7 +12,6 @@ import ctypes
 import functools
 from typing import Any
 
-import llvmlite.binding as llvm
 from llvmlite import ir
 from numba.core import cgutils
 from numba.core.compiler_lock import global_compiler_lock
@@ -20,6 +19,7 @@ from numba.core.registry import cpu_target
 
 from ...ffi import abi
 from ...native.machine.frame import I32, I64, POINTER, Buffer, Frame, answer_handshake, field, get_stream, i64, load
+from ...native.machine.machine_code import NAME, MachineCode, load_module, new_function, new_module, pointer_to
 from ...native.machine.upcall import emit_upcall
 from . import encode
 from .cuda_abi import layout
@@ -32,6 +32,8 @@ NO_DEVICE, NO_PLAN, OTHER_CALL, REFUSED = range(4)
 
 _HANDLER = ir.FunctionType(POINTER, [POINTER])
 _REPLAY = ir.FunctionType(POINTER, [POINTER, POINTER])
+#: ``report(frame, upcall, what, plan, step, code)``: return the ``XLA_FFI_Error`` of the `Reporter` with this `Upcall`.
+_REPORT = ir.FunctionType(POINTER, [POINTER, POINTER, I64, I64, I64, I64])
 #: ``check(plan, buffers, batch_rank, extents)``: store the extents of the batch and return the number of slices, or −1
 #: if the arrays are not those that the plan was recorded for.
 _CHECK = ir.FunctionType(I64, [POINTER, POINTER.as_pointer(), I64, I64.as_pointer()])
@@ -51,53 +53,58 @@ def take_handler(entry: int) -> tuple[int, Any]:
     """Return the address of a handler that replays the `HandlerEntry` at *entry*, and the objects to keep alive."""
     while True:
         try:  # No lock of its own: it would be taken both inside and around Numba's compiler lock.
-            address, (engine, table, slot) = _free.pop()
+            address, (code, table, slot) = _free.pop()
         except IndexError:
             _free.extend(_compile_pool())
         else:
             table[slot] = entry
-            return address, (engine, table)
+            return address, (code, table)
 
 
-@functools.cache
 def routine(name: str) -> int:
     """Return the address of a routine: one of `PERFORMERS`, or ``replay``."""
-    address: int = _library().get_pointer_to_function(f"xlakernel_gpu_{name}")
-    return address
+    return int(_routines().address_of(f"{NAME}_{name}"))
 
 
 @global_compiler_lock  # around the cache, so that one thread compiles and the others wait for it
 @functools.cache
-def _library() -> Any:
+def _routines() -> MachineCode:
     context = cpu_target.target_context
-    library = context.codegen().create_library("xlakernel_gpu")
-    module = context.create_module("xlakernel_gpu")
+    module = new_module(context)
     for name, emit in PERFORMERS.items():
-        function, builder = _function(module, name, PERFORM, linkage="external")
+        function, builder = new_function(module, name, PERFORM, linkage="external")
         builder.ret(emit(builder, *function.args))
+    _emit_report(module)
     _emit_replay(module, _emit_check(module), _emit_locate(module))
-    library.add_ir_module(module)
-    library.finalize()
-    return library
+    return load_module(context.codegen(), module, keep=True)
 
 
 @global_compiler_lock
 def _compile_pool() -> list[tuple[int, Any]]:
-    """Return the addresses of new trampolines, each with its engine, which keeps it alive, its table and its slot."""
+    """Return the addresses of new trampolines, each with its machine code, its table and its slot."""
     table = (ctypes.c_void_p * _POOL)()
+    context = cpu_target.target_context
+    module = new_module(context)
     names = [f"handler_{slot}" for slot in range(_POOL)]
-    module = ir.Module()
     for slot, name in enumerate(names):
-        function = ir.Function(module, _HANDLER, name)
-        builder = ir.IRBuilder(function.append_basic_block())
-        replay = builder.inttoptr(i64(routine("replay")), _REPLAY.as_pointer())
-        place = builder.inttoptr(i64(ctypes.addressof(table) + 8 * slot), POINTER.as_pointer())
-        builder.ret(builder.call(replay, [function.args[0], builder.load(place)], tail=True))
-    # Numba's own code library would optimise each function first, which takes five times as long.
-    target = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(opt=0, jit=True)
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(str(module)), target)
-    engine.finalize_object()
-    return [(engine.get_function_address(name), (engine, table, slot)) for slot, name in enumerate(names)]
+        function, builder = new_function(module, name, _HANDLER, linkage="external")
+        replay = pointer_to(builder, routine("replay"), _REPLAY.as_pointer())
+        entries = pointer_to(builder, ctypes.addressof(table), POINTER.as_pointer())
+        entry = builder.load(builder.gep(entries, [i64(slot)]))
+        builder.ret(builder.call(replay, [function.args[0], entry], tail=True))
+    code = load_module(context.codegen(), module, keep=True)
+    return [(code.address_of(f"{NAME}_{name}"), (code, table, slot)) for slot, name in enumerate(names)]
+
+
+# report(frame, upcall, what, plan, step, code)
+
+
+def _emit_report(module: ir.Module) -> None:
+    """Emit ``report``, once for all errors: an upcall takes as many instructions as the rest of ``replay``."""
+    function, builder = new_function(module, "report", _REPORT)
+    frame, upcall, *arguments = function.args
+    api = load(builder, frame, abi.CALL_FRAME, "api")
+    builder.ret(emit_upcall(builder, upcall, [frame, *arguments], api))
 
 
 # replay(frame, handler)
@@ -110,7 +117,7 @@ def _emit_replay(module: ir.Module, check: ir.Function, locate: ir.Function) -> 
     steps for each slice of the batch in order. The addresses of a slice are in ``bases``: those of the inputs, the
     outputs and the scratch blocks, then 0.
     """
-    function, builder = _function(module, "replay", _REPLAY, linkage="external")
+    function, builder = new_function(module, "replay", _REPLAY, linkage="external")
     pointer, handler = function.args
     extension = load(builder, pointer, abi.CALL_FRAME, "extension_start")
     with builder.if_then(cgutils.is_not_null(builder, extension), likely=False):
@@ -166,9 +173,11 @@ def _emit_choice(builder: ir.IRBuilder, frame: Frame, handler: Any) -> Any:
 
 
 def _report(builder: ir.IRBuilder, frame: Frame, handler: Any, what: int, plan: Any, step: Any, code: Any) -> None:
+    """Emit the return of an error."""
     number = i64(0) if plan is None else load(builder, plan, _PLAN, "number", I64)
-    report = load(builder, handler, _TABLE, "report")
-    builder.ret(emit_upcall(builder, report, [frame.pointer, i64(what), number, step, code], frame.api))
+    upcall = load(builder, handler, _TABLE, "report")
+    report = builder.module.globals[f"{NAME}_report"]
+    builder.ret(builder.call(report, [frame.pointer, upcall, i64(what), number, step, code]))
 
 
 def _refuse(builder: ir.IRBuilder, frame: Frame, handler: Any, plan: Any, wrong: Any) -> None:
@@ -216,7 +225,7 @@ def _emit_check(module: ir.Module) -> ir.Function:
     A batch axis has the one extent of its arrays that is not 1, or 1. Outputs must have it; inputs may have 1 instead,
     which all slices share.
     """
-    function, builder = _function(module, "check", _CHECK)
+    function, builder = new_function(module, "check", _CHECK)
     plan, buffers, batch_rank, extents = function.args
     inputs, outputs, scratch = (load(builder, plan, _PLAN, f"{n}_count", I64) for n in ("input", "output", "scratch"))
     arrays = builder.add(inputs, outputs)
@@ -278,7 +287,7 @@ def _emit_locate(module: ir.Module) -> ir.Function:
     An array's base is its address plus the sum, over the batch axes, of the slice's coordinate times the axis's stride
     in bytes. The coordinates are the digits of the slice's number, from the last axis to the first.
     """
-    function, builder = _function(module, "locate", _LOCATE)
+    function, builder = new_function(module, "locate", _LOCATE)
     plan, buffers, batch_rank, extents, index, bases = function.args
     inputs, outputs, scratch = (load(builder, plan, _PLAN, f"{n}_count", I64) for n in ("input", "output", "scratch"))
     arrays = builder.add(inputs, outputs)
@@ -313,14 +322,3 @@ def _advance(builder: ir.IRBuilder, base: Any, stride: Any, remaining: Any, dims
     builder.store(builder.add(builder.load(base), moved), base)
     builder.store(builder.mul(step, own), stride)
     builder.store(quotient, remaining)
-
-
-def _function(
-    module: ir.Module, name: str, kind: ir.FunctionType, linkage: str = "internal"
-) -> tuple[ir.Function, ir.IRBuilder]:
-    function = ir.Function(module, kind, f"xlakernel_gpu_{name}")
-    function.linkage = linkage
-    # Optimised code would save 10 ns of a call that spends a microsecond in the driver, and compile four times as long.
-    function.attributes.add("noinline")
-    function.attributes.add("optnone")
-    return function, ir.IRBuilder(function.append_basic_block("entry"))
