@@ -1,15 +1,11 @@
 """Errors of a handler: a call unlike the recorded one, and a step that the CUDA driver refuses."""
 
-import ctypes
 import dataclasses
-import re
 
 import pytest
 
-from xlakernel.core.errors import DeviceError
 from xlakernel.core.ffi.abi import ERROR_CODES
 from xlakernel.core.gpu.plan import Array, Copy, Fill, Launch, Plan, Pointer
-from xlakernel.core.gpu.replaying import cuda_abi, launch
 from xlakernel.core.gpu.replaying.launch import build_handler
 
 ARRAYS = (Array("input", 0, "float32", (4,)), Array("input", 1, "int8", ()), Array("output", 0, "float32", (4, 2)))
@@ -238,50 +234,3 @@ def test_an_error_that_cannot_be_described_is_an_error(driver, fake_call, monkey
     assert call.run(handler) == call.OUR_ERROR
     ((text, code),) = call.errors
     assert "failed (code 1), and so did describing it: ZeroDivisionError" in text and code == ERROR_CODES["INTERNAL"]
-
-
-# The driver itself.
-
-
-@pytest.fixture
-def no_memory():
-    """Clear the cache of the driver's functions."""
-    launch.driver_functions.cache_clear()
-    yield
-    launch.driver_functions.cache_clear()
-
-
-def test_a_missing_driver_is_an_error_with_the_fix(no_memory, monkeypatch):
-    def missing(name):
-        raise OSError(f"{name}: cannot open shared object file")
-
-    monkeypatch.setattr(ctypes, "CDLL", missing)
-    with pytest.raises(DeviceError, match=r"no CUDA driver: libcuda.so.1: cannot open.*Install NVIDIA's driver"):
-        build_handler([PLAN], label="l")
-
-
-class OldDriver:
-    """A driver without `cuLaunchKernelEx`; its other functions are all the same one."""
-
-    def __init__(self, name):
-        assert name == "libcuda.so.1"
-
-    def __getattr__(self, name):
-        if name == "cuLaunchKernelEx" or not name.startswith("cu"):
-            raise AttributeError(name)
-        return ctypes.pythonapi.Py_IsInitialized
-
-
-def test_an_old_driver_is_an_error_where_a_kernel_is_launched(no_memory, monkeypatch):
-    monkeypatch.setattr(ctypes, "CDLL", OldDriver)
-    with pytest.raises(DeviceError, match=r"l: the CUDA driver has no function cuLaunchKernelEx.*CUDA 12\.4"):
-        build_handler([PLAN], label="l")
-    build_handler([Plan((), (Fill(1, 0, 1, 1),))], label="l")
-
-
-def test_functions_are_looked_up_where_they_are_needed(driver):
-    device = dataclasses.replace(PLAN, device=0)
-    for plan, name in [(PLAN, cuda_abi.LAUNCH), (device, cuda_abi.CURRENT_DEVICE)]:
-        functions = {**driver.functions, name: 0}
-        with pytest.raises(DeviceError, match=re.escape(name)):
-            build_handler([plan], label="l", functions=functions)

@@ -8,7 +8,7 @@ followed by 0 for fixed addresses.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ...errors import DtypeError
@@ -133,17 +133,17 @@ class Encoder:
     Args:
       plan: the plan.
       routine: returns the address of a routine of `replay`, by name.
-      function: returns the address of a function of the driver, by name.
+      functions: addresses of the driver's functions, by name.
 
     Attributes:
       steps: the plan's steps without the empty ones, in the order in which they are encoded.
       owned: the memory that the entry of the plan refers to.
     """
 
-    def __init__(self, plan: Plan, routine: Callable[[str], int], function: Callable[[str], int]) -> None:
+    def __init__(self, plan: Plan, routine: Callable[[str], int], functions: Mapping[str, int]) -> None:
         self._plan = plan
         self._routine = routine
-        self._function = function
+        self._functions = functions
         self.steps: list[Step] = [step for step in plan.steps if not _is_empty(step)]
         self.owned: list[Any] = []
 
@@ -185,7 +185,7 @@ class Encoder:
 
     def _calls(self, routine: str, function: str) -> tuple[int, int]:
         """Return the values of the first fields of a step."""
-        return self._routine(routine), self._function(function)
+        return self._routine(routine), self._functions[function]
 
     def _step(self, step: Step) -> ctypes.Structure:
         if isinstance(step, Launch):

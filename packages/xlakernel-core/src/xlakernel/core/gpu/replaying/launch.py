@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Mapping, Sequence
-from functools import cache, partial
-from typing import Any
 
-from ...errors import DeviceError
 from ...ffi.registry import Handler
 from ..plan import Plan
 from . import cuda_abi
@@ -41,16 +39,14 @@ def build_handler(
 
     Raises:
       DtypeError: if an array has a dtype that handlers cannot take.
-      DeviceError: if there is no CUDA driver, or it is too old.
     """
     functions = driver_functions() if functions is None else functions
-    address_of = partial(_address_of, functions, label)
-    encoders = [Encoder(plan, routine, address_of) for plan in plans]
+    encoders = [Encoder(plan, routine, functions) for plan in plans]
     reporter = Reporter(label, plans, [encoder.steps for encoder in encoders], functions)
     any_device = plans[0].device is None
     entry, memory = encode_handler(
         [encoder.encode(number) for number, encoder in enumerate(encoders)],
-        current_device=None if any_device else address_of(cuda_abi.CURRENT_DEVICE),
+        current_device=None if any_device else functions[cuda_abi.CURRENT_DEVICE],
         fixed_stream=stream is not None,
         stream=stream,
         report=reporter.address,
@@ -59,32 +55,8 @@ def build_handler(
     return Handler(address, (code, entry, memory, [encoder.owned for encoder in encoders], reporter))
 
 
-@cache
+@functools.cache
 def driver_functions() -> dict[str, int]:
-    """Return the addresses of the CUDA driver's functions; 0 for a function that it lacks.
-
-    Raises:
-      DeviceError: if there is no CUDA driver.
-    """
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError as error:
-        raise DeviceError(
-            f"There is no CUDA driver: {error}. Install NVIDIA's driver on the machine; in a container, start it with "
-            "access to the GPU (docker run --gpus all)."
-        ) from error
-    return {name: _symbol(driver, name) for name in cuda_abi.FUNCTIONS}
-
-
-def _symbol(library: ctypes.CDLL, name: str) -> int:
-    function: Any = getattr(library, name, None)
-    return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0
-
-
-def _address_of(functions: Mapping[str, int], label: str, name: str) -> int:
-    if address := functions.get(name, 0):
-        return address
-    raise DeviceError(
-        f"{label}: the CUDA driver has no function {name}. xlakernel needs a driver for CUDA 12.4 or newer "
-        "(550 on Linux); nvidia-smi shows which one is installed."
-    )
+    """Return the addresses of the CUDA driver's functions, whose version `driver.devices` has checked."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    return {name: ctypes.cast(getattr(driver, name), ctypes.c_void_p).value or 0 for name in cuda_abi.FUNCTIONS}

@@ -71,9 +71,8 @@ class Reporter:
     def _error(self, code: int) -> str:
         """Return the number and the name of one of the driver's codes."""
         name = ctypes.c_char_p()
-        if address := self._functions.get(ERROR_NAME, 0):
-            kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_char_p))
-            kind(address)(code, ctypes.byref(name))
+        kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_char_p))
+        kind(self._functions[ERROR_NAME])(code, ctypes.byref(name))
         return f"error {code}, {name.value.decode() if name.value else 'which has no name'}."
 
 
