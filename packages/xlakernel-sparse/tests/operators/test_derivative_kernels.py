@@ -84,9 +84,9 @@ def test_the_transpose_has_the_backend_of_the_product(make):
 def test_the_derivative_in_all_leaves_of_a_prepared_matrix_is_an_error(make, plain_jax):
     example = make("prepared csr")
     x = example.operand("left")
-    with pytest.raises(DifferentiationError, match=r"holds its weights twice.*A\.with_data\(w\)"):
+    with pytest.raises(DifferentiationError, match=r"stores its weights twice.*A\.with_data\(w\)"):
         jax.grad(lambda A: (A @ x).sum(), allow_int=True)(example.matrix)
-    with pytest.raises(DifferentiationError, match="holds its weights twice"):
+    with pytest.raises(DifferentiationError, match="stores its weights twice"):
         jax.jit(jax.grad(lambda A: (A @ x).sum(), allow_int=True))(example.matrix)
 
 
