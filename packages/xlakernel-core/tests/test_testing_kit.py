@@ -51,6 +51,25 @@ def test_wrong_values(assert_caught, assert_passes):
     assert_passes("eager", lambda x: x + 1, X, reference=lambda x: x + 1)
 
 
+@pytest.mark.parametrize(
+    ("fn", "reference", "text"),
+    [
+        (lambda x: x // 2, lambda x: x / 2, "element (1,) is 0, expected 0.5"),
+        (lambda x: x > 0, lambda x: x, "element (2,) is True, expected 2"),
+        (lambda x: x * 1.0, lambda x: x + 1j * (x == 3), "element (3,) is 3.0, expected (3+1j)"),
+        (lambda x: x, lambda x: np.where(x == 4, np.nan, x), "element (4,) is 4, expected nan"),
+    ],
+    ids=["fraction", "bool", "complex", "NaN"],
+)
+def test_a_reference_of_another_kind_is_not_rounded(assert_caught, fn, reference, text):
+    assert_caught("eager", text, fn, np.arange(5), reference=reference)
+
+
+def test_a_reference_of_integers_wraps_as_the_kernel_does(assert_passes):
+    x = np.full(3, 100, np.int8)
+    assert_passes("eager", lambda x: x + x, x, reference=lambda x: x.astype(np.int16) * 2)
+
+
 def differences(x):
     y = x.copy()
     y[1:] -= x[:-1]

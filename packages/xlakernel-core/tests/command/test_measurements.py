@@ -122,3 +122,14 @@ def test_choices_are_forgotten(remembered, capsys):
     assert [choice.operator for choice in auto_choices()] == ["csrmv"]
     assert auto("--reset") == 0
     assert auto_choices() == [] and list(remembered.iterdir()) == []
+
+
+def test_an_operator_that_ends_the_process_is_a_failure(make_op, capsys):
+    op = make_op()
+
+    @op.def_benchmark_data
+    def cases(platform):
+        raise SystemExit(0)
+
+    assert bench(op.name) == 1
+    assert "the process was to end with the status 0" in capsys.readouterr().err

@@ -77,6 +77,9 @@ DAMAGED = {
     "an unknown backend": json.dumps({**GOOD, "backend": "z", "seconds": {"z": 1.0}}).encode(),
     "a backend that was not timed": json.dumps({**GOOD, "seconds": {}}).encode(),
     "no number": json.dumps({**GOOD, "seconds": {"a": 1.0, "b": "quick"}}).encode(),
+    "too large a number": json.dumps({**GOOD, "seconds": {"a": 10**400, "b": 1.0}}).encode(),
+    "no name": json.dumps({**GOOD, "operator": None}).encode(),
+    "a name of another type": json.dumps({**GOOD, "platform": 3}).encode(),
     "no table": json.dumps({**GOOD, "problems": []}).encode(),
 }
 

@@ -202,6 +202,7 @@ def _read(path: Path) -> AutoChoice | None:
     """Return the choice in a file; None if the file is missing or damaged."""
     try:
         choice = AutoChoice(**json.loads(read_file(path)))
-        return choice if choice.backend in choice.seconds and str(choice) else None
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        named = all(isinstance(name, str) for name in dataclasses.astuple(choice._question)[:4])
+        return choice if named and choice.backend in choice.seconds and str(choice) else None
+    except (OSError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError):
         return None

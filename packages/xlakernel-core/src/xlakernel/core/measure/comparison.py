@@ -112,13 +112,27 @@ def _bytes_of(array: Array) -> Array:
     return np.ascontiguousarray(array).reshape((*array.shape, 1)).view(np.uint8)
 
 
+def _lost(expected: Array, rounded: Array) -> Array:
+    """Return True for the elements that are of another kind than *rounded*, and not among its values.
+
+    A fraction is no integer, and a complex number no real one. Integers of another size may wrap, as the kernel's do.
+    """
+    of, to = expected.dtype, rounded.dtype
+    if np.iscomplexobj(expected) and not np.iscomplexobj(rounded):
+        return np.asarray(expected.imag != 0)
+    if (is_inexact(of) and not is_inexact(to)) or (to.kind == "b" != of.kind):
+        return np.asarray(rounded.astype(of) != expected)
+    return np.zeros(expected.shape, bool)
+
+
 def _difference(got: Array, expected: Array, tolerance: Tolerance, batch: int) -> str | None:
     """Return a description of the first wrong element; None if there is none."""
     if got.shape != expected.shape:
         return f"has the shape {got.shape}, expected {expected.shape}."
     allowed = ""
     with np.errstate(all="ignore"):
-        rounded = expected.astype(got.dtype)  # values beyond the dtype's range become infinite, or wrap
+        real = expected.real if not np.iscomplexobj(got) else expected
+        rounded = real.astype(got.dtype)  # values beyond the dtype's range become infinite, or wrap
         wrong = got != rounded
         if tolerance is EXACT:
             wrong = (_bytes_of(got) != _bytes_of(rounded)).any(axis=-1)
@@ -127,6 +141,8 @@ def _difference(got: Array, expected: Array, tolerance: Tolerance, batch: int) -
             rtol, atol = tolerance.of(other, got.dtype)
             wrong = ~np.isclose(one, other, rtol, atol, equal_nan=True)
             allowed = f" (rtol={rtol:.3g}, atol={atol:.3g})"
+        lost = _lost(expected, rounded)
+        wrong = wrong | lost
     if not wrong.any():
         return None
     index = tuple(map(int, np.argwhere(wrong)[0]))
@@ -134,6 +150,6 @@ def _difference(got: Array, expected: Array, tolerance: Tolerance, batch: int) -
     if batch:
         place = f"slice {index[0] if batch == 1 else index[:batch]} of the batch, element {index[batch:]}"
     return (
-        f"({describe(got)}): {place} is {got[index]}, expected {rounded[index]}; "
+        f"({describe(got)}): {place} is {got[index]}, expected {(expected if lost[index] else rounded)[index]}; "
         f"{int(wrong.sum())} of {got.size} are wrong{allowed}."
     )
