@@ -53,13 +53,7 @@ def register(launchable: Launchable, *, once: bool = False, debug: bool = False)
 
 
 def register_again(launchable: Launchable, target: str, *, debug: bool) -> Target:
-    """Register the handler of *launchable* under the name that it has in a program of another process.
-
-    Args:
-      launchable: the work of a call.
-      target: the name that `register` gave it there.
-      debug: whether it was registered for debug mode.
-    """
+    """Register the handler of *launchable* under the name *target*, which `register` gave it in another process."""
     once = debug and target.endswith(_DEBUG[True])
     name = target.removesuffix(_DEBUG[once]) if debug else target
     return register(dataclasses.replace(launchable, name=name, own=""), once=once, debug=debug)

@@ -17,15 +17,7 @@ _modules: set[Any] = set()
 
 
 def device_array(address: int, nbytes: int, shape: Sequence[int], dtype: Any, device: int) -> Any:
-    """Return a ``warp.array`` over memory of a GPU that it does not own.
-
-    Args:
-      address: the memory's address.
-      nbytes: its size.
-      shape: extents, without those of a vector or matrix.
-      dtype: Warp's dtype of the elements.
-      device: the driver's ordinal of the GPU.
-    """
+    """Return a ``warp.array`` of Warp's *dtype*, a vector's for example, over memory of a GPU that it does not own."""
     import warp
 
     place = warp.get_cuda_device(device)

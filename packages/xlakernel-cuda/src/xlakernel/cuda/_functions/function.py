@@ -129,14 +129,7 @@ class CudaFunction(Kernel):
     ) -> Recipe:
         """Return the recipe that makes the target in another process; `_callable_export.prepare` reads it.
 
-        Args:
-          arrays: the arrays of a call.
-          static: the static scalars of a call.
-          debug: whether the target is for debug mode.
-          content: the fingerprint of the function when it was registered.
-
-        Raises:
-          ExportError: if it cannot be made there, or has changed since.
+        Raise `ExportError` if the fingerprint of the function is no longer *content*, or if it cannot be found there.
         """
         data = {
             "format": FORMAT,

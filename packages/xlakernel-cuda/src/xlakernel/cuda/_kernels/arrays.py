@@ -26,17 +26,9 @@ _DTYPES = {
 
 
 def array_type(dtype: str, ndim: int, where: str, *, readonly: bool, shared: bool = False) -> types.Array:
-    """Return Numba's type of an array that XLA owns.
+    """Return Numba's type of an array, whose first dimension has stride 0 if it is *shared*.
 
-    Args:
-      dtype: NumPy name of the element's dtype.
-      ndim: the number of dimensions.
-      where: which array it is, for the message.
-      readonly: whether the kernel may not write to it.
-      shared: whether its first dimension has stride 0.
-
-    Raises:
-      DtypeError: if Numba CUDA has no such elements.
+    Raise `DtypeError`, with *where* in the message, if Numba CUDA lacks the dtype.
     """
     if dtype not in _DTYPES:
         raise DtypeError(
@@ -62,15 +54,7 @@ class Argument(cuda.In):  # type: ignore[misc]  # Numba has no stubs
 
 
 def array_at(address: int, type_: types.Array, dtype: str, shape: tuple[int, ...], *, shared: int = 0) -> Argument:
-    """Return an array at *address* as an argument for a kernel.
-
-    Args:
-      address: of its first element.
-      type_: its type, from `array_type`.
-      dtype: NumPy name of the element's dtype.
-      shape: its extents, without the batch where it is *shared*.
-      shared: the number of slices of a batch that share its data, as a first dimension of stride 0; 0: none.
-    """
+    """Return the array at *address* as an argument for a kernel; see `Slot` for *shape* and *shared*."""
     typestr = _DTYPES[dtype][1]
     strides = None
     if shared:

@@ -22,12 +22,7 @@ from xlakernel.core.errors import CacheWarning
 
 
 class KernelCache(NullCache):  # type: ignore[misc]  # Numba CUDA has no stubs
-    """The cache of one of our dispatchers.
-
-    Args:
-      function: the kernel's Python function.
-      content: the fingerprint of the function, its helpers, its options and the compiler's versions.
-    """
+    """The cache of one dispatcher; *content* is the fingerprint of its code, its options and the compiler."""
 
     def __init__(self, function: Any, content: str) -> None:
         code = function.__code__

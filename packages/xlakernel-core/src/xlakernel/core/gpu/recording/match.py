@@ -44,13 +44,7 @@ class StructMismatch(RecordingError):
 
 
 def match(one: Recording, two: Recording, launchable: Launchable, device: int) -> tuple[Plan, Any]:
-    """Return the plan of two recordings, and the device arrays to keep alive for it.
-
-    Args:
-      one: a recording.
-      two: another one of the same work, on other addresses.
-      launchable: the recorded work.
-      device: the ordinal of the device that it was recorded on.
+    """Return the plan of two recordings on different addresses, and the device arrays to keep alive for it.
 
     Raises:
       StructMismatch: if they differ inside a struct.

@@ -48,11 +48,7 @@ _REASONS = {
 
 
 def record(launchable: Launchable, device: int) -> tuple[Plan, Any]:
-    """Return the plan of *launchable*, and the device arrays to keep alive for it.
-
-    Args:
-      launchable: the work to record; it is launched at least twice.
-      device: the driver's ordinal of the GPU to record on.
+    """Return the plan of *launchable*, which is launched at least twice, and the device arrays to keep alive for it.
 
     Raises:
       RecordingError: if the work cannot be recorded, or is not the same each time.

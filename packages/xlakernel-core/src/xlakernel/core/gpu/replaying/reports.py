@@ -17,13 +17,7 @@ _DTYPES = {number: name for name, number in abi.DATA_TYPES.items()}
 
 
 class Reporter:
-    """Makes the errors of one handler.
-
-    Args:
-      label: the name of the recorded function.
-      plans: its plans.
-      steps: the encoded steps of each plan.
-      functions: addresses of the driver's functions, by name.
+    """Makes the errors of one handler, with the encoded steps of each of its plans.
 
     Attributes:
       address: the address of the `Upcall` that machine code calls; valid as long as this object lives.
