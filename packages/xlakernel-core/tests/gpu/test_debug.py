@@ -172,12 +172,11 @@ def test_an_exception_of_the_launching_function_is_an_error(new_launchable):
     def refuse(stream, addresses):
         raise LookupError(f"on a stream: {stream > 0}")
 
-    launchable = dataclasses.replace(new_launchable("scale", 8, 8), name="test_refuse", launch=refuse)
-    target = register(launchable)
+    here = f"{__file__}:{refuse.__code__.co_firstlineno}"
+    launchable = dataclasses.replace(new_launchable("scale", 8, 8), name="test_refuse", launch=refuse, place=here)
     line = refuse.__code__.co_firstlineno + 1
-    message = message_of(target, on_gpu(np.ones(8)))
-    assert "LookupError: on a stream: True (raised by kernel 'scale' of kernels.cu:2, " in message
-    assert f"{__file__}:{line} in " in message
+    message = message_of(register(launchable), on_gpu(np.ones(8)))
+    assert f"LookupError: on a stream: True (raised by kernel 'scale', {__file__}:{line} in " in message
 
 
 # Debug mode
