@@ -110,6 +110,11 @@ def to_link(path):
     path.symlink_to(moved)
 
 
+def to_fifo(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
 def to_folder(path):
     path.unlink()
     path.mkdir(mode=0o700)
@@ -124,6 +129,7 @@ REFUSED = {
     "world folder": (lambda path: path.parent.chmod(0o1777), r"can be written by other users \(mode 777\)"),
     "link": (to_link, "symbolic links"),
     "link to a folder": (lambda path: to_link(path.parent), "Not a directory|symbolic links"),
+    "FIFO": (to_fifo, "is not a regular file"),
     "folder": (to_folder, "Is a directory"),
 }
 

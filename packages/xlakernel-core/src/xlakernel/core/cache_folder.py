@@ -44,11 +44,15 @@ def read_file(path: Path) -> bytes:
 
     Raises:
       FileNotFoundError: if the file does not exist.
-      OSError: if it cannot be read, is a link, or can be written by another user.
+      OSError: if it cannot be read, is not a regular file, or can be written by another user.
     """
     with _opened_folder(path.parent, create=False) as folder:
-        descriptor = os.open(path.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        # O_NONBLOCK: opening a FIFO would wait for its writer.
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(path.name, flags, dir_fd=folder)
         with open(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise OSError(f"{path} is not a regular file")
             _check_private(path, descriptor)
             return file.read()
 
