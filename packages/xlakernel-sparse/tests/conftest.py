@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+import scipy.sparse
 from hypothesis import settings
 from hypothesis import strategies as st
 
@@ -116,6 +117,12 @@ def matrix(kind, odd):
 def dense(odd):
     """Return the same matrix, dense, in float32."""
     return place_entries(odd, SHAPE).astype(np.float32)
+
+
+@pytest.fixture
+def known(dense):
+    """Return the same matrix as one of SciPy's."""
+    return scipy.sparse.csr_array(dense)
 
 
 _compiled = []

@@ -1,4 +1,4 @@
-"""Elementwise operators and sums."""
+"""Elementwise operators, sums and diagonals."""
 
 import operator
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from xlakernel.core import use_backend
-from xlakernel.core.errors import DtypeError, InputError, ShapeError, StructureError
+from xlakernel.core.errors import ArgumentError, DtypeError, InputError, ShapeError, StructureError
 from xlakernel.sparse import COO, CSC, CSR, BinaryArray
 
 pytestmark = pytest.mark.usefixtures("plain_jax")
@@ -283,8 +283,8 @@ def test_the_sum_of_all_rounds_no_row(kind, dtype, rows):
 
 def test_duplicates_of_half_precision_are_added_up_in_single(kind, build):
     matrix = build(kind, [(0, 0, 1.0)] * 600, dtype="bfloat16", room=600)  # 256 + 1 is 256 in bfloat16
-    assert matrix.todense().dtype == jnp.bfloat16
-    assert matrix.todense()[0, 0] == matrix[0, 0] == matrix.sum() == 600
+    assert matrix.todense().dtype == matrix.diagonal().dtype == jnp.bfloat16
+    assert matrix.todense()[0, 0] == matrix.diagonal()[0] == matrix[0, 0] == matrix.sum() == 600
 
 
 @pytest.mark.parametrize("shape", [(0, 0), (0, 3), (3, 0)])
@@ -307,6 +307,41 @@ def test_gradients_pass_through_sums(matrix):
     rows = np.asarray(matrix.coordinates()[0][:7])
     assert_array_equal(gradient[:7], 2 * matrix.sum(axis=1)[rows])
     assert_array_equal(gradient[7:], 0)
+
+
+# Diagonals
+
+
+@settings(max_examples=8)
+@given(data=st.data())
+def test_diagonals_are_those_of_the_dense_matrix(kind, build, dense_of, entries, data):
+    found = data.draw(entries)
+    with use_backend("jax"):
+        matrix = build(kind, found)
+        for offset in (-5, -4, -1, 0, 1, 3, 4):
+            assert_array_equal(matrix.diagonal(offset), np.diagonal(dense_of(found), offset))
+
+
+def test_a_diagonal_of_equal_weights_and_in_jit(kind, build, odd, dense_of):
+    matrix = build(kind, odd, equal=2)
+    expected = np.diagonal(dense_of([(i, j, 2) for i, j, _ in odd]), -1)
+    assert_array_equal(jax.jit(lambda matrix: matrix.diagonal(-1))(matrix), expected)
+
+
+@pytest.mark.parametrize("offset", [-(2**40), -6, 5, 2**40])
+def test_diagonals_outside_are_empty(matrix, offset):
+    assert matrix.diagonal(offset).shape == (0,)
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (0, 3), (3, 0)])
+def test_diagonals_of_empty_matrices(kind, shape):
+    assert kind.from_dense(np.zeros(shape, np.float32), nnz=2).diagonal().shape == (0,)
+
+
+def test_an_offset_is_an_integer(matrix):
+    assert_array_equal(matrix.diagonal(np.int8(-1)), matrix.diagonal(-1))
+    with pytest.raises(ArgumentError, match=r"diagonal: offset is 1\.5; expected an integer"):
+        matrix.diagonal(1.5)
 
 
 def test_weights_of_bool_are_refused(matrix):

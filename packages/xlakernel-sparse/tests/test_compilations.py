@@ -13,6 +13,7 @@ pytestmark = pytest.mark.usefixtures("plain_jax")
 #: compiled before would not be counted.
 USES = {
     "todense": (lambda A: A.todense(), 1),
+    "diagonal": (lambda A: A.diagonal(), 1),
     "coordinates": (lambda A: A.tocoo(), 3),
     "columns": (lambda A: A.tocsc(), 1),
     "sum": (lambda A: A.sum(), 4),
@@ -20,6 +21,7 @@ USES = {
     "a row": (lambda A: A[1], 2),
     "times a number": (lambda A: 2 * A, 3),
     "times a dense array": (lambda A: A * np.ones(A.shape, np.float32), 7),
+    "squared": (lambda A: A**2, 3),
     "prepared": (lambda A: A.prepare(), 2),
 }
 

@@ -1,4 +1,4 @@
-"""Conversion of dense arrays, of SciPy's matrices, and between the formats."""
+"""Conversion of dense arrays, of matrices of SciPy's and of `jax.experimental.sparse`, and between the formats."""
 
 from itertools import pairwise
 
@@ -9,6 +9,7 @@ import pytest
 import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax.experimental.sparse import BCOO, BCSR
 from numpy.testing import assert_array_equal
 
 from xlakernel.core import use_backend
@@ -292,3 +293,66 @@ def test_only_scipy_comes_by_from_scipy(kind, dense):
 def test_scipy_outside_of_jit_only(matrix):
     with pytest.raises(jax.errors.TracerArrayConversionError):
         jax.jit(lambda matrix: matrix.to_scipy().nnz)(matrix)
+
+
+# jax.experimental.sparse
+
+
+def test_bcoo_and_back(matrix, dense):
+    bcoo = matrix.to_bcoo()
+    assert isinstance(bcoo, BCOO) and bcoo.nse == 10
+    assert_array_equal(bcoo.todense(), dense)
+    again = type(matrix).from_bcoo(bcoo)
+    assert type(again) is type(matrix)
+    assert_array_equal(again.todense(), dense)
+
+
+def test_bcsr_and_back(matrix, dense):
+    bcsr = matrix.to_bcsr()
+    assert isinstance(bcsr, BCSR)
+    assert_array_equal(bcsr.todense(), dense)
+    again = type(matrix).from_bcsr(bcsr)
+    assert type(again) is type(matrix)
+    assert_array_equal(again.todense(), dense)
+
+
+def test_one_weight_becomes_many(kind, build, odd, dense_of):
+    expected = dense_of([(i, j, 2.0) for i, j, _ in odd])
+    matrix = build(kind, odd, equal=2.0)
+    assert_array_equal(matrix.to_bcoo().todense(), expected)
+    assert_array_equal(matrix.to_bcsr().todense(), expected)
+
+
+def test_padding_of_bcoo_and_bcsr(kind, dense):
+    """JAX marks padding by indices out of range, in BCSR behind the end of the last row."""
+    assert_array_equal(kind.from_bcoo(BCOO.fromdense(dense, nse=9)).todense(), dense)
+    assert_array_equal(kind.from_bcsr(BCSR.fromdense(dense, nse=9)).todense(), dense)
+
+
+def test_duplicates_of_bcoo_add_up(kind):
+    bcoo = BCOO((jnp.array([1.0, 2.0, 4.0]), jnp.array([[0, 1], [0, 1], [1, 0]])), shape=(2, 2))
+    assert_array_equal(kind.from_bcoo(bcoo).todense(), [[0, 3], [4, 0]])
+
+
+def test_bcoo_and_bcsr_are_converted_inside_of_jit(matrix, dense):
+    kind = type(matrix)
+    assert_array_equal(jax.jit(lambda matrix: kind.from_bcoo(matrix.to_bcoo()).todense())(matrix), dense)
+    assert_array_equal(jax.jit(lambda matrix: kind.from_bcsr(matrix.to_bcsr()).todense())(matrix), dense)
+
+
+def test_other_types_are_not_bcoo_or_bcsr(kind, dense):
+    bcoo, bcsr = BCOO.fromdense(dense), BCSR.fromdense(dense)
+    with pytest.raises(InputError, match=r"from_bcoo: got BCSR; expected a jax.experimental.sparse.BCOO"):
+        kind.from_bcoo(bcsr)
+    with pytest.raises(InputError, match=r"from_bcsr: got BCOO; expected a jax.experimental.sparse.BCSR"):
+        kind.from_bcsr(bcoo)
+
+
+def test_batch_and_dense_dimensions_are_refused(kind):
+    batch = BCOO.fromdense(jnp.ones((2, 3, 4)), n_batch=1)
+    with pytest.raises(ShapeError, match=r"1 batch and 0 dense dimensions; expected a matrix without either"):
+        kind.from_bcoo(batch)
+    with pytest.raises(ShapeError, match=r"0 batch and 1 dense dimensions"):
+        kind.from_bcoo(BCOO.fromdense(jnp.ones((2, 3)), n_dense=1))
+    with pytest.raises(ShapeError, match=r"1 batch and 0 dense dimensions"):
+        kind.from_bcsr(BCSR.from_bcoo(batch))

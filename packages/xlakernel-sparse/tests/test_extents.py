@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.sparse import BCOO
 from numpy.testing import assert_array_equal
 
 from xlakernel import sparse
@@ -53,6 +54,8 @@ def test_indices_of_64_bits_have_room(kind):
     line, across = matrix.coordinates() if kind is not CSC else matrix.coordinates()[::-1]
     assert (line.tolist(), across.tolist()) == ([0, 1, 1], [0, 5, 2**40 - 1])
     assert_array_equal((matrix * 2).data, [2, 2, 2])
+    assert_array_equal((matrix**2).data, [1, 1, 1])
+    assert matrix.diagonal(-4 if kind is CSC else 4).tolist() == [0, 1]
     assert jax.grad(lambda a: (a * matrix).data.sum())(2.0) == 3
     assert matrix.to_scipy().shape == matrix.shape
 
@@ -106,6 +109,9 @@ def test_what_is_made_of_others(kind):
     dense = jax.ShapeDtypeStruct((2**16, 2**15), "float32")
     with pytest.raises(DtypeError, match=rf"{kind.__name__}.from_dense: numbers of elements up to {LIMIT + 1} .*{X64}"):
         jax.eval_shape(lambda dense: kind.from_dense(dense, nnz=3).data, dense)
+    bcoo = BCOO((jnp.ones(1), jnp.zeros((1, 2), jnp.int32)), shape=(2, LIMIT + 1))
+    with pytest.raises(DtypeError, match=rf"{kind.__name__}.from_bcoo: rows and columns up to {LIMIT + 1}"):
+        kind.from_bcoo(bcoo)
     with pytest.raises(ArgumentError, match=rf"{kind.__name__}.random: .*drawn in int32, up to {LIMIT} of each"):
         kind.random(jax.random.key(0), (2, LIMIT + 1), per_row=1)
 

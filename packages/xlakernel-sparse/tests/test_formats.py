@@ -64,6 +64,7 @@ def test_both_index_arrays_have_their_own_dtype(pointers, places):
     assert_array_equal(matrix.todense(), expected)
     assert_array_equal(matrix.tocsc().todense(), expected)
     assert_array_equal(matrix.tocoo().todense(), expected)
+    assert_array_equal(matrix.diagonal(), [0, 0])
 
 
 def test_lists_make_a_matrix():
@@ -182,15 +183,16 @@ def test_several_matrices_are_not_taken_for_one(matrix):
     looks = (
         *(
             lambda A: A.todense(),
+            lambda A: A.diagonal(),
             lambda A: A * jnp.ones((5, 1)),
             lambda A: -A,
             lambda A: A.sum(),
         ),
         *(lambda A: A @ jnp.ones(4), lambda A: jnp.ones(5) @ A, lambda A: A.with_data(A.data), lambda A: A.to_scipy()),
-        *(lambda A: A.tocsc().tocsr().tocoo(), lambda A: A.prepare()),
+        *(lambda A: A.to_bcsr(), lambda A: A.tocsc().tocsr().tocoo(), lambda A: A.prepare()),
     )
     for several in (stacked, of_weights):
-        for look in looks[: 9 if isinstance(matrix, COO) else 10]:
+        for look in looks[: 11 if isinstance(matrix, COO) else 12]:
             with pytest.raises(ShapeError, match=r"several matrices in one.*jax\.vmap"):
                 look(several)
 
@@ -304,6 +306,14 @@ def test_astype_keeps_what_was_prepared(build, odd, dense):
 def test_a_matrix_of_bools_is_refused(matrix):
     with pytest.raises(DtypeError, match=r"data is of dtype bool.*astype\('float32'\)"):
         matrix.astype(bool)
+
+
+def test_conj(kind, build):
+    matrix = build(kind, [(0, 1, 1 + 2j), (3, 3, 4j)], dtype="complex64")
+    assert_array_equal(matrix.conj().todense(), matrix.todense().conj())
+    assert_array_equal(matrix.conjugate().todense(), matrix.todense().conj())
+    real = build(kind, [(0, 1, 1.0)])
+    assert_array_equal(real.conj().todense(), real.todense())
 
 
 def test_transposed_it_has_the_same_arrays(matrix, dense):

@@ -4,19 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import scipy.sparse
 from numpy.testing import assert_array_equal
 
 from xlakernel.core.errors import InputError
 from xlakernel.sparse import COO, CSR, BinaryArray
 
 pytestmark = pytest.mark.usefixtures("plain_jax")
-
-
-@pytest.fixture
-def known(dense):
-    """Return the same matrix as one of SciPy's."""
-    return scipy.sparse.csr_array(dense)
 
 
 def test_sum_begins_with_zero(matrix, known):

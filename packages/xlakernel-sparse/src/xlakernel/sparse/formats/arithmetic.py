@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlakernel.core.errors import InputError, ShapeError, StructureError
+from xlakernel.core.errors import ArgumentError, InputError, ShapeError, StructureError
 
 from ..events.arrays import EventArray
 from ..operators.arguments import as_array
+from ..operators.dtypes import accumulator
+from ..operators.entries import in_order
 from .base import Format
 
 _NUMBERS = (bool, int, float, complex, np.generic)
@@ -43,6 +46,11 @@ class Arithmetic(Format, abc.ABC):
     def __pos__(self) -> Self:
         return self
 
+    def __abs__(self) -> Self:
+        if self.homogeneous:  # no duplicates cancel each other
+            return self.with_data(jnp.abs(self.data))
+        return self.with_data(_mapped_elements(self, jnp.abs))
+
     def __mul__(self, other: Any) -> Self:
         return self.with_data(_entry_weights(self) * _factor_of(self, "*", other))
 
@@ -50,6 +58,9 @@ class Arithmetic(Format, abc.ABC):
 
     def __truediv__(self, other: Any) -> Self:
         return self.with_data(_entry_weights(self) / _factor_of(self, "/", other))
+
+    def __pow__(self, n: Any) -> Self:
+        return self.power(n)
 
     def __add__(self, other: Any) -> Self:
         if _is_zero(other):
@@ -79,6 +90,26 @@ class Arithmetic(Format, abc.ABC):
         product: Self = self * other
         return product
 
+    def power(self, n: float) -> Self:
+        """Raise each element to a power, like ``**``; duplicates are added up first.
+
+        The result has a weight for each entry, even if those of the matrix are all equal: duplicates make them
+        different. Without duplicates, ``A.with_data(A.data**n)`` keeps one weight.
+
+        Args:
+          n: the exponent, a number above 0, since others would make entries of zeros.
+
+        Raises:
+          ArgumentError: if *n* is not a number above 0.
+        """
+        if not isinstance(n, (int, float, np.integer, np.floating)) or not n > 0:
+            raise ArgumentError(
+                f"{type(self).__name__} ** n: n is {n!r}; expected a number above 0, for which zeros stay zeros. "
+                "For other powers of the entries alone write A.with_data(A.data**n); for a dense result "
+                "A.todense() ** n; for a product of matrices A @ x."
+            )
+        return self.with_data(_mapped_elements(self, lambda elements: elements**n))
+
 
 def _refuse_comparison(matrix: Format, sign: str, other: object) -> None:
     """Raise `InputError` if *other* has elements; Python compares other objects by identity."""
@@ -105,6 +136,37 @@ def _entry_weights(matrix: Format) -> jax.Array:
 @jax.jit
 def _weights_without_padding(matrix: Format) -> jax.Array:
     return jnp.where(matrix._is_entry(), matrix.data, 0)
+
+
+def _mapped_elements(matrix: Format, function: Callable[[jax.Array], jax.Array]) -> jax.Array:
+    """Return weights of which the sum at each place is *function* of the element there.
+
+    The first entry of a place has the result; its duplicates and padding have 0.
+    """
+    elements, is_first, order = _elements_in_order(matrix)
+    weights: jax.Array = _weights_of_first(function(elements), is_first, order)
+    return weights
+
+
+@jax.jit
+def _elements_in_order(matrix: Format) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return the entries' elements, sorted by places; True for the first entry of a place; and the permutation."""
+    row, column = matrix.coordinates()
+    row, column, order = jax.lax.sort((row, column, jnp.arange(matrix.nnz)), num_keys=2)
+    is_first = jnp.ones(matrix.nnz, bool).at[1:].set((row[1:] != row[:-1]) | (column[1:] != column[:-1]))
+    place = jnp.cumsum(is_first) - 1
+    weights = in_order(jnp.broadcast_to(_entry_weights(matrix), matrix.nnz), order)
+    sums = jnp.zeros(matrix.nnz, accumulator(matrix.dtype)).at[place].add(weights)[place].astype(matrix.dtype)
+    is_first &= row < matrix.shape[0]
+    # Powers and their derivatives may be infinite at 0: elements that are not used are 1.
+    return jnp.where(is_first, sums, 1), is_first, order
+
+
+@jax.jit
+def _weights_of_first(values: jax.Array, is_first: jax.Array, order: jax.Array) -> jax.Array:
+    """Return the values in the order of the entries; 0 where an entry is not the first of its place."""
+    values = jnp.where(is_first, values, 0)
+    return jnp.zeros_like(values).at[order].set(values, unique_indices=True)
 
 
 def _is_zero(value: Any) -> bool:

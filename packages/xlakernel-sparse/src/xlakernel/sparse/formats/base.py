@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import abc
+import functools
+import math
 from typing import Any, ClassVar, Self
 
 import jax
@@ -10,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from xlakernel.core.backend import jit_when_eager
-from xlakernel.core.errors import InputError, ShapeError
+from xlakernel.core.errors import ArgumentError, InputError, ShapeError
 
 from .._immutable import ImmutablePytree
 from ..events.arrays import EventArray
@@ -149,6 +151,16 @@ class Format(ImmutablePytree, abc.ABC):
         """
         return self.with_data(self.data.astype(dtype))
 
+    def conj(self) -> Self:
+        """Return the matrix with conjugated weights."""
+        return self.with_data(jnp.conj(self.data))
+
+    conjugate = conj
+
+    def copy(self) -> Self:
+        """Return the matrix itself, which is immutable."""
+        return self
+
     # Products.
 
     def __matmul__(self, other: Any) -> jax.Array:
@@ -201,6 +213,10 @@ class Format(ImmutablePytree, abc.ABC):
         dense: jax.Array = _dense(self)
         return dense
 
+    def toarray(self) -> jax.Array:
+        """Return the matrix as a dense array, ``(rows, columns)``, like `todense`."""
+        return self.todense()
+
     def sum(self, axis: int | None = None) -> jax.Array:
         """Add up the entries.
 
@@ -214,8 +230,7 @@ class Format(ImmutablePytree, abc.ABC):
         Raises:
           ShapeError: if the axis does not exist.
         """
-        if axis is not None and as_integer(axis) not in (0, 1, -1, -2):
-            raise ShapeError(f"{type(self).__name__}.sum: axis is {axis!r}; allowed: 0, 1, -1, -2 or None.")
+        self._check_axis("sum", axis)
         dtype = jax.eval_shape(jnp.sum, jax.ShapeDtypeStruct((1,), self.dtype)).dtype
         if axis is None:  # sums of rows may overflow half precision where the sum of all does not
             wide = accumulator(dtype)
@@ -223,6 +238,45 @@ class Format(ImmutablePytree, abc.ABC):
         matrix = self.astype(dtype)
         ones = jnp.ones(self.shape[axis], dtype)
         return ones @ matrix if axis in (0, -2) else matrix @ ones
+
+    def mean(self, axis: int | None = None) -> jax.Array:
+        """Return the mean of the elements, zeros that are not stored among them.
+
+        Args:
+          axis: 0 or -2 for the mean of each column, ``(columns,)``; 1 or -1 for that of each row, ``(rows,)``; None for
+            the mean of all.
+
+        Returns:
+          The means, of the dtype that ``jax.numpy.mean`` gives to an array of the matrix's dtype.
+
+        Raises:
+          ShapeError: if the axis does not exist.
+        """
+        self._check_axis("mean", axis)
+        dtype = jax.eval_shape(jnp.mean, jax.ShapeDtypeStruct((1,), self.dtype)).dtype
+        total = self.astype(accumulator(dtype)).sum(axis)
+        # A float, since JAX's integers may not hold the number of all elements.
+        return (total / float(math.prod(self.shape) if axis is None else self.shape[axis])).astype(dtype)
+
+    def diagonal(self, offset: int = 0) -> jax.Array:
+        """Return a diagonal, the elements with ``column - row == offset``, like ``jax.numpy.diagonal``.
+
+        Args:
+          offset: 0 for the main diagonal, positive for those above it, negative for those below.
+
+        Raises:
+          ArgumentError: if it is not an integer.
+        """
+        number = as_integer(offset)
+        if number is None:
+            raise ArgumentError(f"{type(self).__name__}.diagonal: offset is {offset!r}; expected an integer.")
+        rows, columns = self.shape
+        elements: jax.Array = _diagonal(self, max(-rows, min(number, columns)))  # beyond these, diagonals are empty
+        return elements
+
+    def _check_axis(self, method: str, axis: Any) -> None:
+        if axis is not None and as_integer(axis) not in (0, 1, -1, -2):
+            raise ShapeError(f"{type(self).__name__}.{method}: axis is {axis!r}; allowed: 0, 1, -1, -2 or None.")
 
     def _check_single(self) -> None:
         """Raise `ShapeError` for a batch of matrices, as `jax.vmap` returns it."""
@@ -238,8 +292,23 @@ class Format(ImmutablePytree, abc.ABC):
 
 @jax.jit
 def _dense(matrix: Format) -> jax.Array:
+    return _sums_at(matrix, matrix.shape, matrix.coordinates())
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _diagonal(matrix: Format, offset: int) -> jax.Array:
+    rows, columns = matrix.shape
+    first = max(-offset, 0)
+    length = max(min(rows - first, columns - max(offset, 0)), 0)
+    row, column = matrix.coordinates()
+    place = jnp.where((column - row == offset) & (row < rows), row - first, length)
+    return _sums_at(matrix, (length,), (place,))
+
+
+def _sums_at(matrix: Format, shape: tuple[int, ...], places: tuple[jax.Array, ...]) -> jax.Array:
+    """Return an array of *shape* with each weight added at its place; those out of range are dropped."""
     wide = accumulator(matrix.dtype)  # duplicates of half precision are added up in float32, as in products
-    sums = jnp.zeros(matrix.shape, wide).at[matrix.coordinates()].add(matrix.data.astype(wide), mode="drop")
+    sums = jnp.zeros(shape, wide).at[places].add(matrix.data.astype(wide), mode="drop")
     return sums.astype(matrix.dtype)
 
 

@@ -1,4 +1,4 @@
-"""Conversion of dense arrays and SciPy's matrices."""
+"""Conversion of dense arrays and of matrices of SciPy's and of `jax.experimental.sparse`."""
 
 from __future__ import annotations
 
@@ -66,6 +66,50 @@ def _elements_at(dense: jax.Array, row: jax.Array, col: jax.Array) -> jax.Array:
 @jax.jit  # under `jax.debug_nans`, which checks the results of single operations, NaN as a constant is no error
 def _nan_where(condition: jax.Array, data: jax.Array) -> jax.Array:
     return jnp.where(condition, jnp.asarray(jnp.nan, data.dtype), data)
+
+
+def coordinates_of_bcoo(caller: str, bcoo: Any) -> Coordinates:
+    """Return the data, row and column of each entry of a `jax.experimental.sparse.BCOO`."""
+    from jax.experimental.sparse import BCOO
+
+    _check_type(caller, bcoo, BCOO)
+    check_room(caller, "rows and columns", bcoo.indices.dtype, max(bcoo.shape))
+    return bcoo.data, *_rows_and_columns(bcoo.indices, bcoo.shape)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _rows_and_columns(indices: jax.Array, shape: tuple[int, int]) -> tuple[jax.Array, jax.Array]:
+    """Return the row and the column of each entry; those of *shape* where one is out of range."""
+    row, col = indices[:, 0], indices[:, 1]
+    rows, columns = shape
+    outside = (row >= rows) | (col >= columns)
+    return jnp.where(outside, rows, row), jnp.where(outside, columns, col)
+
+
+def rows_of_bcsr(caller: str, bcsr: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return the data, indices and indptr of a `jax.experimental.sparse.BCSR`."""
+    from jax.experimental.sparse import BCSR
+
+    _check_type(caller, bcsr, BCSR)
+    check_room(caller, "numbers of entries", bcsr.indptr.dtype, bcsr.indices.shape[0])
+    return bcsr.data, _without_padding(bcsr.indices, bcsr.indptr), bcsr.indptr
+
+
+@jax.jit
+def _without_padding(indices: jax.Array, indptr: jax.Array) -> jax.Array:
+    """Return the indices, with 0 for those of padding, which JAX puts out of range."""
+    return jnp.where(jnp.arange(indices.shape[0]) < indptr[-1], indices, 0)
+
+
+def _check_type(caller: str, matrix: Any, expected: Any) -> None:
+    name = expected.__name__
+    if not isinstance(matrix, expected):
+        raise InputError(f"{caller}: got {type(matrix).__name__}; expected a jax.experimental.sparse.{name}.")
+    if matrix.ndim != 2 or matrix.n_batch or matrix.n_dense:
+        raise ShapeError(
+            f"{caller}: the {name} has the shape {matrix.shape} with {matrix.n_batch} batch and {matrix.n_dense} dense "
+            "dimensions; expected a matrix without either. Batches are converted with jax.vmap."
+        )
 
 
 def is_scipy_sparse(matrix: Any) -> bool:

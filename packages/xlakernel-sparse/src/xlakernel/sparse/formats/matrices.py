@@ -6,13 +6,14 @@ import abc
 from typing import Any, Self
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ..operators.arguments import check_shape
 from .arithmetic import Arithmetic
 from .compressed import Compressed
 from .coordinates import Coordinates
-from .interchange import coordinates_of_dense, scipy_matrix
+from .interchange import coordinates_of_bcoo, coordinates_of_dense, rows_of_bcsr, scipy_matrix
 from .random import draw_data, draw_structure, two_keys
 from .selection import select
 from .sharded import ShardedMatrix, shard
@@ -33,6 +34,14 @@ class SparseMatrix(Arithmetic):
     """
 
     __slots__ = ()
+
+    def dot(self, other: Any) -> Any:
+        """Return the product ``A @ other``; with a number ``A * other``, like SciPy.
+
+        Args:
+          other: a vector, ``(columns,)``, a matrix, ``(columns, k)``, an event array, or a number.
+        """
+        return self * other if np.ndim(other) == 0 else self @ other
 
     @property
     @abc.abstractmethod
@@ -96,6 +105,34 @@ class SparseMatrix(Arithmetic):
         return cls(tuple(getattr(known, name) for name in names), shape=known.shape)
 
     @classmethod
+    def from_bcoo(cls, matrix: Any) -> Self:
+        """Convert a `jax.experimental.sparse.BCOO` without batch and dense dimensions.
+
+        Args:
+          matrix: JAX's, ``(rows, columns)``.
+
+        Raises:
+          InputError: if it is of another type.
+          ShapeError: if it does not have two dimensions, or has batch or dense dimensions.
+        """
+        entries = COO(coordinates_of_bcoo(f"{cls.__name__}.from_bcoo", matrix), shape=matrix.shape)
+        return cls._of_coordinates((entries.data, *entries.structure), entries.shape)
+
+    @classmethod
+    def from_bcsr(cls, matrix: Any) -> Self:
+        """Convert a `jax.experimental.sparse.BCSR` without batch and dense dimensions.
+
+        Args:
+          matrix: JAX's, ``(rows, columns)``.
+
+        Raises:
+          InputError: if it is of another type.
+          ShapeError: if it does not have two dimensions, or has batch or dense dimensions.
+        """
+        rows = CSR(rows_of_bcsr(f"{cls.__name__}.from_bcsr", matrix), shape=matrix.shape)
+        return cls._of_lines(0, (rows.data, *rows.structure), rows.shape)
+
+    @classmethod
     def random(
         cls,
         key: Any,
@@ -151,6 +188,21 @@ class SparseMatrix(Arithmetic):
             return self
         return COO((self.data, *self.coordinates()), shape=self.shape, check=False)
 
+    def to_bcoo(self) -> Any:
+        """Return a `jax.experimental.sparse.BCOO`."""
+        from jax.experimental.sparse import BCOO
+
+        indices = jnp.stack(self.coordinates(), axis=1)
+        return BCOO((jnp.broadcast_to(self.data, self.nnz), indices), shape=self.shape)
+
+    def to_bcsr(self) -> Any:
+        """Return a `jax.experimental.sparse.BCSR`."""
+        from jax.experimental.sparse import BCSR
+
+        rows = self.tocsr()
+        columns = rows.coordinates()[1].astype(rows.indices.dtype)  # out of range for padding
+        return BCSR((jnp.broadcast_to(rows.data, rows.nnz), columns, rows.indptr), shape=self.shape)
+
 
 class _CompressedMatrix(Compressed, SparseMatrix):
     """A matrix in compressed rows or columns, which can be spread over devices."""
@@ -205,7 +257,8 @@ class CSR(_CompressedMatrix):
       StructureError: if an index is out of range, or *indptr* is not monotone from 0 to at most ``nnz``.
 
     Example:
-      >>>       >>> from xlakernel.sparse import CSR
+      >>> import jax.numpy as jnp
+      >>> from xlakernel.sparse import CSR
       >>> A = CSR((jnp.array([1.0, 2.0, 3.0]), jnp.array([2, 0, 1]), jnp.array([0, 1, 3])), shape=(2, 3))
       >>> print(A, A @ jnp.ones(3))
       CSR(float32[2,3], nnz=3) [1. 5.]
@@ -273,7 +326,8 @@ class COO(Coordinates, SparseMatrix):
       StructureError: if an index is out of range.
 
     Example:
-      >>>       >>> from xlakernel.sparse import COO
+      >>> import jax.numpy as jnp
+      >>> from xlakernel.sparse import COO
       >>> A = COO((jnp.array([1.0, 2.0, 3.0]), jnp.array([0, 1, 1]), jnp.array([2, 0, 1])), shape=(2, 3))
       >>> print(A, A @ jnp.ones(3))
       COO(float32[2,3], nnz=3) [1. 5.]
