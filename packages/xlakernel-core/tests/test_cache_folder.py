@@ -1,6 +1,7 @@
 """The user's cache folder: its place, its access rights, and the files that are refused."""
 
 import os
+import time
 import sys
 from pathlib import Path
 
@@ -79,6 +80,9 @@ def test_a_file_is_replaced_and_its_folder_is_made(tmp_path):
 @pytest.mark.parametrize("shared", [0o755, 0o777, 0o1777])
 def test_only_the_user_has_access_to_a_file(tmp_path, umask, mask, shared):
     umask(mask)
+    replace_file(tmp_path / "home" / "cache" / "code" / "file", b"")
+    assert [mode_of(tmp_path / "home" / path) for path in ("", "cache", "cache/code")] == [0o700] * 3
+    assert mode_of(tmp_path / "home/cache/code/file") == 0o600
     tmp_path.chmod(shared)
     replace_file(tmp_path / "code" / "file", b"")
     assert (mode_of(tmp_path / "code"), mode_of(tmp_path / "code" / "file")) == (0o700, 0o600)
@@ -157,3 +161,15 @@ def test_nothing_is_written_into_a_planted_folder(path, plant):
     with pytest.raises(OSError, match=r"belongs to|directory|symbolic|can be written"):
         replace_file(path, b"new")
     assert path.read_bytes() == b"content"
+
+
+def test_temporary_files_of_killed_writers_are_removed(tmp_path):
+    folder = tmp_path / "code"
+    folder.mkdir(mode=0o700)
+    dead, alive, other = (folder / name for name in (f".{'0' * 32}", f".{'1' * 32}", ".other"))
+    for file in (dead, alive, other):
+        file.touch()
+    for file in (dead, other):
+        os.utime(file, (time.time() - 4000,) * 2)
+    replace_file(folder / "file", b"")
+    assert sorted(folder.iterdir()) == sorted([alive, other, folder / "file"])

@@ -78,10 +78,10 @@ class TestCuda(KernelCases):
         out = struct(structure.shape[:1], dtype)
 
         indices, indptr = structure.indices, structure.indptr
-        layout = make_blocks(indices, indptr, shape=structure.shape, dtype=dtype)
-        moved = data if homogeneous else data[layout.permutation]
+        local, begins, permutation = make_blocks(indices, indptr, shape=structure.shape, dtype=dtype)
+        moved = data if homogeneous else data[permutation]
         run = blocked_product([out], shape=structure.shape, homogeneous=homogeneous)
-        found = jax.jit(run)(moved, layout.indices, layout.indptr, x)
+        found = jax.jit(run)(moved, local, begins, x)
         assert found.dtype == out.dtype
         weights = np.broadcast_to(data, structure.indices.shape)[: structure.entries].astype(
             np.complex128 if np.dtype(dtype).kind == "c" else np.float64

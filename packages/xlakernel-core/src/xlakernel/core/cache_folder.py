@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +20,10 @@ from pathlib import Path
 FOLDER_VARIABLE = "XLAKERNEL_CACHE_DIR"
 
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+_TEMPORARY = re.compile(r"\.[0-9a-f]{32}")
+_ABANDONED = 3600.0  # seconds after which the writer of a temporary file is taken for killed
+
+_swept: set[Path] = set()  # folders without temporary files of killed writers, as far as this process is concerned
 
 
 def cache_folder(name: str) -> Path | None:
@@ -66,6 +72,7 @@ def replace_file(path: Path, content: bytes) -> None:
       OSError: if the file cannot be written; no temporary file is left behind.
     """
     with _opened_folder(path.parent, create=True) as folder:
+        _sweep(path.parent, folder)
         temporary = f".{uuid.uuid4().hex}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
@@ -84,9 +91,9 @@ def _opened_folder(path: Path, *, create: bool) -> Iterator[int]:
     if os.name != "posix":
         raise OSError(f"the owner of {path} cannot be checked on {os.name}")
     if create:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileExistsError):
-            path.mkdir(0o700)
+        for missing in reversed([folder for folder in (path, *path.parents) if not folder.exists()]):
+            with contextlib.suppress(FileExistsError):
+                missing.mkdir(0o700)
     folder = os.open(path, os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         _check_private(path, folder)
@@ -101,3 +108,15 @@ def _check_private(path: Path, descriptor: int) -> None:
         raise PermissionError(f"{path} belongs to user {found.st_uid}, not to you (user {os.geteuid()})")
     if found.st_mode & _WRITABLE_BY_OTHERS:
         raise PermissionError(f"{path} can be written by other users (mode {found.st_mode & 0o777:03o})")
+
+
+def _sweep(path: Path, folder: int) -> None:
+    """Remove the temporary files of killed writers, once in a process."""
+    if path in _swept:
+        return
+    _swept.add(path)
+    for name in filter(_TEMPORARY.fullmatch, os.listdir(folder)):
+        with contextlib.suppress(OSError):
+            age = time.time() - os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime
+            if age > _ABANDONED:
+                os.unlink(name, dir_fd=folder)
