@@ -1,8 +1,8 @@
 """The user's cache folder: its place, its access rights, and the files that are refused."""
 
 import os
-import time
 import sys
+import time
 from pathlib import Path
 
 import pytest
