@@ -135,8 +135,8 @@ def run_tests(session: nox.Session, package: str, device: str, *install: str) ->
 def run_pytest(session: nox.Session, package: str, device: str, rest: list[str]) -> None:
     """Run one package's tests on what is installed; *rest* is handed to pytest."""
     env = {"JAX_PLATFORMS": "cpu"}
-    # What is handed to pytest comes later, so that `-- -m "not gpu"` has the long grids too.
-    marked = ["-m", "not gpu and not slow", *SIDE_BY_SIDE]
+    # What is handed to pytest comes later, so that `-- -m "not gpu"` has the long grids, and processes, too.
+    marked = ["-m", "not gpu and not slow and not process", *SIDE_BY_SIDE]
     if device != "cpu":
         env = {"JAX_PLATFORMS": "cuda,cpu", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
         marked = []
@@ -168,7 +168,7 @@ def newest_cuda() -> str:
 def tests(session: nox.Session, package: str) -> None:
     """Test on the CPU; `-- numba -k vmap` is one package, with the rest handed to pytest.
 
-    The long grids, marked as slow, are left out; `-- -m "not gpu"` runs them too.
+    Long grids, marked as slow, and tests that start processes are left out; `-- -m "not gpu"` runs them too.
     """
     run_tests(session, package, "cpu")
 

@@ -71,6 +71,7 @@ def test_no_global_state_is_changed(imported):
     assert imported["handlers"] == 0
 
 
+@pytest.mark.process
 def test_an_operator_runs_without_numba():
     statement = (
         "from xlakernel.core import XLACustomKernel; op = XLACustomKernel('double'); "

@@ -56,7 +56,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_pools_of_new_processes(tmp_path):
     (tmp_path / "program.py").write_text(POOL)
     done = subprocess.run(

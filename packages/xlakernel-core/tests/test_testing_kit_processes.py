@@ -24,12 +24,13 @@ def soon(monkeypatch):
     monkeypatch.setattr(_processes, "_GRACE", 0.5)
 
 
+@pytest.mark.process
 def test_processes_share_their_devices():
     for i, text in enumerate(run_in_processes(SUM)):
         assert f"process {i} of 2, 2 devices: [6.]\n" in text
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_a_process_that_fails_is_not_waited_for_by_the_others():
     program = "import jax, time\nprint('begun')\nassert jax.process_index() == 0, 'no such luck'\ntime.sleep(100)\n"
     start = time.monotonic()
@@ -46,7 +47,7 @@ def test_a_program_that_takes_too_long_is_ended():
         run_in_processes("import time\ntime.sleep(100)", processes=1, timeout=0.5)
 
 
-@pytest.mark.slow
+@pytest.mark.process
 @pytest.mark.usefixtures("soon")
 def test_the_message_of_an_exit_is_reported_without_waiting():
     program = "import sys, time, jax\nif jax.process_index(): sys.exit('enough')\ntime.sleep(100)\n"
@@ -56,7 +57,7 @@ def test_the_message_of_an_exit_is_reported_without_waiting():
     assert time.monotonic() - start < 60
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_an_exit_without_a_status_is_no_failure_and_bytes_that_are_no_text_are_shown():
     program = "import sys\nsys.stdout.buffer.write(b'\\xff!')\nsys.exit()"
     assert run_in_processes(program, processes=1)[0].endswith(r"\xff!")

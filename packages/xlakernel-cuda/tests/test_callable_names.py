@@ -250,6 +250,7 @@ def using(library):
     return inner
 
 
+@pytest.mark.process
 def test_another_process_gives_the_same_name(tmp_path):
     (tmp_path / "mine.py").write_text(
         textwrap.dedent(

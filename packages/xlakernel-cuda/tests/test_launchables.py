@@ -307,6 +307,7 @@ def uses_a_global(x, out):
     out[0] = FACTOR * x[0]
 
 
+@pytest.mark.process
 def test_names_are_equal_across_processes(launchable_of, tmp_path):
     (tmp_path / "kernels_of_a_user.py").write_text(
         "from numba import cuda\nimport math\nSCALE = 2.0\n\n"

@@ -14,6 +14,8 @@ from xlakernel.core import code_files
 from xlakernel.core.errors import CacheWarning
 from xlakernel.numba import numba_kernel
 
+pytestmark = pytest.mark.process
+
 HELPERS = """
 import numba
 

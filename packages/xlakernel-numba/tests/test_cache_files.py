@@ -9,7 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="nothing is kept where there are no owners and modes")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(os.name != "posix", reason="nothing is kept where there are no owners and modes"),
+]
 
 # Long enough for LLVM not to inline it, so that the kernel calls it by a name.
 _LINES = "".join(f"        s += math.sin(v * {k}.5) * math.cos(s + {k})\n" for k in range(60))

@@ -220,6 +220,7 @@ for f in (linear, ruled):
 """
 
 
+@pytest.mark.process
 def test_programs_of_rules_alone_are_split_over_devices():
     env = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
     done = subprocess.run([sys.executable, "-c", ON_FOUR_DEVICES], env=env, capture_output=True, text=True)

@@ -8,6 +8,8 @@ import time
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 ENVIRONMENT = {**os.environ, "JAX_PLATFORMS": "cpu"}
 SCRIPT = """
 import os, sys, threading, time

@@ -185,6 +185,7 @@ run = numba_kernel(gathered_cached, outs=lambda x: x)
 """
 
 
+@pytest.mark.process
 def test_the_persistent_cache_finds_the_program(tmp_path):
     (tmp_path / "cached_kernel.py").write_text(KERNEL)
     command = [sys.executable, "-c", CACHED, str(tmp_path / "cache"), str(tmp_path)]

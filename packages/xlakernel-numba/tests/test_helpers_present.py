@@ -391,6 +391,7 @@ PROJECT = {
 }
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("options", ["", "cache=True"])
 def test_numbas_own_files_do_not_restore_an_older_constant(tmp_path, monkeypatch, options):
     """Numba's key contains the file that defines a function, but not its imports."""

@@ -56,6 +56,7 @@ def interrupts():
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("number", [1, 2, 5])
 def test_a_kernel_compiles_after_one_was_interrupted(number):
     done = subprocess.run(
@@ -175,6 +176,7 @@ assert len(seen) == 5
 """
 
 
+@pytest.mark.process
 def test_ctrl_c_reaches_the_program_from_kernels_that_run_python():
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", KERNELS], capture_output=True, text=True, timeout=300, check=False

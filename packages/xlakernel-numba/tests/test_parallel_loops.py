@@ -316,6 +316,7 @@ for _ in range(20):
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("program", [WORKQUEUE, WORKQUEUE_OVERLOAD], ids=["beside programs", "of an overload"])
 def test_loops_on_workqueue(program):
     """That layer aborts the process if two threads enter it at once."""

@@ -206,6 +206,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.process
 def test_a_name_that_leads_to_another_kernel_in_a_new_process(tmp_path):
     (tmp_path / "program.py").write_text(REBOUND)
     done = subprocess.run(
@@ -219,6 +220,7 @@ def test_a_name_that_leads_to_another_kernel_in_a_new_process(tmp_path):
     ]
 
 
+@pytest.mark.process
 def test_pools_of_new_processes(tmp_path):
     (tmp_path / "program.py").write_text(POOL)
     done = subprocess.run(

@@ -184,6 +184,7 @@ def layer(name, module):
     return name
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("layer", [layer("omp", "omppool"), layer("workqueue", "workqueue"), layer("tbb", "tbbpool")])
 def test_eight_threads_on_each_threading_layer(layer):
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "NUMBA_THREADING_LAYER": layer, "NUMBA_NUM_THREADS": "2"}

@@ -147,7 +147,7 @@ def test_an_error_says_that_core_cannot_be_imported(quick, capsys, monkeypatch):
     assert capsys.readouterr().err == "xlakernel: xlakernel.core cannot be imported: ImportError: no jax\n"
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_the_packages_that_are_installed_are_imported(run):
     done = run("backends")
     assert (done.returncode, done.stderr) == (0, "")

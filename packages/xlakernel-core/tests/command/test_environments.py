@@ -4,7 +4,7 @@ import importlib.util
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.process
 
 # Libraries that start slowly, for tests of others.
 REST = ["jax", "warp"]

@@ -263,7 +263,7 @@ print(len(measured), auto_choices()[0].backend)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_processes_share_choices(folder, measured):
     sources = os.pathsep.join(str(Path(path).parent) for path in xlakernel.__path__)
     environment = {**os.environ, "PYTHONPATH": sources, "JAX_PLATFORMS": "cpu"}
