@@ -12,6 +12,7 @@ import pytest
 from grids import (
     COLUMNS,
     DTYPES,
+    FIRST_STRUCTURES,
     KINDS,
     LARGE,
     NARROW,
@@ -95,7 +96,7 @@ class KernelCases:
     @each_side
     @each_rank
     @each_weight
-    @pytest.mark.parametrize("structure", STRUCTURES)
+    @pytest.mark.parametrize("structure", slow_but(STRUCTURES, FIRST_STRUCTURES))
     def test_product(self, structure, operand, transpose, columns, homogeneous):
         self.check_product(STRUCTURES[structure](), operand, transpose, columns, homogeneous)
 

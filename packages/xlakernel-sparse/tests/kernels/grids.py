@@ -29,6 +29,8 @@ STRUCTURES = {
     "nothing": lambda: draw(9, (0, 0)),
     "heavy tail": lambda: draw(10, (300, 100), 20, heavy=True, padding=2),
 }
+# One of each kind; the others are marked slow.
+FIRST_STRUCTURES = ("wide", "empty rows", "only padding", "no rows", "nothing", "heavy tail")
 # Large enough for several threads.
 LARGE = {
     "large": lambda: draw(20, (3000, 2500), 50, padding=11),
