@@ -98,6 +98,7 @@ class OwnCopies:
         self._declarations.load()
         self._names = examine(dispatcher, None, self._declarations).names  # collects the declarations
         self._modules: dict[int, types.ModuleType] = {}
+        self._frozen: list[tuple[types.ModuleType, list[str]]] = []  # modules, and their values during the compilation
         self._kept: dict[int, _Kept] = {}  # by the original's identity: functions may call each other
         self._top: list[_Kept] = []
         self._level = self._top
@@ -133,6 +134,9 @@ class OwnCopies:
             yield
         finally:
             _set_all(before)
+            for module, names in self._frozen:
+                for name in names:
+                    vars(module).pop(name, None)
 
     def _check_unchanged(self) -> None:
         """Raise `ChangedError` if the copies may differ from the fingerprint."""
@@ -271,15 +275,18 @@ class OwnCopies:
             return module
         if id(module) not in self._modules:
             self._modules[id(module)] = made = _Module(module)  # modules may import each other
-            copies = {name: self._value(vars(module)[name]) for name in names}
-            vars(made).update({name: new for name, new in copies.items() if new is not vars(module)[name]})
+            present = {name: vars(module)[name] for name in names}
+            vars(made).update({name: self._value(value) for name, value in present.items()})
+            values = [name for name, value in present.items() if vars(made)[name] is value]
+            self._frozen.append((made, values))
         return self._modules[id(module)]
 
 
 class _Module(types.ModuleType):
     """A module with attributes of its own, which forwards every other access to the *original* module.
 
-    Python code that Numba runs, an `overload` or an ``objmode`` block, thus reads and sets the user's attributes.
+    Its attributes are the copies of helpers and, during a compilation, the values at its start. Later, an ``objmode``
+    block thus reads and sets the user's attributes.
     """
 
     def __init__(self, original: types.ModuleType) -> None:
