@@ -134,7 +134,7 @@ REFUSED = {
     "link": (to_link, "symbolic links"),
     "link to a folder": (lambda path: to_link(path.parent), "Not a directory|symbolic links"),
     "FIFO": (to_fifo, "is not a regular file"),
-    "folder": (to_folder, "Is a directory"),
+    "folder": (to_folder, "is not a regular file"),
 }
 
 

@@ -303,8 +303,8 @@ def scaled(alpha, x, y, out, beta):
 @pytest.mark.parametrize(
     ("outs", "given", "missing"),
     [
-        (lambda x, y: x, {"beta": 1.0}, "Missing: 1 of alpha, x, y, out (a scalar as out=..."),
-        (lambda x, y: x, {"alpha": 1.0}, "Missing: 1 of x, y, out, beta (a scalar as beta=..."),
+        (lambda x, y: x, {"beta": 1.0}, "Missing: alpha (a scalar as alpha=..."),
+        (lambda x, y: x, {"alpha": 1.0}, "Missing: 1 of out, beta (a scalar as beta=..."),
         (OUT, {"alpha": 1.0}, "Missing: 1 of x, y, out, beta (a scalar as beta=..."),
         (lambda *inputs: OUT, {}, "Missing: 2 of alpha, x, y, out, beta"),
     ],

@@ -133,3 +133,20 @@ def test_an_operator_that_ends_the_process_is_a_failure(make_op, capsys):
 
     assert bench(op.name) == 1
     assert "the process was to end with the status 0" in capsys.readouterr().err
+
+
+def test_an_operator_that_fails_does_not_hide_the_others(make_op, capsys):
+    broken, fine = make_op(), make_op()
+
+    @broken.def_benchmark_data
+    def fail(platform):
+        raise ValueError("no data")
+
+    assert bench(broken.name, fine.name) == 1
+    out, err = capsys.readouterr()
+    assert fine.name in out and "ValueError: no data" in err
+
+
+def test_a_module_that_cannot_be_imported_is_a_failure(make_op, capsys):
+    assert bench(make_op().name, "--import", "no_such_module") == 1
+    assert "no_such_module cannot be imported" in capsys.readouterr().err

@@ -286,3 +286,10 @@ def test_processes_share_choices(folder, measured):
         op.def_kernel(backend, "cpu", lambda outs: lambda x: 2 * x)
     op(X, outs=X, backend="auto")
     assert measured == []
+
+
+def test_a_folder_among_the_files_stays(folder):
+    remember(question(), choice(question()))
+    (folder / "a.json").mkdir()
+    assert reset_auto_choices() == 1
+    assert list(folder.iterdir()) == [folder / "a.json"]

@@ -12,21 +12,27 @@ def bench(operators: Sequence[str], *, modules: Sequence[str]) -> int:
     """Print the result of `XLACustomKernel.benchmark` for each operator.
 
     Returns:
-      The exit status: 0; 1 if an operator has no cases, results differ, or a backend failed whose library is installed.
+      The exit status: 0; 1 if a module or an operator's cases fail, an operator has no cases, results differ, or a
+      backend failed whose library is installed.
 
     Raises:
       UnknownOperatorError: if there is no such operator.
     """
-    known, _ = find(modules)
-    problems = []
+    known, complete = find(modules)
+    problems = [] if complete else ["a module cannot be imported"]
     for op in choose(operators, known):
         if op.benchmark_data is None:
             problems.append("no cases")
             complain(f"{op.name} has no cases of its own (def_benchmark_data)")
-        else:
+            continue
+        try:
             result = op.benchmark()
-            say(f"{result}\n")
-            problems += [found.problem for found in result.measurements if found.problem is not None]
+        except Exception as error:  # noqa: BLE001  # the other operators are measured all the same
+            problems.append("no result")
+            complain(f"{op.name}: {type(error).__name__}: {error}")
+            continue
+        say(f"{result}\n")
+        problems += [found.problem for found in result.measurements if found.problem is not None]
     return int(not all(problem.startswith("MissingDependencyError") for problem in problems))
 
 

@@ -56,11 +56,14 @@ def read_file(path: Path) -> bytes:
         # O_NONBLOCK: opening a FIFO would wait for its writer.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(path.name, flags, dir_fd=folder)
-        with open(descriptor, "rb") as file:
+        try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise OSError(f"{path} is not a regular file")
             _check_private(path, descriptor)
-            return file.read()
+            with open(descriptor, "rb", closefd=False) as file:
+                return file.read()
+        finally:
+            os.close(descriptor)
 
 
 def replace_file(path: Path, content: bytes) -> None:

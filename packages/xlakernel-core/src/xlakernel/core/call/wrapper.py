@@ -258,8 +258,9 @@ class _Wrapped:
         elif count > 0 and self.kernel.scalars is not None:
             problem = f"Missing: {', '.join(arrays[inputs : len(arrays) - outs] or arrays[-outs:])}"
         elif count > 0:
-            few = f"{count} of " * (count < len(arrays))
-            problem = f"Missing: {few}{', '.join(arrays)} (a scalar as {arrays[-1]}=..., an array by position)"
+            candidates = self._unfilled(count, arrays)
+            few = f"{count} of " * (count < len(candidates))
+            problem = f"Missing: {few}{', '.join(candidates)} (a scalar as {candidates[-1]}=..., an array by position)"
         else:
             problem = f"Too many: it has {counted(len(arrays), 'parameter')} for arrays ({', '.join(arrays)})"
         raise ArityError(
@@ -269,6 +270,13 @@ class _Wrapped:
             "its inputs first, then its outputs; scalars stand anywhere, and are passed by keyword."
             f"{self.kernel.arity_advice}"
         )
+
+    def _unfilled(self, count: int, arrays: list[str]) -> list[str]:
+        """Return the parameters among which the *count* missing ones are, by the inputs that `outs` names."""
+        named = [name for name in arrays if is_function(self.outs) and name in keywords_of(self.outs, arrays)]
+        candidates = [name for name in arrays if name not in named] or arrays
+        early = [name for name in candidates if named and arrays.index(name) < arrays.index(named[-1])]
+        return early if len(early) == count else candidates  # an output follows the inputs
 
 
 def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:

@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Integral, Real
 from typing import Any
 
 import jax
@@ -62,6 +63,10 @@ def benchmark(
             )
         cases = op.benchmark_data(platform=platform)
     cases = _checked_cases(op, cases, needs_outs=call is op)
+    if isinstance(rounds, bool) or not isinstance(rounds, Integral) or rounds < 1:
+        raise ArgumentError(f"{op.name}: benchmark: rounds is {rounds!r}; expected an integer of at least 1.")
+    if isinstance(rtol, bool) or not (rtol is None or (isinstance(rtol, Real) and rtol >= 0)):
+        raise ArgumentError(f"{op.name}: benchmark: rtol is {rtol!r}; expected a number of at least 0, or None.")
     if isinstance(backends, str):
         raise ArgumentError(f"{op.name}: benchmark: backends is {backends!r}; expected names, as [{backends!r}].")
     if is_tracing():

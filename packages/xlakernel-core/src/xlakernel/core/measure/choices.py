@@ -195,7 +195,8 @@ def _files() -> Iterator[tuple[Path, AutoChoice | None]]:
     """Yield the files, each with its choice, or None if it is damaged."""
     folder = cache_folder("auto")
     for path in sorted(folder.glob("*.json")) if folder is not None else ():
-        yield path, _read(path)
+        if path.is_symlink() or not path.is_dir():
+            yield path, _read(path)
 
 
 def _read(path: Path) -> AutoChoice | None:

@@ -83,7 +83,7 @@ class EventArray(ImmutablePytree, abc.ABC):
         Args:
           *axes: the axes in their new order, as several integers or one tuple; without any, or with None, in reverse.
         """
-        return type(self)(self.operand_array().transpose(*axes)) if self.ndim > 1 else self  # type: ignore[call-arg]
+        return type(self)(self.operand_array().transpose(*axes)) if self.ndim > 1 or axes else self  # type: ignore[call-arg]
 
     def __len__(self) -> int:
         if not self.shape:

@@ -66,7 +66,7 @@ class CompactArray(EventArray):
 
         Raises:
           InputError: if *indices* or *count* is not an array.
-          ShapeError: if *indices* is not a vector, or *size* is not a length.
+          ShapeError: if *indices* is not a vector, *size* is not a length, or *count* is not 0 to their number.
           StructureError: if an index is out of range.
           DtypeError: if they are not integers.
         """
@@ -75,17 +75,20 @@ class CompactArray(EventArray):
         indices = index_array(caller, "indices", indices)
         count = indices.shape[0] if count is None else count
         known = as_integer(count) if is_known(count) else None
-        count = as_array(caller, "count", count)
+        if known is not None and not 0 <= known <= indices.shape[0]:
+            raise ShapeError(f"{caller}: count is {known}; there are {indices.shape[0]} indices.")
+        count = as_array(caller, "count", count if known is None else np.array(known, np.int32))
         if count.shape != () or count.dtype.kind not in "iu":
             raise DtypeError(f"{caller}: count is {count}; expected one integer.")
         if known is not None and is_known(indices):
-            active = np.asarray(indices)[: max(known, 0)]
+            active = np.asarray(indices)[:known]
             wrong = active[(active < 0) | (active >= size)]
             if wrong.size:
                 raise StructureError(
                     f"{caller}: the index {wrong[0]} is out of range; an array of {size} has 0 to {size - 1}."
                 )
-        return cls(_is_active(indices, count, size))
+        indices, count = _compacted(_is_first(indices, count, size), indices)
+        return object.__new__(cls)._set(indices=indices, count=count, _length=size)
 
     @property
     def value(self) -> jax.Array:
@@ -125,12 +128,28 @@ class CompactArray(EventArray):
 @jax.jit
 def _active_indices(raw: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return the indices of the active elements, followed by zeros, and their number."""
-    active = raw.astype(bool)
+    found: tuple[jax.Array, jax.Array] = _compacted(raw.astype(bool), jnp.arange(raw.shape[0], dtype=jnp.int32))
+    return found
+
+
+@jax.jit
+def _compacted(active: jax.Array, indices: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the active *indices*, followed by zeros, and their number."""
     # The number of active elements before an active one is its place; inactive ones are dropped.
     place = jnp.where(active, jnp.cumsum(active, dtype=jnp.int32) - 1, active.shape[0])
-    indices = jnp.arange(active.shape[0], dtype=jnp.int32)
     found = jnp.zeros_like(indices).at[place].set(indices, mode="drop", unique_indices=True)
     return found, jnp.sum(active, dtype=jnp.int32)
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _is_first(indices: jax.Array, count: jax.Array, size: int) -> jax.Array:
+    """Return True for those of the first *count* indices that are in range and not repetitions."""
+    position = jnp.arange(indices.shape[0])
+    is_valid = (position < count) & (indices >= 0) & (indices < size)
+    # Equal indices are neighbours when they are sorted, the first one in front.
+    found, order = jax.lax.sort((indices, position), num_keys=1, is_stable=True)
+    is_new = jnp.ones(indices.shape[0], bool).at[1:].set(found[1:] != found[:-1])
+    return is_valid & jnp.zeros_like(is_new).at[order].set(is_new, unique_indices=True)
 
 
 @functools.partial(jax.jit, static_argnums=2)

@@ -12,7 +12,7 @@ import numpy as np
 from xlakernel.core.errors import ArgumentError
 
 from ..events.compact import CompactArray
-from ..operators.arguments import check_data, check_shape, check_structure, is_known
+from ..operators.arguments import check_data, check_shape, check_structure
 from ..operators.compact import sum_rows
 from ..operators.conversion import compress, csr_to_csc
 from ..operators.entries import coordinates_of_rows
@@ -21,7 +21,7 @@ from ..operators.products.compressed import PRODUCTS
 from .base import Arrays, Format
 from .interchange import host_data
 from .prepared import Prepared, prepare
-from .validation import check_compressed_values, three_arrays
+from .validation import check_compressed_values, should_check, three_arrays
 
 
 class Compressed(Format):
@@ -39,14 +39,14 @@ class Compressed(Format):
     indptr: jax.Array
     prepared: Prepared | None
 
-    def __init__(self, arrays: Any, shape: Any = None, *, check: bool = True) -> None:
+    def __init__(self, arrays: Any, shape: Any = None, *, check: bool | None = None) -> None:
         caller = type(self).__name__
         data, indices, indptr = three_arrays(caller, arrays, "data, indices, indptr")
         shape = check_shape(caller, shape)
         lines = _line_shape(self._axis, shape)
         indices, indptr = check_structure(caller, indices, indptr, lines, lines=f"{self._names[0]}s")
         data = check_data(caller, data, indices.shape[0])
-        if check and is_known(indices) and is_known(indptr):
+        if should_check(caller, check, indices, indptr):
             check_compressed_values(caller, indices, indptr, lines[1], self._names)
         self._set(data=data, indices=indices, indptr=indptr, shape=shape, prepared=None)
 

@@ -10,14 +10,14 @@ import numpy as np
 from xlakernel.core.errors import ShapeError
 
 from ..events.compact import CompactArray
-from ..operators.arguments import check_data, check_room, check_shape, index_array, is_known
+from ..operators.arguments import check_data, check_room, check_shape, index_array
 from ..operators.conversion import compress
 from ..operators.entries import coordinates_of_rows
 from ..operators.operand import BINARY, Operand
 from ..operators.products.compressed import PRODUCTS
 from .base import Arrays, Format
 from .interchange import host_data
-from .validation import check_coordinate_values, three_arrays
+from .validation import check_coordinate_values, should_check, three_arrays
 
 
 class Coordinates(Format):
@@ -29,7 +29,7 @@ class Coordinates(Format):
     row: jax.Array
     col: jax.Array
 
-    def __init__(self, arrays: Any, shape: Any = None, *, check: bool = True) -> None:
+    def __init__(self, arrays: Any, shape: Any = None, *, check: bool | None = None) -> None:
         caller = type(self).__name__
         data, row, col = three_arrays(caller, arrays, "data, row, col")
         shape = check_shape(caller, shape)
@@ -39,7 +39,7 @@ class Coordinates(Format):
         for array in (row, col):  # padding is in the row and the column behind the last, and the transpose swaps both
             check_room(caller, "rows and columns", array.dtype, max(shape))
         data = check_data(caller, data, row.shape[0])
-        if check and is_known(row) and is_known(col):
+        if should_check(caller, check, row, col):
             check_coordinate_values(caller, row, col, shape)
         self._set(data=data, row=row, col=col, shape=shape)
 

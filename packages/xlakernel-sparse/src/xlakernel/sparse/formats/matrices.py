@@ -9,7 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..operators.arguments import check_shape
+from xlakernel.core.errors import ArgumentError
+
+from ..operators.arguments import as_integer, check_shape
 from .arithmetic import Arithmetic
 from .compressed import Compressed
 from .coordinates import Coordinates
@@ -48,8 +50,23 @@ class SparseMatrix(Arithmetic):
     def T(self) -> SparseMatrix:
         """The transposed matrix, of the same arrays."""
 
-    def transpose(self) -> SparseMatrix:
-        """Return the transposed matrix, of the same arrays: `T`."""
+    def transpose(self, *axes: Any, copy: bool = False) -> SparseMatrix:
+        """Return the transposed matrix, of the same arrays: `T`.
+
+        Args:
+          *axes: as in JAX and SciPy: none, None, or 1 and 0, also as a tuple.
+          copy: as in SciPy; the arrays are never copied, since they cannot change.
+
+        Raises:
+          ArgumentError: if *axes* are others.
+        """
+        order = axes[0] if len(axes) == 1 else axes or None
+        if order is not None and (not isinstance(order, (tuple, list)) or [as_integer(a) for a in order] != [1, 0]):
+            given = ", ".join(map(repr, axes))
+            raise ArgumentError(
+                f"{type(self).__name__}.transpose: axes are {given}; allowed: none, None, (1, 0), or 1, 0. Without a "
+                "transposition, use A itself."
+            )
         return self.T
 
     def __getitem__(self, index: Any) -> Any:
@@ -247,10 +264,11 @@ class CSR(_CompressedMatrix):
         each entry, ``(nnz,)``, in any order within a row; duplicates add up; and the first entry of each row,
         ``(rows + 1,)``. Indices are int32 or int64. Entries from ``indptr[-1]`` on are padding.
       shape: (rows, columns); it is never inferred from the indices.
-      check: if True, check the values of the indices, unless they are traced: kernels read and write where they point.
-        False is for indices that you trust.
+      check: check the values of the indices: kernels read and write where they point. None: unless they are traced;
+        True: an error if they are traced; False: no check, for indices that you trust.
 
     Raises:
+      ArgumentError: if *check* is not one of these, or True where indices are traced.
       InputError: if *arrays* are not three arrays.
       ShapeError: if lengths do not fit each other.
       DtypeError: if a dtype is not supported, or that of the indices cannot hold the shape.
@@ -284,9 +302,10 @@ class CSC(_CompressedMatrix):
         entry, ``(nnz,)``, in any order within a column; duplicates add up; and the first entry of each column,
         ``(columns + 1,)``. Indices are int32 or int64. Entries from ``indptr[-1]`` on are padding.
       shape: (rows, columns); it is never inferred from the indices.
-      check: if True, check the values of the indices, as for `CSR`.
+      check: check the values of the indices, as for `CSR`.
 
     Raises:
+      ArgumentError: if *check* is not one of these, or True where indices are traced.
       InputError: if *arrays* are not three arrays.
       ShapeError: if lengths do not fit each other.
       DtypeError: if a dtype is not supported, or that of the indices cannot hold the shape.
@@ -316,10 +335,11 @@ class COO(Coordinates, SparseMatrix):
         of each entry, ``(nnz,)``, int32 or int64. Entries of one place add up. An entry with the row and the column of
         *shape*, out of range, is padding.
       shape: (rows, columns); it is never inferred from the indices.
-      check: if True, check the values of the indices, unless they are traced: kernels read and write where they point.
-        False is for indices that you trust.
+      check: check the values of the indices: kernels read and write where they point. None: unless they are traced;
+        True: an error if they are traced; False: no check, for indices that you trust.
 
     Raises:
+      ArgumentError: if *check* is not one of these, or True where indices are traced.
       InputError: if *arrays* are not three arrays.
       ShapeError: if lengths do not fit each other.
       DtypeError: if a dtype is not supported, or that of the indices cannot hold the shape.

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import numpy as np
 
-from xlakernel.core.errors import InputError, StructureError
+from xlakernel.core.errors import ArgumentError, InputError, StructureError
+
+from ..operators.arguments import is_known
 
 
 def three_arrays(caller: str, arrays: Any, names: str) -> tuple[Any, Any, Any]:
@@ -26,6 +29,22 @@ def three_arrays(caller: str, arrays: Any, names: str) -> tuple[Any, Any, Any]:
         f"{caller}.from_dense and from_scipy, those of this package by A.to{caller.lower()}(); SciPy's "
         f"(data, (row, col)) is COO((data, row, col), shape=...){convert}."
     )
+
+
+def should_check(caller: str, check: bool | None, *arrays: Any) -> bool:
+    """Return True if the values of the index *arrays* are to be checked; with None, if they are known.
+
+    Raises:
+      ArgumentError: if *check* is True and an array is traced, or *check* is something else.
+    """
+    if check is not None and not isinstance(check, bool):
+        raise ArgumentError(f"{caller}: check is {check!r}; allowed: True, False or None.")
+    if check and any(isinstance(array, jax.core.Tracer) for array in arrays):
+        raise ArgumentError(
+            f"{caller}: check=True, but the indices are traced, and have no values yet. Make the matrix outside of "
+            "jit, where it is checked, and pass it in; or trust them with check=False."
+        )
+    return check is not False and all(map(is_known, arrays))
 
 
 def check_compressed_values(caller: str, indices: Any, indptr: Any, extent: int, lines: tuple[str, str]) -> None:
