@@ -75,10 +75,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as stopped:  # of the code of an operator or a module
         complain(f"the process was to end with the status {stopped.code!r}")
         return 1
-    except PermissionError as error:  # of a choice of backend="auto" that cannot be forgotten
-        complain(str(error))
-        return 1
     except BrokenPipeError:  # as `xlakernel doctor | head` closes it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:  # of a choice of backend="auto" that cannot be forgotten
+        complain(str(error))
         return 1
     return status
