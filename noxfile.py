@@ -135,7 +135,7 @@ def run_tests(session: nox.Session, package: str, device: str, *install: str) ->
 def run_pytest(session: nox.Session, package: str, device: str, rest: list[str]) -> None:
     """Run one package's tests on what is installed; *rest* is handed to pytest."""
     env = {"JAX_PLATFORMS": "cpu"}
-    # What is handed to pytest comes later, so that `-- -m "not gpu"` has the long grids, and processes, too.
+    # Arguments of the user follow these: `-- -m "not gpu"` runs the long grids, and processes, too.
     marked = ["-m", "not gpu and not slow and not process", *SIDE_BY_SIDE]
     if device != "cpu":
         env = {"JAX_PLATFORMS": "cuda,cpu", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}

@@ -40,7 +40,7 @@ _CHANGING = {
 _RUNNING = ("invoke", "invoke_cpu_blocks")
 # The function that hashes the code of a function or kernel.
 _HASHING = "hash_adjoint"
-# What every supported Warp has of these.
+# Those that every supported Warp has.
 _REQUIRED = {"load", "get_kernel_hooks", "invoke", _HASHING}
 # Attributes of Warp's runtime that a thread may have its own values of.
 _PER_THREAD = ("default_device", "tape")
