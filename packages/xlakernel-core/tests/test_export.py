@@ -313,7 +313,7 @@ def test_imports_and_pickles_are_compared_with_allow_when_used(blob, backend, ne
     for other in ({"module": "this"}, {"pickle": "AAAA"}):
         target = StoredTarget(new_name(), "cpu", Recipe(backend.__name__, {"other": other}))
         with pytest.raises(
-            ExportError, match=r"is to (import this|unpickle the kernel .*), which allow= does not name"
+            ExportError, match=r"has to (import this|unpickle the kernel .*), which allow= does not name"
         ):
             deserialize(with_targets(blob, target), allow=["os"])
     assert "this" not in sys.modules

@@ -174,7 +174,7 @@ def test_a_transpose_that_is_no_function(new_operator):
 def test_transposes_that_overlap_or_are_not_there(new_operator):
     op = new_operator(lambda x: 2 * x)
     op.def_transpose((0, 3), lambda ins, cotangent: (cotangent, cotangent))
-    with pytest.raises(KernelTypeError, match="each input once"):
+    with pytest.raises(KernelTypeError, match="each occurs once"):
         op.def_transpose(0, lambda ins, cotangent: cotangent)
     message = f"{op.name}: def_transpose names the input 3, but the call has 1 input, counted"
     for use in (lambda x: op(x, outs=x), jax.grad(lambda x: op(x, outs=x).sum())):

@@ -408,7 +408,7 @@ def importable(tmp_path, monkeypatch):
 def test_a_module_that_is_not_allowed_is_not_imported(importable):
     name, blob, mark = importable
     for allow in ((), ["another"], [name + "s"], [f"{name}.below"]):
-        with pytest.raises(ExportError, match=f"is to import {name}, which allow= does not name"):
+        with pytest.raises(ExportError, match=f"has to import {name}, which allow= does not name"):
             deserialize(blob, allow=allow)
     assert not mark.exists()
     assert deserialize(blob, allow=[name]).call(jnp.ones(3)).tolist() == [3, 3, 3]

@@ -116,7 +116,7 @@ def test_a_module_that_is_gone_is_named(monkeypatch):
 def test_a_constant_of_a_helper_is_part_of_the_kernel(monkeypatch):
     pickled = pickle.dumps(by_helper)
     monkeypatch.setattr(sys.modules[__name__], "FACTOR", 5.0)
-    with pytest.raises(PickledKernelError, match="let it refer to globals that are the same in each process"):
+    with pytest.raises(PickledKernelError, match="globals that the kernel refers to must be the same in each process"):
         pickle.loads(pickled)(jnp.ones(2))
 
 

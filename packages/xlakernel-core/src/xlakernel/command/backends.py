@@ -9,7 +9,7 @@ from .facts import Facts, collect, own_packages
 from .findings import Finding
 from .install import install_command
 from .operators import choose, find
-from .text import say
+from .text import print_line
 
 #: The package of a backend's wrapper; other backends, such as plain JAX, need none of ours.
 PACKAGES = {"numba": "xlakernel.numba", "numba_cuda": "xlakernel.cuda", "warp": "xlakernel.warp"}
@@ -43,7 +43,7 @@ def backends(operators: Sequence[str], *, modules: Sequence[str], timeout: float
                 reason = why_unusable(platform, backend, findings, facts)
                 number = f"[{reasons.setdefault(reason, len(reasons) + 1)}]" if reason else ""
                 cells.append(f"{backend}{'*' * (backend == default)}{number}")
-            say(f"{name:{longest}}  {platform}  {'  '.join(cells)}")
+            print_line(f"{name:{longest}}  {platform}  {'  '.join(cells)}")
             name = ""
     _explain(reasons if chosen else None)
     return int(not is_complete)
@@ -65,8 +65,8 @@ def why_unusable(platform: str, backend: str, findings: Sequence[Finding], facts
 
 def _explain(reasons: Mapping[str, int] | None) -> None:
     if reasons is None:
-        say("No package that is installed has operators. Your own are found with --import MODULE.")
+        print_line("No package that is installed has operators. Your own are found with --import MODULE.")
         return
-    say("\n* the default of its platform")
+    print_line("\n* the default of its platform")
     for reason, number in reasons.items():
-        say(f"[{number}] cannot be used here: {reason}")
+        print_line(f"[{number}] cannot be used here: {reason}")

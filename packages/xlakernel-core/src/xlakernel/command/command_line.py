@@ -12,7 +12,7 @@ from .doctor import doctor
 from .facts import own_versions
 from .measurements import auto, bench
 from .operators import UnknownOperatorError
-from .text import complain
+from .text import print_error
 
 
 def parser() -> argparse.ArgumentParser:
@@ -70,15 +70,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = int(run(*positional, **options))
         sys.stdout.flush()
     except UnknownOperatorError as error:
-        complain(str(error))
+        print_error(str(error))
         return 2
     except SystemExit as stopped:  # of the code of an operator or a module
-        complain(f"the process was to end with the status {stopped.code!r}")
+        print_error(f"the process was to end with the status {stopped.code!r}")
         return 1
     except BrokenPipeError:  # as `xlakernel doctor | head` closes it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:  # of a choice of backend="auto" that cannot be forgotten
-        complain(str(error))
+        print_error(str(error))
         return 1
     return status

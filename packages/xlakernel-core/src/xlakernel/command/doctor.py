@@ -13,7 +13,7 @@ from .facts import Facts, collect
 from .findings import Finding
 from .incompatibilities import RULES
 from .libraries import states
-from .text import say
+from .text import print_line
 
 _WIDEST = 100  # characters of a line
 
@@ -34,20 +34,20 @@ def doctor(*, as_json: bool, timeout: float) -> int:
     count = Counter(finding.state for finding in findings)
     if as_json:
         found = {"findings": [dataclasses.asdict(finding) for finding in findings]}
-        say(json.dumps({"ok": not count["problem"], **dataclasses.asdict(facts), **found}, indent=2))
+        print_line(json.dumps({"ok": not count["problem"], **dataclasses.asdict(facts), **found}, indent=2))
     else:
         _show_table("Versions", {"python": facts.python, **facts.versions})
         if facts.variables:
             _show_table("Environment variables", facts.variables)
-        say("Findings")
+        print_line("Findings")
         _show_findings(findings)
-        say(f"\nproblems: {count['problem']}, notes: {count['note']}, ok: {count['ok']}")
+        print_line(f"\nproblems: {count['problem']}, notes: {count['note']}, ok: {count['ok']}")
     return int(bool(count["problem"]))
 
 
 def _show_table(title: str, rows: Mapping[str, str]) -> None:
     longest = max(map(len, rows))
-    say("\n".join([title, *(f"  {name:{longest}}  {value}" for name, value in rows.items()), ""]))
+    print_line("\n".join([title, *(f"  {name:{longest}}  {value}" for name, value in rows.items()), ""]))
 
 
 def _show_findings(findings: list[Finding]) -> None:
@@ -60,4 +60,4 @@ def _show_findings(findings: list[Finding]) -> None:
         lines = textwrap.wrap(finding.text, max(width - len(head), 40), break_long_words=False, break_on_hyphens=False)
         lines += [f"fix: {finding.fix}"] * bool(finding.fix)
         lines += [f"see {finding.link}"] * (finding.link is not None and finding.state == "problem")
-        say(head + f"\n{indent}".join(lines))
+        print_line(head + f"\n{indent}".join(lines))

@@ -8,15 +8,15 @@ from typing import Literal
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """The state of a library, or a conflict between some.
+    """The state of a library, or an incompatibility between libraries.
 
     Attributes:
-      name: its subject; stable, for scripts.
-      state: ``"ok"``; ``"note"``, which keeps nothing from working that is installed; or ``"problem"``.
+      name: the library or the conflict; the same in all releases, for use in scripts.
+      state: ``"ok"``; ``"note"``, if everything that is installed works nevertheless; or ``"problem"``.
       text: the finding and its consequence.
-      fix: the command that fixes it.
-      link: its documentation.
-      stops: the backends and platforms that cannot be used as long as it holds.
+      fix: the command that fixes the problem.
+      link: the documentation of the problem.
+      stops: the backends and platforms that cannot be used because of it.
     """
 
     name: str

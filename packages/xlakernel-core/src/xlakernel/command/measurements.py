@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .operators import choose, find
-from .text import complain, say
+from .text import print_error, print_line
 
 
 def bench(operators: Sequence[str], *, modules: Sequence[str]) -> int:
@@ -23,15 +23,15 @@ def bench(operators: Sequence[str], *, modules: Sequence[str]) -> int:
     for op in choose(operators, known):
         if op.benchmark_data is None:
             problems.append("no cases")
-            complain(f"{op.name} has no cases of its own (def_benchmark_data)")
+            print_error(f"{op.name} has no cases of its own (def_benchmark_data)")
             continue
         try:
             result = op.benchmark()
         except Exception as error:  # noqa: BLE001  # the other operators are measured all the same
             problems.append("no result")
-            complain(f"{op.name}: {type(error).__name__}: {error}")
+            print_error(f"{op.name}: {type(error).__name__}: {error}")
             continue
-        say(f"{result}\n")
+        print_line(f"{result}\n")
         problems += [found.problem for found in result.measurements if found.problem is not None]
     return int(not all(problem.startswith("MissingDependencyError") for problem in problems))
 
@@ -41,8 +41,8 @@ def auto(name: str | None, *, reset: bool) -> int:
     from xlakernel.core import auto_choices, reset_auto_choices
 
     if reset:
-        say(f"Choices that were forgotten: {reset_auto_choices(name)}.")
+        print_line(f"Choices that were forgotten: {reset_auto_choices(name)}.")
     else:
         none = 'No choice is remembered. A call with backend="auto" measures the backends and makes one.'
-        say("\n".join(map(str, auto_choices(name))) or none)
+        print_line("\n".join(map(str, auto_choices(name))) or none)
     return 0

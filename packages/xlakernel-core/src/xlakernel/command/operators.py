@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from .facts import own_packages
-from .text import complain
+from .text import print_error
 
 if TYPE_CHECKING:
     from xlakernel.core import XLACustomKernel
@@ -23,8 +23,8 @@ def find(modules: Sequence[str]) -> tuple[Mapping[str, XLACustomKernel], bool]:
     """Import the modules that register operators, with an error on stderr for each that cannot be imported.
 
     Args:
-      modules: modules besides the packages of the namespace. They may lie in the current folder, which Python has on
-        its path when it runs a module, but not when it runs a console script.
+      modules: modules besides the packages of the namespace. They may be in the current folder: it is added to
+        `sys.path`, as ``python -m`` does and a console script does not.
 
     Returns:
       The operators by name, and True if all modules were imported.
@@ -37,15 +37,15 @@ def find(modules: Sequence[str]) -> tuple[Mapping[str, XLACustomKernel], bool]:
             importlib.import_module(module)
         except (Exception, SystemExit) as error:  # noqa: BLE001  # a broken one must not hide the others
             failed.add(module)
-            complain(f"{module} cannot be imported: {type(error).__name__}: {error}")
+            print_error(f"{module} cannot be imported: {type(error).__name__}: {error}")
     return {} if "xlakernel.core" in failed else importlib.import_module("xlakernel.core").operators(), not failed
 
 
 def choose(asked: Sequence[str], known: Mapping[str, XLACustomKernel]) -> list[XLACustomKernel]:
-    """Return the operators that have some names or tags.
+    """Return the operators among *known* that have one of the *asked* names or tags.
 
     Raises:
-      UnknownOperatorError: if there is none for one of them.
+      UnknownOperatorError: if a name or tag fits no operator.
     """
     chosen: dict[str, XLACustomKernel] = {}
     for word in asked:

@@ -1,15 +1,15 @@
-"""Output of the command."""
+"""Output of the command ``xlakernel``."""
 
 from __future__ import annotations
 
 import sys
 
 
-def say(text: str = "") -> None:
+def print_line(text: str = "") -> None:
     """Write a line to stdout."""
     sys.stdout.write(f"{text}\n")
 
 
-def complain(text: str) -> None:
-    """Write an error of the command to stderr."""
+def print_error(text: str) -> None:
+    """Write an error message to stderr, after the name of the command."""
     sys.stderr.write(f"xlakernel: {text}\n")

@@ -1,4 +1,4 @@
-"""``input_output_aliases``: the outputs that take the memory of inputs."""
+"""``input_output_aliases``: outputs that reuse the memory of inputs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ def check_alias_types(
 
 
 def check_alias_sums(kernel: str, aliases: Sequence[tuple[int, int]], rule: ShardingRule) -> None:
-    """Raise `ShardingRuleError` if devices would each add an input's values to their part of a sum."""
+    """Raise `ShardingRuleError` if an aliased output is summed over devices.
+
+    Each device would start its partial sum from the values of the input, and the total would contain them repeatedly.
+    """
     for i, o in aliases:
         if rule.summed[o]:
             raise ShardingRuleError(

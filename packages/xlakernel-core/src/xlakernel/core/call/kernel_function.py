@@ -1,4 +1,4 @@
-"""The object that a backend's wrapper returns: a function of JAX arrays with a name, a signature, and a pickle."""
+"""The result of wrapping a kernel: a function of JAX arrays that has a name and a signature and can be pickled."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _NOT_PICKLED = (pickle.PicklingError, AttributeError, ImportError, RuntimeError,
 class KernelFunction(functools.partial):  # type: ignore[type-arg]
     """A kernel as a function of JAX arrays.
 
-    It is a `functools.partial` that binds nothing: calling it takes at most 50 ns longer than a plain function, and it
-    can be pickled, which a plain function cannot unless its own name leads to it.
+    It is a `functools.partial` that binds no arguments. A call takes at most 50 ns longer than that of a plain
+    function. A plain function could only be pickled by its own name, and the name of the kernel leads to the kernel.
 
-    A wrapper with a name in its module is pickled as that name, as a function is, with a digest of the kernel and its
-    options, since the other process may have another kernel under the name. In that case, or without a name, the
-    wrapper is made again from its pickled kernel and options, if these can be pickled.
+    If the wrapper has a name in its module, the pickle contains this name, as for a function, and a digest of the
+    kernel and its options, since another process may have a different kernel under the name. If it has, or if the
+    wrapper has no name, unpickling wraps the pickled kernel anew with the pickled options, if these can be pickled.
     """
 
     __name__: str
@@ -46,12 +46,15 @@ class KernelFunction(functools.partial):  # type: ignore[type-arg]
         arguments: Mapping[str, Any],
         parameters: Mapping[str, Any],
     ) -> KernelFunction:
-        """Return *call* as an object that ``make(**arguments)`` makes again; one of *arguments* is ``kernel``."""
+        """Return *call* as a `KernelFunction` that ``make(**arguments)`` makes again; ``kernel`` is one of *arguments*.
+
+        *parameters* are the kernel's scalars by name, with their default values.
+        """
         made = cls(call)
         made.__module__ = callers_module()
         made.__name__, made.__qualname__, made.__doc__ = call.__name__, call.__qualname__, call.__doc__
         made.__signature__ = _signature(parameters)
-        made.xlakernel = arguments["kernel"]  # a wrapper of a wrapper is refused by this attribute
+        made.xlakernel = arguments["kernel"]  # the attribute by which wrappers refuse a wrapped kernel
         made._pieces = make, dict(arguments)
         return made
 
@@ -64,7 +67,7 @@ class KernelFunction(functools.partial):  # type: ignore[type-arg]
         return self if instance is None else types.MethodType(self, instance)
 
     def __reduce__(self) -> Any:
-        """Return the name and the digest if there are both, and the pickled pieces if they can be pickled."""
+        """Return a reference by name and digest, with the pieces if they can be pickled; else the pieces alone."""
         name, digest = name_in_module(self, self.__name__), _digest(self._pieces)
         if name is None or digest is None:
             return _make_again, self._pieces
@@ -88,7 +91,7 @@ def _make_again(make: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
 
 
 def _find_again(module: str, name: str, digest: str, pieces: bytes | None) -> Any:
-    """Return the module's wrapper of that name if it has the same digest; else make it from its pickled pieces."""
+    """Return the module's wrapper of that name if it has the same digest, else one made from the pickled pieces."""
     found = find(module, name)
     is_wrapper = isinstance(found, KernelFunction)
     if is_wrapper and _digest(found._pieces) == digest:
@@ -101,9 +104,9 @@ def _find_again(module: str, name: str, digest: str, pieces: bytes | None) -> An
         "kernel",
         f"{module}.{name}",
         "nothing" if found is None else "another kernel" if is_wrapper else f"{found!r:.80}",
-        f"Bind the wrapper once, at the top level of {module}, to a name that is bound to nothing else, and not below "
-        'if __name__ == "__main__", and let it refer to globals that are the same in each process. A wrapper whose '
-        "outs= and derivatives are functions at the top level of a module needs no name.",
+        f"Bind the wrapper once, at the top level of {module}, to a name of its own, and not below if __name__ == "
+        "'__main__'. The globals that the kernel refers to must be the same in each process. A wrapper whose outs= and "
+        "derivatives are functions at the top level of a module needs no name.",
     )
 
 
@@ -114,7 +117,7 @@ def _digest(pieces: Any) -> str | None:
 
 
 def _describe(value: Any) -> Any:
-    """Return what tells apart the objects that wrappers are made of, for `examine`."""
+    """Describe the pieces of wrappers, for `examine`: equal descriptions mean interchangeable objects."""
     kind = type(value)
     if isinstance(value, KernelFunction):
         return value._pieces
@@ -132,9 +135,9 @@ def _describe(value: Any) -> Any:
 
 
 def _signature(parameters: Mapping[str, Any]) -> inspect.Signature:
-    """Return a signature with inputs by position and scalars by name, those with a default first.
+    """Return the signature ``(*inputs, name=default, ..., **static)``, with the scalars that have a default by name.
 
-    `jax.jit` refuses a keyword that is also the name of the inputs.
+    The names of the variadic parameters avoid those of scalars: `jax.jit` refuses a keyword of the same name.
     """
     kind, empty = inspect.Parameter, inspect.Parameter.empty
     scalars = [kind(name, kind.KEYWORD_ONLY, default=value) for name, value in parameters.items() if value is not empty]

@@ -1,6 +1,6 @@
-"""Calls of native handlers, which the wrappers of all backends bind.
+"""Calls of native handlers, the calls that all backends make.
 
-They have primitives of their own rather than `jax.ffi.ffi_call`, because JAX deprecates its ``vmap_method`` and its
+They are bound to primitives of this package, not by `jax.ffi.ffi_call`: its ``vmap_method`` is deprecated, and its
 batching may pass a kernel a buffer of another rank than it was compiled for. Here ``jax.vmap`` adds leading dimensions,
 and the handler loops over them.
 """
@@ -29,7 +29,8 @@ from .sharding.gathered import watch
 from .sharding.partition import may_split
 from .sharding.rule import ShardingRule
 
-#: The values of `vmap_method`, besides None, which forbids `jax.vmap`, and a function that computes the whole batch.
+#: The names of batching methods. ``vmap_method`` may also be None, which forbids `jax.vmap`, or a function that
+#: computes the whole batch.
 VMAP_METHODS = ("native", "expand_dims", "broadcast_all", "sequential", "sequential_unrolled")
 
 
@@ -39,8 +40,8 @@ class Target:
 
     Attributes:
       name: the name that it is registered under.
-      attributes: its arguments by name, arrays of one dimension.
-      scratch: the size in bytes of each block of temporary memory that follows its results.
+      attributes: FFI attributes by name, each a one-dimensional array.
+      scratch: the size in bytes of each block of temporary memory, passed after the results.
     """
 
     name: str
@@ -49,7 +50,7 @@ class Target:
 
 
 class Kernel(abc.ABC):
-    """A kernel of a backend, which makes handlers for it. Hashable: equal kernels run the same code."""
+    """A kernel of a backend, and the construction of its handlers. Hashable: equal kernels run the same code."""
 
     #: The kernel's name, for messages.
     name: str
@@ -105,8 +106,8 @@ class Kernel(abc.ABC):
             scalar for each static one.
           ordered: True if the slices of a batch must run one after the other.
           debug: True to check the kernel's reads and writes (`config.debug_mode`).
-          levels: the number of leading dimensions of *inputs* and *outs* that are a batch's; 0 unless it
-            `takes_batches`. Those of an input are the batch's sizes, or all 1 if the slices share it.
+          levels: the number of leading dimensions of *inputs* and *outs* that belong to the batch; 0 unless the kernel
+            `takes_batches`. In an input that all slices share, these dimensions have an extent of 1.
         """
 
 
@@ -118,7 +119,7 @@ class NativeCall(Call):
       kernel: the kernel.
       outs: the results of one slice of the batch.
       attributes: static scalars, sorted by name.
-      scalars: (name, dtype) of the scalars that are operands, sorted by name: the last ones.
+      scalars: (name, dtype) of the scalars that are operands, sorted by name. They follow the inputs.
       aliases: (input, output) pairs that share memory.
       vmap_method: see `VMAP_METHODS`.
       has_side_effect: run the kernel even if its results are not used, slice by slice in a batch.
@@ -174,7 +175,7 @@ class NativeCall(Call):
         if self.vmap_method is None:
             raise VmapMethodError(f"{self}: jax.vmap is not allowed with vmap_method=None; give one of {VMAP_METHODS}.")
         if isinstance(self.vmap_method, BatchFunction):
-            if any(batched[len(inputs) - len(self.scalars) :]):  # the function takes one value of a scalar
+            if any(batched[len(inputs) - len(self.scalars) :]):  # the function takes one value for the batch
                 call = dataclasses.replace(self, vmap_method="native")
         elif self.vmap_method.startswith("sequential"):
             # Unrolled calls may run in any order.
@@ -205,9 +206,9 @@ class NativeCall(Call):
             )
         if is_partitioned(context) and self.has_side_effect:
             raise SideEffectError(
-                f"{self}: has_side_effect=True in a program for several devices, which does not determine the device "
-                "that runs the call. Call it inside jax.shard_map, which runs it on each device; or in a program of "
-                "its own, with inputs on one device (jax.device_put)."
+                f"{self}: has_side_effect=True in a program for several devices, where XLA may run the call on any of "
+                "them. Call it inside jax.shard_map, which runs it on each device; or in a separate program, with "
+                "inputs on one device (jax.device_put)."
             )
         if is_partitioned(context) and self.sharding_rule is None and not is_exporting():
             watch(context, operands, str(self))
@@ -223,7 +224,7 @@ class NativeCall(Call):
         target = kernel.target(
             inputs[:count], outs, scalars, ordered=self.has_side_effect, debug=self.debug, levels=levels
         )
-        # As configuration: keywords of the rule would meet its own parameters.
+        # The attributes are passed as ``backend_config``: as keywords they could clash with parameters of the rule.
         rule = jax.ffi.ffi_lowering(
             target.name,
             backend_config={name: mlir.ir_attribute(value) for name, value in target.attributes.items()},
@@ -242,7 +243,7 @@ class NativeCall(Call):
 
 
 native_call_p = CallPrimitive("xlakernel", splits=False)
-#: The same call where it may be split over devices.
+#: The primitive of a call that XLA may split over devices.
 partitioned_call_p = CallPrimitive("xlakernel_partitioned", splits=True)
 
 
@@ -254,7 +255,7 @@ def native_call(call: NativeCall, inputs: Sequence[Any]) -> list[jax.Array]:
 
 
 def _native(call: NativeCall, inputs: list[Any], batched: list[bool], size: Any) -> list[Any]:
-    """Give every input a leading dimension; its extent is 1 if all slices share the same data."""
+    """Bind the call with one more leading dimension in each input, of extent 1 if all slices share the input."""
     aliased = {index for index, _ in call.aliases}  # each slice of a result needs an input of its own
     copied = call.vmap_method == "broadcast_all"
     inputs = [
@@ -268,14 +269,14 @@ def _native(call: NativeCall, inputs: list[Any], batched: list[bool], size: Any)
 
 
 def _share_all_or_nothing(x: Any, batch: tuple[Any, ...]) -> Any:
-    """Return *x* with the dimensions of the batch, unless all slices share it: a kernel takes one stride."""
+    """Broadcast *x* over all levels of the batch unless all slices share it: a kernel takes one stride of slices."""
     levels = len(batch)
     shared = all(extent == 1 for extent in x.shape[:levels])
     return x if shared else jnp.broadcast_to(x, (*batch, *x.shape[levels:]))
 
 
 def _sequential(call: NativeCall, inputs: list[Any], batched: list[bool], *, unroll: bool) -> list[Any]:
-    """Run one call after the other, for kernels that must not start a slice before the last one has ended."""
+    """Run the slices one after the other, for kernels whose slices must not overlap in time."""
     mapped = [x for x, own in zip(inputs, batched, strict=True) if own]
 
     def step(carry: None, slices: list[Any]) -> tuple[None, list[Any]]:

@@ -1,4 +1,4 @@
-"""Calls and their primitives: the rules by which JAX traces, maps, partitions and lowers a call."""
+"""Calls and their primitives, with the rules by which JAX traces, maps, partitions and lowers a call."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Call(abc.ABC):
 
 
 class CallPrimitive(Primitive):
-    """A primitive that binds calls, as its parameter ``call`` unless a subclass has others.
+    """A primitive with a `Call` as its parameter ``call``; a subclass may have other parameters.
 
     Args:
       name: its name in programs.
@@ -109,7 +109,7 @@ class CallPrimitive(Primitive):
         self._jitted.cache_clear()
 
     def _run_eagerly(self, *inputs: Any, **params: Any) -> list[jax.Array]:
-        with jax.disable_jit(False):  # one primitive is compiled under jax.disable_jit, too
+        with jax.disable_jit(False):  # jax.disable_jit applies to functions of the user
             return self._jitted(**params)(*inputs)
 
     def _make_jitted(self, **params: Any) -> Callable[..., list[jax.Array]]:
@@ -129,13 +129,13 @@ class CallPrimitive(Primitive):
         return results, [0] * len(results)
 
     def _jvp(self, inputs: Sequence[Any], _: Any, **params: Any) -> tuple[list[Any], list[Any]]:
-        """Raise, unless all results are integers or booleans, which are constants, as in JAX's own functions."""
+        """Raise `DifferentiationError` unless all results are integers or booleans, whose tangents are zero in JAX."""
         call = self.call_of(**params)
         if any(is_smooth(out.dtype) for out in call.outs):
             raise DifferentiationError(
                 f"{call}: a kernel has no derivative of its own. Give its wrapper one of {WAYS}; give an "
-                "XLACustomKernel one with def_reference, def_jvp, def_vjp or def_transpose, or a rule of JAX's own "
-                "kind with def_jvp_rule; or keep the call out of the derivative with jax.lax.stop_gradient on its "
+                "XLACustomKernel one with def_reference, def_jvp, def_vjp or def_transpose, or a rule of its JAX "
+                "primitive with def_jvp_rule; or keep the call out of the derivative with jax.lax.stop_gradient on its "
                 f"inputs.{call.derivative_advice}"
             )
         results = call.bind(inputs)
@@ -145,14 +145,14 @@ class CallPrimitive(Primitive):
         raise DifferentiationError(
             f"{self.call_of(**params)}: reverse mode (jax.grad, jax.vjp) transposes this call, and a kernel has no "
             "transpose of its own. Give its wrapper transpose= for the inputs that it is linear in (an XLACustomKernel "
-            "def_transpose, or a rule of JAX's own kind with def_transpose_rule). If it computes tangents in the jvp= "
-            "of another kernel, give that one vjp= or reference= too (def_vjp or def_reference); or use forward mode "
-            "(jax.jvp, jax.jacfwd)."
+            "def_transpose, or a rule of its JAX primitive with def_transpose_rule). If it computes tangents in the "
+            "jvp= of another kernel, give that kernel vjp= or reference= too (def_vjp or def_reference); or use "
+            "forward mode (jax.jvp, jax.jacfwd)."
         )
 
     def _lower(self, platform: str, context: Any, *operands: Any, **params: Any) -> Any:
         call = self.call_of(**params).on(platform, context.avals_in)
-        # Inside `jax.shard_map` each device makes a call of its own: that program is not partitioned.
+        # Inside `jax.shard_map` each device runs the whole call on its part, and XLA must not split it.
         rule = call.rule(context.avals_in) if is_partitioned(context) and may_split() else None
         if rule is None:
             return call.lower(platform, context, *operands)

@@ -48,9 +48,9 @@ class Scalar:
 def freeze(kernel: str, name: str, value: Any, why: str = "") -> tuple[str, bytes]:
     """Return a number as its dtype and bytes; raise `StaticArgumentError` if it is no number, or is traced.
 
-    *why* is the reason that it must be known when a call is traced, for the message.
+    *why*, for the message, is the reason that its value must be known when a call is traced.
     """
-    if type(value) is float:  # not cached: by ==, 0.0 and -0.0 are the same key, and a NaN is never found
+    if type(value) is float:  # not cached: as keys, 0.0 and -0.0 are equal, and a NaN equals nothing
         return "float64", _FLOAT64(value)
     if isinstance(value, int) or (isinstance(value, float) and value != 0):
         return _freeze_cached(kernel, name, value)
@@ -78,9 +78,8 @@ def check_scalar(kernel: str, name: str, value: Any) -> None:
     """Raise `StaticArgumentError` unless *value* is a number, a NumPy scalar or an array without dimensions."""
     if isinstance(value, (jax.Array, np.ndarray)) and value.shape:
         raise StaticArgumentError(
-            f"{kernel}: {name!r} is an array, {value.dtype}{list(value.shape)}, and is passed by keyword: inputs are "
-            "passed by position, in the order of the kernel's parameters, and outputs are not passed. Only scalars "
-            "are passed by keyword."
+            f"{kernel}: {name!r} is an array, {value.dtype}{list(value.shape)}, and is passed by keyword, which is for "
+            "scalars. Pass input arrays by position, in the order of the kernel's parameters; outputs are not passed."
         )
     if isinstance(value, jax.Array) and isinstance(value.dtype, np.dtype):
         return
@@ -96,7 +95,7 @@ def check_scalar(kernel: str, name: str, value: Any) -> None:
 
 
 def number_of(dtype: str, data: bytes) -> np.generic:
-    """Return the number that `freeze` returned these for, as a NumPy scalar."""
+    """Return the number with this dtype and these bytes, as `freeze` returns them, as a NumPy scalar."""
     number: np.generic = np.frombuffer(data, jax.numpy.dtype(dtype))[0]
     return number
 
@@ -104,7 +103,7 @@ def number_of(dtype: str, data: bytes) -> np.generic:
 def plain_numbers(entries: Iterable[Entry]) -> dict[str, Any]:
     """Return the scalars with known values, by name.
 
-    A bool, int64 or float64 is a Python number, which does not widen the arrays that it is combined with.
+    A bool, int64 or float64 is returned as a Python number, which keeps the dtype of an array in JAX arithmetic.
     """
     numbers = {name: number_of(dtype, data) for name, dtype, data in entries if data is not None}
     return {name: x.item() if x.dtype in (np.bool_, np.int64, np.float64) else x for name, x in numbers.items()}
@@ -117,7 +116,7 @@ def operand_of(dtype: str, data: bytes) -> np.ndarray[Any, Any]:
 
 
 class _Number:
-    """The operand of a number. From its second call on, it is kept on the device: the copy takes longer than a call."""
+    """The operand of a number, kept on the device from its second use on: a copy takes longer than a call."""
 
     def __init__(self, operand: np.ndarray[Any, Any]) -> None:
         self.operand: Any = operand
@@ -127,7 +126,7 @@ class _Number:
         """Count a call on *platform*."""
         self.calls += 1
         if self.calls == 2:
-            if is_tracing() or not get_abstract_mesh().empty:  # the array would belong to the trace, or to the mesh
+            if is_tracing() or not get_abstract_mesh().empty:  # the array would be a tracer, or belong to the mesh
                 self.calls = 1
             else:
                 self.operand = _on_device(platform, self.operand)
@@ -142,7 +141,7 @@ def _on_device(platform: str, value: np.ndarray[Any, Any]) -> jax.Array:
     """Return *value* on the first device of *platform*; JAX may move it to others."""
     try:
         device = jax.local_devices(backend=platform)[0]
-    except RuntimeError:  # there is none, and the call raises an error
+    except RuntimeError:  # there is no such device, and the call itself raises an error
         device = None
     with jax.default_device(device):
         placed: jax.Array = jax.device_put(value)

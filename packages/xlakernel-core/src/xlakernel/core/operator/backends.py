@@ -22,7 +22,8 @@ from .names import did_you_mean
 
 KernelGenerator = Callable[..., Callable[..., Any]]
 
-_numbers = itertools.count()  # identify operators: the name of one may pass to another
+# Operators are numbered, since a name may be taken over by another operator (``replace=True``).
+_numbers = itertools.count()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +50,8 @@ class Backends:
 
     Attributes:
       kernels: platform → backend → its entry, in the order of registration.
-      leader: the backends of another operator, with defaults that apply here unless one is set; None: there is none.
+      leader: the backends of the operator given to `XLACustomKernel.def_default_of`, or None. Its defaults apply on
+        the platforms that have no default of their own here.
     """
 
     def __init__(self, name: str, changed: Callable[[], None]) -> None:
@@ -67,8 +69,9 @@ class Backends:
         """Register a kernel generator.
 
         Args:
-          backend: a name, such as ``"numba"``. A generator that is registered for it is replaced, in calls of the
-            operator from now on; a function that users have jitted keeps the old kernel until it is traced again.
+          backend: a name, such as ``"numba"``. A generator already registered for this backend and platform is
+            replaced. Later calls of the operator use the new kernel; a function that is already jitted keeps the old
+            one until it is traced again.
           platform: ``"cpu"``, ``"gpu"`` or ``"tpu"``.
           generator: called with ``outs`` and the static keywords, returns the kernel.
           asdefault: make it the platform's default.
@@ -89,7 +92,7 @@ class Backends:
         if hasattr(generator, "py_func"):  # a function that Numba compiles
             raise KernelTypeError(
                 f"{self.name}: the generator of backend {backend!r} is itself a kernel, {generator!r}; expected a "
-                "function of outs and the static keywords that returns one wrapped, such as "
+                "function of outs and the static keywords that returns a wrapped kernel, such as "
                 f"lambda outs: {backend}_kernel(kernel, outs[0], ...)."
             )
         entries = self.kernels.setdefault(platform, {})
@@ -175,7 +178,11 @@ class Backends:
         return self._chosen_default(platform) or self.first_backend(platform)
 
     def requested(self, backend: str | None) -> dict[str, str]:
-        """Return platform → backend for a call with this ``backend=``, by its context and the defaults that are set."""
+        """Return the backend of each platform for which a call chooses one.
+
+        The choice is *backend*, the argument of the call; else that of a `use_backend` context; else the default that
+        was set. A platform without any of these is left out.
+        """
         requested = dict.fromkeys(PLATFORMS, backend) if backend is not None else requested_backends()
         chosen = {platform: requested.get(platform) or self._chosen_default(platform) for platform in PLATFORMS}
         return {platform: name for platform, name in chosen.items() if name is not None}
@@ -189,7 +196,7 @@ class Backends:
         """Return the entry of a backend on a platform; raise `BackendNotFoundError` if there is none."""
         found = self.kernels.get(platform, {})
         if backend not in found:
-            # A user may have only a function that calls the operator.
+            # The operator is looked up by name, since the user may only know a function that calls it.
             choice = (
                 "choose one of them with backend=, use_backend or "
                 f"xlakernel.core.operators()[{self.name!r}].set_default({platform!r}, ...)"

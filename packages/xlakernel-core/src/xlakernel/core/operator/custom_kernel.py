@@ -29,11 +29,11 @@ from .rules import TransformRules
 
 _Params = ParamSpec("_Params")
 _Result = TypeVar("_Result")
-_MOST_CALLS = 1024  # in the cache of an operator; each is a jitted function
+_MOST_CALLS = 1024  # the largest number of jitted calls in the cache of one operator
 
 
 def _key_of(generation: int, backend: Any, outs: Any, static: Mapping[str, Any]) -> Hashable | None:
-    """Return the key of a checked call, without checks; None if an argument is wrong or has no hash."""
+    """Return the cache key of a call whose arguments are not checked yet; None if one is invalid or unhashable."""
     try:
         leaves, tree = jax.tree.flatten(outs, is_leaf=is_none)
         types = [(leaf.shape, leaf.dtype) for leaf in leaves]
@@ -83,25 +83,25 @@ class XLACustomKernel:
 
     In all three places ``"auto"`` means the backend that was measured to be the fastest for calls with the same static
     keywords, the same dtypes, and sizes up to the next power of two, on the same kind of device. The first such call
-    with arrays measures the backends, which takes as long as all of them take to compile and a second or two; the
-    choice is kept on disk (`auto_choices`). A call inside ``jax.jit`` or another transformation is never measured: it
+    with arrays compiles and times all backends, which takes a second or two beyond their compilation; the choice is
+    kept on disk (`auto_choices`). A call inside ``jax.jit`` or another transformation is never measured: it
     takes the choice kept on disk (`tune`), else the default, with an `AutoBackendWarning`, and a compiled program keeps
     its backend. A backend that fails, or returns other results, is not chosen.
 
     ``jax.vmap`` maps the kernel itself. Derivatives are declared: by `def_reference`, by `def_jvp` and `def_vjp`, by
-    `def_transpose`, or by rules of JAX's own kind.
+    `def_transpose`, or by rules of the JAX primitive (`def_jvp_rule`, `def_transpose_rule`).
 
     Args:
-      name: the operator's name, unique in the process: printable characters, without slashes of either kind, ``*`` and
-        ``?``, with no ``-`` at the start and no spaces at the ends. These are special in paths or for the command
-        ``xlakernel``.
+      name: the operator's name, unique in the process. It consists of printable characters other than slash,
+        backslash, ``*`` and ``?``, does not start with ``-``, and has no spaces at its ends: these have a meaning in
+        paths or for the command ``xlakernel``.
       doc: its documentation.
       replace: take over the name from an operator that has it, as when a notebook's cell runs again.
-      has_side_effect: run the kernel even if its results are not used. An operator of kernels with side effects needs
-        it, too: JAX drops unused calls before a kernel is chosen.
+      has_side_effect: run the kernel even if its results are not used. It is required if a kernel of the operator has
+        side effects, since JAX drops unused calls before a kernel is chosen.
 
     Attributes:
-      primitive: the JAX primitive, for rules of JAX's own kind.
+      primitive: the JAX primitive, to which rules can be added with JAX's own functions.
       tags: the tags given to `def_tags`.
       benchmark_data: the function given to `def_benchmark_data`, or None.
 
@@ -143,13 +143,13 @@ class XLACustomKernel:
         return f"XLACustomKernel({self.name!r}, {backends})"
 
     def __reduce__(self) -> Any:
-        """Return the name that its module has for it: rules and kernels are not part of a pickle."""
+        """Return a reference by module and name; a pickle contains neither rules nor kernels."""
         name = name_in_module(self)
         if name is None:
             raise pickle.PicklingError(
-                f"{self.name}: an operator is pickled as the name that its module has for it, as a function is, and "
-                f"{self.__module__}, which made it, has none. Bind it to a name at the top level of that module, or "
-                "pass a function of such a module that calls it."
+                f"{self.name}: an operator is pickled by its name in a module, as a function is, and it has no name in "
+                f"{self.__module__}, the module that created it. Bind it to a name at the top level of that module, or "
+                "pass a function that a module defines and that calls the operator."
             )
         return _find, (self.__module__, name, self.name)
 
@@ -162,7 +162,7 @@ class XLACustomKernel:
         return self
 
     def _forget_traces(self) -> None:
-        """Trace later calls anew, by a new rule or kernel."""
+        """Drop cached traces, so that later calls use a new rule or kernel."""
         self._calls.clear()
         self.primitive.forget()
 
@@ -187,7 +187,7 @@ class XLACustomKernel:
           OutputSpecError: if *outs* has leaves without shape and dtype, or dictionaries; or if it describes no result
             and the operator has no side effect.
           StaticArgumentError: if a static keyword is traced or unhashable.
-          BackendNotFoundError: if no kernel, or not the requested one, is registered for the platform.
+          BackendNotFoundError: if no kernel is registered for the platform, or none of the requested backend.
           GeneratorError: if the generator, or the kernel that it made, raises.
           ResultError: if the kernel's results differ from *outs* in number, shape or dtype.
         """
@@ -214,8 +214,9 @@ class XLACustomKernel:
     def _checked_call(self, outs: Any, backend: str | None, keywords: Mapping[str, Any]) -> Callable[..., Any]:
         """Return the jitted call for one set of static arguments; JAX caches it by shapes and by backend contexts.
 
-        Each generation of the primitives has another one: a call that is mapped outside of ``jax.jit`` is compiled
-        once, and must follow a later measurement of this operator or of one that its rules call.
+        With ``"auto"``, the cache key of the call contains `OperatorPrimitive.generation`. A ``jax.vmap`` of the call
+        outside of ``jax.jit`` is compiled once; a measurement, of this operator or of one that its rules call, starts a
+        new generation and so a new compilation, with the measured backend.
         """
         structs, tree = flatten_outs(outs, self.name)
         check_has_effect(structs, self.has_side_effect, self.name)
@@ -248,7 +249,7 @@ class XLACustomKernel:
         """Set the function that users call, which prepares arguments and calls the operator. It is returned unchanged.
 
         Args:
-          fn: the function; `call` calls it, and so does `benchmark`.
+          fn: the function, which `call` and `benchmark` call.
 
         Raises:
           KernelTypeError: if *fn* cannot be called.
@@ -349,17 +350,17 @@ class XLACustomKernel:
     ) -> BenchmarkResult:
         """Compare the backends: compile each case for each of them, compare the results, and time them.
 
-        Times are those of a call of the jitted program, some microseconds of which are JAX's own. Backends are timed in
-        turn, round by round. One that raises an error, or returns other results, is not timed; the result has the
-        reason.
+        A time is that of one call of the jitted program, including the few microseconds of JAX's dispatch. Backends are
+        timed in turn, round by round. A backend that raises an error, or returns different results, is not timed; the
+        result contains the reason.
 
         Args:
-          cases: the calls; those of `def_benchmark_data` unless given. They are calls of the function of `def_call`,
-            else of the operator itself, and then need ``outs`` among their keywords.
+          cases: the calls; those of `def_benchmark_data` unless given. The function of `def_call` is called, or, if
+            there is none, the operator itself, whose calls need the keyword ``outs``.
           platform: ``"cpu"``, ``"gpu"`` or ``"tpu"``; that of JAX's default device unless given.
           backends: the backends to compare; all that are registered unless given.
           rounds: the number of measurements of each.
-          seconds: the shortest time of a measurement, over as many calls as fit, in seconds.
+          seconds: duration of a measurement, in seconds; the call is repeated for that long.
           rtol: the largest difference of results from those of plain JAX, or of the first backend, relative to the
             largest value among them. The square root of the dtype's precision unless given; integers must be equal.
 
@@ -367,10 +368,10 @@ class XLACustomKernel:
           The measurements: ``print`` shows a table, and `BenchmarkResult.save` and `BenchmarkResult.plot` write them.
 
         Raises:
-          ArgumentError: if there are no cases, or cases of equal names or without the ``outs`` that they need; if
-            *backends* is a string; if JAX has no device of the platform; inside a transformation of JAX.
+          ArgumentError: if there are no cases, two of equal names, or one without a required ``outs``; if *backends* is
+            a string; if JAX has no device of the platform; or if called inside a transformation of JAX.
           UnknownPlatformError: if there is no such platform.
-          BackendNotFoundError: if a backend is not registered for the platform, or none is.
+          BackendNotFoundError: if no kernel is registered for the platform, or none of a requested backend.
 
         Example:
           >>> import jax, numpy as np

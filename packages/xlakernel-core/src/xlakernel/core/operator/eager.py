@@ -18,12 +18,12 @@ def jit_when_eager(function: Callable[..., Any], **options: Any) -> Callable[...
     """Return *function*, compiled by ``jax.jit`` for calls outside of ``jax.jit`` and other transformations.
 
     Such a call then costs as much as a jitted call: the Python code of *function*, with its checks, runs once for each
-    set of shapes and dtypes. While JAX traces, *function* is called directly; and also where the context or a keyword
-    ``backend`` may request ``"auto"``, since backends are measured with arrays.
+    set of shapes and dtypes. *function* is called directly while JAX traces, and if the context or the keyword
+    ``backend`` may request ``"auto"``, because measuring the backends needs arrays.
 
     Args:
       function: a function of pytrees of arrays. It may call operators.
-      **options: those of ``jax.jit``. Static arguments that have no hash are allowed, and not fast.
+      **options: those of ``jax.jit``. A call with an unhashable static argument is not compiled.
     """
 
     @functools.lru_cache(maxsize=1)

@@ -1,4 +1,4 @@
-"""Calls of operators, which the kernel of one backend implements, and their primitives."""
+"""Calls of operators, each computed by the kernel of one backend, and the primitives of operators."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PLATFORMS = {"cpu": "cpu", "cuda": "gpu", "rocm": "gpu", "tpu": "tpu"}
 
 @dataclasses.dataclass(frozen=True)
 class OperatorCall(Call):
-    """A call of an operator, which one of its backends implements.
+    """A call of an operator, computed by one of its backends.
 
     Attributes:
       primitive: the operator's primitive.
@@ -113,7 +113,7 @@ class OperatorPrimitive(CallPrimitive):
       has_side_effect: run the kernel even if its results are not used.
     """
 
-    #: The number of times that compiled calls of any operator were dropped: a rule may call another operator.
+    #: The number of times that compiled calls were dropped. One count for all operators, since rules call others.
     generation = 0
 
     def __init__(self, backends: Backends, has_side_effect: bool) -> None:
@@ -126,7 +126,10 @@ class OperatorPrimitive(CallPrimitive):
     def bind(
         self, /, *ins: Any, outs: Sequence[Any], dispatch: Dispatch = DIRECT, static: Any = None, **keywords: Any
     ) -> list[Any]:
-        """Call the operator; a rule passes its static keywords on one by one."""
+        """Call the operator.
+
+        A rule of JAX that calls it gives the static keywords as *keywords*; other callers give them as *static*.
+        """
         if not isinstance(static, Static):
             if static is not None:
                 keywords["static"] = static  # the user's keyword of that name
@@ -154,6 +157,6 @@ def _refuse_side_effects(operator: str, effects: Iterable[Any]) -> None:
     owner = next((effect.owner for effect in effects if isinstance(effect, NativeCallEffect)), None)
     if owner is not None:
         raise GeneratorError(
-            f"{operator}: its kernel {owner} has has_side_effect=True and the operator has not, so that JAX would "
-            f"drop, merge or repeat its calls. Make it with XLACustomKernel({operator!r}, has_side_effect=True)."
+            f"{operator}: its kernel {owner} has has_side_effect=True, but the operator does not, so JAX might drop, "
+            f"merge or repeat its calls. Create the operator with XLACustomKernel({operator!r}, has_side_effect=True)."
         )

@@ -1,4 +1,4 @@
-"""Modules and pickles that a program may use while it is loaded, ``deserialize(allow=...)``."""
+"""Modules that a program may import and pickles that it may open when it is loaded: ``deserialize(allow=...)``."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from typing import Any
 
 from ..errors import ArgumentError, ExportError
 
-# Names of modules, each with all below it, and digests of pickles; None: everything.
+# Names of allowed modules, whose submodules are allowed too, and digests of allowed pickles; None: everything.
 _allowed: contextvars.ContextVar[frozenset[str] | None] = contextvars.ContextVar("allowed", default=None)
 _DIGEST = re.compile("sha256:[0-9a-f]{64}")
 
 
 def read_allow(allow: Any) -> frozenset[str] | None:
-    """Return the names of modules and the digests of pickles that a user allows; None: everything.
+    """Return the names of modules and the digests of pickles in *allow*; None: everything is allowed.
 
     Raises:
-      ArgumentError: if *allow* is something else.
+      ArgumentError: if *allow* is neither None nor a collection of such strings.
     """
     if allow is None:
         return None
@@ -55,10 +55,10 @@ def allowing(allowed: frozenset[str] | None) -> Iterator[None]:
 
 
 def check_allowed(steps: Mapping[str, str]) -> None:
-    """Raise `ExportError` unless the program that is being loaded may take all *steps*.
+    """Raise `ExportError` unless the modules and pickles of all *steps* are allowed.
 
     Args:
-      steps: name of a module or digest of a pickle → the step that needs it, for messages.
+      steps: name of a module or digest of a pickle → the import or unpickling, described for messages.
     """
     allowed = _allowed.get()
     if allowed is None:
@@ -66,7 +66,7 @@ def check_allowed(steps: Mapping[str, str]) -> None:
     refused = {key: step for key, step in sorted(steps.items()) if allowed.isdisjoint(_with_parents(key))}
     if refused:
         raise ExportError(
-            f"deserialize: to load the program is to {', '.join(refused.values())}, which allow= does not name. None "
+            f"deserialize: loading the program has to {', '.join(refused.values())}, which allow= does not name. None "
             f"of these steps was taken. If you trust the program, pass allow={sorted({*allowed, *refused})}."
         )
 
@@ -75,11 +75,11 @@ def import_module(what: str, name: Any) -> Any:
     """Import a module that a program names.
 
     Args:
-      what: the object that needs it, for messages: "the kernel mine.scale".
-      name: its full name.
+      what: the object that needs the module, for messages: "the kernel mine.scale".
+      name: the module's full name.
 
     Raises:
-      ExportError: if it is not allowed or cannot be imported, or *name* is invalid.
+      ExportError: if *name* is invalid, or the module is not allowed or cannot be imported.
     """
     if not is_module_name(name):
         raise ExportError(f"deserialize: the program calls {what}, and {name!r} is not the name of a module.")
@@ -95,14 +95,14 @@ def import_module(what: str, name: Any) -> Any:
 
 def is_module_name(name: Any) -> bool:
     """Return True if *name* is a module's full name."""
-    # Python accepts a path as a name, and looks for it below the package before the last dot.
+    # The import system would resolve a name with a slash as a path relative to the parent package.
     return (
         isinstance(name, str) and all(name.split(".")) and name.isprintable() and {"/", "\\", ":", " "}.isdisjoint(name)
     )
 
 
 def read_pickle(what: str, text: Any) -> bytes:
-    """Return the pickle that a program has as *text*, if it may be opened.
+    """Return the pickle that a program stores as *text*, if it is allowed.
 
     Raises:
       ExportError: if *text* is not an encoded pickle, or the pickle is not allowed.
@@ -113,7 +113,7 @@ def read_pickle(what: str, text: Any) -> bytes:
 
 
 def decode_pickle(what: str, text: Any) -> tuple[bytes, dict[str, str]]:
-    """Return the pickle that a program has as *text*, and the step for `check_allowed` that opens it.
+    """Return the pickle that a program stores as *text*, and the step that opens it, for `check_allowed`.
 
     Raises:
       ExportError: if *text* is not an encoded pickle.

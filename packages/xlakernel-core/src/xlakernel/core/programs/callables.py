@@ -1,4 +1,4 @@
-"""Functions that launch work, in exported programs."""
+"""Functions that launch GPU work (``cuda_callable``, ``jax_callable``) in exported programs."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from ..identity.versioned import is_versioned, python_function, wraps_function
 from .comparison import Compared, refers_to
 from .reference import Reference
 
-_ATTRIBUTE = "function"  # of a wrapper's `xlakernel`
+# The attribute of a wrapper's `xlakernel` that is the function.
+_ATTRIBUTE = "function"
 
-# The first namespace of each module with a function that runs through Python.
+# Name of a module → its globals at the first use of one of its functions. A module that is executed anew has new ones.
 _namespaces: dict[str, dict[str, Any]] = {}
-# The digest of a kernel or helper before it was compiled for the first time.
+# Kernel or helper → its digest when it was first examined, if that was before its first compilation.
 _first_seen: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 _older: weakref.WeakKeyDictionary[Any, _CompiledBefore] = weakref.WeakKeyDictionary()
 
 
 class _CompiledBefore:
-    """Stand-in, in a fingerprint, for a kernel or helper whose machine code may have older values of its globals."""
+    """Stand-in, in a fingerprint, for a kernel or helper that may have been compiled with older values of globals."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -34,11 +35,11 @@ class _CompiledBefore:
 
 @dataclasses.dataclass(frozen=True)
 class Callables:
-    """A function, and others that are called for it.
+    """A function that launches work, and the functions among its wrapper's options.
 
     Attributes:
       function: the function.
-      others: the other functions by the names of their parameters; a string or None stands for itself.
+      others: the options by name: functions, or strings or None where the option allows them.
     """
 
     function: Any
@@ -52,15 +53,16 @@ class Callables:
 
     @property
     def parts(self) -> tuple[Any, ...]:
-        """All of them."""
+        """The function and the others."""
         return self.function, *self.others.values()
 
     @property
     def identity(self) -> str:
-        """Suffix for the name of a target that runs the function through Python, which reads its variables each time.
+        """Suffix that distinguishes the targets of functions that run through Python.
 
-        Functions of equal code and values otherwise share a target, though each has variables, defaults or arguments of
-        its own. It is empty for a function of a module, in the first namespace that the module had in this process.
+        The name of a target depends on a function's code and values. Two functions in which these are equal now may
+        differ at a later call, since Python reads variables of closures, globals and defaults at each call. The suffix
+        is empty for a function at the top level of a module, unless the module was executed anew since its first use.
         """
         function = self.function
         own = [getattr(function, name, None) for name in ("__closure__", "__defaults__", "__kwdefaults__")]
@@ -72,17 +74,17 @@ class Callables:
         return f"@{id(function):x}"
 
     def examine(self) -> Examination:
-        """Return the fingerprint of all of them as they are now, with everything that they refer to."""
+        """Return the present fingerprint of all parts and of everything that they refer to."""
         return examine(self.parts, describe=_describe)
 
     def write(self, content: str) -> dict[str, Any]:
-        """Return their names and fingerprint, for `find` and `check_same` in another process.
+        """Return the names and the fingerprint of the parts, for `find` and `check_same` in another process.
 
         Args:
           content: the digest of `examine` when the function's work was recorded.
 
         Raises:
-          ExportError: if they have no names that another process finds, cannot be compared, or have changed.
+          ExportError: if a part cannot be found by a name in another process, cannot be compared, or has changed.
         """
         what = f"the function {self.name}"
         references = {"function": _reference(what, self.function)}
@@ -106,7 +108,7 @@ class Callables:
         return Callables(function, dict(zip(others, rest, strict=True)))
 
     def check_same(self, written: Mapping[str, Any], place: str, changed: str = "") -> None:
-        """Raise `ExportError` unless they are the functions that were written.
+        """Raise `ExportError` if the functions differ from those that were written.
 
         Args:
           written: the result of `write`.
@@ -137,7 +139,7 @@ def _find(name: str, written: Any) -> Any:
     reference = Reference(written["module"], written["qualname"], _ATTRIBUTE)
     return reference.find(
         f"the function {name}",
-        # A function that the module imports from another one, which the program does not name, is refused.
+        # Refuse a function that the module imports from another module, which the program does not name.
         lambda found: callable(found) and getattr(found, "__module__", None) == reference.module,
     )
 
@@ -148,9 +150,9 @@ def _describe(value: Any) -> Any:
 
 
 def _compiled_before(kernel: Any) -> Any:
-    """Return the stand-in for a kernel or helper that was compiled with other values than it refers to now, else None.
+    """Return a stand-in for a kernel or helper that may have been compiled with older values of globals, else None.
 
-    Machine code keeps the values of globals from the time of its compilation.
+    Machine code contains the values that globals had at its compilation.
     """
     now = fingerprint(kernel)
     if kernel not in _first_seen and not kernel.overloads:
@@ -169,8 +171,8 @@ def _refers_to_values(function: Any) -> bool:
 def _reason(value: Any) -> str:
     if isinstance(value, _CompiledBefore):
         return (
-            f"launches {value.name}, which was compiled before, and whose globals may have changed since. Call the "
-            "function before its kernels are compiled otherwise."
+            f"launches {value.name}, which was compiled before, with globals that may have changed since. Call the "
+            "wrapped function once before anything else compiles its kernels."
         )
     return refers_to(
         value,

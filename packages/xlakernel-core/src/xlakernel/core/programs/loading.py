@@ -1,4 +1,4 @@
-"""The targets of a loaded program: the modules and pickles that they need, and their making."""
+"""Registration of the targets of a loaded program, and the modules and pickles that this needs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _JAX_PLATFORMS = {"CUDA": "cuda", "ROCM": "rocm"}
 
 
 def steps(target: StoredTarget) -> dict[str, str]:
-    """Return the imports, besides modules of xlakernel, and the pickles that make a target, for `check_allowed`.
+    """Return the imports and unpicklings that make a target, for `check_allowed`; modules of xlakernel are left out.
 
     Raises:
       ExportError: if a field of its recipe that leads to code is malformed.
@@ -65,17 +65,17 @@ def of_platforms_here(targets: Iterable[StoredTarget]) -> list[StoredTarget]:
 
 
 def make(targets: Sequence[StoredTarget]) -> None:
-    """Make the targets that are not registered, after all of them were compared with the exported ones.
+    """Register the targets that are not registered yet, once the kernels of all of them equal the exported ones.
 
     Raises:
-      ExportError: if one has changed, or its name has another recipe in a program that was loaded before; or its recipe
-        is malformed.
-      MissingDependencyError: if the package of its backend is not installed.
+      ExportError: if a kernel has changed, a recipe is malformed, or a program that was loaded before has another
+        recipe under the same name.
+      MissingDependencyError: if the package of a backend is not installed.
     """
     for target in targets:
         check_loaded(target.name, target.platform, target.recipe)
     missing = [target for target in targets if not is_registered(target.name, target.platform)]
-    # Pickles are opened last: they may run anything.
+    # Pickles are opened last, since they may run any code.
     ordered = sorted(missing, key=lambda target: any(key.startswith("sha256:") for key in steps(target)))
     builders = [(target, _well_formed(target, functools.partial(_prepare, target))) for target in ordered]
     for target, build in builders:
@@ -91,8 +91,8 @@ def _well_formed(target: StoredTarget, step: Callable[[], Any]) -> Any:
         raise
     except Exception as error:
         raise ExportError(
-            f"deserialize: {target.name!r} cannot be made from its recipe: {type(error).__name__}: {error}. Load the "
-            "program where it was exported, to see whether it is damaged, and export it again."
+            f"deserialize: {target.name!r} cannot be made from its recipe: {type(error).__name__}: {error}. If the "
+            "program cannot be loaded on the machine that exported it either, it is damaged: export it again."
         ) from error
 
 

@@ -13,7 +13,8 @@ from ..errors import ExportError
 from ..output_init import Frozen
 from ..structs import Struct
 
-FORMAT = 4  # of the recipes of all backends
+#: The version of the format of recipes, the same for all backends.
+FORMAT = 4
 #: The minor version of Python, which bytecode depends on.
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -38,7 +39,7 @@ def write_structs(structs: Sequence[Struct]) -> list[list[Any]]:
 
 
 def read_structs(written: Sequence[Any]) -> list[Struct]:
-    """Return the argument of `write_structs`."""
+    """Return the structs that `write_structs` wrote."""
     return [Struct(tuple(shape), jnp.dtype(dtype)) for shape, dtype in written]
 
 
@@ -48,7 +49,7 @@ def write_static(static: Mapping[str, np.generic]) -> dict[str, list[str]]:
 
 
 def read_static(written: Mapping[str, Any]) -> dict[str, np.generic]:
-    """Return the argument of `write_static`."""
+    """Return the scalars that `write_static` wrote."""
     found = {name: read_frozen(*value) for name, value in written.items()}
     return {name: np.frombuffer(value, dtype)[0] for name, (dtype, value) in found.items()}
 
@@ -59,10 +60,10 @@ def write_init(init: Sequence[Frozen | None]) -> list[list[str] | None]:
 
 
 def read_init(written: Sequence[Any]) -> tuple[Frozen | None, ...] | None:
-    """Return the argument of `write_init`; None: there are no outputs."""
+    """Return the initial values that `write_init` wrote; None if there are no outputs."""
     return tuple(None if value is None else read_frozen(*value) for value in written) or None
 
 
 def read_frozen(dtype: str, value: str) -> Frozen:
-    """Return a number as its dtype and bytes."""
+    """Return a number, written as the name of its dtype and hexadecimal digits, as its dtype and bytes."""
     return jnp.dtype(dtype), bytes.fromhex(value)

@@ -1,4 +1,4 @@
-"""The derivatives that a kernel's or an operator's author declares."""
+"""Derivatives declared by the author of a kernel or an operator."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ class Derivative:
       reference: ``reference(*inputs, **static) -> results``, in plain JAX.
       jvp: ``jvp(primals, tangents, **static) -> tangents of the results``.
       vjp: ``vjp(primals, results, cotangents, **static) -> cotangents of the inputs``.
-      transposes: (inputs that the kernel is linear in together, ``transpose(inputs, cotangents, **static)``) pairs.
-      spelled: the form of the owner's declarations, ``"{}="`` or ``"def_{}"``, for messages.
+      transposes: pairs of the positions of inputs that the kernel is jointly linear in, and the function
+        ``transpose(inputs, cotangents, **static)`` for them.
+      spelled: how the author declares a derivative, for messages: ``"{}="`` for a kernel, ``"def_{}"`` for an operator.
     """
 
     owner: str
@@ -41,12 +42,12 @@ class Derivative:
     spelled: str = "{}="
 
     def check_arity(self, inputs: int) -> None:
-        """Raise `KernelTypeError` if a transpose is for an input that a call with this number of inputs lacks."""
+        """Raise `KernelTypeError` if a transpose is declared for a position beyond this number of *inputs*."""
         named = max((i for group, _ in self.transposes for i in group), default=-1)
         if named >= inputs:
             raise KernelTypeError(
                 f"{self.owner}: {self.spelled.format('transpose')} names the input {named}, but the call has "
-                f"{counted(inputs, 'input')}, counted from 0. Results and scalars do not count."
+                f"{counted(inputs, 'input')}, counted from 0 without results and scalars."
             )
 
 
@@ -78,7 +79,8 @@ def declare(
         words = {way: spelled.format(way) for way in ("transpose", "jvp", "vjp", "reference")}
         raise KernelTypeError(
             "{owner}: {transpose} already defines the derivative that {jvp} and {vjp} would, for the inputs that the "
-            "kernel is linear in. Give either, and {reference} for other inputs.".format(owner=owner, **words)
+            "kernel is linear in. Give either the one or the others; {reference} may cover other inputs beside a "
+            "transpose.".format(owner=owner, **words)
         )
     return Derivative(owner, reference, None, None, _check_transposes(owner, transpose), spelled)
 
@@ -94,8 +96,8 @@ def _check_transposes(owner: str, transpose: Any) -> tuple[tuple[tuple[int, ...]
         or not all(callable(function) for _, function in pairs)
     ):
         raise KernelTypeError(
-            f"{owner}: transpose is {transpose!r}; expected {{input: function, ...}}, with a tuple of inputs where the "
-            "kernel is linear in several together, each input once, counted from 0."
+            f"{owner}: transpose is {transpose!r}; expected {{input: function, ...}}. An input is a position, counted "
+            "from 0, or a tuple of positions if the kernel is jointly linear in several inputs; each occurs once."
         )
     return tuple((group, function) for group, (_, function) in zip(groups, pairs, strict=True))
 

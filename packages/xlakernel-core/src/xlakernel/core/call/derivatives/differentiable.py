@@ -29,12 +29,12 @@ class Differentiable:
 
     Attributes:
       derivative: the declared derivative.
-      run: the kernel, ``run(*inputs, *scalars) -> list of results``, which JAX must not differentiate itself.
+      run: the kernel, ``run(*inputs, *scalars) -> list of results``; it has no rule of its own for derivatives.
       outs: the results.
-      tree: the structure of the results in the author's functions.
+      tree: the structure of the results in the functions that the author declares.
       static: the call's keywords.
       has_side_effect: run the kernel even if its results are not used.
-      offered: keywords for those of the author's functions that have such a parameter.
+      offered: optional keywords; each is passed to the author's functions that have a parameter of this name.
       scalars: the names of scalars that are operands; they follow the inputs.
     """
 
@@ -131,11 +131,11 @@ class Differentiable:
         return flat_results(self.owner, "reference", found, self.outs, self.tree)
 
     def _of_scalars(self, *arguments: Any) -> list[Any]:
-        """Compute all results as a function that is differentiated with respect to scalars."""
+        """Compute all results by the reference, to differentiate them with respect to scalars."""
         if self.derivative.reference is None:
             raise DifferentiationError(
-                f"{self.owner}: no derivative in the scalars {list(self.scalars)}; the declared derivative covers the "
-                f"inputs. Give {self.derivative.spelled.format('reference')}, a plain JAX version, for scalars; pass "
+                f"{self.owner}: no derivative with respect to the scalars {list(self.scalars)}; the declared one "
+                f"covers only inputs. Give {self.derivative.spelled.format('reference')}, a plain JAX version; pass "
                 "the scalar by position, as a 0-d array; or keep it out of the derivative with jax.lax.stop_gradient."
             )
         return self._reference(*arguments)
@@ -179,7 +179,7 @@ class Differentiable:
             run = multilinear.with_tangents(f"the cotangents of {self.owner}", of_list(transpose), tangents)
             return run(*arguments[:first], *cotangents)
 
-        # With all three, the JVP and the VJP compute first derivatives, and the reference those of higher order.
+        # If all three are declared, the JVP and the VJP give first derivatives, and the reference higher ones.
         known = self.derivative.reference is not None
         forward = by_jvp if self.derivative.jvp is not None else by_reference if known else self._no_forward
         backward = transpose_by_reference
@@ -224,7 +224,7 @@ class Differentiable:
         return [every[i] for i in smooth]
 
     def _cotangents(self, what: str, found: Any, positions: Sequence[int], primals: Sequence[Any]) -> list[Any]:
-        """Check the cotangents that an author's function returned for the *primals*; integers have None."""
+        """Check the cotangents that an author's function returned for the *primals*; return None for integers."""
         number = len(primals)
         if found is None:  # a forgotten return must not become a zero
             raise ResultError(
@@ -254,7 +254,7 @@ class Differentiable:
     # Calls of the author's functions.
 
     def _split(self, arguments: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any]]:
-        """Return the inputs, and the scalars behind them by name."""
+        """Return the inputs, and the scalars that follow them, by name."""
         count = len(arguments) - len(self.scalars)
         return arguments[:count], dict(zip(self.scalars, arguments[count:], strict=True))
 
@@ -272,7 +272,7 @@ class Differentiable:
             inspect.signature(function).bind(*args, **static)
         except TypeError as error:
             own = "multiple values" in str(error)
-            hint = " Write a / behind its positional parameters: their names are then free for scalars." * own
+            hint = " Make its inputs positional-only, with a / after them: a scalar may then have the same name." * own
             raise KernelTypeError(
                 f"{self.owner}: {keyword} cannot be called as {keyword}({_SIGNATURES[keyword]}"
                 f"{''.join(f', {name}=...' for name in static)}): {error}.{hint}"
@@ -291,7 +291,7 @@ def _tangents_by(run: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
 
 
 def _tangents_of(run: Callable[..., list[Any]], primals: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
-    """Let JAX differentiate *run* in the inputs that have a tangent."""
+    """Differentiate *run* by JAX with respect to the inputs that have a tangent."""
     live = [i for i, tangent in enumerate(tangents) if tangent is not None]
     of_live = _of(run, primals, live)
     return jax.jvp(of_live, [primals[i] for i in live], [tangents[i] for i in live])[1]  # type: ignore[no-any-return]
