@@ -10,6 +10,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.np import arrayobj
 
+from .machine import batch
 from .machine.frame import I64, Buffer, i64
 
 
@@ -68,13 +69,9 @@ class Slices:
         builder.store(self.nbytes, self.stride)
 
     def advance(self, builder: ir.IRBuilder, axis: Any, coordinate: Any) -> None:
-        """Move to *coordinate* along a batch axis. All slices share an array with an extent of 1."""
+        """Move to *coordinate* along a batch axis."""
         own = builder.load(builder.gep(self.buffer.dims, [axis]))
-        stride = builder.load(self.stride)
-        shared = builder.icmp_signed("==", own, i64(1))
-        step = builder.select(shared, i64(0), builder.mul(coordinate, stride))
-        builder.store(builder.add(builder.load(self.offset), step), self.offset)
-        builder.store(builder.mul(stride, own), self.stride)
+        batch.advance(builder, self.offset, self.stride, own, coordinate)
 
     def data(self, builder: ir.IRBuilder) -> Any:
         """Return the address of the current slice."""

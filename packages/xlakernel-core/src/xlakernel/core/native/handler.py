@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from ..ffi.registry import Handler
 from .arguments import Argument, Slices
 from .callee import Callee
 from .debugging.observer import HandlerObserver
+from .machine import batch
 from .machine.frame import I32, I64, NULL, POINTER, Buffer, Frame, answer_handshake, create_error, i64, load
 from .machine.lock import held
 from .machine.machine_code import NAME, load_module, new_function, new_module, pointer_to
@@ -179,20 +181,17 @@ class _HandlerBuilder:
             builder.store(builder.mul(builder.load(total), extent), total)
             for argument, buffer in zip(self.arguments, buffers, strict=True):
                 own = builder.load(builder.gep(buffer.dims, [loop.index]))
-                differs = builder.icmp_signed("!=", own, extent)
-                if argument.source == "input":
-                    differs = builder.and_(differs, builder.icmp_signed("!=", own, i64(1)))
+                is_input = ir.Constant(ir.IntType(1), argument.source == "input")
+                differs = batch.differs(builder, own, extent, is_input)
                 builder.store(builder.or_(builder.load(wrong), differs), wrong)
         text = "the batch dimensions of the call's buffers differ; an input has those of the outputs, or 1"
         self._reject(builder, frame, builder.load(wrong), text)
         return builder.load(total)
 
     def _batch_extent(self, builder: ir.IRBuilder, buffers: list[Buffer], axis: Any) -> Any:
-        """Return the extent of a batch axis. All slices share a buffer in which it is 1."""
         extent: Any = i64(1)
         for buffer in buffers:
-            own = builder.load(builder.gep(buffer.dims, [axis]))
-            extent = builder.select(builder.icmp_signed("==", own, i64(1)), extent, own)
+            extent = batch.join(builder, extent, builder.load(builder.gep(buffer.dims, [axis])))
         return extent
 
     # run(frame, first, last): call the kernel for the slices first … last - 1 of the flattened batch.
@@ -220,17 +219,10 @@ class _HandlerBuilder:
         self, builder: ir.IRBuilder, buffers: list[Buffer], arrays: list[Slices], batch_rank: Any, index: Any
     ) -> None:
         """Move each array to slice *index* of the flattened batch."""
-        remaining = cgutils.alloca_once(builder, I64)
-        builder.store(index, remaining)
         for array in arrays:
             array.rewind(builder)
-        with cgutils.for_range(builder, batch_rank, intp=I64) as loop:  # from the last batch axis to the first
-            axis = builder.sub(builder.sub(batch_rank, loop.index), i64(1))
-            extent = self._batch_extent(builder, buffers, axis)
-            rest = builder.load(remaining)
-            quotient = builder.udiv(rest, extent)
-            coordinate = builder.sub(rest, builder.mul(quotient, extent))
-            builder.store(quotient, remaining)
+        extent_of = functools.partial(self._batch_extent, builder, buffers)
+        with batch.coordinates(builder, index, batch_rank, extent_of) as (axis, coordinate):
             for array in arrays:
                 array.advance(builder, axis, coordinate)
 

@@ -18,6 +18,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 
 from ...ffi import abi
+from ...native.machine import batch
 from ...native.machine.frame import I32, I64, POINTER, Buffer, Frame, answer_handshake, field, get_stream, i64, load
 from ...native.machine.machine_code import NAME, MachineCode, load_module, new_function, new_module, pointer_to
 from ...native.machine.upcall import emit_upcall
@@ -220,11 +221,7 @@ def _emit_stream(builder: ir.IRBuilder, frame: Frame, handler: Any) -> Any:
 
 
 def _emit_check(module: ir.Module) -> ir.Function:
-    """Emit ``check``.
-
-    A batch axis has the one extent of its arrays that is not 1, or 1. Outputs must have it; inputs may have 1 instead,
-    which all slices share.
-    """
+    """Emit ``check``."""
     function, builder = new_function(module, "check", _CHECK)
     plan, buffers, batch_rank, extents = function.args
     inputs, outputs, scratch = (load(builder, plan, _PLAN, f"{n}_count", I64) for n in ("input", "output", "scratch"))
@@ -237,8 +234,7 @@ def _emit_check(module: ir.Module) -> ir.Function:
         _check_slice(builder, buffer, entry, batch_rank)
         with cgutils.for_range(builder, batch_rank, intp=I64) as axis:
             own, place = builder.load(builder.gep(buffer.dims, [axis.index])), builder.gep(extents, [axis.index])
-            one = builder.icmp_signed("==", own, i64(1))
-            builder.store(builder.select(one, builder.load(place), own), place)
+            builder.store(batch.join(builder, builder.load(place), own), place)
 
     total = cgutils.alloca_once_value(builder, i64(1))
     with cgutils.for_range(builder, batch_rank, intp=I64) as axis:
@@ -248,8 +244,7 @@ def _emit_check(module: ir.Module) -> ir.Function:
             buffer = Buffer(builder, builder.load(builder.gep(buffers, [loop.index])))
             own = builder.load(builder.gep(buffer.dims, [axis.index]))
             is_input = builder.icmp_signed("<", loop.index, inputs)
-            shared = builder.and_(is_input, builder.icmp_signed("==", own, i64(1)))
-            _fail(builder, builder.not_(builder.or_(shared, builder.icmp_signed("==", own, extent))))
+            _fail(builder, batch.differs(builder, own, extent, is_input))
     sizes = load(builder, plan, _PLAN, "scratch", I64.as_pointer())
     with cgutils.for_range(builder, scratch, intp=I64) as loop:
         buffer = Buffer(builder, builder.load(builder.gep(buffers, [builder.add(arrays, loop.index)])))
@@ -285,7 +280,7 @@ def _emit_locate(module: ir.Module) -> ir.Function:
     """Emit ``locate``.
 
     An array's base is its address plus the sum, over the batch axes, of the slice's coordinate times the axis's stride
-    in bytes. The coordinates are the digits of the slice's number, from the last axis to the first.
+    in bytes.
     """
     function, builder = new_function(module, "locate", _LOCATE)
     plan, buffers, batch_rank, extents, index, bases = function.args
@@ -297,28 +292,20 @@ def _emit_locate(module: ir.Module) -> ir.Function:
         builder.store(data, builder.gep(bases, [loop.index]))
     builder.store(i64(0), builder.gep(bases, [count]))
     with builder.if_then(builder.icmp_signed(">", batch_rank, i64(0)), likely=False):
-        remaining, stride = cgutils.alloca_once(builder, I64), cgutils.alloca_once(builder, I64)
+        strides = builder.alloca(I64, size=arrays)
         with cgutils.for_range(builder, arrays, intp=I64) as loop:
-            dims = Buffer(builder, builder.load(builder.gep(buffers, [loop.index]))).dims
             entry = entry_at(builder, load(builder, plan, _PLAN, "arrays"), _ARRAY, loop.index)
-            builder.store(index, remaining)
-            builder.store(load(builder, entry, _ARRAY, "nbytes", I64), stride)
-            base = builder.gep(bases, [loop.index])
-            with cgutils.for_range(builder, batch_rank, intp=I64) as back:  # from the last axis to the first
-                axis = builder.sub(builder.sub(batch_rank, back.index), i64(1))
-                _advance(builder, base, stride, remaining, dims, extents, axis)
+            builder.store(load(builder, entry, _ARRAY, "nbytes", I64), builder.gep(strides, [loop.index]))
+
+        def extent_of(axis: Any) -> Any:
+            return builder.load(builder.gep(extents, [axis]))
+
+        with (
+            batch.coordinates(builder, index, batch_rank, extent_of) as (axis, coordinate),
+            cgutils.for_range(builder, arrays, intp=I64) as loop,
+        ):
+            base, stride = (builder.gep(values, [loop.index]) for values in (bases, strides))
+            dims = Buffer(builder, builder.load(builder.gep(buffers, [loop.index]))).dims
+            batch.advance(builder, base, stride, builder.load(builder.gep(dims, [axis])), coordinate)
     builder.ret_void()
     return function
-
-
-def _advance(builder: ir.IRBuilder, base: Any, stride: Any, remaining: Any, dims: Any, extents: Any, axis: Any) -> None:
-    """Move an array's base along a batch axis, unless its extent is 1 there, so that the slices share it."""
-    own, extent = (builder.load(builder.gep(values, [axis])) for values in (dims, extents))
-    rest, step = builder.load(remaining), builder.load(stride)
-    quotient = builder.udiv(rest, extent)
-    coordinate = builder.sub(rest, builder.mul(quotient, extent))
-    shared = builder.icmp_signed("==", own, i64(1))
-    moved = builder.select(shared, i64(0), builder.mul(coordinate, step))
-    builder.store(builder.add(builder.load(base), moved), base)
-    builder.store(builder.mul(step, own), stride)
-    builder.store(quotient, remaining)
