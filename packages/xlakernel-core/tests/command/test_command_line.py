@@ -153,3 +153,17 @@ def test_the_end_of_a_process_is_reported_with_its_last_line(write_probes, end, 
 def test_messages_of_a_library_are_kept(write_probes):
     write_probes("sys.stderr.write('no GPU\\n')\nanswer(devices=[])")
     assert ask(["jax"], timeout=60) == {"jax": {"devices": [], "message": "no GPU"}}
+
+
+def test_control_characters_are_escaped(facts, capsys):
+    facts(
+        versions={"jax": "0.12.0\x1b[2J"},
+        variables={"JAX_PLATFORMS": "cpu\x1b]0;title\x07\x7f"},
+        answers={"jax": {"error": "broken\x9b1m"}},
+    )
+    assert command_line.main(["doctor"]) == 1
+    out = capsys.readouterr().out
+    assert all(line.isprintable() for line in out.split("\n"))
+    assert all(text in out for text in (r"0.12.0\x1b[2J", r"cpu\x1b]0;title\x07\x7f", r"broken\x9b1m"))
+    assert command_line.main(["doctor", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["variables"] == {"JAX_PLATFORMS": "cpu\x1b]0;title\x07\x7f"}

@@ -150,3 +150,37 @@ def test_an_operator_that_fails_does_not_hide_the_others(make_op, capsys):
 def test_a_module_that_cannot_be_imported_is_a_failure(make_op, capsys):
     assert bench(make_op().name, "--import", "no_such_module") == 1
     assert "no_such_module cannot be imported" in capsys.readouterr().err
+
+
+# Control characters, which a terminal would obey
+
+CONTROL = "\x1b[2J\x1b]0;title\x07\r\x9b1m\x08\u202e\udc80"
+ESCAPED = r"\x1b[2J\x1b]0;title\x07\r\x9b1m\x08\u202e\udc80"
+
+
+def test_control_characters_of_a_remembered_choice_are_escaped(auto_folder, capsys):
+    calls = ("csrmv", "cpu", f"a CPU{CONTROL}\nanother line", f"float32[8]{CONTROL}")
+    problems = {f"warp{CONTROL}": f"it is not installed{CONTROL}"}
+    choice = AutoChoice(*calls, "numba", {"numba": 1.2e-5}, problems, "2026-01-31", installed_versions())
+    choices.remember(choices.Question(*calls, ("numba", *problems)), choice)
+    choices._known.clear()  # so that the choice is read from its file
+    assert auto() == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.isprintable() and line.count(ESCAPED) == 4 and r"\nanother line" in line
+
+
+def test_control_characters_of_a_measurement_are_escaped(make_op, capsys):
+    def named(*, platform):
+        yield BenchmarkCase(f"n=8{CONTROL}", (np.ones(8, np.float32),), {"outs": np.ones(8, np.float32)})
+
+    def refuse(x):
+        raise ValueError(f"refused{CONTROL}")
+
+    def refuse_cases(*, platform):
+        raise ValueError(f"no data{CONTROL}")
+
+    assert bench(make_op(named, **{f"own{CONTROL}": refuse}).name, make_op(refuse_cases).name) == 1
+    out, err = capsys.readouterr()
+    assert all(line.isprintable() for line in (out + err).split("\n"))
+    assert all(f"{text}{ESCAPED}" in out for text in ("own", "n=8")) and "refused\\x1b[2J" in out
+    assert f"no data{ESCAPED}" in err

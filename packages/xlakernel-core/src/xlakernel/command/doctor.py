@@ -34,7 +34,8 @@ def doctor(*, as_json: bool, timeout: float) -> int:
     count = Counter(finding.state for finding in findings)
     if as_json:
         found = {"findings": [dataclasses.asdict(finding) for finding in findings]}
-        print_line(json.dumps({"ok": not count["problem"], **dataclasses.asdict(facts), **found}, indent=2))
+        written = json.dumps({"ok": not count["problem"], **dataclasses.asdict(facts), **found}, indent=2)
+        print_line(written.replace("\x7f", r"\u007f"))  # the one control character that json does not escape
     else:
         _show_table("Versions", {"python": facts.python, **facts.versions})
         if facts.variables:

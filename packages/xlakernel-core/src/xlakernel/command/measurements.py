@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .operators import choose, find
-from .text import print_error, print_line
+from .text import escape, print_error, print_line
 
 
 def bench(operators: Sequence[str], *, modules: Sequence[str]) -> int:
@@ -44,5 +44,5 @@ def auto(name: str | None, *, reset: bool) -> int:
         print_line(f"Choices that were forgotten: {reset_auto_choices(name)}.")
     else:
         none = 'No choice is remembered. A call with backend="auto" measures the backends and makes one.'
-        print_line("\n".join(map(str, auto_choices(name))) or none)
+        print_line("\n".join(escape(str(choice), keep="") for choice in auto_choices(name)) or none)
     return 0

@@ -1,4 +1,8 @@
-"""Output of the command ``xlakernel``."""
+"""Output of the command ``xlakernel``.
+
+Names and messages come from kernels, libraries and the cache. Their control characters are escaped, since terminals
+interpret them.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,15 @@ import sys
 
 
 def print_line(text: str = "") -> None:
-    """Write a line to stdout."""
-    sys.stdout.write(f"{text}\n")
+    """Write lines to stdout."""
+    sys.stdout.write(f"{escape(text)}\n")
 
 
 def print_error(text: str) -> None:
     """Write an error message to stderr, after the name of the command."""
-    sys.stderr.write(f"xlakernel: {text}\n")
+    sys.stderr.write(f"xlakernel: {escape(text)}\n")
+
+
+def escape(text: str, keep: str = "\n") -> str:
+    """Return *text* with Python's escape sequences for its unprintable characters, except those of *keep*."""
+    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
