@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 
 import jax
 import jax.numpy as jnp
@@ -139,10 +140,38 @@ def test_it_is_multiplied_with_dense_matrices(kind):
 
 
 @kinds
-def test_a_product_with_a_dense_matrix_of_another_shape_is_refused(kind):
-    for multiply in (lambda: kind(SPIKES) @ np.ones((4, 2)), lambda: np.ones((5, 2)) @ kind(SPIKES)):
-        with pytest.raises(TypeError, match="contracting dimensions"):
-            multiply()
+@pytest.mark.parametrize("dense", [(4,), (4, 2), (3, 4, 2), ()], ids=str)
+def test_a_product_with_a_dense_array_of_another_shape_is_refused(kind, dense):
+    events, x = kind(SPIKES), np.ones(dense, np.float32)
+    expected = rf"x has the shape {re.escape(str(dense))}; with events of shape \(5,\) it must be \(5,\) or \(\.\.\., "
+    for array in (x, jnp.asarray(x)):
+        with pytest.raises(ShapeError, match=rf"{kind.__name__} @ x: {expected}5, k\)\.$"):
+            events @ array
+    with pytest.raises(ShapeError, match=rf"x @ {kind.__name__}: {expected}k, 5\)\.$"):
+        x @ events
+
+
+@of_any_rank
+@pytest.mark.parametrize(
+    ("events", "dense", "expected"),
+    [
+        ((2, 5), (2,), r"\(5,\) or \(\.\.\., 5, k\)\.$"),
+        ((3, 2, 5), (4, 5, 2), r"\(5,\) or \(\.\.\., 5, k\), with leading dimensions that broadcast to \(3,\)\.$"),
+    ],
+    ids=str,
+)
+def test_a_product_of_events_of_higher_rank_is_refused(kind, events, dense, expected):
+    with pytest.raises(ShapeError, match=rf"with events of shape {re.escape(str(events))} it must be {expected}"):
+        kind(np.ones(events, bool)) @ np.ones(dense, np.float32)
+    with pytest.raises(ShapeError, match=rf"{kind.__name__}: x has the shape .* it must be \(2,\) or \(\.\.\., k, 2\)"):
+        np.ones((3, 4), np.float32) @ kind(np.ones((2, 5), bool))
+
+
+def test_an_event_without_dimensions_has_no_product():
+    with pytest.raises(
+        ShapeError, match=r"BinaryArray @ x: events of shape \(\) have no product with x; write events \* x"
+    ):
+        BinaryArray(True) @ np.ones(3)
 
 
 @pytest.mark.parametrize("promotion", ["raise", "warn"])

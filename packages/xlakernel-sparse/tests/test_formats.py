@@ -391,3 +391,13 @@ def test_lines_are_the_rows_or_the_columns():
     arrays = [1.0, 2.0], [2, 0], [0, 1, 2]
     assert CSR(arrays, shape=(2, 3)).line_shape == (2, 3)
     assert CSC(arrays, shape=(3, 2)).line_shape == (2, 3)
+
+
+@pytest.mark.parametrize("name", ["prepare", "shard"])
+def test_coordinates_are_compressed_before_they_are_prepared_or_spread(name):
+    matrix = COO((np.ones(1), np.zeros(1, int), np.zeros(1, int)), shape=(1, 1))
+    assert not hasattr(matrix, name)
+    with pytest.raises(AttributeError, match=rf"COO has no {name}; compress it first: A\.tocsr\(\)\.{name}\("):
+        getattr(matrix, name)
+    with pytest.raises(AttributeError, match="'COO' object has no attribute 'todens'"):
+        matrix.todens  # noqa: B018  # the attribute is the test

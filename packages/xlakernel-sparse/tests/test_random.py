@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from xlakernel.core.errors import ArgumentError, DtypeError, ShapeError
+from xlakernel.core.errors import ArgumentError, DtypeError, InputError, ShapeError
 from xlakernel.sparse import COO, CSC, CSR
 
 pytestmark = pytest.mark.usefixtures("plain_jax")
@@ -194,10 +194,25 @@ def test_equal_weights_have_a_dtype_as_others_have():
 # Errors
 
 
-@pytest.mark.parametrize("key", [0, None, np.random.default_rng(0), jnp.ones(3)], ids=lambda key: type(key).__name__)
+@pytest.mark.parametrize(
+    "key", [0, None, "0", np.random.default_rng(0), jnp.ones(3)], ids=lambda key: type(key).__name__
+)
 def test_a_key_is_one_of_jax(kind, key):
-    with pytest.raises((TypeError, ValueError)):
+    expected = r"expected one key of jax\.random, such as jax\.random\.key\(0\)"
+    with pytest.raises(InputError, match=rf"random: key is .* of type {type(key).__name__}; {expected}"):
         kind.random(key, (5, 8), per_row=2)
+
+
+def test_several_keys_are_refused(kind):
+    with pytest.raises(InputError, match=r"(?s)key is .*; expected one key of jax\.random"):
+        kind.random(jax.random.split(jax.random.key(0), 3), (5, 8), per_row=2)
+
+
+def test_a_shape_in_place_of_the_key(kind):
+    with pytest.raises(InputError, match=r"key is \(5, 8\) of type tuple; expected one key of jax\.random"):
+        kind.random((5, 8), per_row=2)
+    with pytest.raises(ShapeError, match=r"shape is None; expected \(rows, columns\)"):
+        kind.random(jax.random.key(0), per_row=2)
 
 
 def test_old_keys_are_keys_too(kind):
@@ -217,7 +232,7 @@ def test_a_number_in_each_row(kind, per_row):
         kind.random(jax.random.key(0), (5, 8), per_row=per_row)
 
 
-@pytest.mark.parametrize("density", [-0.1, 1.1, float("nan")])
+@pytest.mark.parametrize("density", [-0.1, 1.1, np.nan, "0.5", True, [0.5, 0.5], 1j, np.ones(2), object()], ids=str)
 def test_a_density_is_a_fraction(kind, density):
     with pytest.raises(ArgumentError, match=r"density is .*; allowed: numbers from 0 to 1"):
         kind.random(jax.random.key(0), (5, 8), density=density)
@@ -248,3 +263,29 @@ def test_weights_are_a_number_or_a_function(kind):
 def test_a_shape_is_two_integers(kind):
     with pytest.raises(ShapeError, match="expected \\(rows, columns\\)"):
         kind.random(jax.random.key(0), (5,), per_row=2)
+
+
+@pytest.mark.parametrize("shape", [None, 5, "58", (5, 8.0), (5, 8, 2)])
+def test_other_shapes_are_refused(kind, shape):
+    with pytest.raises(ShapeError, match=r"random: shape is .*; expected \(rows, columns\), two integers"):
+        kind.random(jax.random.key(0), shape, per_row=2)
+    with pytest.raises(ShapeError, match=r"random: shape is \(-5, 8\); both must be at least 0"):
+        kind.random(jax.random.key(0), (-5, 8), per_row=2)
+
+
+@pytest.mark.parametrize("dtype", ["number", object(), 3, ("f4", "f8"), np.dtype("datetime64[s]"), str], ids=str)
+@pytest.mark.parametrize("weights", [jax.random.uniform, 2.0], ids=["drawn", "equal"])
+def test_other_dtypes_are_refused(kind, dtype, weights):
+    with pytest.raises(DtypeError, match=r"random: dtype is .*; allowed: float16, bfloat16, float32, "):
+        kind.random(jax.random.key(0), (5, 8), per_row=2, weights=weights, dtype=dtype)
+
+
+def test_a_function_of_weights_that_fails_is_named(kind):
+    with pytest.raises(
+        ArgumentError, match=r"random: weights, uniform, drew nothing of shape \(10,\) and dtype int32: "
+    ):
+        kind.random(jax.random.key(0), (5, 8), per_row=2, dtype="int32")
+    with pytest.raises(
+        ArgumentError, match=r"drew nothing of shape \(10,\) and dtype float32: .*takes 1 positional argument"
+    ):
+        kind.random(jax.random.key(0), (5, 8), per_row=2, weights=lambda key: jnp.ones(10))

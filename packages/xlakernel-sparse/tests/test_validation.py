@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.sparse
+from jax.experimental import sparse
 
 from xlakernel.core.errors import DtypeError, InputError, ShapeError, StructureError
 from xlakernel.sparse import COO, CSC, CSR, BinaryArray
@@ -314,6 +315,12 @@ def test_three_arrays_make_a_matrix(kind, arrays):
 def test_other_arguments_are_named(kind, arrays, described, shape):
     with pytest.raises(InputError, match=rf"the first argument is {described}; .*\(data, \(row, col\)\) is COO\("):
         kind(arrays, **shape)
+
+
+@pytest.mark.parametrize("jax_kind", [sparse.BCOO, sparse.BCSR])
+def test_the_converter_of_a_matrix_of_jax_is_named(kind, jax_kind):
+    with pytest.raises(InputError, match=rf"{kind.__name__}\.from_{jax_kind.__name__.lower()}"):
+        kind(jax_kind.fromdense(jnp.eye(3)))
 
 
 @pytest.mark.parametrize("wrong", ["text", None, object(), [[1], [1, 2]], [2**70, 0, 1], [None, 0, 1]])

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlakernel.core.errors import DtypeError, InputError
+from xlakernel.core.errors import DtypeError, InputError, ShapeError
 
 from .._immutable import ImmutablePytree
 from ..operators.arguments import as_array
@@ -134,14 +134,41 @@ class EventArray(ImmutablePytree, abc.ABC):
         return type(self)(part) if part.ndim else part  # type: ignore[call-arg]  # each takes an array
 
     def __matmul__(self, other: Any) -> Any:
-        return self.value @ other if _is_plain(other) else NotImplemented
+        return _dense_product(self, other, transpose=False) if _is_plain(other) else NotImplemented
 
+    # JAX's arrays multiply by `__jax_array__` themselves.
     def __rmatmul__(self, other: Any) -> Any:
-        return other @ self.value if _is_plain(other) else NotImplemented
+        return _dense_product(self, other, transpose=True) if _is_plain(other) else NotImplemented
 
 
 def _is_plain(value: Any) -> bool:
     return isinstance(value, (jax.Array, np.ndarray, EventArray))
+
+
+def _dense_product(events: EventArray, x: Any, *, transpose: bool) -> Any:
+    """Return ``events @ x`` with a dense array or with events; ``x @ events`` if *transpose*.
+
+    Raises:
+      ShapeError: if the shapes do not fit each other.
+    """
+    caller = f"x @ {type(events).__name__}" if transpose else f"{type(events).__name__} @ x"
+    if not events.shape:
+        raise ShapeError(f"{caller}: events of shape () have no product with x; write events * x.")
+    length, batch = events.shape[-2:][0] if transpose else events.shape[-1], events.shape[:-2]
+    shape = np.shape(x)
+    try:
+        fits = shape[-1 if transpose else -2 :][:1] == (length,)
+        np.broadcast_shapes(batch, shape[:-2])
+    except ValueError:
+        fits = False
+    if not fits:
+        matrix = f"(..., k, {length})" if transpose else f"(..., {length}, k)"
+        leading = f", with leading dimensions that broadcast to {batch}" if batch else ""
+        raise ShapeError(
+            f"{caller}: x has the shape {shape}; with events of shape {events.shape} it must be ({length},) or "
+            f"{matrix}{leading}."
+        )
+    return x @ events.value if transpose else events.value @ x
 
 
 def _of_plain(function: Callable[[Any], Any]) -> Callable[[EventArray], Any]:

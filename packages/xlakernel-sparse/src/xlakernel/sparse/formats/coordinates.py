@@ -43,6 +43,11 @@ class Coordinates(Format):
             check_coordinate_values(caller, row, col, shape)
         self._set(data=data, row=row, col=col, shape=shape)
 
+    def __getattr__(self, name: str) -> Any:
+        if name in ("prepare", "shard"):  # of compressed matrices
+            raise AttributeError(f"{type(self).__name__} has no {name}; compress it first: A.tocsr().{name}(...).")
+        return self.__getattribute__(name)  # raises Python's own error
+
     @property
     def structure(self) -> tuple[jax.Array, jax.Array]:
         """The index arrays: ``(row, col)``."""

@@ -153,7 +153,7 @@ class SparseMatrix(Arithmetic):
     def random(
         cls,
         key: Any,
-        shape: Any,
+        shape: Any = None,
         *,
         density: float | None = None,
         per_row: int | None = None,
@@ -174,8 +174,10 @@ class SparseMatrix(Arithmetic):
           dtype: that of the weights; None: float32, or that of the number.
 
         Raises:
+          InputError: if *key* is not a key.
           ShapeError: if *shape* is not that of a matrix.
-          ArgumentError: if not exactly one of *density* and *per_row* is given, or one is out of range.
+          ArgumentError: if not exactly one of *density* and *per_row* is given, or one is out of range; or *weights* is
+            neither a number nor such a function.
           DtypeError: if *dtype* is not supported.
 
         Example:
@@ -185,8 +187,8 @@ class SparseMatrix(Arithmetic):
           CSR(float32[1000,500], nnz=20000, equal weights)
         """
         caller = f"{cls.__name__}.random"
+        of_places, of_weights = two_keys(caller, key)
         shape = check_shape(caller, shape)
-        of_places, of_weights = two_keys(key)
         row, col = draw_structure(caller, of_places, shape, density, per_row)
         data = draw_data(caller, of_weights, weights, row.shape[0], dtype)
         return cls._of_coordinates((data, row, col), shape, in_range=True)

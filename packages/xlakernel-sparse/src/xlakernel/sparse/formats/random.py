@@ -15,9 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlakernel.core.errors import ArgumentError
+from xlakernel.core.errors import ArgumentError, DtypeError, InputError
 
 from ..operators.arguments import as_array, as_integer, strong
+from ..operators.dtypes import SUPPORTED
 
 
 def draw_structure(
@@ -44,18 +45,37 @@ def draw_structure(
             raise ArgumentError(f"{caller}: per_row is {per_row!r}; allowed: 0 to {columns}, the number of columns.")
         row, col = _distinct_in_rows(key, number, shape)
         return row, col
-    fraction = math.nan if density is None else float(density)
-    if not 0 <= fraction <= 1:
+    if not 0 <= _as_number(density) <= 1:
         raise ArgumentError(f"{caller}: density is {density!r}; allowed: numbers from 0 to 1.")
-    row, col = _distinct(key, round(fraction * rows * columns), shape)
+    row, col = _distinct(key, round(_as_number(density) * rows * columns), shape)
     return row, col
+
+
+def _as_number(value: Any) -> float:
+    """Return *value* as a Python number; NaN for a bool, a text or another type."""
+    if isinstance(value, (bool, str, bytes)):
+        return math.nan
+    try:
+        return float(value)
+    except jax.errors.ConcretizationTypeError:  # of a traced number, with its own advice
+        raise
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
 
 
 def draw_data(caller: str, key: Any, weights: Any, number: int, dtype: Any) -> jax.Array:
     """Return the weights of this many entries: one for all, or drawn."""
-    dtype = None if dtype is None else jax.dtypes.canonicalize_dtype(dtype)
+    dtype = None if dtype is None else _checked_dtype(caller, dtype)
     if callable(weights):
-        data = as_array(caller, "the result of weights", weights(key, (number,), dtype or jnp.dtype("float32")))
+        shape, drawn = (number,), dtype or jnp.dtype("float32")
+        try:
+            result = weights(key, shape, drawn)
+        except (TypeError, ValueError) as error:
+            raise ArgumentError(
+                f"{caller}: weights, {getattr(weights, '__name__', weights)}, drew nothing of shape {shape} and dtype "
+                f"{drawn}: {error}. Expected a number, or a function of (key, shape, dtype) like those of jax.random."
+            ) from error
+        data = as_array(caller, "the result of weights", result)
         if data.shape not in ((number,), (1,)):
             raise ArgumentError(
                 f"{caller}: weights returned an array of shape {data.shape}; expected ({number},), or (1,) for equal "
@@ -72,11 +92,31 @@ def draw_data(caller: str, key: Any, weights: Any, number: int, dtype: Any) -> j
     return strong(caller, "weights", one)
 
 
-@jax.jit
-def two_keys(key: Any) -> tuple[jax.Array, jax.Array]:
-    """Return two keys of `jax.random`."""
-    first, second = jax.random.split(key)
+def _checked_dtype(caller: str, dtype: Any) -> Any:
+    try:
+        found = jax.dtypes.canonicalize_dtype(dtype)
+    except (TypeError, ValueError):
+        found = None
+    if found is None or found.name not in SUPPORTED:
+        raise DtypeError(f"{caller}: dtype is {dtype!r}; allowed: {', '.join(SUPPORTED)}.")
+    return found
+
+
+def two_keys(caller: str, key: Any) -> tuple[jax.Array, jax.Array]:
+    """Return two keys of `jax.random`, of one."""
+    try:
+        first, second = _split(key)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"{caller}: key is {key!r:.200} of type {type(key).__name__}; expected one key of jax.random, such as "
+            "jax.random.key(0)."
+        ) from error
     return first, second
+
+
+@jax.jit
+def _split(key: Any) -> Any:
+    return jax.random.split(key)
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))  # outside of jit each call would compile its while_loop anew

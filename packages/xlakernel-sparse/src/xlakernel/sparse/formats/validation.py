@@ -23,10 +23,11 @@ def three_arrays(caller: str, arrays: Any, names: str) -> tuple[Any, Any, Any]:
         return first, second, third
     kind = type(arrays).__name__
     given = f"a {kind} of {len(arrays)}" if isinstance(arrays, (tuple, list)) else f"of type {kind}"
+    converters = {"BCOO": "from_bcoo", "BCSR": "from_bcsr"}.get(kind, "from_dense and from_scipy")
     convert = "" if caller == "COO" else f".to{caller.lower()}()"
     raise InputError(
         f"{caller}: the first argument is {given}; expected the tuple ({names}). Other matrices are converted by "
-        f"{caller}.from_dense and from_scipy, those of this package by A.to{caller.lower()}(); SciPy's "
+        f"{caller}.{converters}, those of this package by A.to{caller.lower()}(); SciPy's "
         f"(data, (row, col)) is COO((data, row, col), shape=...){convert}."
     )
 
