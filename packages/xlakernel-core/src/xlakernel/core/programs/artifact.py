@@ -1,6 +1,6 @@
 """The bytes of an exported program: JAX's serialised program, behind a header with the recipes of its kernels.
 
-magic (8 bytes) | format (2) | length of the header (4) | SHA-256 of the rest (32) | header | program
+magic (8 bytes) | format (2) | length of the header (4) | SHA-256 of all else (32) | header | program
 header: JSON, {"targets": [{"name", "platform", "module", "data"}, ...], "made with": {distribution: version}}
 program: from jax.export
 """
@@ -22,8 +22,9 @@ from ..errors import ExportError
 from ..ffi.registry import Recipe
 
 _MAGIC = b"xlaknl\r\n"  # changes if the file is copied as text
-_FORMAT = 2
-_HEAD = struct.Struct("<8sHI32s")
+_FORMAT = 3
+_HEAD = struct.Struct("<8sHI")
+_DIGEST = slice(_HEAD.size, _HEAD.size + hashlib.sha256().digest_size)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,8 +43,12 @@ def pack(targets: Sequence[StoredTarget], program: bytes) -> bytes:
         {"name": t.name, "platform": t.platform, "module": t.recipe.module, "data": t.recipe.data} for t in targets
     ]
     header = json.dumps({"targets": listed, "made with": made_with}, sort_keys=True).encode()
-    digest = hashlib.sha256(header + program).digest()
-    return _HEAD.pack(_MAGIC, _FORMAT, len(header), digest) + header + program
+    return _sealed(header, program)
+
+
+def _sealed(header: bytes, program: bytes) -> bytes:
+    head = _HEAD.pack(_MAGIC, _FORMAT, len(header))
+    return head + hashlib.sha256(head + header + program).digest() + header + program
 
 
 def unpack(blob: Any) -> tuple[list[StoredTarget], bytes, dict[str, str]]:
@@ -59,19 +64,19 @@ def unpack(blob: Any) -> tuple[list[StoredTarget], bytes, dict[str, str]]:
             f"deserialize: expected the bytes that serialize() returned; got {type(blob).__name__}. Read them from a "
             'file opened with "rb".'
         ) from error
-    if not data.startswith(_MAGIC):
+    if not data or data[:8] != _MAGIC[: len(data)]:
         raise ExportError(
             f"deserialize: these {len(data)} bytes are not a program that xlakernel.core.export wrote; they begin with "
             f"{data[:8]!r}. Read programs of jax.export with jax.export.deserialize."
         )
-    _, format_, header_size, digest = _HEAD.unpack_from(data.ljust(_HEAD.size, b"\0"))
-    if format_ != _FORMAT:
+    head, digest, body = data[: _DIGEST.start], data[_DIGEST], data[_DIGEST.stop :]
+    _, format_, header_size = _HEAD.unpack(head.ljust(_HEAD.size, b"\0"))
+    if len(head) == _HEAD.size and format_ != _FORMAT:
         raise ExportError(
-            f"deserialize: the program is in format {format_}; xlakernel-core {__version__} reads format {_FORMAT}. "
-            "Install the version that wrote it, or export the program again with this one."
+            f"deserialize: the program is damaged, or in format {format_}; xlakernel-core {__version__} reads format "
+            f"{_FORMAT}. Install the version that wrote it, or export the program again with this one."
         )
-    body = data[_HEAD.size :]
-    if hashlib.sha256(body).digest() != digest:
+    if hashlib.sha256(head + body).digest() != digest:
         raise ExportError(
             f"deserialize: the exported program is damaged: the checksum of its {len(data)} bytes differs from the one "
             "that it was written with. Copy the file again, as a whole and in binary mode."
