@@ -84,6 +84,12 @@ def test_without_a_gpu_wrapping_and_tracing_work_and_lowering_is_an_error(no_gpu
         lower(run, jnp.ones(3), jnp.ones(3))
 
 
+def test_a_process_without_a_gpu_of_its_own(no_gpu, monkeypatch, make_axpy):
+    monkeypatch.setattr(jax, "local_devices", lambda backend: [])
+    with pytest.raises(DeviceError, match=r"needs an NVIDIA GPU of this process.*local_device_ids"):
+        lower(make_axpy(), jnp.ones(3), jnp.ones(3))
+
+
 def test_shared_memory_beyond_the_device_is_refused_when_lowering(h200, make_axpy):
     run = make_axpy(shared_mem=h200 + 1)
     with pytest.raises(LaunchError, match=r"shared_mem is 232449 bytes.*H200 \(GPU 0\) allows 232448"):
@@ -93,7 +99,7 @@ def test_shared_memory_beyond_the_device_is_refused_when_lowering(h200, make_axp
 def test_a_launch_that_one_of_several_devices_allows_is_allowed(monkeypatch):
     monkeypatch.setattr(_device, "shared_mem_limits", lambda: {"small": 49152, "large": 232448})
     _device.check_device("k", 200000)
-    with pytest.raises(LaunchError, match="small allows 49152"):
+    with pytest.raises(LaunchError, match="large allows 232448"):
         _device.check_device("k", 300000)
 
 

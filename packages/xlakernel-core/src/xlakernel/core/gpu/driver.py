@@ -68,6 +68,11 @@ def devices() -> tuple[int, ...]:
             f"a kernel for CUDA needs an NVIDIA GPU, and JAX finds none: {error}. Check it with nvidia-smi, and "
             'install JAX with CUDA: pip install "xlakernel-core[cuda13]" (or [cuda12]).'
         ) from error
+    if not found:
+        raise DeviceError(
+            "a kernel for CUDA needs an NVIDIA GPU of this process, and JAX finds GPUs of other processes only. Give "
+            "this one a GPU (local_device_ids of jax.distributed.initialize), or call the kernel in the others."
+        )
     check(cuda.cuInit(0))
     version = int(check(cuda.cuDriverGetVersion()))
     if version < _OLDEST:

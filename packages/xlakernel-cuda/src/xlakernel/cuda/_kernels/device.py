@@ -17,9 +17,8 @@ def check_device(kernel: str, shared_mem: int) -> None:
       LaunchError: if no GPU has that much.
       DeviceError: if there is no GPU.
     """
-    limits = shared_mem_limits()
-    if shared_mem > max(limits.values()):
-        device, most = next(iter(limits.items()))
+    device, most = max(shared_mem_limits().items(), key=lambda item: item[1])
+    if shared_mem > most:
         raise LaunchError(
             f"{kernel}: shared_mem is {shared_mem} bytes a block; {device} allows {most}. Let the blocks share less, "
             "or keep a part in registers or global memory."
