@@ -177,6 +177,35 @@ def test_kernels_whose_name_is_another_ones(module):
         recipe_of(warp_kernel(kernel, same), X, factor=1.0)
 
 
+STATIC = """
+    import warp as wp
+
+    class Settings:
+        factor = 2.0
+
+    SETTINGS = {settings}
+
+    @wp.kernel
+    def scaled(x: wp.array(dtype=float), out: wp.array(dtype=float)):
+        i = wp.tid()
+        out[i] = wp.static({value}) * x[i]
+    """
+UNKNOWN = r"refers to <.*Settings object at .*> of type Settings, which cannot be compared with one of another process"
+
+
+def test_an_object_in_a_static_expression(module):
+    mine = module(STATIC.format(settings="Settings()", value="SETTINGS.factor"))
+    with pytest.raises(ExportError, match=rf"export: the kernel .*scaled {UNKNOWN}\. Make it a number"):
+        recipe_of(warp_kernel(mine.scaled, same), X)
+
+
+def test_a_number_in_a_static_expression_that_became_an_object(module):
+    data, _ = recipe_of(warp_kernel(module(STATIC.format(settings="3.0", value="SETTINGS")).scaled, same), X)
+    module(STATIC.format(settings="Settings()", value="SETTINGS.factor"))
+    with pytest.raises(ExportError, match=rf"cannot be compared with the one that was exported: it {UNKNOWN}"):
+        _export.prepare("again", data)
+
+
 def test_functions_inside_of_others():
     def inner(x: wp.array(dtype=float), out: wp.array(dtype=float)):
         wp.launch(at_the_top, dim=x.shape, inputs=[x], outputs=[out])
