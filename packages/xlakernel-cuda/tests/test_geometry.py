@@ -144,3 +144,21 @@ def test_a_batch_multiplies_its_axis():
     assert form.batched(form.geometry(()), 7).grid == (3, 7, 2)
     with pytest.raises(LaunchError, match=r"batch of 65536 slices.*jax.lax.map"):
         form.batched(form.geometry(()), 65536)
+
+
+def test_functions_that_are_equal_are_told_apart():
+    class Extents:
+        def __eq__(self, other):
+            return isinstance(other, Extents)
+
+        def __hash__(self):
+            return 1
+
+        def __call__(self, x):
+            return x.size
+
+    one, other = Extents(), Extents()
+    for name in ("grid", "block", "launch_dims"):
+        forms = [LaunchForm("k", **{name: function}) for function in (one, one, other)]
+        assert forms[0] == forms[1] != forms[2]
+        assert hash(forms[0]) == hash(forms[1])

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import warp
 
-from xlakernel.core.backend import Struct, VmapMethod, as_decorator, kernel_function
+from xlakernel.core.backend import Struct, VmapMethod, as_decorator, by_identity, kernel_function
 
 from ._functions.function import WarpFunction
 from ._parameters import annotated
@@ -93,7 +93,7 @@ def jax_callable(
     stage_in, stage_out = frozenset(stage_in_argnames or ()), frozenset(stage_out_argnames or ())
     function = WarpFunction(func, divide_parameters(name, annotated(func), num_outputs, in_out), mode)
     outputs = freeze_output_dims(name, output_dims)
-    return _made(function, vmap_method, outputs, bool(has_side_effect), in_out, stage_in, stage_out)
+    return _made(function, by_identity(vmap_method), outputs, bool(has_side_effect), in_out, stage_in, stage_out)
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -121,7 +121,9 @@ class JaxCallable:
         signature.check_options(unknown, ("output_dims", "vmap_method"))
         arrays, scalars = signature.divide(args)
         chosen = freeze_output_dims(self.__name__, output_dims)
-        function = self._function(self.output_dims if chosen is None else chosen, vmap_method or self.vmap_method)
+        function = self._function(
+            self.output_dims if chosen is None else chosen, by_identity(vmap_method) or self.vmap_method
+        )
         return function(*arrays, **scalars)  # type: ignore[no-any-return]
 
     def _make_function(self, output_dims: FrozenDims | None, vmap_method: VmapMethod) -> Callable[..., Any]:

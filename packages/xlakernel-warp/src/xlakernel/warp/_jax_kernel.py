@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from xlakernel.core.backend import Struct, VmapMethod, as_decorator, kernel_function
+from xlakernel.core.backend import Struct, VmapMethod, as_decorator, by_identity, kernel_function
 from xlakernel.core.errors import ArityError, DifferentiationError
 
 from ._internals.launches import cpu_blocks
@@ -106,7 +106,8 @@ def jax_kernel(
             "with Warp's own jax_kernel: outputs have the shape of the launch, and nothing is written in place. Give "
             "warp_kernel a vjp= instead."
         )
-    return _made(kernel, signature, vmap_method, dims, outputs, bool(enable_backward), bool(has_side_effect), threads)
+    method = by_identity(vmap_method)
+    return _made(kernel, signature, method, dims, outputs, bool(enable_backward), bool(has_side_effect), threads)
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -156,7 +157,7 @@ class JaxKernel:
         function = self._function(
             self.launch_dims if dims is None else dims,
             self.output_dims if chosen is None else chosen,
-            vmap_method or self.vmap_method,
+            by_identity(vmap_method) or self.vmap_method,
             blocks,
         )
         return function(*arrays, **scalars)  # type: ignore[no-any-return]

@@ -17,6 +17,7 @@ from ..decorating import as_decorator
 from ..extents import extents, resolve
 from ..ffi.registry import Handler, Recipe, ensure_registered
 from ..identity.fingerprint import Examination, examine, fingerprint
+from ..identity.same import Same, by_identity
 from ..identity.warp_kinds import code_of
 from ..missing import missing_package
 from ..operator.eager import jit_when_eager
@@ -51,12 +52,14 @@ __all__ = [
     "OutputInit",
     "Recipe",
     "Reference",
+    "Same",
     "Scalar",
     "Struct",
     "Target",
     "Transpose",
     "VmapMethod",
     "as_decorator",
+    "by_identity",
     "check_format",
     "code_of",
     "ensure_registered",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
 
+from ..identity.same import Same
 from ..structs import Struct
 from .results import flat_results
 from .scalars import Entry, plain_numbers
@@ -27,7 +28,7 @@ class BatchFunction:
     """
 
     kernel: str
-    function: Callable[..., Any]
+    function: Same
     scalars: tuple[Entry, ...]
     tree: Any
     order: tuple[int, ...]

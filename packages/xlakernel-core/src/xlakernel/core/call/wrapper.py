@@ -13,6 +13,7 @@ import jax
 from .._compat import is_tracing, vary_alike
 from ..config import is_debugging
 from ..errors import ArgumentError, ArityError, ShardingRuleError, VmapMethodError
+from ..identity.same import Same
 from ..structs import Struct, check_inputs, check_plain, counted, keywords_of, of_structs
 from .aliases import check_alias_sums, check_alias_types, checked_aliases
 from .batch import BatchFunction
@@ -204,7 +205,7 @@ class _Wrapped:
             attributes=() if kernel.takes_scalars else form,
             scalars=tuple((name, dtype) for name, dtype, _ in form) if kernel.takes_scalars else (),
             aliases=self.aliases,
-            vmap_method=BatchFunction(self.name, method, form, tree, order) if callable(method) else method,
+            vmap_method=BatchFunction(self.name, Same(method), form, tree, order) if callable(method) else method,
             has_side_effect=self.has_side_effect,
             sharding_rule=rule,
             debug=is_debugging(),

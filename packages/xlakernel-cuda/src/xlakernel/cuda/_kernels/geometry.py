@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from xlakernel.core.backend import Entry, Struct, extents, plain_numbers, resolve
+from xlakernel.core.backend import Entry, Struct, by_identity, extents, plain_numbers, resolve
 from xlakernel.core.errors import LaunchError
 
 Dimensions = tuple[int, int, int]
@@ -41,7 +41,7 @@ class Geometry:
         return f"grid {self.grid}, block {self.block}"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class LaunchForm:
     """A launch as a user gives it: either *grid* and *block*, or *launch_dims*.
 
@@ -63,6 +63,17 @@ class LaunchForm:
     threads_per_block: int = 256
     batch_axis: str | None = None
     known: tuple[Entry, ...] = ()
+
+    @property
+    def _key(self) -> tuple[Any, ...]:
+        given = map(by_identity, (self.grid, self.block, self.launch_dims))
+        return self.kernel, *given, self.threads_per_block, self.batch_axis, self.known
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LaunchForm) and other._key == self._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
 
     def checked(self) -> LaunchForm:
         """Return the form with plain integers, after checking all that is not a function.

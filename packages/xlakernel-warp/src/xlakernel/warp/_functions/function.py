@@ -10,7 +10,17 @@ from typing import Any
 
 import warp
 
-from xlakernel.core.backend import FORMAT, Callables, Recipe, Struct, Target, fingerprint, write_static, write_structs
+from xlakernel.core.backend import (
+    FORMAT,
+    Callables,
+    Recipe,
+    Same,
+    Struct,
+    Target,
+    fingerprint,
+    write_static,
+    write_structs,
+)
 from xlakernel.core.backend.gpu import Array, Closure, Launchable, arrays_of, register, register_again
 from xlakernel.core.errors import PlatformError
 
@@ -23,7 +33,7 @@ from .._signature import Signature
 from .launch import FunctionLaunch
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class WarpFunction(OnBothPlatforms):
     """A function that launches Warp kernels.
 
@@ -38,6 +48,16 @@ class WarpFunction(OnBothPlatforms):
     signature: Signature
     graph_mode: Any
     platform: str = ""
+
+    @property
+    def _key(self) -> tuple[Any, ...]:
+        return Same(self.function), self.signature, self.graph_mode, self.platform
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, WarpFunction) and other._key == self._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:  # type: ignore[override]  # read-only here
