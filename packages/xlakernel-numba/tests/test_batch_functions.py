@@ -275,3 +275,26 @@ def test_a_pickled_wrapper_keeps_its_batch_function():
     run = pickle.loads(pickle.dumps(numba_kernel(leaky, outs=first, vmap_method=rows_of_this_module)))
     assert_allclose(jax.vmap(run)(X, DECAY), jax.vmap(leaky_in_jax)(X, DECAY), rtol=1e-5)
     assert "leaky_rows" in jax.jit(jax.vmap(run)).lower(X, DECAY).as_text()
+
+
+def test_batch_functions_that_are_equal_are_told_apart():
+    class Filled:
+        def __init__(self, value):
+            self.value = value
+
+        def __eq__(self, other):
+            return isinstance(other, Filled)
+
+        def __hash__(self):
+            return 1
+
+        def __call__(self, x):
+            return jnp.full_like(x, self.value)
+
+    @numba.njit
+    def copied(x, out):
+        out[:] = x
+
+    functions = [jax.vmap(numba_kernel(copied, lambda x: x, vmap_method=Filled(value))) for value in (2, 3)]
+    results = jax.jit(lambda x: [function(x) for function in functions])(jnp.ones((4, 3)))
+    assert [float(result[0, 0]) for result in results] == [2, 3]
