@@ -159,7 +159,7 @@ def test_a_linear_kernel_and_its_transpose():
 
 
 @numba.njit
-def ends(x, least, most):
+def ends(x, most, least):  # JAX has the names of a dictionary in another order
     least[()] = x.min()
     most[()] = x.max()
 
