@@ -104,7 +104,7 @@ def test_a_size_limit_leaves_nothing_behind():
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
     try:
-        with pytest.warns(CacheWarning, match=r"File too large.*room on its disk"):
+        with pytest.warns(CacheWarning, match=r"File too large.*free space on its disk"):
             write_code(ONE, bytes(100_000))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)

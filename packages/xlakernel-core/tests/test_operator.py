@@ -240,7 +240,7 @@ def test_a_tag_that_no_operator_has(new_operator, new_name):
         operators("a_lnog_tag")
     with pytest.raises(ArgumentError, match=r"the tag '§'\. There are the tags \[.*'a_long_tag'.*when it is imported"):
         operators(tag, "§")
-    with pytest.raises(ArgumentError, match=rf"It is the name of one: operators\(\)\['{op.name}'\]"):
+    with pytest.raises(ArgumentError, match=rf"It is the name of an operator: operators\(\)\['{op.name}'\]"):
         operators(op.name)
     with pytest.raises(ArgumentError, match=r"a tag is \['csr'\]; expected words"):
         operators(["csr"])

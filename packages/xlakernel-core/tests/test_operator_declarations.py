@@ -60,7 +60,9 @@ def test_a_transpose_that_is_set_again_under_another_spelling(new_operator):
 def test_an_input_that_no_transpose_covers(new_operator):
     op = new_operator(lambda x, y: x * y)
     op.def_transpose(0, lambda ins, cotangent: cotangent * ins[1])
-    with pytest.raises(DifferentiationError, match=r"no derivative in input 1; def_transpose covers .*def_reference"):
+    with pytest.raises(
+        DifferentiationError, match=r"no derivative with respect to input 1; def_transpose covers .*def_reference"
+    ):
         jax.grad(lambda y: op(X, y, outs=y).sum())(X)
 
 
@@ -105,7 +107,7 @@ def test_a_batching_rule_that_is_set_again(new_operator):
 
 
 def test_reverse_mode_transposes_a_declared_jvp_by_a_rule_of_jax(new_operator):
-    """def_jvp calls another operator, which has a transpose rule of JAX's own kind."""
+    """def_jvp calls another operator, which has a rule of its JAX primitive for the transpose."""
     inner = new_operator(lambda x, t: jnp.cos(x) * t)
     outer = new_operator(jnp.sin)
     outer.def_jvp(lambda primals, tangents: inner(*primals, *tangents, outs=Struct(X.shape, X.dtype)))

@@ -1,4 +1,4 @@
-"""Derivatives that an operator's author declares: the same ways that kernels have, beside rules of JAX's own kind."""
+"""Derivatives that an operator's author declares: as for wrapped kernels, and by rules of its JAX primitive."""
 
 import functools
 

@@ -225,7 +225,11 @@ def test_a_kernel_of_another_library_is_to_be_wrapped(op):
     """The packages for CUDA and Warp try theirs."""
     numba = pytest.importorskip("numba")
     op.def_kernel("mine", "cpu", lambda outs: numba.njit(lambda x, out: None))
-    words = (f"{op.name}: the generator of the 'mine' kernel", "outputs among them", "xlakernel.numba.numba_kernel")
+    words = (
+        f"{op.name}: the generator of the 'mine' kernel",
+        "a compiled kernel with output parameters",
+        "xlakernel.numba.numba_kernel",
+    )
     with raises(GeneratorError, *words):
         op(X, outs=X)
 

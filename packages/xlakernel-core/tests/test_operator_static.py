@@ -46,7 +46,7 @@ def test_an_unhashable_static_keyword_is_named(scale, value):
 
 
 def test_the_keyword_dispatch_is_taken(scale):
-    with refused(f"{scale.name}: the keyword 'dispatch'", "use another name"):
+    with refused(f"{scale.name}: the keyword 'dispatch'", "rename it"):
         scale(X, outs=X, dispatch=1)
 
 

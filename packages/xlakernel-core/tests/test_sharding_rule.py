@@ -71,7 +71,7 @@ def test_a_rule_is_read(text, inputs, outs, whole, summed):
         ("i j -> i [j]", r"has 'j' with brackets and without"),
         ("i [j], j -> i", r"has 'j' with brackets and without"),
         ("i -> i [i_2], i_2", r"has 'i_2' with brackets and without"),
-        ("i j -> i z", r"has the factor 'z' in an output and in no input; .* write \[z\]"),
+        ("i j -> i z", r"has the factor 'z' in an output and in no input, .* write \[z\]"),
         ("-> i", r"has the factor 'i' in an output and in no input"),
     ],
 )

@@ -280,7 +280,7 @@ def test_linear_transpose_needs_inputs_that_are_linear_together():
 
 
 def test_an_input_that_no_transpose_covers_has_no_derivative():
-    message = r"bilinear: no derivative in input 2; transpose= covers only \[\(0,\), \(1,\)\].*reference="
+    message = r"bilinear: no derivative with respect to input 2; transpose= covers only \[\(0,\), \(1,\)\].*reference="
     with pytest.raises(DifferentiationError, match=message):
         jax.grad(lambda w: run_bilinear(A, V, w, scale=3.0).sum())(W)
 

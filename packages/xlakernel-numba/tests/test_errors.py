@@ -321,7 +321,7 @@ def test_an_array_by_keyword_is_not_a_scalar():
         lambda: jax.jit(lambda y: run(X, y=y, alpha=1, beta=2))(X),
         lambda: jax.vmap(lambda y: run(X, y=y, alpha=1, beta=2))(X[None]),
     ):
-        with refuses(errors.StaticArgumentError, "scaled: 'y' is an array, float32", "inputs are passed by position"):
+        with refuses(errors.StaticArgumentError, "scaled: 'y' is an array, float32", "Pass input arrays by position"):
             call()
 
 

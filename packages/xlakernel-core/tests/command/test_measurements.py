@@ -132,7 +132,7 @@ def test_an_operator_that_ends_the_process_is_a_failure(make_op, capsys):
         raise SystemExit(0)
 
     assert bench(op.name) == 1
-    assert "the process was to end with the status 0" in capsys.readouterr().err
+    assert "called sys.exit(0)" in capsys.readouterr().err
 
 
 def test_an_operator_that_fails_does_not_hide_the_others(make_op, capsys):

@@ -11,7 +11,7 @@ from .install import install_command
 from .operators import choose, find
 from .text import print_line
 
-#: The package of a backend's wrapper; other backends, such as plain JAX, need none of ours.
+#: Backend → our package with its wrapper. Other backends, such as plain JAX, need none.
 PACKAGES = {"numba": "xlakernel.numba", "numba_cuda": "xlakernel.cuda", "warp": "xlakernel.warp"}
 
 
@@ -56,7 +56,7 @@ def why_unusable(platform: str, backend: str, findings: Sequence[Finding], facts
         fix = install_command(package.removeprefix("xlakernel."), facts.cuda_extra)
         return f"needs {package.replace('.', '-')} ({fix})"
     stopping = [finding for finding in findings if {platform, backend} & set(finding.stops)]
-    # Known incompatibilities are the last findings, and name the versions.
+    # Known incompatibilities come last among the findings. They are the most specific, and name versions.
     problems = [finding for finding in stopping if finding.state == "problem"] or stopping
     if problems:
         return f"{problems[-1].text}{f' ({problems[-1].fix})' if problems[-1].fix else ''}"
@@ -65,7 +65,7 @@ def why_unusable(platform: str, backend: str, findings: Sequence[Finding], facts
 
 def _explain(reasons: Mapping[str, int] | None) -> None:
     if reasons is None:
-        print_line("No package that is installed has operators. Your own are found with --import MODULE.")
+        print_line("No installed package has operators. To list operators of your own, add --import MODULE.")
         return
     print_line("\n* the default of its platform")
     for reason, number in reasons.items():

@@ -72,13 +72,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UnknownOperatorError as error:
         print_error(str(error))
         return 2
-    except SystemExit as stopped:  # of the code of an operator or a module
-        print_error(f"the process was to end with the status {stopped.code!r}")
+    except SystemExit as stopped:  # raised by an operator or an imported module
+        print_error(f"an operator or a module called sys.exit({stopped.code!r})")
         return 1
-    except BrokenPipeError:  # as `xlakernel doctor | head` closes it
+    except BrokenPipeError:  # stdout is closed, as by `xlakernel doctor | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except OSError as error:  # of a choice of backend="auto" that cannot be forgotten
+    except OSError as error:  # a file with a choice of backend="auto" cannot be removed
         print_error(str(error))
         return 1
     return status

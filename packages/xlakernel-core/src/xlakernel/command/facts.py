@@ -32,13 +32,13 @@ _MODULES = {"jax": "jax", "core": "jax", "numba": "numba", "numba_cuda": "numba_
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """The environment, before anything is concluded from it.
+    """The environment, as it is found.
 
     Attributes:
-      python: version and machine.
-      versions: of the installed distributions.
+      python: the version of Python and the machine.
+      versions: the versions of the installed distributions.
       variables: the environment variables that are set.
-      answers: of the probes, by name (`probes.PROBES`), without those whose library is not installed.
+      answers: the answers of the probes, by name (`probes.PROBES`). Libraries that are not installed are not probed.
     """
 
     python: str = ""
@@ -47,7 +47,7 @@ class Facts:
     answers: Mapping[str, Answer] = dataclasses.field(default_factory=dict)
 
     def answered(self, probe: str) -> Answer:
-        """Return a probe's answer; an empty one if it has none or failed."""
+        """Return the answer of a probe; an empty one if it did not run, or failed."""
         answer = self.answers.get(probe, {})
         return {} if "error" in answer else answer
 
@@ -114,7 +114,9 @@ def _is_present(module: str) -> bool:
 
 
 def release(version: str) -> tuple[int, ...]:
-    """Return the numbers of a version, without zeros at the end. The library `packaging` may not be installed.
+    """Return the numbers of a version, without zeros at the end.
+
+    The usual library for that, `packaging`, may not be installed.
 
     Example:
       >>> release("2.5.0rc1") == release("2.5") < release("2.10")

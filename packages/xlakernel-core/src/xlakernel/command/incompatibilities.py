@@ -1,4 +1,4 @@
-"""Known incompatibilities: one function for each, which yields a finding if it is present."""
+"""Known incompatibilities. Each has a function that yields a finding if this environment is affected."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def gpu_that_jax_does_not_use(facts: Facts) -> Iterator[Finding]:
     if is_excluded := bool(asked) and not {"cuda", "gpu"} & set(asked.split(",")):
         fix, why = "unset JAX_PLATFORMS", f"JAX_PLATFORMS is {asked}."
     elif plugin:
-        why = f"it has a CUDA plugin. Its message: {answer.get('message')}"
+        why = f"a CUDA plugin is installed, with the message: {answer.get('message')}"
     is_problem = not is_excluded and (plugin or "numba-cuda" in installed or "xlakernel-cuda" in installed)
     text = f"JAX does not use the GPU ({facts.gpus[0]}): {why}"
     yield Finding("jax-gpu", "problem" if is_problem else "note", text, fix, stops=("gpu",))

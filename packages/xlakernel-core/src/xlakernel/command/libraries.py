@@ -20,13 +20,13 @@ class Library:
     """A library that kernels need.
 
     Attributes:
-      name: of the finding.
-      stops: the backends and platforms that need it.
-      reinstall: the command that installs it anew; ``{generation}`` stands for the CUDA of this machine, as in 13.
-      works: makes the text of the finding from the answer of its probe.
+      name: the name of the finding.
+      stops: the backends and platforms that need the library.
+      reinstall: the command that reinstalls it; ``{generation}`` stands for the major version of CUDA, such as 13.
+      works: returns the text of the finding, given the answer of the library's probe.
       users: our packages that need it.
       missing: the consequence of its absence.
-      install: the command that installs it, or the package of ours that needs it.
+      install: the command that installs it, or a package of ours that requires it.
     """
 
     name: str
@@ -92,7 +92,7 @@ LIBRARIES = (
 def states(facts: Facts) -> Iterator[Finding]:
     """Yield a finding for each library, and for the NVIDIA driver."""
     for library in LIBRARIES:
-        # A broken JAX breaks core, too.
+        # If JAX does not work, neither does core, and one finding is enough.
         if library.name != "core" or ("core" in facts.answers and facts.answered("jax")):
             yield _state(facts, library)
     if "driver" in facts.answers:
@@ -124,7 +124,8 @@ def _driver(facts: Facts, answer: Answer) -> Finding:
         return Finding("driver", "problem", text, stops=("gpu",))
     if not answer["found"]:
         stops = () if "gpu" in facts.platforms else ("gpu",)  # a GPU of another make
-        return Finding("driver", "note", "There is no NVIDIA driver here, so no kernel runs on its GPUs.", stops=stops)
+        text = "There is no NVIDIA driver here, so no kernel runs on NVIDIA GPUs."
+        return Finding("driver", "note", text, stops=stops)
     if facts.driver is None or not facts.gpus:
         text = f"The NVIDIA driver finds no GPU (CUDA error {answer['status']}). Run nvidia-smi for its own message."
         is_hidden = "CUDA_VISIBLE_DEVICES" in facts.variables

@@ -1,4 +1,4 @@
-"""``xlakernel bench`` and ``xlakernel auto``: measurements of operators, and the choices that are made of them."""
+"""``xlakernel bench`` and ``xlakernel auto``: measurements of operators, and choices of ``backend="auto"``."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ def bench(operators: Sequence[str], *, modules: Sequence[str]) -> int:
     """Print the result of `XLACustomKernel.benchmark` for each operator.
 
     Returns:
-      The exit status: 0; 1 if a module or an operator's cases fail, an operator has no cases, results differ, or a
-      backend failed whose library is installed.
+      The exit status: 1 if a module cannot be imported, an operator has no cases or its benchmark fails, results
+      differ, or a backend fails for a reason other than a missing library; else 0.
 
     Raises:
       UnknownOperatorError: if there is no such operator.

@@ -25,7 +25,7 @@ def ask(names: Collection[str], timeout: float) -> dict[str, Answer]:
     """Run probes at the same time, and return their answers; the answer of one that fails has the key ``error``.
 
     Args:
-      names: of the probes, keys of `PROBES`.
+      names: the names of the probes, keys of `PROBES`.
       timeout: seconds that each process may take.
     """
     with ThreadPoolExecutor(max_workers=len(PROBES)) as pool:
@@ -134,7 +134,7 @@ if __name__ == "__main__":
     os.dup2(2, 1)
     try:
         found = PROBES[sys.argv[1]]()
-    except Exception as error:  # noqa: BLE001  # an error is an answer
+    except Exception as error:  # noqa: BLE001  # the answer of a failed probe is its error
         found = {"error": _one_line(error)}
     os.write(out, json.dumps(found).encode())
     sys.stderr.flush()

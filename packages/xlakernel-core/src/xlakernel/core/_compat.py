@@ -1,4 +1,4 @@
-"""The private JAX that this package uses, each with its reason."""
+"""Uses of private JAX modules, each with its reason."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 
 import jax
 
-# core: the type of a result inside `jax.shard_map` has the mesh axes that it varies over, and jax 0.8 made that type
-#   private. `trace_state_clean` has no public name.
+# core: the type of a result inside `jax.shard_map` contains the mesh axes that it varies over; jax 0.8 made the class
+#   of that part private. `trace_state_clean` has no public name.
 # dispatch: a primitive must be registered to get the devices when a program is lowered, as for
 #   `jax.experimental.custom_partitioning`.
 # effects: an effect keeps a call with unused results. JAX has no public way to define one; the public
 #   `jax.ffi.ffi_call` uses a private class, too.
-# lib.xla_client, xla_bridge: only XLA's partitioner knows how an array is split, and asks about operations by name.
-#   Programs with the one public name, of `jax.experimental.custom_partitioning`, are not cached. And JAX makes its CPU
-#   devices only once, before a test needs several of them.
-# sharding_impls: the context of a lowering shows if the program is for several devices. And XLA may split a call with
-#   arrays that belong to no mesh, for which there is no public sharding.
-# xla_bridge, too: the public `jax.live_arrays` is of one platform, and starts it if it was not in use.
+# lib.xla_client, xla_bridge: how XLA splits an array is visible only to a callback of its partitioner, registered for
+#   the name of a custom call. The only public one is `jax.experimental.custom_partitioning`, and JAX does not cache
+#   programs with it. Besides, JAX creates its CPU devices once, and a test may later need several.
+# sharding_impls: the context of a lowering tells if the program is for several devices. Besides, XLA may split a call
+#   with arrays that belong to no mesh, for which there is no public sharding.
+# xla_bridge: the public `jax.live_arrays` lists the arrays of one platform, and starts it if it is not in use.
 from jax._src import core, dispatch, effects, sharding_impls, xla_bridge
 from jax._src.lib import xla_client
 from jax.interpreters import batching
@@ -34,8 +34,8 @@ class NativeCallEffect(effects.Effect):  # type: ignore[misc]  # jax._src has no
     """The effect of a kernel with ``has_side_effect=True``.
 
     Attributes:
-      owner: the kernel's or operator's name, for messages. Comparisons ignore it: JAX exports only an effect that
-        equals a new one of its class.
+      owner: the kernel's or operator's name, for messages. Comparisons ignore it: to export an effect, JAX requires
+        that it equals a new instance of its class.
     """
 
     owner: str = dataclasses.field(default="", compare=False)
@@ -58,16 +58,16 @@ def _refuse_effects(jaxprs: Sequence[Any], where: str, what: str) -> None:
     owner = next((e.owner for jaxpr in jaxprs for e in jaxpr.effects if isinstance(e, NativeCallEffect)), None)
     if owner is not None:
         raise SideEffectError(
-            f"{owner}: has_side_effect=True, and {where} under jax.vmap, where {what} for each slice of the batch. JAX "
-            "would run the kernel for all of them, and then select the results. Map with jax.lax.map instead of "
-            "jax.vmap, or call the kernel for every slice and pass it the flag."
+            f"{owner}: has_side_effect=True, but it is called {where} under jax.vmap, and {what} from slice to slice "
+            "of the batch. JAX would run the kernel for all slices, and then select results. Map with jax.lax.map "
+            "instead of jax.vmap, or call the kernel unconditionally and pass it the condition."
         )
 
 
 def _guard_branches(rule: Callable[..., Any]) -> Callable[..., Any]:
     def guarded(axis_data: Any, args: Sequence[Any], dims: Sequence[Any], **params: Any) -> Any:
         if dims[0] is not None and "branches_platforms" not in params:  # a platform is never mapped
-            _refuse_effects(params["branches"], "it stands in a branch of jax.lax.cond or switch", "the branch differs")
+            _refuse_effects(params["branches"], "in a branch of jax.lax.cond or switch", "the branch differs")
         return rule(axis_data, args, dims, **params)
 
     return guarded
@@ -77,18 +77,18 @@ def _guard_loops(rule: Callable[..., Any]) -> Callable[..., Any]:
     def guarded(axis_data: Any, args: Sequence[Any], dims: Sequence[Any], **params: Any) -> Any:
         jaxprs = params["cond_jaxpr"], params["body_jaxpr"]
         if any(isinstance(effect, NativeCallEffect) for jaxpr in jaxprs for effect in jaxpr.effects):
-            # If the condition is mapped, the rule's loop has a condition with a result that is no scalar.
+            # If the condition depends on the slice, JAX's rule makes a loop whose condition is an array.
             traced = jax.make_jaxpr(lambda *args: rule(axis_data, args, dims, **params)[0])(*args)
             loops = [eqn for eqn in traced.eqns if eqn.primitive is jax.lax.while_p]
             if any(eqn.params["cond_jaxpr"].out_avals[0].shape for eqn in loops):
-                where = "it stands in a jax.lax.while_loop, or in a fori_loop of traced bounds,"
+                where = "in a jax.lax.while_loop, or a fori_loop with traced bounds,"
                 _refuse_effects(jaxprs, where, "the number of steps differs")
         return rule(axis_data, args, dims, **params)
 
     return guarded
 
 
-# JAX's rules refuse one effect by name, that of `jax.experimental.io_callback`; they have no registry for others.
+# JAX's rules reject only the effect of `jax.experimental.io_callback`, and there is no registry for others.
 _rules = batching.fancy_primitive_batchers
 _rules[jax.lax.cond_p] = _guard_branches(_rules[jax.lax.cond_p])
 _rules[jax.lax.while_p] = _guard_loops(_rules[jax.lax.while_p])
@@ -105,7 +105,7 @@ def get_global(context: Any) -> Any:
 
 
 def is_tracing() -> bool:
-    """Return True while JAX traces, also if the arguments of a call are constants."""
+    """Return True while JAX traces, even if no argument of the call is a tracer."""
     return not core.trace_state_clean()
 
 
@@ -130,7 +130,8 @@ def varying_axes(aval: Any) -> frozenset[Any]:
 def vary_alike(values: Sequence[Any]) -> list[Any]:
     """Make all of *values* vary over the manual mesh axes that any of them varies over.
 
-    JAX does the same for the operands of its own operations. The transpose of the cast is the sum in a gradient.
+    JAX does the same for the operands of its own operations. In a gradient, the cast is transposed to a sum over these
+    axes.
     """
     own = [varying_axes(jax.typeof(value)) for value in values]
     every = frozenset().union(*own)
@@ -149,7 +150,7 @@ def result_aval(shape: Sequence[Any], dtype: Any, operands: Sequence[Any], spec:
 
     *spec* is its `PartitionSpec` over the explicit axes of the mesh; None: not sharded.
     """
-    # Operands may lie on a mesh although the program sets none.
+    # Operands may be sharded over a mesh although no mesh is set.
     mesh = next((x.sharding.mesh for x in operands if not x.sharding.mesh.empty), get_abstract_mesh())
     sharding = NamedSharding(mesh, PartitionSpec(*([None] * len(shape))) if spec is None else spec)
     varying = frozenset().union(*(varying_axes(operand) for operand in operands))
@@ -162,8 +163,8 @@ def result_aval(shape: Sequence[Any], dtype: Any, operands: Sequence[Any], spec:
 def jit_primitive(run: Callable[..., Any], name: str) -> Callable[..., Any]:
     """Return the jitted evaluation of one primitive outside of ``jax.jit``.
 
-    It has the flag of JAX's own primitives: ``jax.debug_nans`` then names the primitive with a NaN, and does not look
-    inside, where it would find the same call again.
+    It has the flag that JAX sets for its own primitives: ``jax.debug_nans`` then reports a NaN for the primitive, and
+    does not run its body step by step, which would evaluate the same primitive again.
     """
 
     def evaluate(*inputs: Any) -> Any:
@@ -187,7 +188,10 @@ def is_partitioned(context: Any) -> bool:
 
 @functools.cache
 def register_partitioner(target: str, partition: Callable[..., Any]) -> None:
-    """Register *partition* with XLA's partitioner, on every platform, for calls of *target* with unsplit results."""
+    """Register *partition* with XLA's partitioner, on every platform, for custom calls of *target*.
+
+    The results of these calls are replicated.
+    """
     keywords = {
         "name": target,
         "prop_user_sharding": lambda sharding, *_: sharding,
@@ -243,8 +247,8 @@ def match_type(value: Any, like: Any) -> Any:
 def align_axes(values: Sequence[Any], axes: Sequence[int | None]) -> list[Any]:
     """Return *values* with the same sharding of their mapped axes, which ``jax.vmap`` requires on an explicit mesh.
 
-    The results of a call without a sharding rule are not sharded, so they may differ from other values. A value that is
-    None, or has no mapped axis, is returned unchanged.
+    The results of a call without a sharding rule are not sharded, unlike other values that are mapped together with
+    them. A value that is None, or has no mapped axis, is returned unchanged.
     """
     mapped = {
         i: axis

@@ -21,15 +21,15 @@ FOLDER_VARIABLE = "XLAKERNEL_CACHE_DIR"
 
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _TEMPORARY = re.compile(r"\.[0-9a-f]{32}")
-_ABANDONED = 3600.0  # seconds after which the writer of a temporary file is taken for killed
+_ABANDONED = 3600.0  # the writer of a temporary file that is older, in seconds, is assumed to have been killed
 
-_swept: set[Path] = set()  # folders without temporary files of killed writers, as far as this process is concerned
+_swept: set[Path] = set()  # folders from which this process has removed the temporary files of killed writers
 
 
 def cache_folder(name: str) -> Path | None:
     """Return the user's folder *name* in the cache folder, which need not exist; None if the user has no home folder.
 
-    The cache folder is that of the environment variable, or ``xlakernel`` among the user's caches.
+    The cache folder is that of the environment variable, or else ``xlakernel`` in the user's folder for caches.
     """
     name = f"{name}-{os.geteuid()}" if hasattr(os, "geteuid") else name  # several users may share one cache folder
     named = os.environ.get(FOLDER_VARIABLE)

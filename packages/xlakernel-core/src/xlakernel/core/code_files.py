@@ -2,8 +2,8 @@
 
 A file ``<fingerprint>.code`` contains a magic word, the fingerprint, the digest of the content, and the content. All of
 them are compared before the content is used. A file that is missing, damaged or refused is a cache miss: the code is
-compiled, and stored again. A failing disk therefore does not affect kernels, and there is no index for two processes to
-disagree about.
+compiled, and stored again. A failing disk therefore costs only time. There is no index, which two processes could
+change at once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .warning import warn
 
 _MAGIC = b"xlakernel machine code 1\n"
 
-_warned: set[Path | None] = set()  # the folders
+_warned: set[Path | None] = set()  # the folders that a warning was about
 
 
 def code_folder() -> Path | None:
@@ -68,7 +68,8 @@ def _warn_once(done: str, folder: Path | None, error: OSError) -> None:
     if folder not in _warned:
         _warned.add(folder)
         warn(
-            f"compiled code cannot be {done} {folder or 'a file'}: {error}. It is compiled in each process. Make "
-            f"the folder yours alone (chmod -R go-w), or room on its disk, or set {FOLDER_VARIABLE} to another folder.",
+            f"compiled code cannot be {done} {folder or 'a file'}: {error}. It is compiled in each process. Remove "
+            f"other users' access to the folder (chmod -R go-w), free space on its disk, or set {FOLDER_VARIABLE} to "
+            "another folder.",
             CacheWarning,
         )

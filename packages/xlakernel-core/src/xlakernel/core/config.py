@@ -22,7 +22,7 @@ PLATFORMS = ("cpu", "gpu", "tpu")
 #: Requests the fastest backend, in place of a backend's name (`auto`).
 AUTO = "auto"
 
-# Both hold sorted tuples of pairs or triples: hashable, and equal when they mean the same.
+# Both contexts hold a sorted tuple, which is hashable, and equal for equal choices.
 _requested = jax.make_user_context(())  # ((platform, backend), …), set by `use_backend`
 _defaults = jax.make_user_context(())  # ((operator's number, platform, backend), …), set by `set_default`
 _exporting = jax.make_user_context(False)  # True: the program is lowered for `xlakernel.core.export`
@@ -96,7 +96,7 @@ def is_auto_possible() -> bool:
 
 
 def exporting() -> AbstractContextManager[None]:
-    """Return a context that traces and lowers for another process."""
+    """Return a context in which programs are traced and lowered for another process."""
     context: AbstractContextManager[None] = _exporting(True)
     return context
 
@@ -129,8 +129,8 @@ def debug_mode(enabled: bool = True) -> Iterator[None]:
     fails with an error that names the kernel, the array and the element. Kernels work on copies of their arrays, so
     that the caller's arrays stay as they are, and may run more than once for one call: use it for tests and to find
     bugs. It applies to functions that are already jitted, in the current thread, and the innermost context wins.
-    Outside of any, the environment variable ``XLAKERNEL_DEBUG`` decides, ``1`` or ``0``, as it is at the first call of
-    a kernel.
+    Outside of such contexts, the environment variable ``XLAKERNEL_DEBUG``, ``1`` or ``0``, decides; it is read at the
+    first call of a kernel.
 
     The documentation of each wrapper lists the checks of its backend (`xlakernel.numba.numba_kernel`).
 
@@ -150,7 +150,7 @@ def debug_mode(enabled: bool = True) -> Iterator[None]:
         raise KernelTypeError(
             f"debug_mode: expected True or False; got {enabled!r}. Write `with debug_mode():` around the calls."
         )
-    # Equal settings have one value, so that JAX's cache hits.
+    # The setting of the environment is always represented by None, so that JAX's caches have one entry for it.
     with _debug(None if enabled is _debug_from_environment() else enabled):
         yield
 

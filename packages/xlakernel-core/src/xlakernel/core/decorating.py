@@ -24,7 +24,7 @@ class Wrapper(Protocol[_Kernel, _Options, _Wrapped]):
 def as_decorator(
     wrap: Callable[Concatenate[_Kernel, _Options], _Wrapped],
 ) -> Wrapper[_Kernel, _Options, _Wrapped]:
-    """Let a function that wraps a kernel be called without it: ``@wrap(outs=...)``, as ``@jax.jit(...)`` is."""
+    """Return *wrap*, whose first argument is a kernel, as a function that is a decorator if called without it."""
     call = cast("Callable[..., Any]", wrap)
     signature = inspect.signature(wrap)
     kernel = next(iter(signature.parameters))

@@ -88,7 +88,7 @@ class SideEffectError(XLAKernelError, NotImplementedError):
 
 
 class GeneratorError(XLAKernelError, RuntimeError):
-    """A kernel generator, or the kernel that it returned, raised, or the kernel does not suit the operator."""
+    """A kernel generator or the kernel that it returned raised an error, or the kernel does not suit the operator."""
 
 
 class KernelCheckError(XLAKernelError, AssertionError):
@@ -120,7 +120,7 @@ class RecordingWarning(UserWarning):
 
 
 class AutoBackendWarning(UserWarning):
-    """``backend="auto"`` takes the default because there is no measurement, or cannot keep one on disk."""
+    """``backend="auto"`` uses the default, for lack of a measurement, or a measurement cannot be stored on disk."""
 
 
 class GatheredOperandsWarning(UserWarning):
@@ -128,7 +128,7 @@ class GatheredOperandsWarning(UserWarning):
 
 
 class CacheWarning(UserWarning):
-    """Compiled code cannot be read from the user's cache folder, or kept there; it is compiled in each process."""
+    """Compiled code cannot be read from or stored in the cache folder; it is compiled in each process."""
 
 
 class DeviceError(XLAKernelError, RuntimeError):
@@ -140,11 +140,11 @@ class DifferentiationError(XLAKernelError, NotImplementedError):
 
 
 class ExportError(XLAKernelError, ValueError):
-    """A program cannot be exported, or an exported one cannot be loaded, because a kernel changed or the bytes did."""
+    """A program cannot be exported or loaded, for example because a kernel has changed or the file is damaged."""
 
 
 class PickledKernelError(XLAKernelError, RuntimeError, pickle.UnpicklingError):
-    """This process has no kernel, or another one, under the name that a kernel was pickled with."""
+    """A kernel was pickled by name, and this process has no kernel, or a different one, under that name."""
 
 
 class SettingError(XLAKernelError, ValueError):

@@ -19,10 +19,10 @@ OutputInit = Frozen | tuple[Frozen | None, ...] | None
 
 
 def freeze(kernel: str, output_init: Any, parameters: Sequence[str]) -> OutputInit:
-    """Return the user's *output_init*, a number or a pytree of numbers and None, in a form that compares by value.
+    """Return the user's *output_init*, a number or a pytree of numbers and None, as a hashable value.
 
-    The kernel's *parameters* order a dictionary, which is bound by name as ``outs`` is. Raise `LaunchError` for any
-    other value.
+    The keys of a dictionary are names of outputs; its values are returned in the order of the kernel's *parameters*.
+    Raise `LaunchError` for any other value.
     """
     if isinstance(output_init, Mapping) and set(output_init) <= set(parameters):
         output_init = tuple(output_init[name] for name in parameters if name in output_init)
@@ -56,7 +56,7 @@ def check_structure(kernel: str, output_init: Any, outs: Any) -> None:
 
 
 def check_aliases(kernel: str, output_init: OutputInit, aliases: Mapping[int, int]) -> None:
-    """Raise `AliasError` if an output that takes the memory of an input has an initial value, too."""
+    """Raise `AliasError` if an output that reuses the memory of an input also has an initial value."""
     for i, o in aliases.items():
         if _value_of(output_init, o) is not None:
             raise AliasError(
@@ -66,7 +66,10 @@ def check_aliases(kernel: str, output_init: OutputInit, aliases: Mapping[int, in
 
 
 def check_sums(kernel: str, output_init: OutputInit, rule: str | None) -> None:
-    """Raise `ShardingRuleError` if each device would add the initial value of an output to its part of a sum."""
+    """Raise `ShardingRuleError` if an output that is summed over devices has an initial value other than 0.
+
+    Each device would start its partial sum from it, and the total would contain it repeatedly.
+    """
     if output_init is None or rule is None:
         return
     for i, missing in enumerate(ShardingRule.parse(rule, kernel).summed):
@@ -105,7 +108,7 @@ def for_each(kernel: str, output_init: OutputInit, count: int) -> tuple[Frozen |
 def patterns(kernel: str, output_init: OutputInit, outs: Sequence[Struct]) -> tuple[bytes | None, ...]:
     """Return the bytes of the initial value of each output's elements; None: arbitrary ones.
 
-    Raise `LaunchError` for another number of values, or a value that its output's dtype does not have.
+    Raise `LaunchError` if the number of values is wrong, or a value cannot be represented in the dtype of its output.
     """
     values = for_each(kernel, output_init, len(outs))
     return tuple(
@@ -132,7 +135,10 @@ def _pattern(kernel: str, index: int, value: Any, dtype: Any) -> bytes:
 def or_zeros(
     begin: Sequence[bytes | None], outs: Sequence[Struct], aliased: Collection[int]
 ) -> tuple[bytes | None, ...]:
-    """Return the patterns of a launch of no threads: *begin*, else zeros, except for the *aliased* outputs."""
+    """Return the bytes that fill the outputs of a launch without threads: *begin*, or zeros if an output has none.
+
+    An *aliased* output gets None, and keeps the values of the input.
+    """
     return tuple(
         None if i in aliased else pattern or bytes(np.dtype(out.dtype).itemsize)
         for i, (pattern, out) in enumerate(zip(begin, outs, strict=True))

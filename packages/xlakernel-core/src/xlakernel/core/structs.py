@@ -1,4 +1,4 @@
-"""Shapes and dtypes of the arrays of a call, and functions of them that a user gives in place of a value."""
+"""Shapes and dtypes of the arrays of a call, and calls of the users' functions of them, such as a function ``outs``."""
 
 from __future__ import annotations
 
@@ -83,10 +83,11 @@ def of_structs(
     scalars: Mapping[str, Any] | None = None,
     kind: type[XLAKernelError] = OutputSpecError,
 ) -> Any:
-    """Call a function that a user gave in place of a value, with the inputs' structs and the scalars that it names.
+    """Call a function that a user gave in place of a value, with the inputs' structs and some of the *scalars*.
 
-    It raises `ArityError` for a function of another number of inputs, and an error of type *kind* for one that fails
-    with an AttributeError or a TypeError, as when it uses the structs as arrays. *scalars* are those with known values.
+    The scalars, by name, are those with known values; the function gets those that it has parameters for. Raise
+    `ArityError` if the function takes another number of inputs, and an error of type *kind* if it raises AttributeError
+    or TypeError, as when it uses the structs as arrays.
     """
     known = scalars or {}
     named = {name: known[name] for name in keywords_of(function, known, len(inputs))}
@@ -97,7 +98,7 @@ def of_structs(
         raise ArityError(
             f"{owner}: {what} is a function, called with the {len(inputs)} inputs' shape/dtype structs: {error}. It "
             f"takes {inspect.signature(function)}, and the call gives {counted(len(inputs), 'input')}: either may be "
-            f"wrong.{' It is passed the scalars that it has parameters for, by name.' * (scalars is not None)}{kernel}"
+            f"wrong.{' Scalars are passed by keyword, to parameters of their names.' * (scalars is not None)}{kernel}"
         ) from error
     except ValueError:  # a builtin without a signature
         pass

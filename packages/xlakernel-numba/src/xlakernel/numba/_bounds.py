@@ -1,8 +1,8 @@
 """Bounds checks whose errors have the index, the axis, its extent, and the line.
 
 Numba's own message is only "index is out of bounds", because its check raises an exception with constant arguments.
-Numba can also raise exceptions with run-time arguments, which the check uses in kernels that are compiled for debug
-mode.
+Kernels that are compiled for debug mode have a check of this module instead, which raises an exception with run-time
+arguments.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def explained_bounds() -> Iterator[None]:
             statements.pop()
 
     def explained_check(context: Any, builder: Any, index: Any, extent: Any, axis: Any = None) -> None:
-        if getattr(builder, "_in_try_block", False):  # in which Numba cannot catch exceptions with run-time arguments
+        if getattr(builder, "_in_try_block", False):  # Numba cannot catch exceptions with run-time arguments
             check(context, builder, index, extent, axis)
         else:
             _emit_check(context, builder, index, extent, axis, _statement_of_user(statements))
@@ -75,7 +75,7 @@ def _emit_check(context: Any, builder: Any, index: Any, extent: Any, axis: Any, 
 
 
 def _as_written(index: Any, extent: Any) -> Any:
-    """Return the index of the source code, before a negative one is counted from the end."""
+    """Return the index as the source code has it, before Numba adds the extent to a negative one."""
     if isinstance(index, ir.instructions.SelectInstr):
         _, counted, written = index.operands
         if getattr(counted, "opname", None) == "add" and set(counted.operands) == {written, extent}:

@@ -44,7 +44,7 @@ class LoadedKernel:
     Attributes:
       library: Numba's library, which owns the code.
       fndesc: name and types of the entry.
-      target_context: the dispatcher's.
+      target_context: the target context of the dispatcher.
       environments: the Python objects that the code uses.
       takes_gil: whether the code takes the GIL itself.
     """
@@ -100,7 +100,7 @@ def read_kernel(fingerprint: str, dispatcher: Any, signature: tuple[types.Type, 
         head, _, object_code = content.partition(b"\n")
         try:
             environments = [_environment(fingerprint, i, *parts) for i, parts in enumerate(json.loads(head))]
-        except Exception:  # noqa: BLE001  # raised by the class of a constant, which has changed
+        except Exception:  # noqa: BLE001  # e.g. a constant's class has changed since
             return None
         codegen = dispatcher.targetctx.codegen()
         library = load_object_code(codegen, _entry(fingerprint), object_code, [_entry(fingerprint)])
@@ -118,7 +118,7 @@ def write_kernel(fingerprint: str, compiled: Any) -> None:
         content = _serialized(fingerprint, compiled)
     except _NotStorableError as reason:
         name = compiled.fndesc.qualname
-        warn(f"{name} is not kept on disk, as njit's cache=True requests: {reason}", CacheWarning)
+        warn(f"{name} is not kept on disk in spite of njit's cache=True: {reason}", CacheWarning)
     else:
         write_code(fingerprint, content)
 
@@ -143,7 +143,7 @@ def _serialized(fingerprint: str, compiled: Any) -> bytes:
         name = value.name
         if value.is_declaration or value.linkage in _LOCAL or name.startswith("llvm."):
             continue
-        # Every inlined function has left a variable; most are unused.
+        # There is a variable for each function that was inlined; most of the variables are unused.
         environment = lookup_environment(name) if name.startswith(_ENVIRONMENT) and text.count(name) > 1 else None
         if name == compiled.fndesc.llvm_func_name:
             value.name = _entry(fingerprint)
@@ -153,7 +153,7 @@ def _serialized(fingerprint: str, compiled: Any) -> bytes:
         else:
             value.linkage = "internal"
     module.verify()
-    # As in Numba's code generator, for a module that is already optimised.
+    # The last step of Numba's code generator; the module is optimised already.
     return json.dumps(environments).encode() + b"\n" + bytes(library.codegen._tm.emit_object(module))
 
 

@@ -106,13 +106,14 @@ class NumbaKernel(Kernel):
     def _register_now(self, arguments: Sequence[Argument], mode: Mapping[str, bool], target: str | None) -> str:
         function = self.dispatcher.py_func
         types_ = ", ".join(f"{a.source[0]}{a.index} {a.content}" for a in arguments)
-        # Lock order: building takes this lock inside the registry's, so it must be taken first. It also prevents that a
-        # helper is compiled between its fingerprint and its use.
+        # Building takes Numba's lock while it holds the registry's. To exclude a deadlock, Numba's lock is taken first,
+        # here. It also keeps other threads from compiling a helper between its fingerprint and its use.
         with global_compiler_lock:
             found = COMPILER.examine(self.dispatcher)
             content = fingerprint(found.digest, {**environment(), **mode})
-            # A kernel with unknown references has a new fingerprint in each process, which no other would read. Hidden
-            # helpers are not copied, so that their code may be older than the fingerprint.
+            # The fingerprint of a kernel with unknown references is different in each process, so that a file would
+            # never be read. Hidden helpers are not copied, so their code may be older than the fingerprint
+            # (`Examination`).
             wants = self.dispatcher.stats.cache_path is not None
             on_disk = content if wants and not found.unknown and not found.hidden else None
             name = f"xlakernel.numba/{function.__module__}.{function.__qualname__}({types_})#{content}"
@@ -203,8 +204,8 @@ class NumbaKernel(Kernel):
     def _own_dispatcher(self, code: str, *, debug: bool) -> Any:
         """Return a copy of the dispatcher, which calls copies of its helpers.
 
-        The user's may be limited to declared signatures and have code from before a global changed, and its cache file
-        should not contain code for handlers.
+        The user's dispatcher may be limited to declared signatures, and may hold code that was compiled before a global
+        changed. Its cache file must not contain code for handlers.
         """
         copies = OwnCopies(COMPILER, self.dispatcher, {"boundscheck": True} if debug else None)
         if copies.content != code:
@@ -246,7 +247,7 @@ def _call(arguments: Sequence[Argument], mode: Mapping[str, bool]) -> dict[str, 
 
 
 def argument(where: str, source: Any, index: int, dtype: Any, ndim: int, scalar: str = "") -> Argument:
-    """Return the argument in buffer *index* of the inputs or outputs, of dtype *dtype*; *where* is for messages."""
+    """Return the argument for buffer *index* of the inputs or outputs (*source*); *where* is for messages."""
     if scalar:
         kind = numba_dtype(jnp.dtype(scalar), where)
     else:

@@ -19,7 +19,7 @@ _MOST_DIMENSIONS = 64  # as in NumPy
 def prepare(target: str, data: Mapping[str, Any]) -> Callable[[], Any]:
     """Find the kernel that *data* describes, and return a function that compiles and registers it as *target*.
 
-    The program's name is used even if this version of Numba would give another one.
+    *target* is the name in the program; a call of the kernel in this process may use another name.
 
     Raises:
       ExportError: if the kernel is not the one that was exported.
@@ -32,9 +32,9 @@ def prepare(target: str, data: Mapping[str, Any]) -> Callable[[], Any]:
 
 
 def _check_arguments(target: str, kernel: NumbaKernel, arguments: Sequence[Argument]) -> None:
-    """Raise `ExportError` unless the parameters have all inputs and outputs of the call, one each.
+    """Raise `ExportError` unless each parameter of the kernel has one input or output of the call, and none is left.
 
-    The handler uses these numbers as indices into memory.
+    The handler uses the numbers of inputs and outputs as indices into memory.
     """
     given = {source: sorted(a.index for a in arguments if a.source == source) for source in ("input", "output")}
     count = len(kernel.parameters)

@@ -40,15 +40,15 @@ def numba_kernel(
     In debug mode (`xlakernel.core.debug_mode`, or ``XLAKERNEL_DEBUG=1`` in the environment) the kernel is compiled
     again with checks of all indices in it and in the njit functions that it calls; negative indices count from the end
     as usual. It runs on copies of its arrays, and an error names the first element of an output that it did not write,
-    or of an input that it changed. To distinguish an unwritten element from one with a value equal to the initial one,
-    the kernel may run again, at most eight times. A kernel with ``has_side_effect`` runs once, which does not find
-    unwritten elements of one or two bytes other than bools. Indices in ufuncs, in ``x.flat``, in other functions of
-    Numba's own and in implementations declared with ``numba.extending`` are not checked; there, only writes next to an
-    array are found.
+    or of an input that it changed. An element that still has its initial value may be unwritten, or written with that
+    very value; to decide, the kernel runs again from other initial values, at most eight times. A kernel with
+    ``has_side_effect`` runs only once, so that unwritten elements of one or two bytes, other than bools, are not
+    detected. Indices in ufuncs, in ``x.flat``, in functions that are part of Numba, and in implementations declared
+    with ``numba.extending`` are not checked; of their wrong writes, only those next to an array are detected.
 
-    The compiled code contains the values of globals, closure cells, attributes of modules and arrays among them at the
-    time when the call is lowered, as under ``jax.jit``. Helpers of all kinds are compiled again with these values, even
-    if Numba has compiled them with others, in this process or on disk.
+    As under ``jax.jit``, the compiled code contains the values that globals, closure cells and attributes of modules
+    have when the call is lowered, and copies of arrays among them. Helpers of all kinds are compiled again with these
+    values, even if Numba has compiled them with others, in this process or on disk.
 
     Args:
       kernel: a function decorated with ``numba.njit``, with any of its options, including ``parallel=True`` and
@@ -60,17 +60,18 @@ def numba_kernel(
       vmap_method: the implementation of ``jax.vmap``. ``"native"`` (or ``"expand_dims"``): the handler loops over the
         batch in one call, in several threads if that pays. ``"broadcast_all"``: likewise, with every input copied to
         the size of the batch. ``"sequential"`` and ``"sequential_unrolled"``: one call after the other. None: an error.
-        In each case the kernel sees the rank that it was written for. A function, often another wrapped kernel,
-        computes the whole batch: ``function(*inputs, **scalars) -> results``, where each array has the batch as its
-        first dimension. Nested levels are one dimension, and an input that is not mapped is repeated. With a mapped
-        scalar, the method is ``"native"``.
+        With each of these methods, the kernel gets arrays of the ranks that it was written for. A function, often
+        another wrapped kernel, computes the whole batch: ``function(*inputs, **scalars) -> results``, where the first
+        dimension of each array is the batch. Nested levels are merged into one dimension, and an input that is not
+        mapped is repeated. If a scalar is mapped, the method ``"native"`` is used instead.
       input_output_aliases: inputs that share memory with an output, ``{input: output}``, for kernels that update in
         place. Both parameters are the same memory, and only the output may be written. JAX copies the input first if
         it is used elsewhere.
       has_side_effect: whether to keep every call. Otherwise JAX treats the kernel as a pure function: it may merge
         equal calls, drop unused ones, and run the slices of a batch at the same time. Required without outputs.
       reference: ``reference(*inputs, **scalars) -> results``, a plain JAX function with the same results. It defines
-        the derivatives of both modes and all orders, also in scalars; the results still come from the kernel.
+        the derivatives of both modes and all orders, including those with respect to scalars; the results still come
+        from the kernel.
       jvp: ``jvp(primals, tangents, **scalars) -> tangents of the results``, for forward mode. It may call other
         kernels. Integer inputs have the tangent None.
       vjp: ``vjp(primals, results, cotangents, **scalars) -> cotangents of the inputs``, for reverse mode; None for
@@ -87,8 +88,8 @@ def numba_kernel(
     Returns:
       A function of the inputs, and of scalars by keyword: numbers, 0-d arrays, or traced values. A scalar is the
       argument for the parameter of its name, in any position, and defaults apply as in Python. It is passed by value: a
-      number with its NumPy type, int64 or float64, any other value with its own. A new value compiles nothing. The
-      result has the structure of *outs*.
+      Python number in NumPy's dtype for it, such as int64, any other value in its own. A new value compiles nothing.
+      The result has the structure of *outs*.
 
     Raises:
       KernelTypeError: if *kernel* is not an ``njit`` function.

@@ -1,4 +1,4 @@
-"""The description of Numba's CPU compiler and of the helpers that kernels call."""
+"""Description of Numba's CPU compiler and of the kinds of helpers that kernels call, for core."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ _HELPERS = (
     FunctionKind(DUFunc, _ufunc_parts, _make_ufunc, _ufunc_signatures, _declare_ufunc),
     FunctionKind(GUFunc, _gufunc_parts, _make_gufunc, _gufunc_signatures, _declare_ufunc),
     FunctionKind(CFunc, _cfunc_parts, _make_cfunc, declare=_compile_cfunc),
-    FunctionKind(StencilFunc, _stencil_parts, _make_stencil, filled=True),  # reads the globals when it is made
+    FunctionKind(StencilFunc, _stencil_parts, _make_stencil, filled=True),  # numba.stencil reads globals at once
 )
 
 COMPILER = Compiler(

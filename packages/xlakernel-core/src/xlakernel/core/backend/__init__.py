@@ -1,4 +1,4 @@
-"""Facade of core for packages that compile kernels: its only names, beside the public ones, that these import.
+"""Facade of core for backends: the names that a package which compiles kernels may import besides the public ones.
 
 A backend derives `Kernel`, whose ``target`` compiles and registers a handler, and returns `kernel_function` of it.
 Handlers that Numba's compiler builds are in `backend.native`, recordings of GPU launches in `backend.gpu`.

@@ -1,4 +1,4 @@
-"""Batches that a function computes as a whole, in place of the kernel for each slice."""
+"""Functions that compute a whole batch, in place of a loop of the kernel over its slices."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class BatchFunction:
 
     Attributes:
       kernel: the kernel's name, for messages.
-      function: ``function(*inputs, **scalars) -> results``, for inputs and results with one leading dimension more.
-      scalars: the call's scalars; those without known values are operands behind the inputs.
+      function: ``function(*inputs, **scalars) -> results``, where inputs and results have one more leading dimension.
+      scalars: the call's scalars. Those without known values are operands, and follow the inputs.
       tree: the structure of the results.
-      order: the number of the kernel's output for each leaf of *tree*.
+      order: for each leaf of *tree*, the position of the kernel's output.
     """
 
     kernel: str
@@ -36,17 +36,20 @@ class BatchFunction:
     def run(
         self, batch: Sequence[Any], outs: Sequence[Struct], inputs: Sequence[Any], scalars: Sequence[Any]
     ) -> list[Any]:
-        """Compute a batch; the function gets its levels merged into one.
+        """Call the function on a batch whose levels are merged into one dimension.
 
-        *batch* has the sizes of its dimensions, outermost first. All inputs and results have these dimensions; they are
-        1 for an input that the slices share, and for the operands of the scalars, which are sorted by name.
+        Args:
+          batch: the sizes of the levels, outermost first.
+          outs: the results of one slice.
+          inputs: the inputs. Their leading dimensions are those of the batch, or 1 if the slices share an input.
+          scalars: the operands of scalars, sorted by name, with leading dimensions of 1.
         """
         size, levels = math.prod(batch), len(batch)
         merged = []
         for x in inputs:
             every = jnp.broadcast_to(x, (*batch, *x.shape[levels:]))
             merged.append(every if levels == 1 else every.reshape((size, *x.shape[levels:])))
-        given = zip(self.scalars, scalars, strict=False)  # static ones are no operands
+        given = zip(self.scalars, scalars, strict=False)  # without operands if the scalars are static
         operands = {name: x.reshape(()) for (name, _, data), x in given if data is None}
         found = self.function(*merged, **plain_numbers(self.scalars), **operands)
         structs = [Struct((size, *outs[i].shape), outs[i].dtype) for i in self.order]

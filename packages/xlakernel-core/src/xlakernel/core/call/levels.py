@@ -37,7 +37,7 @@ def _map_level(run: Callable[..., Any], level: Level) -> Callable[..., Any]:
 
 
 def slice_shape(shape: Sequence[Any], index: int, levels: Sequence[Level]) -> tuple[Any, ...]:
-    """Return the shape of input *index* without the axes that *levels*, given innermost first, map."""
+    """Return *shape*, that of input *index*, without its mapped axes; *levels* are given innermost first."""
     extents = list(shape)
     for level in reversed(levels):
         if (axis := level.axes[index]) is not None:

@@ -102,8 +102,8 @@ class Kernel(abc.ABC):
         Args:
           inputs: the inputs of one slice of a batch.
           outs: the results of one slice.
-          scalars: the scalars by name, sorted: a `Scalar` for each operand, which follow the inputs, and a NumPy
-            scalar for each static one.
+          scalars: the scalars, sorted by name: a `Scalar` if the scalar is an operand, a NumPy scalar if it is static.
+            Operands follow the inputs.
           ordered: True if the slices of a batch must run one after the other.
           debug: True to check the kernel's reads and writes (`config.debug_mode`).
           levels: the number of leading dimensions of *inputs* and *outs* that belong to the batch; 0 unless the kernel

@@ -14,7 +14,7 @@ from ..structs import Struct
 
 
 def is_function(outs: Any) -> bool:
-    """Return True if ``outs`` is a function of the inputs' structs, and no array or struct that can be called."""
+    """Return True if ``outs`` is a function of the inputs' structs. A callable object with a dtype is a struct."""
     return callable(outs) and not hasattr(outs, "dtype")
 
 
@@ -53,7 +53,7 @@ def _is_symbolic(extent: Any) -> bool:
 
 
 def check_enabled(outs: Sequence[Struct], owner: str) -> None:
-    """Raise `OutputSpecError` for a 64-bit dtype that JAX is not set to have."""
+    """Raise `OutputSpecError` for a 64-bit dtype if JAX's 64-bit types are disabled (``jax_enable_x64``)."""
     for i, out in enumerate(outs):
         if not jax.dtypes.issubdtype(out.dtype, jax.dtypes.extended):
             known = jax.dtypes.canonicalize_dtype(out.dtype)
@@ -74,10 +74,10 @@ def check_has_effect(outs: Sequence[Struct], has_side_effect: bool, owner: str) 
 
 
 def order_of(tree: Any, names: Sequence[str], owner: str) -> tuple[int, ...]:
-    """Return for each leaf of the tree of ``outs`` the number of the output that it describes.
+    """Return, for each leaf of the tree of ``outs``, the position of the output that it describes.
 
-    A dictionary is bound by the *names* of the outputs, since JAX sorts its keys. Every other tree has its leaves in
-    the order of the outputs.
+    The keys of a dictionary are the *names* of the outputs, since JAX sorts the keys. The leaves of any other tree are
+    in the order of the outputs.
     """
     paths = _dictionary_keys(tree)
     if not any(paths):
@@ -86,21 +86,20 @@ def order_of(tree: Any, names: Sequence[str], owner: str) -> tuple[int, ...]:
     if tree.num_nodes != 1 + len(names) or set(keys) != set(names):
         found = [key for path in paths for key in path]
         raise OutputSpecError(
-            f"{owner}: outs has a dictionary with the keys {found}; allowed is one with a struct for each output of "
-            f"the kernel, under the name of its parameter: {list(names)}. Rename the keys, or describe the outputs in "
-            "the kernel's order, with a tuple, a list or a named tuple: a dictionary has no order of its own in JAX."
+            f"{owner}: outs has a dictionary with the keys {found}; expected a struct for each output of the kernel, "
+            f"under the name of its parameter: {list(names)}. Rename the keys, or use a tuple, a list or a named "
+            "tuple, in the order of the kernel's outputs. (JAX sorts the keys of a dictionary.)"
         )
     return tuple(list(names).index(key) for key in keys)
 
 
 @functools.lru_cache(maxsize=1024)
 def check_has_order(tree: Any, owner: str) -> None:
-    """Raise `OutputSpecError` for a tree with dictionaries, where results have an order and no names."""
+    """Raise `OutputSpecError` for a tree with dictionaries: the results of an operator's kernels have no names."""
     if keys := [key for path in _dictionary_keys(tree) for key in path]:
         raise OutputSpecError(
-            f"{owner}: outs has a dictionary with the keys {keys}, which has no order of its own in JAX; an "
-            "operator's kernels return their results in an order. Give a tuple, a list or a named tuple, and make the "
-            "dictionary of the results."
+            f"{owner}: outs has a dictionary with the keys {keys}, which JAX sorts; an operator's kernels return their "
+            "results by position. Give a tuple, a list or a named tuple, and make the dictionary from the results."
         )
 
 

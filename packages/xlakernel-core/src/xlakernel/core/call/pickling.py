@@ -1,4 +1,4 @@
-"""Kernels and operators in pickles, under the names that their modules have for them."""
+"""Pickles of kernels and operators by name: search for the name in a module, and for the object of a name."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 from ..errors import PickledKernelError
 
-# The packages that make wrappers and operators: the first module outside of them asked for one.
+# Prefixes of the modules whose frames `callers_module` skips: those that create wrappers and operators.
 _MAKERS = ("xlakernel.core", "xlakernel.numba", "xlakernel.cuda", "xlakernel.warp")
 
 
 def callers_module() -> str:
-    """Return the module whose code asks for a wrapper or an operator, as `collections.namedtuple` does."""
+    """Return the name of the module that the call comes from, as `collections.namedtuple` finds that of a class."""
     frame = sys._getframe(1)
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith(_MAKERS):
         frame = frame.f_back
@@ -21,7 +21,7 @@ def callers_module() -> str:
 
 
 def name_in_module(thing: Any, first: str = "") -> str | None:
-    """Return the name that the module of *thing* has for it, *first* if that is one; None if there is none."""
+    """Return the name of *thing* in its module, preferably *first* if it has several; None if it has none."""
     space = getattr(sys.modules.get(thing.__module__), "__dict__", {})
     return next((name for name in (first, *space) if space.get(name) is thing), None)
 

@@ -36,9 +36,10 @@ def as_array(value: Any, dtype: Any) -> Any:
 def flat_results(
     owner: str, keyword: str, found: Any, outs: Sequence[Struct], tree: Any, *, tangents: bool = False
 ) -> list[Any]:
-    """Flatten the results of the author's function *keyword*; raise `ResultError` unless they are as *outs* and *tree*.
+    """Return the results of the author's function *keyword* as a list.
 
-    With *tangents*, they are the tangents of the results, of which integers have none.
+    Raise `ResultError` unless they have the types *outs* and the structure *tree*. With *tangents*, the function
+    returns the tangents of the results; those of integers are not checked.
     """
     what = "tangents of the results" if tangents else "results"
     paths, flat = _paths(found)
@@ -51,7 +52,7 @@ def flat_results(
         number = counted(len(flat), "tangent" if tangents else "result") + (" of the results" if tangents else "")
         raise ResultError(f"{owner}: {keyword} returned {number}; the kernel has {counted(len(outs), 'result')}.{hint}")
     expected = jax.tree.unflatten(tree, [text_of(out) for out in outs])
-    # One array needs no structure.
+    # A single array may stand alone, in place of a tuple of one.
     if len(flat) > 1 and paths != _paths(expected)[0]:
         given = jax.tree.unflatten(jax.tree.structure(found, is_leaf=is_none), [text_of(value) for value in flat])
         raise ResultError(f"{owner}: {keyword} returned {what} as {given}; return them as {expected}.")

@@ -28,8 +28,8 @@ from .sharding.rule import ShardingRule
 
 #: The scalars of a call, sorted by name.
 _Form = tuple[Entry, ...]
-#: ``check(kernel, inputs, outs, tree)``: raise an error if the kernel cannot be called with these inputs and outputs,
-#: in the kernel's order, or with this tree of ``outs``.
+#: ``check(kernel, inputs, outs, tree)`` raises an error if the kernel cannot be called with inputs and outputs of these
+#: types, in the order of its parameters, or if the user's ``outs`` cannot have this tree.
 _Check = Callable[[Any, Sequence[Struct], Sequence[Struct], Any], None]
 
 #: One of `VMAP_METHODS`, a function of the inputs that computes a whole batch, or None, which forbids `jax.vmap`.
@@ -57,8 +57,8 @@ def kernel_function(
 
     Args:
       kernel: the kernel.
-      parameters: the names of the kernel's parameters, inputs, then outputs, with scalars anywhere, each with the
-        default of a scalar or `inspect.Parameter.empty`.
+      parameters: the kernel's parameters, name → default or `inspect.Parameter.empty`. The inputs come before the
+        outputs; scalars may be anywhere, and only they have defaults.
       outs: structs, a pytree of them, or a function of the inputs' structs and of scalars, by name, that returns
         either. A dictionary is bound by the names of the outputs' parameters (`outs.order_of`).
       vmap_method: one of `call.VMAP_METHODS`, None, or a function that computes a whole batch.
@@ -69,7 +69,7 @@ def kernel_function(
       vjp: ``vjp(primals, results, cotangents, **scalars)``, the cotangents of the inputs.
       transpose: {input: ``transpose(inputs, cotangents, **scalars)``} for inputs that the kernel is linear in.
       sharding_rule: the rule that splits a call over devices, such as ``"i j, j -> i"``; see `sharding`.
-      check: the backend's own check of a call, when it is traced.
+      check: an additional check by the backend, made when a call is traced.
 
     Returns:
       A `KernelFunction`. It traces into JAX like a function of `jax.numpy`, and outside any transformation it runs
@@ -148,7 +148,8 @@ class _Wrapped:
             return tuple(sorted(static)), []
         form: list[Entry] = []
         operands: list[Any] = []
-        # Functions that declare a derivative, or compute a batch, get numbers as long as these are known.
+        # Functions that define a derivative, or compute a batch, should get known scalars as numbers. While JAX traces,
+        # such scalars therefore are part of the form, and not operands.
         kept = (self.derivative is not None or callable(self.vmap_method)) and is_tracing()
         for name in sorted(given):
             value = given[name]
@@ -168,7 +169,7 @@ class _Wrapped:
                 f"{self.name}: {name!r} is an array and is passed by keyword: inputs are passed by position, in "
                 "the order of the kernel's parameters, and outputs are not passed."
             )
-        hint = " A generator of an operator is a function of outs that returns this one." * (name == "outs")
+        hint = " An operator needs a generator, a function of outs that returns the wrapped kernel." * (name == "outs")
         return (
             f"{self.name}: no parameter {name!r}; the kernel has ({', '.join(self.parameters)}). "
             f"Arrays are passed by position, and only scalars by keyword.{hint}"
@@ -243,7 +244,7 @@ class _Wrapped:
         return flatten_outs(outs, self.name)
 
     def _with_defaults(self, form: _Form, buffers: int) -> _Form:
-        """Add the defaults of scalars that were not given, unless arrays fill their parameters."""
+        """Add the defaults of scalars that were not given, unless there is an argument for each parameter."""
         if buffers + len(form) >= len(self.parameters):
             return form
         return tuple(sorted({entry[0]: entry for entry in (*self.defaults, *form)}.values()))
@@ -273,11 +274,14 @@ class _Wrapped:
         )
 
     def _unfilled(self, count: int, arrays: list[str]) -> list[str]:
-        """Return the parameters among which the *count* missing ones are, by the inputs that `outs` names."""
+        """Return the parameters that may be the *count* missing ones, for an error message.
+
+        If ``outs`` is a function, its parameters are inputs; a kernel's parameters of the same names are not missing.
+        """
         named = [name for name in arrays if is_function(self.outs) and name in keywords_of(self.outs, arrays)]
         candidates = [name for name in arrays if name not in named] or arrays
         early = [name for name in candidates if named and arrays.index(name) < arrays.index(named[-1])]
-        return early if len(early) == count else candidates  # an output follows the inputs
+        return early if len(early) == count else candidates  # parameters before an input cannot be outputs
 
 
 def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -289,8 +293,8 @@ def _check_vmap_method(kernel: str, method: VmapMethod, has_side_effect: bool) -
     if callable(method):
         if has_side_effect:
             raise VmapMethodError(
-                f"{kernel}: has_side_effect=True, and vmap_method is a function, which may lack the effect; allowed "
-                f"with an effect: {VMAP_METHODS} or None."
+                f"{kernel}: has_side_effect=True, and vmap_method is a function, which would replace the kernel and "
+                f"its side effect; allowed with a side effect: {VMAP_METHODS} or None."
             )
     elif method is not None and method not in VMAP_METHODS:
         raise VmapMethodError(

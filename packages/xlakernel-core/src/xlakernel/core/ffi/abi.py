@@ -17,14 +17,14 @@ import jax
 
 from ..errors import AbiError
 
-#: A new major version may change any layout; a new minor version only adds.
+#: A new major version may change any layout; a new minor version only adds fields and functions.
 API_MAJOR = 0
 OLDEST_API_MINOR = 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Struct:
-    """A C struct: the offsets of its fields, and its size in the API for structs that are allocated here."""
+    """A C struct: the offsets of its fields, and its size if a handler allocates such a struct."""
 
     name: str
     fields: Mapping[str, int]

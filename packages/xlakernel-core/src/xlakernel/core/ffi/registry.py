@@ -31,10 +31,10 @@ class Recipe:
     """The description of a target with which a backend builds it in another process, under the same name.
 
     Attributes:
-      module: the backend's module, ``xlakernel.<backend>._export`` or another name that ends in ``_export``; a loaded
-        program imports no other. Its ``prepare(name, data)`` compares the kernel in this process with the exported one,
-        and returns a function that registers the target.
-      data: the argument of ``prepare``, of types that JSON has.
+      module: the backend's module, ``xlakernel.<backend>._export`` or another name that ends in ``_export``; other
+        modules are refused when a program is loaded. Its ``prepare(name, data)`` compares the kernel in this process
+        with the exported one, and returns a function that registers the target.
+      data: the argument ``data`` of ``prepare``, in JSON types.
     """
 
     module: str
@@ -43,7 +43,7 @@ class Recipe:
 
 _handlers: dict[tuple[str, str], Handler] = {}
 _recipes: dict[tuple[str, str], Callable[[], Recipe]] = {}
-# The targets of loaded programs, which are responsible for the names.
+# The targets of loaded programs, by platform and name. A kernel of this process never uses one of them (`free_name`).
 _loaded: dict[tuple[str, str], Recipe] = {}
 # The target of a loaded program that this thread is registering.
 _loading: contextvars.ContextVar[tuple[str, str] | None] = contextvars.ContextVar("_loading", default=None)
@@ -96,7 +96,7 @@ def ensure_registered(
 
 
 def register_loaded(name: str, platform: str, recipe: Recipe, register: Callable[[], None]) -> None:
-    """Register a target of a loaded program, which is never used for a kernel of this process.
+    """Register a target of a loaded program. Kernels of this process get other names, and never use it.
 
     Args:
       name: the target's name in the program.

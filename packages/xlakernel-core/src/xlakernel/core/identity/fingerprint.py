@@ -42,7 +42,7 @@ from .versioned import (
 # process and any other, and the object, kept alive so that no other one gets its identity.
 _unknown: dict[int, tuple[str, Any]] = {}
 
-# Symbol → its address when it was first met.
+# Name of a symbol → its address when a fingerprint first depended on it.
 _addresses: dict[str, int | None] = {}
 
 Implementations = Callable[[types.FunctionType | str | None], Iterable[Any]]
@@ -57,7 +57,7 @@ class Examination:
       digest: the fingerprint, 32 hexadecimal digits.
       unknown: objects of kinds that cannot be compared; they make the fingerprint different in every process.
       functions: the function and every function that it refers to, directly or not, each once.
-      names: every name that may be an attribute's in one of them.
+      names: every name that may be that of an attribute used by one of the functions.
       hidden: the compiled functions among them that are found in a list, dictionary or set, in a module of a versioned
         package, or by an import inside a function. A compiler that copies what a function refers to misses them.
     """
@@ -81,8 +81,9 @@ def examine(
       function: a Python function, or a compiler's wrapper of one (an object with ``py_func``), about to be compiled
         together with its helpers.
       options: whatever else determines the machine code.
-      implementations: returns the functions that the compiler uses in place of a plain one (``numba.overload``), for an
-        attribute of this name (``numba.extending.overload_method``), or, for None, for operators and builtins.
+      implementations: returns the functions that the compiler uses as the implementation of its argument: a plain
+        function (``numba.overload``), the name of an attribute (``numba.extending.overload_method``), or None, which
+        stands for all operators and builtins.
       describe: returns the value to hash in place of an object, such as a kernel of another library; or None.
     """
     walk = _Walk(implementations, describe)
@@ -126,7 +127,7 @@ class _Walk:
         self._is_hidden = False  # the state for the current value
 
     def content(self, value: Any) -> Iterator[bytes]:
-        """Yield the parts of *value*, and of the attributes and declarations that its functions find by name."""
+        """Yield the parts of *value*, and of the attributes and implementations that its functions use by name."""
         yield from self.value(value)
         yield from self._implementations(None)
         yield from self._attributes()
@@ -210,7 +211,7 @@ class _Walk:
             yield self._distinct(value)
         elif kind == "ExternalFunction":
             address = sys.modules["llvmlite.binding"].address_of_symbol(value.symbol)
-            if _addresses.setdefault(value.symbol, address) != address:  # another process has the first one
+            if _addresses.setdefault(value.symbol, address) != address:  # it was replaced in this process
                 self.unknown.append(value)
                 yield str(address).encode()
 
@@ -245,7 +246,8 @@ class _Walk:
         yield from self.value(dict(sorted(getattr(wrapper, "targetoptions", {}).items())))
         yield from self.value(sorted((getattr(wrapper, "locals", None) or {}).items()))
         yield from self.value(getattr(getattr(wrapper, "_compiler", None), "pipeline_class", None))
-        # A dispatcher that compiles on demand has accidental signatures; a fixed one converts arguments to its own.
+        # Declared signatures are final: arguments are converted to them. Those of a dispatcher that compiles on demand
+        # depend only on its earlier calls.
         if not getattr(wrapper, "_can_compile", True) or getattr(wrapper, "_frozen", False):
             yield repr([str(s) for s in getattr(wrapper, "signatures", None) or getattr(wrapper, "types", [])]).encode()
         yield str(getattr(wrapper, "_sig", "")).encode()  # a C callback's
@@ -264,7 +266,7 @@ class _Walk:
             except ValueError:  # not bound yet
                 content = None
             yield from self.value(content)
-        # Some functions run as Python: that of an `overload` returns the implementation to compile.
+        # Imports occur in functions that run as Python: one declared with `overload` returns the implementation.
         for name in imports_in(function.__code__):
             yield name.encode()
             yield from self._hidden(self.value(imported(name, function.__globals__.get("__package__"))))

@@ -1,4 +1,4 @@
-"""Bytes of numbers, strings and other literals, read through their base types: a subclass may have any repr."""
+"""Bytes of numbers, strings and other literals. They are read by methods of the base type, not of a subclass."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 _parts_of: Any = complex.__getnewargs__  # type: ignore[attr-defined]  # real and imaginary part
 _LITERALS: Mapping[type, Callable[[Any], bytes]] = {
     int: lambda value: int.__format__(value, "x").encode(),
-    float: lambda value: struct.pack("<d", value),  # NaNs of either sign, zeros too
+    float: lambda value: struct.pack("<d", value),  # distinguishes NaNs, and zeros, of either sign
     complex: lambda value: struct.pack("<2d", *_parts_of(value)),
     str: lambda value: str.encode(value, "utf-8", "surrogatepass"),
     bytes: lambda value: bytes(memoryview(value)),
@@ -22,7 +22,7 @@ _LITERALS: Mapping[type, Callable[[Any], bytes]] = {
 
 
 def base_items(value: Any, *bases: Any) -> list[Any]:
-    """Return the items of the base type, which a subclass may yield differently."""
+    """Return the items of *value* by the iterator of its base type; that of a subclass may yield others."""
     return next(list(base.__iter__(value)) for base in bases if isinstance(value, base))
 
 

@@ -27,7 +27,8 @@ def attributes_in(code: types.CodeType) -> frozenset[str]:
 def imports_in(code: types.CodeType) -> tuple[str, ...]:
     """Return the modules that *code* and the functions inside it import; relative ones begin with dots.
 
-    Parents come before their children: ``import a.b`` binds ``a``. What ``from a import b`` names may be a module too.
+    Parents come before their children: ``import a.b`` binds ``a``. ``from a import b`` contributes ``a.b`` as well,
+    since ``b`` may be a module.
     """
     inner = [imports_in(const) for const in code.co_consts if isinstance(const, types.CodeType)]
     instructions = list(dis.get_instructions(code)) if code.co_names else []

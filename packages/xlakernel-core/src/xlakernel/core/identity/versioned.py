@@ -1,4 +1,4 @@
-"""Packages with functions that are determined by a version, and the other values that they may hold."""
+"""Packages whose version identifies their functions, so that a fingerprint contains these by name alone."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ import numpy as np
 
 from .literals import literal_writer
 
-# Packages whose functions are determined by their version: they are hashed by name, and not walked through. Values are
-# hashed nevertheless: some differ between processes (`time.timezone`), and users may set others. The wrappers put the
-# versions of the compilers into their options.
+# Packages whose version determines their functions. A fingerprint contains such a function by name, without its code
+# and references. Values are hashed nevertheless: some differ between processes (`time.timezone`), and users may set
+# others. The versions of compilers are among the options that a wrapper adds to a fingerprint.
 _VERSIONED = frozenset(
     {"builtins", "cmath", "jax", "jaxlib", "llvmlite", "math", "ml_dtypes", "numba", "numba_cuda", "numpy", "operator"}
     | {"scipy"}
 )
-# Likewise if they have a version: a user's own package of the same name is assumed to have none.
+# Likewise, if the package on the right has a ``__version__``, as a user's own package of such a name hardly has.
 _VERSIONED_IF = {"cupy": "cupy", "cupyx": "cupy", "torch": "torch", "warp": "warp"}
-# A package "cuda" may be a user's own, and kernels of other packages of the namespace are walked through.
+# Likewise, parts of namespaces. A package "cuda" may be a user's own, and xlakernel.sparse has kernels to be hashed.
 _VERSIONED_PARTS = ("cuda.bindings.", "cuda.core.", "xlakernel.core.")
-# Likewise the modules of Python: those without a file, and those of this folder, but not a user's of the same name.
+# Likewise, the standard library: modules without a file, or in this folder, unlike a user's module of the same name.
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib") + os.sep
 # Outside of a virtual environment, that folder contains the installed packages.
 _INSTALLED = tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib"))
@@ -75,7 +75,7 @@ def qualified_name(value: Any) -> str:
 
 
 def is_versioned(value: Any) -> bool:
-    """Return True for a module of a versioned package, and for an object that such a module has under its name."""
+    """Return True for a module of a versioned package, and for an object that can be imported from one by its name."""
     if not (_is_versioned_package(origin(value)) or f"{_module(value)}.".startswith(_VERSIONED_PARTS)):
         return False
     module, _, path = qualified_name(value).partition(":")
@@ -99,12 +99,12 @@ def _is_versioned_package(name: str) -> bool:
 
 
 def attributes_of(module: types.ModuleType, names: Iterable[str]) -> dict[str, Any]:
-    """Return the attributes of a module that have one of the *names*; it may compute them (``__getattr__``)."""
+    """Return the attributes of a module that have one of the *names*, also those that its ``__getattr__`` computes."""
     space = vars(module)
     found = {name: space[name] for name in names if name in space}
     if (type(module) is not types.ModuleType or "__getattr__" in space) and not is_versioned(module):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of attributes that the kernel may not use
+            warnings.simplefilter("ignore")  # the kernel may not use the attribute that warns
             for name in names:
                 with contextlib.suppress(Exception):
                     found.setdefault(name, getattr(module, name))
@@ -112,7 +112,7 @@ def attributes_of(module: types.ModuleType, names: Iterable[str]) -> dict[str, A
 
 
 def imported(name: str, package: str | None) -> types.ModuleType | None:
-    """Return the module that a function imports, imported unless it is of a versioned package; None if that fails."""
+    """Import a module as a function does, and return it, or None if that fails. Versioned packages are not imported."""
     with contextlib.suppress(Exception):  # the function may catch the error, or never run the import
         name = importlib.util.resolve_name(name, package)
         top = name.partition(".")[0]

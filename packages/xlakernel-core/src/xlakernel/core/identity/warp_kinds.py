@@ -1,6 +1,6 @@
-"""Descriptions of NVIDIA Warp's kernels and of the objects that these may refer to; a part of `kinds`.
+"""Descriptions of NVIDIA Warp's kernels and of the objects that these may refer to, for `kinds`.
 
-Warp is imported only once one of its objects is described: core does not need it.
+Warp is imported when the first of its objects is described; core does not require it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _PARTS_OF_A_FUNCTION = (
 
 
 def describe(value: Any) -> Any:
-    """Return a description of an object or class of Warp's that `fingerprint` can hash; None if its kind is unknown."""
+    """Return a description that `fingerprint` can hash, of an object or class from Warp; None if it is unknown."""
     names, described = _KINDS.get(type(value).__qualname__, ((), _describe_value))
     return described(value) if all(hasattr(value, name) for name in names) else None
 
@@ -25,7 +25,7 @@ def code_of(value: Any) -> list[Any]:
     """Return everything that the code of a kernel or function depends on: its bytecode, types and static values."""
     adjoint = getattr(value, "adj", None)
     types = {name: _type(kind) for name, kind in getattr(adjoint, "arg_types", {}).items()}
-    # The values of `warp.static`, which may be those of any Python expression.
+    # The static values are those of `warp.static`, which evaluates arbitrary Python expressions.
     return [value.func, types, dict(getattr(adjoint, "resolved_static_expressions", {}))]
 
 
@@ -34,7 +34,8 @@ def _kernel(value: Any) -> Any:
 
 
 def _module(value: Any) -> Any:
-    # Kernels are described where they are used. In some versions, loading the module changes the option "block_dim".
+    # The options alone: kernels are described where they are used. "block_dim" is left out, since some versions of
+    # Warp change it when they load the module.
     return {name: option for name, option in value.options.items() if name != "block_dim"}
 
 

@@ -6,12 +6,12 @@ of its time.
 
 A call inside a transformation of JAX has no arrays to measure with: when it is lowered, it takes the choice that is
 known, or the default. Until then its backend stays ``"auto"``, because a program may be lowered for several platforms,
-and because a rule of differentiation may pass it on to operators that have other backends.
+and because a differentiation rule passes the request on to other operators, which may have other backends.
 
 JAX does not distinguish a call in a callback of a program, or inside ``jax.ensure_compile_time_eval``, from one
 outside: these are measured too.
 
-Operators are `XLACustomKernel` or their `Backends`, which this room does not import.
+An argument ``op`` is an `XLACustomKernel` or its `Backends`. Their modules import this one.
 """
 
 from __future__ import annotations
@@ -59,19 +59,19 @@ state = _Thread()
 def backend_of_call(
     op: Any, ins: Sequence[Any], outs: Sequence[Struct], backend: str | None, static: Any
 ) -> str | None:
-    """Return the backend for a call of *op* that asks for *backend*, and may get ``"auto"``.
+    """Return the backend for a call of *op* with the argument *backend*, if ``"auto"`` may apply to it.
 
     Args:
       op: the operator.
       ins: the inputs, as the user gave them.
       outs: the results.
-      backend: the backend of the call.
-      static: the static keywords, hashable, with ``items``.
+      backend: the argument of the call.
+      static: the static keywords, as `operator.dispatch.Static`.
 
     Returns:
       The fastest backend, measured now if need be; or *backend*, if the call cannot be measured here.
     """
-    # Without jit a program that its user jitted is called line by line.
+    # Under jax.disable_jit, a jitted program runs line by line; its calls of operators are not measured either.
     is_line_by_line = jax.config.jax_disable_jit and state.tuned is None  # type: ignore[attr-defined]  # set at run time
     if is_tracing() or is_line_by_line or any_traced(ins) or _are_several_processes():
         return backend
@@ -88,7 +88,8 @@ def backend_of_call(
     call = describe_call(inputs, tuple((out.shape, out.dtype) for out in outs), static)
     question = Question(op.name, platform, describe_device(device), call, backends)
     if _needs_measurement(op, question, ins):
-        # This may be a callback of the kernel that is measured, in the same thread or in one that must not wait.
+        # The call may come from a callback of the kernel that is being measured, in this thread or in a thread that
+        # would block the measurement if it waited.
         if state.measures or not _measuring.acquire(blocking=state.tuned is not None):
             return _default(op, platform)
         state.measures = True
@@ -115,7 +116,7 @@ def _default(op: Any, platform: str) -> str | None:
 
 @functools.cache
 def _are_several_processes() -> bool:
-    """Return True if this process is one of several that run one program, and must compile the same."""
+    """Return True if several processes run one program, all of which must compile the same code."""
     return bool(jax.process_count() > 1)
 
 
@@ -128,7 +129,7 @@ def _device_of(ins: Sequence[Any]) -> jax.Device | None:
         return None
     if devices:
         return devices.pop()
-    if not get_abstract_mesh().empty:  # arrays without a device of their own go to all of the mesh
+    if not get_abstract_mesh().empty:  # uncommitted arrays go to all devices of the mesh
         return None
     default: jax.Device | str | None = jax.config.jax_default_device  # type: ignore[attr-defined]  # set at run time
     if default is None or isinstance(default, str):
@@ -184,7 +185,7 @@ def backend_of_lowering(
     static: Any,
     mapped: Sequence[Level],
 ) -> str | None:
-    """Return the backend for a traced call of *op* that asks for ``"auto"``; None if *op* has no kernel.
+    """Return the backend for a traced call of *op* that requests ``"auto"``; None if *op* has no kernel.
 
     Args:
       op: the operator, or its backends.

@@ -53,7 +53,7 @@ def benchmark(
     seconds: float,
     rtol: float | None,
 ) -> BenchmarkResult:
-    """Time *call* with each backend of *op*; `XLACustomKernel.benchmark` has the arguments."""
+    """Time *call* with each backend of *op*; the arguments are those of `XLACustomKernel.benchmark`."""
     platform = check_platform(platform or _default_platform(), op.name)
     if cases is None:
         if op.benchmark_data is None:
@@ -121,9 +121,9 @@ def _checked_cases(op: Any, cases: Iterable[Any], *, needs_outs: bool) -> list[B
             )
         if needs_outs and "outs" not in case.kwargs:
             raise ArgumentError(
-                f"{op.name}: benchmark: the case {case.name!r} calls the operator, without outs. Give it the "
-                'keyword, BenchmarkCase(name, args, {"outs": ...}), or set a function that gives it, with '
-                "def_call."
+                f"{op.name}: benchmark: the case {case.name!r} calls the operator, without outs. Add the "
+                'keyword to the case, BenchmarkCase(name, args, {"outs": ...}), or set a function that calls the '
+                "operator, with def_call."
             )
     names = [case.name for case in found]
     if not names or len(set(names)) < len(names):

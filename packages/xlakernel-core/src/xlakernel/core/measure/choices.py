@@ -1,7 +1,8 @@
 """Choices of ``backend="auto"``, kept in the process and on disk.
 
-Each choice is a small JSON file, named by a hash of its question. Files are written whole (`cache_folder`); if two
-processes measure the same at once, the file of the last one stays, and both are valid.
+Each choice is a small JSON file, named by a hash of the calls that it applies to (`Question`). Files are replaced
+atomically (`cache_folder`); if two processes measure the same calls at once, the file written last remains. Either is
+valid.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class AutoChoice:
         the static keywords.
       backend: the fastest backend.
       seconds: the time of a call with each backend that was timed, the median of several rounds.
-      problems: for each of the others, the error, or the difference of its results.
+      problems: for each backend that was not timed, the error that it raised, or how its results differ.
       date: the day of the measurement, as in 2026-01-31.
       versions: the installed versions, by distribution.
     """

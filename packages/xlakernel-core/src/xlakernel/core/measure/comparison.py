@@ -10,7 +10,7 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-#: Relative tolerance by dtype: some roundings, for kernels that sum. Integers and booleans are compared exactly.
+#: Relative tolerance by dtype: several rounding errors, as sums accumulate. Integers and booleans are compared exactly.
 RTOL = {
     "float16": 4e-3,
     "bfloat16": 3e-2,
@@ -26,7 +26,7 @@ class CheckFailure(Exception):
 
 
 def is_inexact(dtype: Any) -> bool:
-    """Return True if *dtype* rounds. The dtypes of ``ml_dtypes`` are of kind V to NumPy."""
+    """Return True for a floating-point or complex dtype. NumPy's ``kind`` of those in ``ml_dtypes`` is "V"."""
     return bool(jax.numpy.issubdtype(dtype, np.inexact))
 
 
@@ -53,7 +53,10 @@ class Tolerance:
     atol: float | None = None
 
     def of(self, expected: Array, dtype: Any) -> tuple[float, float]:
-        """Return both for values of *dtype*; the absolute one is some roundings of the largest, for cancellation."""
+        """Return the relative and the absolute tolerance for values of *dtype*.
+
+        The default of the latter is several rounding errors of the largest value, since terms of a sum may cancel.
+        """
         rtol = RTOL.get(np.dtype(dtype).name, 4 * epsilon(dtype)) if self.rtol is None else self.rtol
         return rtol, 16 * epsilon(dtype) * largest(expected) if self.atol is None else self.atol
 
@@ -63,7 +66,7 @@ class Agreement(Tolerance):
     """Allowed errors in units of the largest value: *rtol*, or the square root of the dtype's precision."""
 
     def of(self, expected: Array, dtype: Any) -> tuple[float, float]:
-        """Return a relative error of 0, and the absolute one for values of *dtype*."""
+        """Return a relative tolerance of 0, and the absolute one for values of *dtype*."""
         return 0.0, (epsilon(dtype) ** 0.5 if self.rtol is None else self.rtol) * largest(expected)
 
 
@@ -113,9 +116,10 @@ def _bytes_of(array: Array) -> Array:
 
 
 def _lost(expected: Array, rounded: Array) -> Array:
-    """Return True for the elements that are of another kind than *rounded*, and not among its values.
+    """Return True for each element whose value the dtype of *rounded* cannot represent because of its kind.
 
-    A fraction is no integer, and a complex number no real one. Integers of another size may wrap, as the kernel's do.
+    Examples are a fraction if the dtype is an integer's, and a complex number if it is real. An integer that wraps
+    around is not lost, since the results of a kernel wrap around as well.
     """
     of, to = expected.dtype, rounded.dtype
     if np.iscomplexobj(expected) and not np.iscomplexobj(rounded):

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-_SMALLEST_SIZE = 16  # a static integer up to here may be a mode or an axis, and is not rounded
+_SMALLEST_SIZE = 16  # static integers up to this one are not rounded: they may be modes or axes
 
 # The distributions that times depend on.
 _DISTRIBUTIONS = (
@@ -29,7 +29,8 @@ _Types = tuple[tuple[tuple[Any, ...], Any], ...]  # shapes and dtypes
 def describe_call(inputs: _Types, outs: _Types, static: Any) -> str:
     """Return a text that is equal for calls that share a choice: dtypes, rounded sizes, and static keywords.
 
-    It does not depend on values, although the time of a sparse operator does, by the number of events.
+    It does not depend on the values of arrays, although these determine the time of some operators: that of a product
+    with events depends on the number of events.
     """
     types = [" ".join(f"{dtype}[{','.join(map(_bucket, shape))}]" for shape, dtype in row) for row in (inputs, outs)]
     keywords = "".join(f"; {name}={_describe_static(value)}" for name, value in static.items)

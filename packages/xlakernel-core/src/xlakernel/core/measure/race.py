@@ -26,10 +26,11 @@ class Pace:
     """Duration of a race.
 
     Attributes:
-      rounds: measurements of each backend.
-      seconds: duration of a measurement, over as many calls as fit.
-      limit: seconds after which no round begins.
-      handicap: time of a backend, in units of the quickest one's, above which it is timed once and in no round.
+      rounds: the number of measurements of each backend.
+      seconds: the duration of a measurement, in which the call is repeated.
+      limit: the time in seconds after which no further round begins.
+      handicap: a factor. A backend whose first call takes longer than this many calls of the fastest one takes part in
+        no round.
     """
 
     rounds: int
@@ -62,8 +63,8 @@ def race(
     Returns:
       A measurement for each backend, with times, or with a problem: an error, or a difference.
     """
-    # The user's settings are meant for the user's own calls: a transfer guard would forbid the comparison, and a NaN
-    # that the user wants to be an error is no fault of a backend.
+    # Settings that the user makes for other calls must not disqualify a backend: a transfer guard would forbid the
+    # comparison of results, and jax_debug_nans would turn a correct NaN into an error.
     with jax.disable_jit(False), jax.transfer_guard("allow"), jax.debug_nans(False), jax.debug_infs(False):
         programs = {backend: _Program(call, args, kwargs, device) for backend, call in calls.items()}
         problems = _check(programs, Agreement(rtol))
@@ -168,6 +169,6 @@ def _time(programs: Mapping[str, _Program], pace: Pace) -> tuple[dict[str, list[
 
 
 def _explain(error: Exception) -> str:
-    """Return an error on one line, without the middle of a long one: compilers put the cause at either end."""
+    """Return an error as one line. A long one is cut in the middle, since compilers put the cause at either end."""
     line = " ".join(f"{type(error).__name__}: {error}".split())
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST // 2]} … {line[-_LONGEST // 2 :]}"

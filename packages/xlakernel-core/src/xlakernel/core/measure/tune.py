@@ -18,12 +18,12 @@ def tune(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[Aut
     """Call a function once, and measure the backends of each operator that it calls.
 
     Calls of operators inside ``jax.jit`` are never measured, but use earlier measurements. So tune first, with arrays
-    like those of the program, then compile. The function runs inside ``use_backend("auto")`` and ``jax.disable_jit()``,
-    line by line and each step of a loop, so choose a short one. Calls that have a choice already are measured anew.
+    like those of the program, then compile. The function runs inside ``use_backend("auto")`` and ``jax.disable_jit()``:
+    Python executes each step of its loops, so choose a short run. Calls that have a choice already are measured anew.
 
-    Not measured are calls inside ``jax.vmap``, ``jax.grad`` or another transformation (tune the function inside of it),
-    in debug mode, of arrays on several devices, and in a program of several processes. An operator with side effects
-    is measured by this function alone: its kernels run many times.
+    Calls inside ``jax.vmap``, ``jax.grad`` or another transformation are not measured (tune the function that is
+    transformed), nor are calls in debug mode, of arrays on several devices, or in a program of several processes.
+    Operators with side effects are measured only by `tune`, which runs their kernels many times.
 
     Args:
       function: the function to call, such as one of a package, ``op.call``, or an operator.

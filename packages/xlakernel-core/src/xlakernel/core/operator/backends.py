@@ -178,10 +178,10 @@ class Backends:
         return self._chosen_default(platform) or self.first_backend(platform)
 
     def requested(self, backend: str | None) -> dict[str, str]:
-        """Return the backend of each platform for which a call chooses one.
+        """Return platform → backend for a call with the argument ``backend=backend``.
 
-        The choice is *backend*, the argument of the call; else that of a `use_backend` context; else the default that
-        was set. A platform without any of these is left out.
+        The backend is this argument, else that of a `use_backend` context, else the default that was set. Platforms
+        without any of these are left out.
         """
         requested = dict.fromkeys(PLATFORMS, backend) if backend is not None else requested_backends()
         chosen = {platform: requested.get(platform) or self._chosen_default(platform) for platform in PLATFORMS}

@@ -10,7 +10,7 @@ from ..errors import GeneratorError, ResultError, XLAKernelError
 from ..structs import Struct, counted, text_of
 from .backends import Backends
 
-# By the module and the name of a compiled kernel's class; the library is not imported for that.
+# Module and name of the class of a compiled kernel → its wrapper. Names, so that no compiler has to be imported.
 _WRAPPERS = {
     ("numba.core.registry", "CPUDispatcher"): "xlakernel.numba.numba_kernel",
     ("numba.cuda.dispatcher", "CUDADispatcher"): "xlakernel.cuda.numba_cuda_kernel",
@@ -36,7 +36,7 @@ class ChosenKernel:
         return self.backends.name
 
     def generate(self, static: Mapping[str, Any]) -> Callable[..., list[Any]]:
-        """Return the kernel as a function that returns a list of results, which are as ``outs`` describes them."""
+        """Return the kernel as a function that returns a list of results, checked against ``outs``."""
         generator = self.backends.entry(self.platform, self.backend).kernel_generator
         kernel = self._guard(f"the generator of {self}", generator, outs=list(self.outs), **static)
         if not callable(kernel):
@@ -47,8 +47,8 @@ class ChosenKernel:
         wrapper = next((_WRAPPERS[base] for base in bases if base in _WRAPPERS), None)
         if wrapper is not None:
             raise GeneratorError(
-                f"{self.name}: the generator of {self} returned {kernel!r}, which takes arrays of its own library, "
-                f"outputs among them; expected a function of the inputs. {wrapper} makes one."
+                f"{self.name}: the generator of {self} returned {kernel!r}, a compiled kernel with output parameters; "
+                f"expected a function of the inputs that returns the results. {wrapper} makes one of it."
             )
 
         def run(*ins: Any) -> list[Any]:

@@ -47,7 +47,7 @@ def _key_of(generation: int, backend: Any, outs: Any, static: Mapping[str, Any])
 def _of(
     component: str, method: Callable[Concatenate[Any, _Params], _Result]
 ) -> Callable[Concatenate[Any, _Params], _Result]:
-    """Return the *method* of an operator's *component* as one of the operator."""
+    """Return a method of the operator that calls *method* of its *component*."""
 
     @functools.wraps(method)
     def call(self: Any, /, *args: _Params.args, **keywords: _Params.kwargs) -> _Result:
@@ -212,7 +212,7 @@ class XLACustomKernel:
             raise
 
     def _checked_call(self, outs: Any, backend: str | None, keywords: Mapping[str, Any]) -> Callable[..., Any]:
-        """Return the jitted call for one set of static arguments; JAX caches it by shapes and by backend contexts.
+        """Return the jitted call for one set of static arguments.
 
         With ``"auto"``, the cache key of the call contains `OperatorPrimitive.generation`. A ``jax.vmap`` of the call
         outside of ``jax.jit`` is compiled once; a measurement, of this operator or of one that its rules call, starts a

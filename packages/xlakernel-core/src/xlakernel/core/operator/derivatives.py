@@ -1,7 +1,7 @@
-"""Derivatives of an operator by rules of JAX's own kind.
+"""Derivatives of an operator by rules of its JAX primitive.
 
-A rule is for a call of the operator itself. Under ``jax.vmap`` the rule is mapped in the same way as the
-call.
+The author of an operator writes a rule for an unmapped call. If a call was mapped by ``jax.vmap``, its rule is mapped
+in the same way.
 """
 
 from __future__ import annotations

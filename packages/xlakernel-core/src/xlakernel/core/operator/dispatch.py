@@ -18,9 +18,9 @@ class Dispatch:
     """The choices of a call: the parameter ``dispatch`` of an operator's primitive.
 
     Attributes:
-      backends: (platform, backend) pairs that were requested when the call was traced. Other platforms take the first
-        backend registered when the call is lowered. ``"auto"`` is replaced then, too (`auto`).
-      debug: the debug mode (`config.debug_mode`) when the call was traced; None: take that of the lowering.
+      backends: (platform, backend) pairs that were requested when the call was traced. When it is lowered for another
+        platform, the backend is the first one registered; ``"auto"`` is replaced by a backend then, too (`auto`).
+      debug: the debug mode (`config.debug_mode`) when the call was traced; None: that when it is lowered.
       mapped: the levels of ``jax.vmap`` around the kernel, innermost first.
     """
 
@@ -68,7 +68,7 @@ class Static:
 
 def _check_static(operator: str, name: str, value: Any) -> None:
     if name == "dispatch":
-        raise StaticArgumentError(f"{operator}: the keyword 'dispatch' is the primitive's own; use another name.")
+        raise StaticArgumentError(f"{operator}: the keyword 'dispatch' is reserved for the primitive; rename it.")
     if _is_plain(value):
         return
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value)):
@@ -94,7 +94,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def kinds(value: Any) -> Any:
-    """Return a hashable description that differs for values that are equal and of other types or signs."""
+    """Return a hashable description that tells equal values of different types or signs apart."""
     if type(value) in _PLAIN:
         return type(value)
     if isinstance(value, (tuple, frozenset)):
@@ -106,5 +106,5 @@ def kinds(value: Any) -> Any:
     return type(value)
 
 
-#: The dispatch of a call that a rule binds without one.
+#: The dispatch of a call that a rule binds without giving one.
 DIRECT = Dispatch()

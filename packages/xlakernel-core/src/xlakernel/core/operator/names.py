@@ -46,7 +46,7 @@ def operators(*tags: str) -> Mapping[str, Any]:
       *tags: only operators that have all of these (`XLACustomKernel.def_tags`).
 
     Raises:
-      ArgumentError: if no operator at all has one of the tags.
+      ArgumentError: if a tag is not that of any operator.
 
     Example:
       >>> from xlakernel.core import XLACustomKernel, operators
@@ -60,7 +60,7 @@ def operators(*tags: str) -> Mapping[str, Any]:
         if not isinstance(tag, str):
             raise ArgumentError(f'operators: a tag is {tag!r}; expected words, as in operators("sparse", "csr").')
         if tag not in known:
-            is_name = f"It is the name of one: operators()[{tag!r}]." if tag in found else ""
+            is_name = f"It is the name of an operator: operators()[{tag!r}]." if tag in found else ""
             raise ArgumentError(
                 f"operators: no operator of this process has the tag {tag!r}. "
                 f"{is_name or did_you_mean(tag, known) or f'There are the tags {sorted(known)}.'} A package registers "

@@ -113,7 +113,7 @@ class OperatorPrimitive(CallPrimitive):
       has_side_effect: run the kernel even if its results are not used.
     """
 
-    #: The number of times that compiled calls were dropped. One count for all operators, since rules call others.
+    #: The number of times that compiled calls were dropped, of all operators, since a rule may call other operators.
     generation = 0
 
     def __init__(self, backends: Backends, has_side_effect: bool) -> None:

@@ -1,4 +1,4 @@
-"""Derivatives, batching and sharding of an operator, as its author declares them."""
+"""Rules for derivatives, batching and sharding that the author of an operator declares."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ from .primitive import OperatorPrimitive
 class TransformRules:
     """The rules of an operator's transformations.
 
-    A rule that is set again applies to calls that are traced from then on; functions that users have jitted keep the
-    old one.
+    A new rule applies to calls that are traced after it was set; functions that are already jitted keep the old one.
 
     Args:
       primitive: the operator's primitive.
       changed: called when a rule is set.
 
     Attributes:
-      declared: the derivative; None if there is none, or if it is a rule of JAX's own kind.
+      declared: the declared derivative; None if there is none, or if a rule of the JAX primitive replaces it.
     """
 
     def __init__(self, primitive: OperatorPrimitive, changed: Callable[[], None]) -> None:
@@ -42,9 +41,9 @@ class TransformRules:
     def def_reference(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Take derivatives, of both modes and all orders, from *fn*, ``fn(*ins, **static) -> results``.
 
-        It is a plain JAX function that computes the same as the operator. Like those of `def_jvp`, `def_vjp` and
-        `def_transpose` it may call other operators and kernels, and is called with the static keywords, and with
-        ``outs=`` if it has a parameter of that name. Several results are a list; one is an array.
+        *fn* is a plain JAX function with the same results as the operator; several results are in a list. Like the
+        functions of `def_jvp`, `def_vjp` and `def_transpose`, it may call other operators and kernels. It gets the
+        static keywords, and the keyword ``outs`` if it has such a parameter.
         """
         self._declare("reference", check_callable(self.name, "def_reference", fn))
         return fn
@@ -71,21 +70,22 @@ class TransformRules:
     def def_transpose(self, inputs: int | tuple[int, ...], fn: Callable[..., Any]) -> Callable[..., Any]:
         """Declare that the operator is linear in *inputs*, with this transpose.
 
-        An operator that is linear in each of several inputs, as a matrix product is, has a transpose for each.
+        A product of two matrices is linear in each of them: it has two transposes, declared one by one.
 
         Args:
-          inputs: an input, or several in which it is linear together, the others held fixed.
+          inputs: the position of an input, or a tuple of positions of inputs in which the operator is jointly linear,
+            for fixed values of the others.
           fn: ``fn(ins, cotangents, **static)``, where the linear inputs are None; returns their cotangents.
 
         Raises:
-          KernelTypeError: if *inputs* are no inputs, or have a transpose already, or *fn* cannot be called.
+          KernelTypeError: if *inputs* is neither of them, an input has a transpose already, or *fn* cannot be called.
         """
         group = group_of(inputs)
         if group is None or not callable(fn):
             raise KernelTypeError(
                 f"{self.name}: def_transpose was given {inputs!r} and {fn!r}; expected def_transpose(inputs, "
-                "fn): an input, or a tuple of inputs that the operator is linear in together, each once, counted from "
-                "0, and the function."
+                "fn): the position of an input, counted from 0, or a tuple of positions if the operator is jointly "
+                "linear in several inputs; and a function."
             )
         self._declare("transpose", {**self._derivative.get("transpose", {}), group: fn})
         return fn
@@ -97,7 +97,7 @@ class TransformRules:
         self._derivative, self.declared = declared, derivative
         self._changed()
 
-    # Rules of JAX's own kind.
+    # Rules of the JAX primitive.
 
     def def_jvp_rule(self, rule: Callable[..., Any]) -> Callable[..., Any]:
         """Set the forward-mode rule, ``rule(primals, tangents, **params) -> (outs, tangents of outs)``.
@@ -139,7 +139,7 @@ class TransformRules:
         map_call = self._primitive.batch
 
         def batch(ins: Sequence[Any], axes: Sequence[int | None], *, static: Static, **params: Any) -> Any:
-            # The axes of a call that was mapped before the rule was set are not those of its inputs.
+            # The author's rule is for an unmapped call. One that was mapped before the rule was set is mapped again.
             if params["dispatch"].mapped:
                 return map_call(ins, axes, static=static, **params)
             return rule(ins, axes, **params, **dict(static.items))
@@ -154,13 +154,13 @@ class TransformRules:
         """Set the rule that splits a call over devices, such as ``"m k, k n -> m n"`` for a matrix product.
 
         Args:
-          rule: an einsum-like rule, or a function of the static keywords that returns one. A factor that inputs and
-            outputs share is split as they are, one that the outputs lack is summed over, and one in brackets,
-            ``"i [j] -> i [j]"``, is kept whole, as for a mean, a maximum or a sum with a bias. The kernel generator
-            is called with the ``outs`` of one device's part.
+          rule: an einsum-like rule, or a function of the static keywords that returns one. A factor of both inputs and
+            outputs is split over the mesh axes that split these arrays. A factor that the outputs lack is summed over.
+            A factor in brackets, ``"i [j] -> i [j]"``, is not split, as required for a mean, a maximum or a sum with a
+            bias. The kernel generator is called with the ``outs`` of one device's part.
 
         Raises:
-          ShardingRuleError: if it is not a rule, or the operator has a side effect.
+          ShardingRuleError: if *rule* is invalid, or the operator has a side effect.
         """
         if self._primitive.has_side_effect:
             raise ShardingRuleError(

@@ -1,4 +1,4 @@
-"""The bytes of an exported program: JAX's serialised program, behind a header with the recipes of its kernels.
+"""The bytes of an exported program: a header with the recipes of its kernels, then JAX's serialised program.
 
 magic (8 bytes) | format (2) | length of the header (4) | SHA-256 of all else (32) | header | program
 header: JSON, {"targets": [{"name", "platform", "module", "data"}, ...], "made with": {distribution: version}}
@@ -52,7 +52,7 @@ def _sealed(header: bytes, program: bytes) -> bytes:
 
 
 def unpack(blob: Any) -> tuple[list[StoredTarget], bytes, dict[str, str]]:
-    """Return the arguments of `pack`, and the version of each package that wrote the artifact.
+    """Return the targets and the program of an artifact, and the version of each package that wrote it.
 
     Raises:
       ExportError: if *blob* is not a result of `pack`.

@@ -44,8 +44,8 @@ class Compared:
         if self.examine().digest != content:
             raise ExportError(
                 f"export: the program was lowered before something that {self.what} refers to changed: a global, a "
-                "function or a kernel. It has the code as it was; export it in a process that changes nothing in "
-                "between."
+                "function or a kernel. The program contains the earlier code; export it in a process that changes "
+                "nothing between lowering and export."
             )
 
     def checks(self) -> dict[str, str | None]:
@@ -68,7 +68,7 @@ class Compared:
             )
         if found.digest != checks["bytecode"]:
             raise ExportError(
-                f"deserialize: {self.what} is not the one that was exported: its code has changed, or that of a "
-                f"function or kernel, or an option, or a constant that it refers to{changed}. Bring back the source "
-                "that was exported, or export the program again."
+                f"deserialize: {self.what} is not the one that was exported: its code or options have changed, or a "
+                f"function, kernel or constant that it refers to{changed}. Restore the source that was exported, or "
+                "export the program again."
             )

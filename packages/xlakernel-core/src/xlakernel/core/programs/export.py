@@ -27,8 +27,8 @@ class Exported:
       exported: the `jax.export.Exported` inside, which has the program's name, platforms, pytrees, shapes and text.
       call: runs the program, ``call(*args, **kwargs)``, with arguments of the pytrees, dtypes and shapes that it was
         exported for. It is jitted, and works inside ``jax.jit``, ``jax.grad`` (if it was serialised with *vjp_order*)
-        and ``jax.shard_map``. ``jax.vmap`` cannot map it, nor any `jax.export.Exported`: export
-        ``jax.jit(jax.vmap(f))``, with a symbolic batch size if need be.
+        and ``jax.shard_map``. As with any `jax.export.Exported`, ``jax.vmap`` cannot map it: export
+        ``jax.jit(jax.vmap(f))`` instead, with a symbolic batch size if it varies.
     """
 
     def __init__(self, exported: Any, targets: Sequence[StoredTarget], checks: Sequence[Any]) -> None:
@@ -86,7 +86,7 @@ class Exported:
             raise ArgumentError(f"serialize: vjp_order is {vjp_order!r}; expected an integer of at least 0.")
         vjp_order = int(vjp_order)
         _check_flatbuffers("serialize")
-        # JAX lowers the derivatives while it serialises, and their handlers must be known before.
+        # The derivatives are lowered here first, for the names of their handlers; JAX lowers them again to serialise.
         programs = [self]
         for _ in range(vjp_order):
             programs.append(programs[-1].vjp())
@@ -102,17 +102,17 @@ def export(
 ) -> Callable[..., Exported]:
     """Export a jitted function, with the kernels of this project in it, for another process.
 
-    It is `jax.export.export`, and an artifact with recipes of the kernels: a kernel that can be imported
-    is imported there by module and name, and refused if its code, or that of anything it refers to, is not the exported
-    one. Any other kernel (one defined in ``__main__``, in a notebook, or inside a function, as an operator's generator
-    does) is pickled into the artifact; but not one of Warp, which compiles kernels from their source files. Kernels
-    are loaded by the minor version of Python that exported them. Load only artifacts that you trust: loading one
-    imports modules and unpickles.
+    The program is that of `jax.export.export`; the artifact also contains a recipe for each kernel. A kernel that can
+    be imported is loaded by module and name, and refused if its code, or the code of anything that it refers to,
+    differs from the exported one. Any other kernel (defined in ``__main__``, in a notebook, or inside a function such
+    as an operator's generator) is pickled into the artifact. Such kernels of Warp cannot be exported, because Warp
+    compiles kernels from their source files. Loading requires the minor version of Python that exported the kernels.
+    Load only artifacts that you trust: loading imports modules and opens pickles.
 
     Args:
-      jitted: what ``jax.jit`` returned.
-      platforms: JAX's name of a platform, or of several: ``"cpu"``, ``"cuda"``, ...; None: that of the default device
-        here.
+      jitted: a function that ``jax.jit`` returned.
+      platforms: a platform or several, by JAX's names ``"cpu"``, ``"cuda"``, ...; None: the platform of the default
+        device.
       disabled_checks: `jax.export.DisabledSafetyCheck` for custom calls of other libraries.
 
     Returns:
@@ -132,7 +132,7 @@ def export(
       >>> exported.call(jnp.zeros(4))
       Array([0., 0., 0., 0.], dtype=float32)
     """
-    # Arrays have a method trace, too.
+    # Arrays, too, have a method `trace`.
     if not (callable(jitted) and hasattr(jitted, "trace") and hasattr(jitted, "lower")):
         raise KernelTypeError(
             f"export: expected a function that jax.jit returned; got {jitted!r} of type {type(jitted).__name__}. "
@@ -159,18 +159,19 @@ def export(
 def deserialize(blob: bytes | bytearray | memoryview, *, allow: Collection[str] | None = None) -> Exported:
     """Load a program that `Exported.serialize` wrote, and compile its kernels.
 
-    Modules that define kernels must be importable, as they were when the program was exported; `deserialize` imports
-    them. Kernels that can be imported are compared with the exported ones first, then those that are unpickled. Nothing
-    is compiled or recorded unless all agree.
+    `deserialize` imports the modules that define kernels, by the names that they had when the program was exported. It
+    compares the imported kernels with the exported ones, then the unpickled ones. Nothing is compiled or recorded
+    unless all are equal.
 
-    Loading imports modules and unpickles kernels that no module holds, and a program may call anything once it runs:
-    load only programs that you trust. *allow* limits the modules that are imported and the pickles that are opened; a
-    program that needs any other is refused first, even if this process has its kernels already.
+    Loading imports modules and opens the pickles of kernels that cannot be imported, and a program may call anything
+    once it runs: load only programs that you trust. *allow* limits the modules that are imported and the pickles that
+    are opened. A program that needs others is refused before any of them is used, even if this process has its kernels
+    already.
 
     Args:
       blob: the bytes.
-      allow: names of modules, each with all modules below it, and ``"sha256:..."`` of pickled kernels, as the error
-        lists them. With modules alone, nothing is unpickled. None: everything.
+      allow: names of modules, which include their submodules, and digests of pickled kernels, ``"sha256:..."``, as the
+        error lists them. With names of modules alone, no pickle is opened. None: everything is allowed.
 
     Returns:
       The program. Kernels for platforms that this machine lacks are left out.
@@ -198,7 +199,7 @@ def _read(program: bytes, written_with: str) -> Any:
 
     try:
         exported = jax_export.deserialize(bytearray(program))
-        if written_with != jax.__version__:  # its operations are parsed when it is called, with an obscure error
+        if written_with != jax.__version__:  # parse the operations now: an error at the call would be obscure
             exported.mlir_module()
     except Exception as error:  # of several kinds, which differ between versions of JAX
         raise ExportError(
@@ -209,7 +210,7 @@ def _read(program: bytes, written_with: str) -> Any:
 
 
 def _without_vjp(exported: Any) -> Callable[..., Any]:
-    """Return the call of a program that was serialised without its derivative; its derivative raises `ExportError`."""
+    """Return the call of a program that has no serialised derivative; to differentiate it raises `ExportError`."""
 
     def run(arguments: Any) -> Any:
         args, kwargs = arguments
@@ -231,17 +232,17 @@ def _no_vjp(name: str) -> ExportError:
 
 
 def _default_platforms() -> list[str] | None:
-    """Return the platform of the default device if it is the CPU, which JAX's own default, None, ignores."""
+    """Return the platform of `jax_default_device` if that is the CPU, else None: JAX's export ignores the setting."""
     device: Any = jax.config.jax_default_device  # type: ignore[attr-defined]  # set at run time
     platform = device if isinstance(device, str) else getattr(device, "platform", None)
     return ["cpu"] if platform == "cpu" else None
 
 
 class _EveryTarget(list[Any]):
-    """The checks that the user disables, and one for each handler that is registered when JAX iterates over them.
+    """The safety checks that the user disables, and those of all handlers that are registered at the iteration.
 
-    JAX does that after lowering, which registers the handlers that the program calls; `_with_targets` then keeps only
-    those.
+    JAX iterates over the list after lowering, which registers the handlers that the program calls. `_with_targets` then
+    keeps only the checks of these handlers.
     """
 
     def __iter__(self) -> Iterator[Any]:
@@ -255,9 +256,9 @@ def _checks(names: Iterable[str]) -> list[Any]:
 
 
 def _with_targets(exported: Any, checks: Sequence[Any], known: Sequence[StoredTarget] = ()) -> Exported:
-    """Return *exported* with the handlers that it calls, maybe *known* ones, and disabled checks for no others."""
-    # A module in MLIR's bytecode holds its strings unchanged, one after the other, each with a zero behind it, the
-    # dialects' names first. Its text would contain every constant, and escapes non-ASCII names.
+    """Return *exported* with the handlers that it calls, registered here or *known*; only their checks are disabled."""
+    # The names of handlers are searched in MLIR's bytecode, which has a table of unchanged strings, each with a zero
+    # byte at its end. The text of the module would contain every constant, and would escape non-ASCII names.
     content = exported.mlir_module_serialized
     candidates = dict.fromkeys([*registered_targets(), *(target.name for target in known)])
     names = [name for name in candidates if b"\0%b\0" % name.encode() in content]
@@ -275,7 +276,7 @@ def _target_of(name: str, platform: str) -> StoredTarget:
     if recipe is None:
         raise ExportError(
             f"export: {name!r} cannot be made again in another process: it was registered without a recipe. Export the "
-            "program with another backend (use_backend), or make the backend give one to ensure_registered."
+            "program with another backend (use_backend), or pass a recipe to ensure_registered in the backend's code."
         )
     return StoredTarget(name, platform, recipe())
 

@@ -24,7 +24,7 @@ _JAX_PLATFORMS = {"CUDA": "cuda", "ROCM": "rocm"}
 
 
 def steps(target: StoredTarget) -> dict[str, str]:
-    """Return the imports and unpicklings that make a target, for `check_allowed`; modules of xlakernel are left out.
+    """Return the modules and pickles that a target needs, for `check_allowed`, without the modules of xlakernel.
 
     Raises:
       ExportError: if a field of its recipe that leads to code is malformed.
@@ -49,7 +49,7 @@ def steps(target: StoredTarget) -> dict[str, str]:
             case None | str() if key != "kernel":
                 pass
             case field:
-                raise _malformed(target, f"has the {key} {field!r:.200}, which does not lead to one")
+                raise _malformed(target, f"has the {key} {field!r:.200}, which is not a valid reference")
     return found
 
 

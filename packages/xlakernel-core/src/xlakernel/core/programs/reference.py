@@ -1,4 +1,4 @@
-"""Names of the kernels of an exported program."""
+"""Module and name of a kernel or function that an exported program calls."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Reference:
     Attributes:
       module: the module's name.
       qualname: the name in it, with dots for attributes of classes.
-      attribute: the attribute of a wrapper's ``xlakernel`` that holds the kernel: a wrapper that was applied as a
-        decorator has the name of the kernel.
+      attribute: the attribute of a wrapper's ``xlakernel`` that is the kernel. It is needed if the wrapper was applied
+        as a decorator, so that the name leads to the wrapper.
     """
 
     module: str
@@ -36,7 +36,7 @@ class Reference:
         return self._in(sys.modules.get(self.module))
 
     def leads_to(self, *objects: Any) -> bool:
-        """Return True if another process finds one of *objects* under the name; it never does in ``__main__``."""
+        """Return True if another process can find one of *objects* under the name: not in ``__main__``."""
         found = self.here()
         return self.module != "__main__" and found is not None and any(found is one for one in objects)
 

@@ -76,7 +76,7 @@ class Differentiable:
     # The tangents of a call without transposes.
 
     def _tangents(self, primals: Sequence[Any], results: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
-        """Return the tangents of the results that have any, given those of the inputs (None: zero)."""
+        """Return the tangents of the results of inexact dtype, given those of the inputs (None: zero)."""
         primals = list(primals)
         if self.derivative.jvp is None and self.derivative.vjp is None:
             return _tangents_of(self._reference, primals, tangents)

@@ -1,10 +1,11 @@
 """Functions with the derivatives that their authors declare, as a JAX primitive.
 
-JAX cannot transpose a kernel. This primitive holds a function and its transposes: JAX evaluates the function, and
-reverse mode runs a transpose. `jax.custom_derivatives.linear_call` does that too, but has no batching rule. The
-primitive holds the tangents as well, since JAX drops the rule of a `jax.custom_jvp` in the partial evaluation of a
-loop, and would differentiate the kernel itself the second time. Under ``jax.vmap`` the primitive records the axes of
-its arguments, and maps the function, a transpose, or the tangents when it runs them.
+JAX cannot transpose a kernel. This primitive has a function and its transposes as parameters: JAX evaluates the
+function, and reverse mode runs a transpose. `jax.custom_derivatives.linear_call` does that too, but has no batching
+rule. The rule for tangents is a parameter as well, rather than a `jax.custom_jvp` around the primitive: JAX drops such
+a rule in the partial evaluation of a loop, and would then differentiate the kernel itself, which is an error. Under
+``jax.vmap`` the primitive records the mapped axes of its arguments. The function, a transpose, or the tangents are
+mapped when they are run.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from ..sharding.partition import may_split
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Group:
-    """Arguments in which a function is linear together, the others held fixed.
+    """Arguments in which a function is jointly linear, for fixed values of the other arguments.
 
     Attributes:
       positions: the positions of the arguments.
@@ -58,13 +59,13 @@ class Multilinear:
       evaluate: the function; it takes its arguments one by one and returns a list of arrays.
       outs: the structs of its results.
       groups: the groups; no argument is in two of them.
-      tangents: ``tangents(arguments, results, tangents of the arguments)``, the tangents of the results that can have
-        any. The tangent of an argument is None for zero, and for those in the groups. None: the function has no
-        derivative in the arguments outside of the groups.
-      has_side_effect: evaluate it even if its results are not used, and never for tangents.
-      sharded_like: a function of the arguments with results of the same sharding over explicit mesh axes; None:
-        *evaluate* itself.
-      spelled: the form of the declaration, as in `Derivative`; for messages.
+      tangents: ``tangents(arguments, results, tangents of the arguments)`` returns the tangents of the results of
+        inexact dtype, for the arguments outside of the groups. The tangent of an argument is None if it is zero or
+        belongs to a group. None: the function has no derivative with respect to these arguments.
+      has_side_effect: evaluate the function even if its results are not used, but not to compute tangents.
+      sharded_like: a function of the arguments whose results have the same sharding over explicit mesh axes as those of
+        *evaluate*, traced in its place; None: *evaluate* itself.
+      spelled: how the author declares a derivative, as in `Derivative`; for messages.
       scalars: the names of the last arguments, which are scalars; for messages.
     """
 
@@ -83,7 +84,7 @@ class Multilinear:
 
 
 multilinear_p = Primitive("xlakernel_multilinear")
-#: The same if XLA may split what it evaluates, by a sharding rule that JAX does not see.
+#: The same primitive for a function whose calls XLA may split over devices, by their sharding rules.
 split_multilinear_p = Primitive("xlakernel_multilinear_split")
 require_devices(split_multilinear_p)
 
@@ -122,7 +123,7 @@ def _run(*arguments: Any, function: Multilinear, levels: tuple[Level, ...]) -> l
 
 
 def _impl(*arguments: Any, **params: Any) -> list[Any]:
-    with jax.disable_jit(False):  # one primitive is compiled under jax.disable_jit, too
+    with jax.disable_jit(False):  # jax.disable_jit applies to functions of the user
         results: list[Any] = jit_primitive(functools.partial(_run, **params), str(params["function"]))(*arguments)
         return results
 
@@ -144,7 +145,7 @@ def zero_tangent(primal: Any) -> ad.Zero:
 
 
 def add_tangents(one: Any, other: Any) -> Any:
-    """Return the sum of two tangents, which may be sharded differently; JAX's own function refuses that.
+    """Return the sum of two tangents, which may have different shardings: `ad.add_tangents` would raise an error.
 
     Under ``jax.vmap`` on an explicit mesh, results of a call without a sharding rule are not sharded along the batch.
     """
@@ -182,7 +183,10 @@ def _jvp(arguments: Sequence[Any], tangents: Sequence[Any], *, function: Multili
 
 
 def _linear(function: Multilinear) -> Multilinear:
-    """Return *function* as the map of tangents in a group. One with a side effect can be transposed, not evaluated."""
+    """Return *function* as the linear map of the tangents of a group.
+
+    If it has a side effect, the map can be transposed, but raises an error when it is evaluated.
+    """
     if not function.has_side_effect:
         return function
 
@@ -206,13 +210,13 @@ def _tangents(
     function: Multilinear,
     levels: Sequence[Level],
 ) -> list[Any]:
-    """Return the tangents of the results that can have any, given the *tangents* of the *live* arguments."""
+    """Return the tangents of the results of inexact dtype, given the *tangents* of the *live* arguments."""
     if function.tangents is None:
         by_transpose, by_reference = map(function.spelled.format, ("transpose", "reference"))
         scalar = live[0] - len(arguments) + len(function.scalars)
         which = f"input {live[0]}" if scalar < 0 else f"the scalar {function.scalars[scalar]!r}"
         raise DifferentiationError(
-            f"{function}: no derivative in {which}; {by_transpose} covers only "
+            f"{function}: no derivative with respect to {which}; {by_transpose} covers only "
             f"{[group.positions for group in function.groups]}. Add an input to {by_transpose} if the kernel is "
             f"linear in it, give a plain JAX version with {by_reference}, or keep it out of the derivative "
             "with jax.lax.stop_gradient."

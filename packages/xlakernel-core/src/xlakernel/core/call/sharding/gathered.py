@@ -1,9 +1,10 @@
 """The warning about calls without a sharding rule that have operands split over devices.
 
 XLA decides how to split an array when it partitions a program, after tracing and lowering. So a program for several
-devices has a custom call beside each call without a rule, with the same operands. XLA's partitioner asks a function,
-registered by name, about the custom call, and removes it. The program refers to no object of this process, so JAX can
-keep it in its persistent cache.
+devices has an additional custom call beside each call without a rule, with the same operands. When XLA partitions the
+custom call, it calls the function that is registered under its name, which sees the sharding of the operands and warns;
+the custom call is then removed. The program refers to no object of this process, so JAX can keep it in its persistent
+cache.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ...errors import GatheredOperandsWarning
 from ...warning import place_of_user
 
 _TARGET = "xlakernel_operands"
-_places: dict[str, tuple[str, int]] = {}  # of the first call of each kernel, by the kernel's name
+_places: dict[str, tuple[str, int]] = {}  # name of a kernel → file and line of its first call
 _warned: set[str] = set()
 
 
@@ -53,7 +54,7 @@ def _partition(shapes: Sequence[Any], shardings: Sequence[Any], _: Any, result: 
 
 
 def _type_of(shape: Any) -> str:
-    """Return the MLIR type of an array of XLA's."""
+    """Return the MLIR type for an `xla_client.Shape`."""
     with mlir.make_ir_context():
         element = str(mlir.dtype_to_ir_type(np.dtype(shape.numpy_dtype())))
     return f"tensor<{''.join(f'{n}x' for n in shape.dimensions())}{element}>"

@@ -65,7 +65,7 @@ def partitioned(
         "reduction_factors": tuple(letters[f] for f in letters if f in summed),
         "need_replication_factors": tuple(letters[f] for f in letters if f in rule.whole),
     }
-    # JAX fails to decode a sharding that splits an axis of the mesh in two, as after a reshape; `spec_of` does not.
+    # Shardings are decoded by `spec_of`: JAX's decoder fails if one splits a mesh axis in two, as after a reshape.
     text = f"{inputs} -> {results}"
     call.def_partition(partition=partition, sharding_rule=text, decode_shardings=False, **keywords)
     return call

@@ -1,10 +1,10 @@
 """Einsum-like rules that split a call over devices.
 
-A rule such as ``"m k, k n -> m n"`` gives each dimension a factor. A factor that inputs and outputs share is split
-as they are. One that the outputs lack is summed over, as in einsum: each device computes a partial result, and JAX
-adds them up. That is right for a sum of products, and wrong for a mean, a maximum, or a sum with a bias: a factor in
-brackets, ``"i [j] -> i [j]"``, is never split, and the kernel gets it whole. A factor that no input has is always in
-brackets.
+A rule such as ``"m k, k n -> m n"`` gives each dimension a factor. A factor of both inputs and outputs is split over
+the mesh axes that split these arrays. A factor that the outputs lack is summed over, as in einsum: each device computes
+a partial result, and JAX adds the partial results. That is right for a sum of products, and wrong for a mean, a
+maximum, or a sum with a bias. A factor in brackets, ``"i [j] -> i [j]"``, is never split: each device has the whole
+dimension. A factor that no input has must be in brackets.
 """
 
 from __future__ import annotations
@@ -65,10 +65,11 @@ class ShardingRule:
             )
         for name in sorted(in_some - in_inputs - bracketed):  # no input determines how it is split
             raise ShardingRuleError(
-                f"{owner}: sharding_rule {text!r} has the factor {name!r} in an output and in no input; each device "
-                f"computes all of it: write [{name}], or give an input that factor."
+                f"{owner}: sharding_rule {text!r} has the factor {name!r} in an output and in no input, so each device "
+                f"computes the whole dimension: write [{name}], or give an input that factor."
             )
-        # Another output may be summed over a factor of one output, or be independent of it: the rule is ambiguous.
+        # An output without a factor that other outputs have may be summed over it or not depend on it. The rule does
+        # not tell, so such a factor is not split.
         unclear = {name for name in in_some if not all(name in term for term in outs)}
         return cls(inputs, outs, frozenset(bracketed | unclear))
 
@@ -117,7 +118,10 @@ class ShardingRule:
         return tuple(frozenset(split - set(term)) for term in self.outs)
 
     def batched(self, batch: Sequence[Any], inputs: Sequence[Any]) -> ShardingRule:
-        """Return the rule of the same call with these sizes of leading dimensions; slices share an extent of 1."""
+        """Return the rule of the same call with leading dimensions of the sizes *batch*.
+
+        An input whose extent is 1 there is shared by all slices.
+        """
         levels = len(batch)
         terms = tuple(
             tuple(i if x.shape[i] == batch[i] else levels + i for i in range(levels)) + term
@@ -129,7 +133,7 @@ class ShardingRule:
         return ShardingRule(terms, outs, self.whole | shared | unmapped)
 
     def with_scalars(self, count: int) -> ShardingRule:
-        """Return the rule of the same call with scalars behind its inputs."""
+        """Return the rule of the same call with *count* scalars after its inputs."""
         return ShardingRule((*self.inputs, *[()] * count), self.outs, self.whole)
 
     def under(self, levels: Sequence[Level]) -> ShardingRule:
