@@ -423,7 +423,7 @@ def test_without_a_gpu_a_program_for_one_is_refused():
 def test_the_error_of_an_unwrapped_kernel_names_the_wrapper():
     op = XLACustomKernel("an_unwrapped_warp_kernel", replace=True)
     op.def_kernel("mine", "cpu", lambda outs: copy)
-    with pytest.raises(GeneratorError, match=r"outputs among them.*xlakernel\.warp\.warp_kernel makes one"):
+    with pytest.raises(GeneratorError, match=r"with output parameters.*xlakernel\.warp\.warp_kernel makes one"):
         op(jnp.ones(1), outs=Struct((1,), F32))
 
 

@@ -68,7 +68,7 @@ class Compared:
             )
         if found.digest != checks["bytecode"]:
             raise ExportError(
-                f"deserialize: {self.what} is not the one that was exported: its code or options have changed, or a "
-                f"function, kernel or constant that it refers to{changed}. Restore the source that was exported, or "
-                "export the program again."
+                f"deserialize: {self.what} is not the one that was exported: its code has changed, or that of a "
+                f"function or kernel, or an option, or a constant that it refers to{changed}. Restore the source that "
+                "was exported, or export the program again."
             )

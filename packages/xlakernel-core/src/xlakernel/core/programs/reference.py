@@ -57,7 +57,7 @@ class Reference:
             file = getattr(module, "__file__", None) or "no file"
             raise ExportError(
                 f"deserialize: the program calls {what}, but {self.module} ({file}) has {there} under the "
-                f"name {self.qualname}. Bring back the source that was exported, or export the program again."
+                f"name {self.qualname}. Restore the source that was exported, or export the program again."
             )
         return found
 
