@@ -97,7 +97,7 @@ def test_a_wrong_sharding_rule(kernel, inputs, reference, wrong, right, place):
     last = len(inputs) - 1
     assert_caught("sharding_rule", place, kernel_with(wrong, kernel, last), *inputs, reference=reference)
     outcome = run_check("sharding_rule", kernel_with(wrong, kernel, last), *inputs, reference=reference)
-    assert "bracket the factors of the kernel's sharding_rule that it needs whole." in outcome.detail
+    assert "put the factors that each call needs whole in brackets, in the kernel's sharding_rule." in outcome.detail
     for rule in (right, None):
         outcome = run_check("sharding_rule", kernel_with(rule, kernel, last), *inputs, reference=reference)
         tried = 2 * len(inputs)

@@ -206,7 +206,7 @@ def test_inside_of_jit_one_structure_is_known_by_identity(matrix, dense):
 
 def test_matrices_of_other_structures_are_refused(kind, build, odd, matrix):
     elsewhere = [(row, (column + 1) % 4, weight) for row, column, weight in odd]
-    with pytest.raises(StructureError, match=r"the entries of both are at other places.*to_scipy\(\)"):
+    with pytest.raises(StructureError, match=r"their entries are at different places.*to_scipy\(\)"):
         matrix + build(kind, elsewhere)
     with pytest.raises(StructureError, match="expected two of one structure"):
         matrix + build(kind, odd, room=11)

@@ -118,7 +118,7 @@ def test_several_compact_arrays_are_not_taken_for_one():
     matrix = CSR.from_dense(np.eye(4, dtype=np.float32))
     looks = (lambda e: e.value, lambda e: e.sum(), lambda e: e * 2, lambda e: e @ matrix, lambda e: matrix @ e)
     for look in (*looks, lambda e: e @ matrix.tocsc(), lambda e: e @ matrix.tocoo(), lambda e: np.asarray(e)):
-        with pytest.raises(ShapeError, match=r"several in one, with indices of shape \(4, 4\).*jax\.vmap"):
+        with pytest.raises(ShapeError, match=r"a batch of arrays, with indices of shape \(4, 4\).*jax\.vmap"):
             look(several)
     assert_array_equal(jax.vmap(lambda events: events @ matrix)(several), spikes)
 

@@ -80,7 +80,7 @@ def test_more_entries_than_indptr_counts_are_refused():
         lambda *arrays: sparse.csrmv(*arrays, jnp.ones(4), shape=(2, 4)),
         lambda *arrays: sparse.csr_to_csc(*arrays, shape=(2, 4)),
     ):
-        with pytest.raises(DtypeError, match=f"numbers of entries up to {LIMIT + 1} have no room in int32.*{X64}"):
+        with pytest.raises(DtypeError, match=f"numbers of entries up to {LIMIT + 1} do not fit into int32.*{X64}"):
             jax.eval_shape(function, *arrays)
 
 
@@ -90,7 +90,7 @@ def test_more_entries_are_not_sorted_in_32_bits():
     def converted(*arrays):
         return COO(arrays, shape=(2, 4)).tocsr()
 
-    with pytest.raises(DtypeError, match=f"numbers of entries up to {entries} have no room in int32.*{X64}"):
+    with pytest.raises(DtypeError, match=f"numbers of entries up to {entries} do not fit into int32.*{X64}"):
         jax.eval_shape(converted, struct(entries, "float32"), struct(entries), struct(entries))
     with x64_as(True):
         found = jax.eval_shape(converted, struct(entries, "float32"), struct(entries), struct(entries))

@@ -193,7 +193,7 @@ def test_several_matrices_are_not_taken_for_one(matrix):
     )
     for several in (stacked, of_weights):
         for look in looks[: 11 if isinstance(matrix, COO) else 12]:
-            with pytest.raises(ShapeError, match=r"several matrices in one.*jax\.vmap"):
+            with pytest.raises(ShapeError, match=r"a batch of matrices.*jax\.vmap"):
                 look(several)
 
 

@@ -77,7 +77,7 @@ def test_indptr_begins_at_0(kind, line, place, first):
 def test_indptr_never_falls(kind, line, place):
     arrays = DATA, INDICES, np.array([0, 2, 1, 3])
     shape = (3, 3)
-    with pytest.raises(StructureError, match=rf"indptr falls from 2 to 1 at {line} 1; it must never fall"):
+    with pytest.raises(StructureError, match=rf"indptr decreases from 2 to 1 at {line} 1; it must not"):
         kind(arrays, shape=shape)
 
 
@@ -241,7 +241,7 @@ def test_indices_that_would_wrap_into_range_are_refused(kind, number, dtype):
     """Without 64-bit types JAX keeps the lower half, and -2**32 would become 0."""
     arrays = list(GOOD[kind])
     arrays[1] = np.array([number, 0, 1], dtype)
-    with pytest.raises(DtypeError, match=f"holds {number}; int32 has room.*jax_enable_x64"):
+    with pytest.raises(DtypeError, match=f"holds {number}; int32 ranges from.*jax_enable_x64"):
         kind(tuple(arrays), shape=SHAPES[kind])
 
 
@@ -249,7 +249,7 @@ def test_indices_that_would_wrap_into_range_are_refused(kind, number, dtype):
 def test_indices_that_would_wrap_at_64_bits_are_refused(kind):
     arrays = list(GOOD[kind])
     arrays[1] = np.array([2**64 - 1, 0, 1], np.uint64)
-    with pytest.raises(DtypeError, match=f"holds {2**64 - 1}; int64 has room from .* to {2**63 - 1}.$"):
+    with pytest.raises(DtypeError, match=f"holds {2**64 - 1}; int64 ranges from .* to {2**63 - 1}.$"):
         kind(tuple(arrays), shape=SHAPES[kind])
 
 
@@ -334,7 +334,7 @@ def test_other_types_are_refused(kind, wrong):
 def test_a_list_of_wide_integers_is_refused(kind):
     arrays = list(GOOD[kind])
     arrays[1] = [2**40, 0, 1]
-    with pytest.raises(DtypeError, match=r"holds 1099511627776; int32 has room.*jax_enable_x64"):
+    with pytest.raises(DtypeError, match=r"holds 1099511627776; int32 ranges from.*jax_enable_x64"):
         kind(tuple(arrays), shape=SHAPES[kind])
 
 

@@ -201,11 +201,11 @@ def test_annotations_make_kernels():
         (object, "object"),
         (jnp.dtype("f4,i4"), "f0"),
         (wp.vec3, "vec3f"),
-        ("nonsense", "'nonsense' is no dtype that Warp has: .*not understood"),
+        ("nonsense", "'nonsense' is not a dtype that Warp has: .*not understood"),
         (jax.random.key(0).dtype, r"key<fry>.*pass jax\.random\.key_data"),
         (None, "None would be NumPy's default"),
-        (3.0, r"3\.0 is no dtype"),
-        (np.zeros(3), "is no dtype"),
+        (3.0, r"3\.0 is not a dtype"),
+        (np.zeros(3), "is not a dtype"),
     ],
     ids=repr,
 )
@@ -233,7 +233,7 @@ def test_dtypes_that_warp_lacks(dtype, message):
 def test_types_whose_numbers_jax_lacks(dtype, name):
     for given_as in (warptype_to_jaxtype, lambda t: jaxinfo_to_warpinfo(struct((3,)), dtype=t)):
         with pytest.raises(
-            DtypeError, match=rf"{name}.* is no type whose numbers JAX has; allowed: wp\.bool, wp\.int8"
+            DtypeError, match=rf"{name}.* is not a type of numbers that JAX has; allowed: wp\.bool, wp\.int8"
         ):
             given_as(dtype)
 
@@ -256,10 +256,10 @@ def test_what_has_no_shape_and_dtype(info):
         ((3,), wp.vec3, ArgumentError, r"of shape \(3,\) with elements vec3f has 0 dimensions"),
         ((1,) * 5, None, ArgumentError, "has 5 dimensions in Warp, whose arrays have 1 to 4"),
         ((1, 1, 1, 1, 1, 2, 2), wp.mat22, ArgumentError, "has 5 dimensions"),
-        ((4, 3), wp.vec2, ArgumentError, r"of shape \(4, 3\) holds no vec2f; its shape must end in \(2,\)"),
+        ((4, 3), wp.vec2, ArgumentError, r"of shape \(4, 3\) cannot hold vec2f; its shape must end in \(2,\)"),
         ((2,), wp.mat22, ArgumentError, r"must end in \(2, 2\)"),
-        ((4, 2), wp.vec2d, DtypeError, "of float32 holds no vec2d, which is made of float64; cast"),
-        ((4,), wp.int32, DtypeError, "of float32 holds no int32"),
+        ((4, 2), wp.vec2d, DtypeError, "of float32 cannot hold vec2d, which is made of float64; cast"),
+        ((4,), wp.int32, DtypeError, "of float32 cannot hold int32"),
         ((4,), float, None, None),
         ((1, 1, 1, 1, 2, 2), wp.mat22, None, None),
     ],
@@ -282,10 +282,10 @@ def test_arrays_that_do_not_fit(shape, dtype, error, message):
         (wp.array[float], (-1,), ArgumentError, r"shape given is \(-1,\); expected a non-negative integer"),
         (wp.array[float], 3.0, ArgumentError, r"3\.0; expected a non-negative integer"),
         (wp.array[float], "n", ArgumentError, "'n'; expected"),
-        (wp.array(dtype=Particle), 3, DtypeError, "Particle is no type whose numbers JAX has.*fields of a struct"),
+        (wp.array(dtype=Particle), 3, DtypeError, "Particle is not a type of numbers that JAX has.*fields of a struct"),
         (wp.array[Any], 3, DtypeError, "overload of a generic kernel"),
-        (float, 3, InputError, "no Warp array and no annotation of one"),
-        (wp.array, 3, InputError, "no Warp array and no annotation of one"),
+        (float, 3, InputError, "neither a Warp array nor an annotation of one"),
+        (wp.array, 3, InputError, "neither a Warp array nor an annotation of one"),
     ],
 )
 def test_annotations_that_say_too_little(info, shape, error, message):

@@ -164,7 +164,7 @@ def test_addresses_are_freed_if_no_memory_can_be_mapped(ranges, monkeypatch):
 @pytest.mark.parametrize("status", [0, 901])
 def test_missing_memory_for_temporaries_is_an_error(status):
     raised = RuntimeError("[2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY")
-    with pytest.raises(DeviceError, match=r"f: .* no memory left .*\[2\] Call to cuMemAlloc.*PREALLOCATE"):
+    with pytest.raises(DeviceError, match=r"f: .* too little free memory .*\[2\] Call to cuMemAlloc.*PREALLOCATE"):
         record._check_capture(status, raised, "f")
 
 
@@ -174,7 +174,7 @@ def test_an_exception_after_a_read_is_reported_as_the_read(monkeypatch):
 
     monkeypatch.setattr(record, "read_graph", refuse)
     for raised in (ValueError("no spikes"), RuntimeError("[2] Call to cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY")):
-        with pytest.raises(RecordingError, match=r"f: a copy to the host .* it raised \w+Error: ") as caught:
+        with pytest.raises(RecordingError, match=r"f: a copy to the host .* function then raised \w+Error: ") as caught:
             record._check_reads(None, raised, "f")
         assert caught.value.__cause__ is raised
     record._check_reads(None, OutputSpecError("f must not return a value"), "f")

@@ -161,7 +161,7 @@ WRONG = [
         CSRMV,
         {"indices": INDICES + 2**31},
         DtypeError,
-        "indices holds 2147483650; int32 has room",
+        "indices holds 2147483650; int32 ranges from",
     ),
     ("csrmv", CSRMV, {"shape": 3}, ShapeError, r"shape is 3; expected \(rows, columns\), two integers"),
     ("csrmv", CSRMV, {"shape": (2, -3)}, ShapeError, r"shape is \(2, -3\); both must be at least 0"),

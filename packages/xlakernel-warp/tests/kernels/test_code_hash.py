@@ -259,7 +259,7 @@ def test_kernels_that_warp_hashes_well_keep_their_hash(first):
 def test_kernels_that_warp_merged_when_they_were_defined_are_refused(first):
     for message in first["merged"]:
         assert "with_builtin: Warp" in message
-        assert 'Leave module="unique" out, or give the functions different names' in message
+        assert 'Leave out module="unique", or give the functions different names' in message
     np.testing.assert_allclose(first["apart"], [np.sin(X), np.cos(X)], rtol=1e-6)
 
 

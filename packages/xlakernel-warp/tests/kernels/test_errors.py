@@ -328,8 +328,8 @@ def scalar_kernel(dtype):
         (wp.float16, 1e5, "float16"),
         (wp.bfloat16, 1e39, "bfloat16"),
         (wp.float32, -1e39, "float32"),
-        (Any, 2**31, "int32, as one of any type"),
-        (Any, 1e39, "float32, as one of any type"),
+        (Any, 2**31, "int32, because it is generic"),
+        (Any, 1e39, "float32, because it is generic"),
     ],
 )
 def test_no_scalar_becomes_another_number(dtype, value, takes):

@@ -41,9 +41,9 @@ def numba_cuda_callable(
       func: the function.
       outs: the outputs' shapes and dtypes; this and the other arguments as for `cuda_callable`.
       record: whether the function is recorded once and replayed natively.
-      vmap_method: what ``jax.vmap`` does.
+      vmap_method: the implementation of ``jax.vmap``.
       input_output_aliases: inputs whose memory becomes an output's.
-      has_side_effect: whether to keep each call as it stands.
+      has_side_effect: whether to keep every call.
       reference: a plain JAX function that computes the same.
       jvp: tangents of the results.
       vjp: cotangents of the inputs.
@@ -116,15 +116,16 @@ def cuda_callable(
     arrays over XLA's own memory; it launches kernels, fills and copies on the stream, and returns nothing. When a
     program is compiled, the function is called at least twice and its launches are recorded, without being executed:
     afterwards machine code replays them, and Python is not called again. So it must launch the same each time: it may
-    decide by shapes, dtypes and static scalars, and only kernels may decide by data. Kernels, device arrays, numbers
-    and attributes of objects that it refers to are those of the recording, also if a name is bound to others later:
-    pass what varies as a static scalar. A device array that it refers to ties a call to the array's device; an input
-    does not. While a function is recorded, no other thread can use CUDA's default stream. It must not write to its
-    inputs, which only debug mode detects; outputs begin with arbitrary values.
+    decide by shapes, dtypes and static scalars, and only kernels may decide by data. A replay uses the kernels, device
+    arrays, numbers and attributes that the function referred to when it was recorded, even if a name is bound to
+    another object since: pass values that vary as static scalars. A device array that the function refers to ties a
+    call to the array's device; an input does not. While a function is recorded, no other thread can use CUDA's default
+    stream. The function must not write to its inputs, which only debug mode detects; outputs begin with arbitrary
+    values.
 
-    A function that reads data back, waits for the stream, copies from the host, or allocates memory in an unknown way
-    cannot be recorded. According to *record* it is then called at each call instead, on XLA's stream. There too all
-    work must go on the stream: XLA does not wait for other work.
+    A function that reads data back, waits for the stream, copies from the host, or allocates memory outside of the
+    supported libraries cannot be recorded. Depending on *record*, Python then runs it in every call, on XLA's stream.
+    Even then all work must go on the given stream: XLA does not wait for other work.
 
     Args:
       func: the function. The stream is its parameter of that name, or else the last one.
@@ -132,23 +133,22 @@ def cuda_callable(
         them for the inputs' structs. Tuples, lists and named tuples are in the order of the function's output
         parameters; a dictionary has their names as its keys.
       arrays: the type of inputs and outputs: ``"numba"``, ``"cupy"`` or ``"warp"`` arrays (a Warp array has at least
-        one dimension), or a function that makes them of a `DeviceBuffer`: an object with ``ptr``, ``shape``, ``dtype``,
-        ``nbytes``, ``device``, ``__cuda_array_interface__`` and ``__dlpack__``. Examples are ``torch.as_tensor`` and
-        ``lambda buffer: buffer.ptr``.
-      stream: the type of the stream: the name of a library, or a function that makes it of its handle, an int, such as
-        ``cuda.core.Stream.from_handle``. None: the stream of the arrays' library, or a `StreamHandle`, which has
+        one dimension), or a function that makes them from a `DeviceBuffer`: an object with ``ptr``, ``shape``,
+        ``dtype``, ``nbytes``, ``device``, ``__cuda_array_interface__`` and ``__dlpack__``. Examples are
+        ``torch.as_tensor`` and ``lambda buffer: buffer.ptr``.
+      stream: the type of the stream: the name of a library, or a function that makes it from its handle, an int, such
+        as ``cuda.core.Stream.from_handle``. None: the stream of the arrays' library, or a `StreamHandle`, which has
         ``__cuda_stream__`` and ``__int__``, if *arrays* is a function. CuPy's and Warp's streams are current while the
         function runs.
       record: ``"auto"``: a function that cannot be recorded runs through Python, with one warning that has the reason;
-        True: it is a `RecordingError`; False: the function always runs through Python.
-      vmap_method: what ``jax.vmap`` does. ``"native"`` (as ``"expand_dims"``): the recording is replayed for each
-        slice, in one call; ``"broadcast_all"``: the same with every input copied to the batch's size;
+        True: that is a `RecordingError`; False: the function always runs through Python.
+      vmap_method: the implementation of ``jax.vmap``. ``"native"`` (as ``"expand_dims"``): the recording is replayed
+        for each slice, in one call; ``"broadcast_all"``: the same with every input copied to the batch's size;
         ``"sequential"`` and ``"sequential_unrolled"``: one call after the other; None: an error. A function computes
         the whole batch instead: see `numba_cuda_kernel`.
       input_output_aliases: inputs whose memory becomes an output's, ``{input: output}``, for functions that update in
         place. Both parameters are then the same memory, and only the output may be written.
-      has_side_effect: whether to keep each call as it stands; without it JAX may merge equal calls and drop unused
-        ones.
+      has_side_effect: whether to keep every call. Otherwise JAX may merge equal calls and drop unused ones.
       reference: ``reference(*inputs, **static) -> results``, a plain JAX function that computes the same. Derivatives
         of both modes and all orders are taken from it.
       jvp: ``jvp(primals, tangents, **static) -> tangents of the results``, for forward mode.
@@ -166,7 +166,7 @@ def cuda_callable(
       ArgumentError: if *arrays*, *stream* or *record* is not one of the values allowed.
       MissingDependencyError: if a library of *arrays* or *stream* is not installed.
       OutputSpecError: if *outs* has leaves without shape and dtype, or describes no output without *has_side_effect*.
-      AliasError: if *input_output_aliases* cannot hold.
+      AliasError: if *input_output_aliases* is invalid.
       VmapMethodError: if *vmap_method* is unknown, or a function of a kernel with a side effect.
       ShardingRuleError: if *sharding_rule* is not a rule.
 

@@ -18,7 +18,7 @@ from ._kernels.recipe import COMPILER
 def prepare(target: str, data: Mapping[str, Any]) -> Callable[[], None]:
     """Find the launch that *data* describes, and return a function that records and registers it as *target*.
 
-    The name is the program's; other versions of Numba CUDA and its libraries would give another one here.
+    The name comes from the program: other versions of Numba CUDA and its libraries would give another one here.
 
     Raises:
       ExportError: if the kernel has changed since the export.

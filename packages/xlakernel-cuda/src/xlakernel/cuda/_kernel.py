@@ -53,11 +53,11 @@ def numba_cuda_kernel(
     extent is 0, only fills the outputs with *output_init*, or zeros.
 
     In debug mode (`xlakernel.core.debug_mode`, or ``XLAKERNEL_DEBUG=1`` in the environment) the kernel is compiled once
-    more, works on copies of its arrays, and is waited for. Errors name: the exception that the kernel raised, with its
-    thread; the first element of an output that it did not write, and of an input that it changed; a write right beside
-    an array; and an illegal memory access, with the kernel. Other indices are not checked, as Numba CUDA has no
-    ``boundscheck``. Exceptions are not reported by kernels with more than 48 KiB of dynamic shared memory, nor from
-    device functions that were compiled without ``debug=True``.
+    more and works on copies of its arrays, and each call waits for its end. Errors report an exception of the kernel,
+    with its thread; the first element of an output that it did not write, or of an input that it changed; a write just
+    outside of an array; and an illegal memory access, with the kernel's name. Other indices are not checked, as Numba
+    CUDA has no ``boundscheck``. Exceptions are not reported by kernels with more than 48 KiB of dynamic shared memory,
+    nor from device functions that were compiled without ``debug=True``.
 
     Args:
       kernel: a function decorated with ``numba.cuda.jit``. Its options apply (``fastmath``, ``max_registers``,
@@ -70,8 +70,8 @@ def numba_cuda_kernel(
       grid: blocks: an integer, or a tuple of up to three, along x, y and z.
       block: threads of a block, likewise: 1024 at most altogether.
       launch_dims: threads altogether: an integer, or a tuple of up to three along x, y and z. Blocks have
-        *threads_per_block* threads in one dimension, (16, 16) in two and (8, 8, 4) in three, and there are as many as
-        cover *launch_dims*. The kernel must ignore the threads beyond.
+        *threads_per_block* threads in one dimension, (16, 16) in two and (8, 8, 4) in three; the grid has enough blocks
+        to cover *launch_dims*. The kernel must ignore the surplus threads.
       threads_per_block: threads of a block for *launch_dims* of one dimension.
       shared_mem: bytes of dynamic shared memory of a block (``cuda.shared.array(0, dtype)``), also above 48 KiB.
       output_init: the initial value of outputs: a number for all of them, or a tuple, or the structure of *outs*, with
@@ -80,17 +80,17 @@ def numba_cuda_kernel(
         grid counts its slices. Each of the kernel's arrays then has an additional first dimension, to be indexed with
         ``cuda.blockIdx.x`` (or ``.y``, ``.z``), of extent 1 without a batch. The given launch must have the extent 1 on
         this axis. None: each slice is a launch.
-      vmap_method: what ``jax.vmap`` does. ``"native"`` (as ``"expand_dims"``): one call, with a launch for each slice
-        (see *batch_axis*); ``"broadcast_all"``: the same with every input copied to the batch's size; ``"sequential"``
-        and ``"sequential_unrolled"``: one call after the other; None: an error. A function, often another wrapped
-        kernel, computes the whole batch instead: ``function(*inputs, **scalars) -> results``, where each array has the
-        batch as its first dimension. Nested levels are one dimension, and an input that is not mapped is repeated.
-        A mapped scalar always makes it ``"native"``.
+      vmap_method: the implementation of ``jax.vmap``. ``"native"`` (as ``"expand_dims"``): one call, with a launch for
+        each slice (see *batch_axis*); ``"broadcast_all"``: the same with every input copied to the batch's size;
+        ``"sequential"`` and ``"sequential_unrolled"``: one call after the other; None: an error. A function, often
+        another wrapped kernel, computes the whole batch instead: ``function(*inputs, **scalars) -> results``, where
+        each array has the batch as its first dimension. Nested levels are flattened into one dimension, and an input
+        that is not mapped is repeated. With a mapped scalar, ``"native"`` is used.
       input_output_aliases: inputs whose memory becomes an output's, ``{input: output}``, for kernels that update in
         place. Both parameters are then the same memory, and only the output may be written. JAX copies the input
         first if it is used elsewhere.
-      has_side_effect: whether to keep each call as it stands. Without it JAX treats the kernel as a pure function,
-        merges equal calls and drops unused ones; needed if there are no outputs.
+      has_side_effect: whether to keep every call. Otherwise JAX treats the kernel as a pure function: it may merge
+        equal calls and drop unused ones. Required if there are no outputs.
       reference: ``reference(*inputs, **scalars) -> results``, a plain JAX function that computes the same. Derivatives
         of both modes and all orders are taken from it, in scalars too; the results still come from the kernel.
       jvp: ``jvp(primals, tangents, **scalars) -> tangents of the results``, for forward mode. It may call other
@@ -100,7 +100,7 @@ def numba_cuda_kernel(
         reference, or else *jvp* and *vjp*.
       transpose: ``{input: function}`` for inputs that the kernel is linear in, the others held fixed, where
         ``function(inputs, cotangents, **scalars)`` returns the input's cotangent; linear inputs are None there. A tuple
-        of inputs is linear together, and its function returns a tuple. All orders and both modes follow from it.
+        of inputs, as a key, is jointly linear: its function returns a tuple. All orders and both modes follow from it.
       sharding_rule: how a call is split over devices under ``jax.jit``, einsum-like, such as ``"m k, k n -> m n"``.
         Factors that the outputs lack are summed over the devices; a factor in brackets, ``"i [j] -> i [j]"``, is not
         split, as a mean, a maximum or a sum with a bias needs it whole. Without a rule a call gathers its inputs and
@@ -116,10 +116,10 @@ def numba_cuda_kernel(
       KernelTypeError: if *kernel* is not a kernel decorated with ``cuda.jit``.
       LaunchError: if the launch is given twice, in part or not at all, or is larger than any device takes, or if
         *output_init* or *batch_axis* is invalid.
-      MissingDependencyError: if numba-cuda is missing, too old, or does not work with what is installed.
+      MissingDependencyError: if numba-cuda is missing, too old, or does not work with the installed NumPy or Numba.
       SettingError: if Numba is set to simulate a GPU.
       OutputSpecError: if *outs* has leaves without shape and dtype, or describes no output without *has_side_effect*.
-      AliasError: if *input_output_aliases* cannot hold, or shares an output that has an *output_init*.
+      AliasError: if *input_output_aliases* is invalid, or shares an output that has an *output_init*.
       VmapMethodError: if *vmap_method* is unknown, or a function of a kernel with a side effect.
       ShardingRuleError: if *sharding_rule* is not a rule, or sums an output whose *output_init* is not 0.
 

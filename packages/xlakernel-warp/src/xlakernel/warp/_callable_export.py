@@ -17,10 +17,10 @@ from ._signature import divide_parameters
 
 
 def prepare(target: str, data: Mapping[str, Any]) -> Callable[[], None]:
-    """Find the function that *data* describes, and return what makes and registers its target.
+    """Find the function that *data* describes, and return a function that makes and registers its target.
 
     Raises:
-      ExportError: if the function is not there, or is another one now.
+      ExportError: if the function is missing or has changed.
     """
     guard()
     check_format("xlakernel-warp", target, data)

@@ -24,19 +24,19 @@ from ._parameters import parameters_of
 
 
 def prepare(target: str, data: Mapping[str, Any]) -> Callable[[], None]:
-    """Find the kernel that *data* describes, and return what makes and registers its target.
+    """Find the kernel that *data* describes, and return a function that makes and registers its target.
 
-    The name is the program's, even if this version of Warp gives another one.
+    The target has the name in the program, even if this version of Warp would give it another one.
 
     Raises:
-      ExportError: if the kernel is not the one that was exported, or this Warp launches it in another way.
+      ExportError: if the kernel has changed since the export, or this version of Warp launches it differently.
     """
     guard()
     kernel = read_kernel(target, data)  # which may import a module
     if data["platform"] == "cpu" and data["cpu_blocks"] != launches.cpu_blocks():
         raise ExportError(
             f"deserialize: the kernel {data['name']} was exported with warp.config.enable_cpu_blocks = "
-            f"{data['cpu_blocks']}, and computes something else with other blocks. Set it before the program is loaded."
+            f"{data['cpu_blocks']}; other blocks may change its results. Set it before the program is loaded."
         )
     call = _call(kernel, data)
     check_code(call, data)
@@ -55,7 +55,7 @@ def prepare(target: str, data: Mapping[str, Any]) -> Callable[[], None]:
 
 
 def _call(kernel: Any, data: Mapping[str, Any]) -> KernelCall:
-    """Return the call whose recipe *data* is."""
+    """Return the call that the recipe *data* describes."""
     described = (WarpKernel if data["adjoint_of"] is None else AdjointKernel)(
         kernel,
         parameters_of(kernel, "deserialize"),
@@ -73,7 +73,7 @@ def _call(kernel: Any, data: Mapping[str, Any]) -> KernelCall:
 
 
 def _record(call: KernelCall, data: Mapping[str, Any]) -> Recorded:
-    """Have Warp record a launch, whose structs must be those of the program."""
+    """Have Warp record a launch; raise an error unless its structs equal those in the program."""
     with contextlib.suppress(Unrecognised):
         recorded = record(call.launch)
         if recorded.form == data["native"] and launches.block_dim(recorded.launch) == 1:

@@ -40,8 +40,8 @@ def jax_callable(
     a kernel's are (see `warp_kernel`).
 
     Warp's own graphs and staging buffers are not needed for that: *graph_mode*, *stage_in_argnames*,
-    *stage_out_argnames*, *graph_cache_max* and *module_preload_mode* are accepted and change nothing, except that the
-    modes of Warp's graphs are refused on the CPU, as Warp does.
+    *stage_out_argnames*, *graph_cache_max* and *module_preload_mode* are accepted and have no effect, except that the
+    modes that use Warp's graphs are rejected on the CPU, as by Warp.
 
     Args:
       func: a function with the annotations of a Warp kernel, inputs before outputs. It launches kernels on Warp's
@@ -52,12 +52,12 @@ def jax_callable(
       vmap_method: the behaviour under ``jax.vmap``; see `warp_kernel`.
       output_dims: extents of all outputs, or of each in a dict by its name, with or without the dimensions of vectors
         or matrices. None: the shape of the first input, without these.
-      in_out_argnames: names of inputs that are outputs as well; they stand before the other outputs.
+      in_out_argnames: names of inputs that are outputs as well; they precede the other outputs.
       stage_in_argnames: see above.
       stage_out_argnames: see above.
       graph_cache_max: see above.
       module_preload_mode: see above.
-      has_side_effect: whether to keep each call as it stands, used or not.
+      has_side_effect: whether to keep every call, even if it is unused or equal to another.
 
     Returns:
       A function of the inputs by position, scalars among them, which must be numbers while JAX traces. It takes
@@ -65,12 +65,11 @@ def jax_callable(
       same arguments give the same object.
 
     Raises:
-      KernelTypeError: if *func* is no function with an annotation for each parameter, or has one that is neither an
-        array nor a scalar.
+      KernelTypeError: if *func* is not a function, or a parameter is not annotated as an array or a scalar.
       ArgumentError: if *num_outputs* or *in_out_argnames* do not fit its parameters.
-      LaunchError: if *output_dims* are no extents.
+      LaunchError: if *output_dims* are not extents.
 
-    The function it returns raises the errors of that of `jax_kernel`.
+    The returned function raises the same errors as that of `jax_kernel`.
 
     Example:
       >>> import jax, jax.numpy as jnp, warp as wp

@@ -43,10 +43,10 @@ def jax_kernel(
 ) -> Callable[..., list[jax.Array]]:
     """Make a function of JAX arrays from a Warp kernel, with the arguments and the meaning of ``warp.jax_kernel``.
 
-    Code that imports ``jax_kernel`` from ``warp`` or from ``warp.jax_experimental`` runs with this one, with any
-    version of Warp; calls run as those of `warp_kernel`, without Python. One thing differs: a batch (`jax.vmap`) is a
-    launch for each slice in one call, where Warp makes one launch over arrays whose batch is rolled into their first
-    dimension. So kernels whose rows depend on each other come out right, with any *launch_dims*.
+    It replaces ``jax_kernel`` of ``warp`` and of ``warp.jax_experimental``, with any version of Warp; calls run as
+    those of `warp_kernel`, without Python. One thing differs: a batch (`jax.vmap`) is one call with a launch for each
+    slice, where Warp makes a single launch over arrays whose batch is merged into their first dimension. Kernels whose
+    rows depend on each other are therefore right too, with any *launch_dims*.
 
     Args:
       kernel: a function decorated with ``warp.kernel``, or an overload of a generic one. A generic kernel is compiled
@@ -58,12 +58,12 @@ def jax_kernel(
       output_dims: extents of all outputs, or of each in a dict by its name, with or without the dimensions of vectors
         or matrices. None: those of *launch_dims*; with *enable_backward* those of the first input, as in Warp, whatever
         the launch: elements that no thread writes are then arbitrary.
-      in_out_argnames: names of inputs that are outputs as well: the kernel gets one array, which begins with the input.
-        They stand before the other outputs, among the kernel's parameters and in the result.
+      in_out_argnames: names of inputs that are outputs as well: one array, which initially has the input's values. They
+        precede the other outputs, among the kernel's parameters and in the result.
       module_preload_mode: the time when Warp loads modules; accepted, and without effect.
       enable_backward: whether the function has a reverse mode (``jax.grad``), by Warp's own adjoint of the kernel. Its
         gradients are those of ``wp.Tape``; the tutorial lists the kernels for which these are wrong.
-      has_side_effect: whether to keep each call as it stands, used or not.
+      has_side_effect: whether to keep every call, even if it is unused or equal to another.
       block_dim: threads of a block; see `warp_kernel`.
 
     Returns:
@@ -73,15 +73,15 @@ def jax_kernel(
 
     Raises:
       KernelTypeError: if *kernel* is not the result of ``warp.kernel``, or has parameters that are neither arrays nor
-        scalars, or outputs that are no arrays.
+        scalars, or outputs that are not arrays.
       ArgumentError: if *num_outputs* or *in_out_argnames* do not fit the kernel's parameters.
-      StaticArgumentError: if *block_dim* is no integer.
-      LaunchError: if *launch_dims* or *output_dims* are no extents, or *block_dim* no number of threads.
-      DifferentiationError: for *enable_backward* with *output_dims* or *in_out_argnames*, which Warp does not have.
+      StaticArgumentError: if *block_dim* is not an integer.
+      LaunchError: if *launch_dims* or *output_dims* are not extents, or *block_dim* is out of range.
+      DifferentiationError: for *enable_backward* with *output_dims* or *in_out_argnames*, which Warp does not support.
 
-    The function it returns raises `ArgumentError`, `DtypeError`, `InputError`, `StaticArgumentError`, `OutputSpecError`
+    The returned function raises `ArgumentError`, `DtypeError`, `InputError`, `StaticArgumentError`, `OutputSpecError`
     and `LaunchError` when it is traced, `DifferentiationError` when it is differentiated and Warp makes no adjoint of
-    the kernel, and the errors of that of `warp_kernel` when it is lowered.
+    the kernel, and the same errors as that of `warp_kernel` when it is lowered.
 
     Example:
       >>> import jax, jax.numpy as jnp, warp as wp

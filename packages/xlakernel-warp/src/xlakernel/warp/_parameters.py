@@ -28,8 +28,8 @@ class Parameter:
       name: its name.
       dtype: Warp's type of the scalar, or of the array's elements; None: generic, as the argument has it.
       ndim: dimensions of the array, without those of a vector or matrix; None: a scalar.
-      inner: extents of the vector or matrix that an element is.
-      choices: the types that a generic one may have; none: any.
+      inner: extents of an element that is a vector or matrix.
+      choices: the types allowed for a generic parameter; empty: any.
     """
 
     name: str
@@ -105,7 +105,7 @@ class Parameter:
             raise error(f"{what} is of Warp's type {kind.__name__}; its generic type allows {allowed}. Convert it.")
 
     def number(self, given: Any, kernel: str) -> Any:
-        """Return a scalar of a call as core takes it: one of Python's, or of NumPy's that XLA has too.
+        """Return a scalar of a call as core takes it: a Python number, or a NumPy scalar of a dtype that XLA has.
 
         Raises:
           StaticArgumentError: if it is traced.
@@ -122,10 +122,10 @@ class Parameter:
         return given.item() if is_half else given
 
     def value_of(self, value: np.generic, kernel: str) -> np.generic:
-        """Return a scalar as Warp is given it, which rounds 16-bit floats other than NumPy: those are rounded here.
+        """Return a scalar as it is passed to Warp. 16-bit floats are rounded here: Warp rounds them unlike NumPy.
 
         Raises:
-          StaticArgumentError: if the parameter's type does not have the value; Warp makes 2**32 an int32 of 0.
+          StaticArgumentError: if the parameter's type cannot represent the value; Warp would make 2**32 an int32 of 0.
         """
         kind, number = self.type_for(value), value.item()
         self._check_choice(kind, StaticArgumentError, f"{kernel}: the static scalar {self.name!r}, {number!r},")
@@ -141,12 +141,12 @@ class Parameter:
                 fits = not isinstance(number, complex) and bool(
                     np.isfinite(np.asarray(number).astype(wanted)) or not np.isfinite(number)
                 )
-            allowed = f"a real number that {wanted.name} has"
+            allowed = f"a real number that {wanted.name} can represent"
         if not fits:
-            why = ", as one of any type does for such a number" if self.dtype is None else ""
+            why = ", because it is generic" if self.dtype is None else ""
             raise StaticArgumentError(
                 f"{kernel}: the static scalar {self.name!r} is {number!r}; its parameter takes {wanted.name}{why}: "
-                f"expected {allowed}. Convert it, or annotate the parameter with another type of Warp's."
+                f"expected {allowed}. Convert it, or annotate the parameter with another Warp type."
             )
         if wanted.itemsize == 2 and wanted.kind not in "iu":
             return np.float32(np.asarray(number).astype(wanted))
@@ -158,14 +158,14 @@ class Parameter:
             return self.dtype
         if self.is_array or argument.dtype.itemsize < 8:
             return jaxtype_to_warptype(argument.dtype)
-        # Warp takes Python's numbers as ones of 32 bits.
+        # Warp treats Python's numbers as 32-bit types.
         return PYTHON_SCALARS.get(type(argument.item())) or jaxtype_to_warptype(argument.dtype)
 
 
 def number_arrays(parameters: Sequence[Parameter], in_out: Sequence[str], inputs: int) -> dict[str, int]:
     """Return the number of each parameter's array in a call of that many *inputs*, which are counted before outputs.
 
-    A parameter that is both has its output's number: its output begins with the input.
+    A parameter that is both has the number of its output, whose initial values are the input's.
     """
     names = [parameter.name for parameter in parameters if parameter.is_array]
     outputs = [*in_out, *names[inputs:]]
@@ -179,8 +179,8 @@ def parameters_of(kernel: Any, asked_by: str) -> tuple[Parameter, ...]:
     """Return the parameters of a Warp kernel.
 
     Raises:
-      KernelTypeError: if it is no kernel, or if a parameter is neither an array of scalars, vectors or matrices, nor a
-        scalar.
+      KernelTypeError: if it is not a kernel, or if a parameter is neither an array of scalars, vectors or matrices, nor
+        a scalar.
     """
     if not isinstance(kernel, warp.Kernel):
         raise KernelTypeError(_wrong_kernel(kernel, asked_by))
@@ -221,12 +221,12 @@ def parameter(name: str, kind: Any, where: str) -> Parameter:
 
 
 def _is_array(kind: Any) -> bool:
-    """Return True for an annotation of a plain ``wp.array``: none that is indexed, or of Fabric."""
+    """Return True for an annotation of a plain ``wp.array``, False for an indexed array or one of Fabric."""
     return warp.types.is_array(kind) and issubclass(getattr(kind, "_concrete_cls", type(kind)), warp.array)
 
 
 def _choices(kind: Any) -> tuple[Any, ...] | None:
-    """Return the types that a generic one may have, ``()`` for all; None: it is not generic."""
+    """Return the types allowed for a generic annotation, ``()`` for all; None if it is not generic."""
     if kind is Any:
         return ()
     if not isinstance(kind, TypeVar):  # such as wp.Float
@@ -254,7 +254,7 @@ def name_of(kernel: Any) -> str:
     return str(kernel.func.__name__)
 
 
-# Warp loads a module again when an overload in it is made again.
+# Overloads are stored, because making one again would make Warp load its module again.
 _overloads: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
 
 
@@ -279,7 +279,7 @@ def annotated(func: Any) -> list[Parameter]:
     """Return the parameters of a function, by their annotations.
 
     Raises:
-      KernelTypeError: if it is no function of arrays and scalars.
+      KernelTypeError: if it is not a function of arrays and scalars.
     """
     name = getattr(func, "__name__", repr(func))
     if not callable(func) or isinstance(func, (type, warp.Kernel)):
@@ -292,11 +292,11 @@ def annotated(func: Any) -> list[Parameter]:
         signature = inspect.signature(func, eval_str=True)
     except NameError as error:
         raise KernelTypeError(
-            f"jax_callable: the annotations of {name} are strings, and one has a name that is not global: {error}. "
-            "Leave out `from __future__ import annotations` where annotations are made in a function."
+            f"jax_callable: the annotations of {name} are strings, and one uses a name that is not global: {error}. "
+            "Leave out `from __future__ import annotations` in a file where annotations use local names."
         ) from error
     if signature.return_annotation not in (None, inspect.Signature.empty):
-        raise KernelTypeError(f"jax_callable: {name}: Function must not return a value, and is annotated to.")
+        raise KernelTypeError(f"jax_callable: {name}: Function must not return a value, and has a return annotation.")
     found = []
     for own in signature.parameters.values():
         if own.annotation is inspect.Parameter.empty or own.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:

@@ -1,4 +1,4 @@
-"""Signatures of Warp's own JAX calls: which parameters are inputs and which outputs, and the outputs' extents."""
+"""Signatures of `jax_kernel` and `jax_callable`: the inputs and outputs among the parameters, and output extents."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ FrozenDims = tuple[int, ...] | tuple[tuple[str, tuple[int, ...]], ...]
 
 @dataclasses.dataclass(frozen=True)
 class Signature:
-    """The parameters of a kernel or function, divided.
+    """The parameters of a kernel or function, divided into inputs and outputs.
 
     Attributes:
       name: the kernel's or function's, for messages.
       parameters: all of them: inputs, then outputs.
-      count: how many of them a call fills.
-      in_out: the names of those that are both, in the order of the parameters.
+      count: the number of parameters that are passed in a call.
+      in_out: the names of parameters that are both input and output, in the order of the parameters.
     """
 
     name: str
@@ -41,12 +41,12 @@ class Signature:
 
     @property
     def given(self) -> tuple[Parameter, ...]:
-        """The parameters that a call fills."""
+        """The parameters that are passed in a call."""
         return self.parameters[: self.count]
 
     @property
     def inputs(self) -> tuple[Parameter, ...]:
-        """The arrays that a call fills."""
+        """The arrays that are passed in a call."""
         return tuple(parameter for parameter in self.given if parameter.is_array)
 
     @property
@@ -122,13 +122,13 @@ class Signature:
         dtype = parameter.jax_dtype or generic
         if dtype is None:
             raise OutputSpecError(
-                f"{self.name}: the output {parameter.name!r} is of any dtype, and no input says which. Give an "
-                "overload: warp.overload(kernel, [types])."
+                f"{self.name}: the output {parameter.name!r} has a generic dtype, and no input determines it. "
+                "Give an overload: warp.overload(kernel, [types])."
             )
         if len(dims) == parameter.ndim:
             dims = (*dims, *parameter.inner)
         if len(dims) != parameter.rank or dims[parameter.ndim :] != parameter.inner:
-            inner = f", with {parameter.inner} of its elements behind them or without" if parameter.inner else ""
+            inner = f", optionally followed by {parameter.inner} of its elements" if parameter.inner else ""
             raise OutputSpecError(
                 f"{self.name}: Invalid output dimensions for argument {parameter.name!r}: {dims}; it is an array of "
                 f"{parameter.ndim} dimension{'s' * (parameter.ndim != 1)}{inner}."
@@ -141,7 +141,7 @@ def divide_parameters(name: str, parameters: Sequence[Parameter], num_outputs: i
 
     Raises:
       ArgumentError: if they cannot be divided like that.
-      KernelTypeError: if an output is no array.
+      KernelTypeError: if an output is not an array.
     """
     if len(set(in_out)) != len(in_out):
         raise ArgumentError(f"{name}: in_out_argnames must not contain duplicate names, and is {list(in_out)}.")
@@ -184,7 +184,7 @@ def freeze_names(name: str, what: str, names: Any) -> tuple[str, ...]:
 
 def freeze_output_dims(name: str, dims: OutputDims | None) -> FrozenDims | None:
     """Return extents of outputs as tuples; raise `LaunchError` for other objects."""
-    most = MAX_NDIM + 2  # those of an array, and of matrices in it
+    most = MAX_NDIM + 2  # dimensions of an array, and of matrices in it
     if isinstance(dims, Mapping):
         return tuple((key, extents(name, f"output_dims[{key!r}]", dims[key], most=most)) for key in sorted(dims))
     return None if dims is None else extents(name, "output_dims", dims, most=most)

@@ -16,7 +16,7 @@ SCALARS = (
     *(wp.bool, wp.int8, wp.int16, wp.int32, wp.int64, wp.uint8, wp.uint16, wp.uint32, wp.uint64),
     *(wp.float16, wp.bfloat16, wp.float32, wp.float64),
 )
-# The scalar types that Python's own stand for in a Warp annotation.
+# Warp's meaning of Python's scalar types in an annotation.
 PYTHON_SCALARS = {bool: wp.bool, int: wp.int32, float: wp.float32}
 
 MAX_NDIM = 4  # of Warp's arrays
@@ -52,7 +52,7 @@ def jaxtype_to_warptype(dtype: Any) -> Any:
     try:
         found = _SCALAR_OF.get(_numpy_dtype(dtype))
     except TypeError as error:
-        raise DtypeError(f"{_name(dtype)} is no dtype that Warp has: {error}. {_advice(dtype)}") from error
+        raise DtypeError(f"{_name(dtype)} is not a dtype that Warp has: {error}. {_advice(dtype)}") from error
     if found is None:
         raise DtypeError(f"Warp has no numbers of dtype {_name(dtype)}. {_advice(dtype)}")
     return found
@@ -94,9 +94,9 @@ def jaxinfo_to_warpinfo(info: Any, *, dtype: Any = None) -> Any:
 
     Raises:
       InputError: if *info* has no shape or no dtype.
-      DtypeError: if Warp has no such numbers, or *dtype* is made of others.
-      ArgumentError: if the shape does not end in the dimensions of *dtype*, or has more or fewer dimensions besides
-        than Warp's arrays: 1 to 4. A 0-d array is passed as one of shape ``(1,)``, or as a number by value.
+      DtypeError: if Warp does not have the dtype, or the elements of *dtype* have another one.
+      ArgumentError: if the shape does not end in the dimensions of *dtype*, or does not have 1 to 4 further dimensions,
+        as Warp's arrays do. A 0-d array is passed as one of shape ``(1,)``, or as a number by value.
 
     Example:
       >>> import jax, jax.numpy as jnp, warp as wp
@@ -115,13 +115,13 @@ def jaxinfo_to_warpinfo(info: Any, *, dtype: Any = None) -> Any:
     element, inner = (scalar, ()) if dtype is None else split_warptype(dtype)
     if element is not scalar:
         raise DtypeError(
-            f"an array of {_DTYPES[scalar]} holds no {_name(dtype)}, which is made of {_DTYPES[element]}; cast the "
+            f"an array of {_DTYPES[scalar]} cannot hold {_name(dtype)}, which is made of {_DTYPES[element]}; cast the "
             f"array, or choose a type made of {_DTYPES[scalar]}."
         )
     ndim = len(shape) - len(inner)
     if ndim < 0 or shape[ndim:] != inner:
         raise ArgumentError(
-            f"an array of shape {shape} holds no {_name(dtype)}; its shape must end in {inner}, the type's own."
+            f"an array of shape {shape} cannot hold {_name(dtype)}; its shape must end in {inner}, the type's own."
         )
     if not 1 <= ndim <= MAX_NDIM:
         elements = f" with elements {_name(dtype)}" if inner else ""
@@ -144,8 +144,8 @@ def warpinfo_to_jaxinfo(info: Any, shape: Any = None) -> jax.ShapeDtypeStruct:
       The struct: *shape* followed by the dimensions of the element's type, and the dtype of its numbers.
 
     Raises:
-      InputError: if *info* is no Warp array and no annotation of one.
-      DtypeError: if the elements are no numbers, vectors or matrices.
+      InputError: if *info* is neither a Warp array nor an annotation of one.
+      DtypeError: if the elements are not numbers, vectors or matrices.
       ArgumentError: if the shape is missing, or has another number of dimensions.
 
     Example:
@@ -157,7 +157,8 @@ def warpinfo_to_jaxinfo(info: Any, shape: Any = None) -> jax.ShapeDtypeStruct:
         ndim, dtype = info.ndim, info.dtype
     except AttributeError as error:
         raise InputError(
-            f"{info!r} is no Warp array and no annotation of one; give wp.array(dtype=wp.float32, ndim=1) or the like."
+            f"{info!r} is neither a Warp array nor an annotation of one; give wp.array(dtype=wp.float32, ndim=1), for "
+            "example."
         ) from error
     scalar, inner = split_warptype(dtype)
     extents = _extents(info, shape)
@@ -173,7 +174,7 @@ def split_warptype(dtype: Any) -> tuple[Any, tuple[int, ...]]:
     """Return the scalar type of an element's type, and its own dimensions: none, one or two.
 
     Raises:
-      DtypeError: if it is neither a number nor made of numbers that JAX has.
+      DtypeError: if it is neither a number nor made of numbers of a dtype that JAX has.
     """
     # Warp has a public function for the kind of a type, and only these attributes for its numbers and shape.
     composite = wp.types.type_is_composite(dtype)
@@ -182,9 +183,9 @@ def split_warptype(dtype: Any) -> tuple[Any, tuple[int, ...]]:
         scalar = PYTHON_SCALARS.get(scalar, scalar)
     if not _is_scalar(scalar):
         raise DtypeError(
-            f"{_name(dtype)} is no type whose numbers JAX has; allowed: wp.{_ALLOWED.replace(', ', ', wp.')}, Python's "
-            "bool, int and float, and vectors, matrices, quaternions and transformations. Pass the fields of a struct "
-            "as arrays of their own, and name the overload of a generic kernel."
+            f"{_name(dtype)} is not a type of numbers that JAX has; allowed: wp.{_ALLOWED.replace(', ', ', wp.')}, "
+            "Python's bool, int and float, and vectors, matrices, quaternions and transformations. Pass the fields of "
+            "a struct as arrays of their own, and name the overload of a generic kernel."
         )
     return scalar, inner
 

@@ -51,9 +51,9 @@ def warp_kernel(
 
     In debug mode (`xlakernel.core.debug_mode`, or ``XLAKERNEL_DEBUG=1`` in the environment) the kernel works on copies
     of its arrays, and an error names the first element of an output that it did not write, of an input that it changed,
-    or a write beside an array. On a GPU each launch is waited for, so that an illegal memory access is an error that
-    names the kernel. Indices are not checked. (Warp's own checks, ``warp.config.mode = "debug"``, end the process on
-    the CPU.)
+    or a write just outside of an array. On a GPU, each call waits for its launch, so that an illegal memory access is
+    an error that names the kernel. Indices are not checked. (Warp's own checks, ``warp.config.mode = "debug"``, end the
+    process on the CPU.)
 
     Args:
       kernel: a function decorated with ``warp.kernel``, whose parameters are arrays of scalars, vectors or matrices,
@@ -72,47 +72,47 @@ def warp_kernel(
         each slice, on the CPU in several threads where that pays; ``"broadcast_all"``: the same with every input copied
         to the batch's size; ``"sequential"`` and ``"sequential_unrolled"``: one call after the other; None: an error. A
         function computes the whole batch instead: ``function(*inputs, **scalars) -> results``, where each array has the
-        batch as its first dimension. Nested levels are one dimension, and an input that is not mapped is repeated.
+        batch as its first dimension. Nested levels are flattened into one dimension, and an input that is not mapped is
+        repeated.
       input_output_aliases: inputs whose memory becomes an output's, ``{input: output}``, for kernels that update in
         place. Both parameters are then the same memory, and only the output may be written. JAX copies the input first
         if it is used again.
-      has_side_effect: whether to keep each call as it stands. Otherwise JAX takes the kernel for a pure function, whose
-        equal calls may be merged, whose unused ones dropped, and whose slices may run at the same time. Required for a
-        kernel without outputs.
+      has_side_effect: whether to keep every call. Otherwise JAX treats the kernel as a pure function: it may merge
+        equal calls, drop unused ones, and run the slices of a batch at the same time. Required without outputs.
       reference: ``reference(*inputs, **static) -> results``, a plain JAX function that computes the same. Derivatives
         of both modes and all orders are taken from it; the results still come from the kernel.
       jvp: ``jvp(primals, tangents, **static) -> tangents of the results``, for forward mode. It may call other
         kernels. Integer inputs have the tangent None.
       vjp: ``vjp(primals, results, cotangents, **static) -> cotangents of the inputs``, for reverse mode; None for
-        integers and for zeros. With *jvp* or *reference* besides, both modes work; higher orders differentiate the
+        integers and for zeros. Together with *jvp* or *reference*, both modes work; higher orders differentiate the
         reference, or else *jvp* and *vjp*. (`jax_kernel` with ``enable_backward=True`` uses Warp's adjoint of a
         kernel.)
       transpose: ``{input: function}`` for inputs that the kernel is linear in, the others held fixed, where
         ``function(inputs, cotangents, **static)`` returns the input's cotangent; linear inputs are None there. A tuple
-        of inputs is linear together, and its function returns a tuple. All orders and both modes follow from it.
+        of inputs, as a key, is jointly linear: its function returns a tuple. All orders and both modes follow from it.
       sharding_rule: the split of a call over devices under ``jax.jit``, einsum-like, such as ``"m k, k n -> m n"``.
         Factors that the outputs lack are summed over the devices; one in brackets, ``"i [j] -> i [j]"``, is kept whole,
         for a mean, a maximum or a sum with a bias. Without a rule a call gathers its inputs and runs on each device;
         `jax.shard_map` works with or without it.
 
     Returns:
-      A function of the inputs, and of static scalars by keyword: each parameter that is no array is static, and has no
-      default. It takes numbers of Python and NumPy, and arrays without dimensions that are not traced. The result has
-      the structure of *outs*.
+      A function of the inputs, and of static scalars by keyword: each parameter that is not an array is static, and has
+      no default. It takes numbers of Python and NumPy, and arrays without dimensions that are not traced. The result
+      has the structure of *outs*.
 
     Raises:
       KernelTypeError: if *kernel* is not the result of ``warp.kernel``, or has parameters of other kinds.
-      StaticArgumentError: if *block_dim* is no integer.
+      StaticArgumentError: if *block_dim* is not an integer.
       LaunchError: if *launch_dims*, *block_dim* or *output_init* is invalid.
       OutputSpecError: if *outs* has leaves without shape and dtype, or describes no output without *has_side_effect*.
       AliasError: if *input_output_aliases* is invalid, or shares an output that has an *output_init*.
       VmapMethodError: if *vmap_method* is unknown, or a function of a kernel with a side effect.
       ShardingRuleError: if *sharding_rule* is not a rule, or sums an output whose *output_init* is not 0.
 
-    The function it returns raises `ArityError`, `InputError`, `DtypeError`, `StaticArgumentError` and `LaunchError`
+    The returned function raises `ArityError`, `InputError`, `DtypeError`, `StaticArgumentError` and `LaunchError`
     when it is traced. When it is lowered it raises `CompileError` if Warp refuses the kernel, `LaunchError` if Warp
-    refuses the launch, `StaticArgumentError` for a static scalar that the parameter's type does not have, and
-    `DeviceError` if there is no GPU, or no Warp for it.
+    refuses the launch, `StaticArgumentError` for a static scalar that the parameter's type cannot represent, and
+    `DeviceError` if there is no GPU, or this build of Warp does not support it.
 
     Example:
       >>> import jax, jax.numpy as jnp, warp as wp
@@ -126,7 +126,7 @@ def warp_kernel(
       ShapeDtypeStruct(shape=(3,), dtype=float32)
     """
     parameters, name = parameters_of(kernel, "warp_kernel"), name_of(kernel)
-    aliases = input_output_aliases if isinstance(input_output_aliases, Mapping) else {}  # else core complains
+    aliases = input_output_aliases if isinstance(input_output_aliases, Mapping) else {}  # core reports anything else
     init = begin.freeze(name, output_init, [parameter.name for parameter in parameters])
     begin.check_aliases(name, init, aliases)
     begin.check_sums(name, init, sharding_rule)
@@ -161,13 +161,13 @@ def warp_kernel(
 
 
 def _checked_outs(kernel: str, outs: Any) -> Any:
-    """Return *outs*; raise `OutputSpecError` for an annotation of Warp's, a struct of no elements to JAX."""
+    """Return *outs*; raise `OutputSpecError` for a Warp annotation, which to JAX would be a struct without elements."""
     if is_function(outs):
         return functools.wraps(outs)(lambda *inputs, **scalars: _checked_outs(kernel, outs(*inputs, **scalars)))
     for i, leaf in enumerate(jax.tree.leaves(outs)):
         if warp.types.is_array(leaf):
             raise OutputSpecError(
-                f"{kernel}: outs[{i}] is {leaf!r}, an array of Warp's or an annotation of one, which has no extents; "
+                f"{kernel}: outs[{i}] is {leaf!r}, a Warp array or an annotation of one, which has no extents; "
                 "expected an object with a shape and a dtype, such as jax.ShapeDtypeStruct((n,), jnp.float32). "
                 "warpinfo_to_jaxinfo(annotation, shape) makes one."
             )

@@ -1,4 +1,4 @@
-"""Debug mode on the device: a call runs through Python, on copies of its arrays, and is waited for.
+"""Debug mode on the device: each call runs through Python on copies of its arrays, and the handler waits for its end.
 
 The checks are those of debug mode on the CPU (`native.debugging`). The copies are in device memory, between guards, and
 are compared on the host.
@@ -38,7 +38,7 @@ def build_debug_handler(launchable: Launchable, *, once: bool, stream: int | Non
       The handler.
 
     Raises:
-      DtypeError: if an array has a dtype that handlers cannot take.
+      DtypeError: if an array has a dtype that handlers do not support.
     """
     observer = _DeviceObserver(launchable.label, launchable.place, once=once)
     checked = dataclasses.replace(launchable, launch=functools.partial(_launch_and_wait, launchable))
@@ -67,7 +67,7 @@ class DeviceMemory(Memory):
       stream: the stream of all copies. The work before the call must have finished.
     """
 
-    # A block of 1024 threads that checks no index writes this much beyond an array of the widest elements.
+    # A block of 1024 threads without bounds checks writes up to this far beyond an array of the widest elements.
     guard = 16 * 1024
 
     def __init__(self, stream: int) -> None:
@@ -90,12 +90,12 @@ class DeviceMemory(Memory):
 
     @contextlib.contextmanager
     def placed(self, blocks: Sequence[Any]) -> Iterator[list[int]]:
-        """Yield the addresses of copies on the device; fetch these unless there was an exception, and free them."""
+        """Yield the addresses of copies on the device; copy them back unless there was an error, and free them."""
         addresses: list[int] = []
         failed = True
         try:
             for block in blocks:
-                addresses.append(_allocate(block.nbytes))  # noqa: PERF401  # one may fail, and the others are freed
+                addresses.append(_allocate(block.nbytes))  # noqa: PERF401  # if one fails, the others are freed
             self._upload(blocks, addresses)
             yield addresses
             self._download(blocks, addresses)
@@ -133,7 +133,7 @@ def _allocate(nbytes: int) -> int:
 def _launch_and_wait(launchable: Launchable, stream: int, addresses: Sequence[int]) -> None:
     try:
         launchable.launch(stream, addresses)
-    except BaseException as error:  # perhaps the library's own for a failure on the device
+    except BaseException as error:  # perhaps a library's own report of a failure on the device
         _check_device(launchable, stream, error)
         raise
     _check_device(launchable, stream)

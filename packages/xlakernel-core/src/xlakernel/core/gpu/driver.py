@@ -15,7 +15,7 @@ from cuda.bindings import driver as cuda
 from ..errors import DeviceError
 
 _MAX_DYNAMIC_SHARED_MEM = cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-_limit_lock = threading.Lock()  # from reading a limit to raising it
+_limit_lock = threading.Lock()  # held from reading a limit to raising it
 
 # The first version with cuFuncGetParamInfo, which describes a kernel's parameters.
 _OLDEST = 12040

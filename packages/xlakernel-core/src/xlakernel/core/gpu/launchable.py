@@ -22,7 +22,8 @@ class Launchable:
 
     Attributes:
       name: the target's name; different work must have different names.
-      own: suffix of the name when Python runs the work in each call: equal code may then use other objects.
+      own: suffix of the name for a handler that runs the work through Python. Such a handler uses the objects of one
+        launchable, so launchables of equal code need different names.
       label: the kernel's or function's name, for messages.
       place: file and line of its definition, for messages.
       arrays: the inputs of a call, then its outputs, without batch dimensions; *launch* is called with their addresses.
@@ -31,8 +32,8 @@ class Launchable:
         does the same as *launch*; None: *launch* itself is recorded.
       record: True: record the work, or raise; False: run it through Python at each call; "auto": record it if possible.
       recording: context manager around all recordings, in which memory that is freed is not allocated again.
-      unused: ``unused(sizes, position)`` returns the offsets of the 8-byte words in parameter *position* of a kernel
-        that the kernel never reads, given the sizes of all its parameters: libraries leave them uninitialised.
+      unused: ``unused(sizes, position)``: for a kernel with parameters of these sizes, the offsets of the 8-byte words
+        in parameter *position* that the kernel never reads. Libraries leave them uninitialised.
       closed_over: functions and containers to search for device arrays that the work uses besides its arguments.
       shared_mem: bytes of dynamic shared memory to allow the kernels of *probe*, on each device.
       probe: launches the same kernels with little shared memory, to find them; None: the usual limit suffices.

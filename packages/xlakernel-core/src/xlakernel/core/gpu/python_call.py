@@ -53,12 +53,12 @@ def build_python_handler(
       The handler. XLA does not capture it in a CUDA graph.
 
     Raises:
-      DtypeError: if an array has a dtype that handlers cannot take.
+      DtypeError: if an array has a dtype that handlers do not support.
     """
     for array in launchable.arrays:
         if array.dtype not in abi.DATA_TYPES:
             raise DtypeError(
-                f"{launchable.label}: {array} has a dtype that handlers cannot take; allowed: "
+                f"{launchable.label}: {array} has a dtype that handlers do not support; allowed: "
                 f"{', '.join(abi.DATA_TYPES)}. Cast before and after the call, or view it as one of them."
             )
     call = _PythonCall(launchable, observer, stream)
@@ -136,7 +136,7 @@ class _PythonCall:
             same_type = dtype_of(view) == abi.DATA_TYPES[array.dtype]
             if not (same_rank and same_type and view.shape[levels:] == array.shape):
                 raise self._wrong(
-                    f"made for {', '.join(map(str, arrays))}, behind the dimensions of a batch; {array.source} "
+                    f"made for {', '.join(map(str, arrays))}, after any batch dimensions; {array.source} "
                     f"{array.index} of the call is {_dtype_name(dtype_of(view))}[{','.join(map(str, view.shape))}]"
                 )
         # An extent of 1 is shared by all slices, unless every array has it.
@@ -175,9 +175,9 @@ def _slices(views: Sequence[ArrayView], batch: tuple[int, ...], addresses: Seque
 
 @contextlib.contextmanager
 def _own_stream(stream: int) -> Iterator[int]:
-    """Yield a stream that waits for the work on XLA's, and that XLA's waits for afterwards.
+    """Yield a stream that waits for the present work on XLA's stream; on exit, make XLA's stream wait for its work.
 
-    Unlike XLA's streams it is ordered with CUDA's default stream, where libraries copy and launch by default.
+    Unlike XLA's streams, it is ordered with CUDA's default stream, where libraries copy and launch by default.
     """
     with _context_of(stream):
         context = int(check(cuda.cuCtxGetCurrent()))
@@ -200,7 +200,7 @@ _streams = threading.local()  # each thread has its own events: an event must no
 
 
 def _let_wait(stream: Any, other: Any, event: Any) -> None:
-    """Let *stream* wait for the present work on the *other* stream."""
+    """Make *stream* wait for the present work on the *other* stream."""
     check(cuda.cuEventRecord(event, other))
     check(cuda.cuStreamWaitEvent(stream, event, 0))  # 0: no flags
 

@@ -20,14 +20,14 @@ from .recording.closure import Closure
 from .recording.record import record
 from .replaying.launch import build_handler
 
-#: Suffix of a target's name in debug mode, by whether a call must do its work only once.
+#: Suffix of a target's name in debug mode; the key is True if a call must do its work only once.
 _DEBUG = {False: "&debug", True: "&debug-once"}
 
 _targets: dict[str, Target] = {}
-_not_recorded: set[str] = set()  # names of launchables with record="auto"
+_not_recorded: set[str] = set()  # names of launchables with record="auto" that cannot be recorded
 _warned: set[tuple[str, str]] = set()
-# Held during a recording. The registry's lock would deadlock: a recording compiles kernels under a lock of Numba's,
-# and other threads register while they hold that.
+# Held during a recording. The registry's lock would deadlock: a recording compiles kernels under one of Numba's locks,
+# and other threads register while they hold that one.
 _lock = threading.RLock()
 
 
@@ -104,7 +104,7 @@ def _build_recorded(launchable: Launchable) -> tuple[Handler, tuple[int, ...]]:
         if plan.device is None:
             _load(plan, device)
             _allow_shared_mem(launchable, device)
-        elif not kept:  # else the device arrays that it refers to tie it to the first device
+        elif not kept:  # device arrays that the work refers to would tie it to the first device
             other, _ = _record(launchable, device)
             plans.append(other)
     scratch = _largest([plan.scratch for plan in plans], launchable)

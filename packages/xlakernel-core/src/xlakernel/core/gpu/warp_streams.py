@@ -37,7 +37,7 @@ def entered(handle: int, device: int) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _captured(stream: Any) -> Iterator[None]:
-    """Announce to Warp a capture that it has not begun itself, so that it allocates and frees as a capture allows."""
+    """Announce to Warp a capture that it did not begin, so that it allocates and frees memory as in one of its own."""
     import warp
 
     if not stream.is_capturing:

@@ -64,7 +64,7 @@ class Slices:
         self.stride = cgutils.alloca_once(builder, I64)
 
     def rewind(self, builder: ir.IRBuilder) -> None:
-        """Move to the first slice, before the coordinates are set from the last batch axis to the first."""
+        """Move to the first slice. Then `advance` is called for each batch axis, from the last to the first."""
         builder.store(i64(0), self.offset)
         builder.store(self.nbytes, self.stride)
 

@@ -1,4 +1,4 @@
-"""The code that a handler calls: a function compiled by Numba, or another entry of a backend."""
+"""The code that a handler calls: a function compiled by Numba, or another entry point of a backend."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class NumbaFunction(Callee):
         self, compiled: Any, arguments: Sequence[Argument], kernel: str, place: str, *, parallel: bool = False
     ) -> None:
         self.compiled = self.keep_alive = compiled
-        # With memory management, which the context of a function read from disk does not have.
+        # Numba's memory management (NRT) is enabled: the context of a function read from disk lacks it.
         self._context = compiled.target_context.subtarget(enable_nrt=True)
         self.arguments = arguments
         self.kernel = kernel

@@ -31,7 +31,7 @@ def compile_error(kernel: str, error: Exception, hints: Hints, *, writes_to_inpu
     if writes_to_input:
         return ReadOnlyInputError(
             f"{kernel}: writes to an input{_place(str(error))}. Inputs are read-only, because JAX arrays never change. "
-            "Write to an output instead, or make the input's memory an output's with input_output_aliases={input: "
+            "Write to an output instead, or give the input's memory to an output with input_output_aliases={input: "
             f"output}}. A helper that declares its signature must take read-only arrays.{message}"
         )
     return CompileError(f"{kernel}: Numba cannot compile the kernel{_reason(error)}.{message}")
@@ -47,7 +47,7 @@ def _numba_message(error: Exception, hints: Hints) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """Return the line of Numba's message with the cause, which follows the name of the failed pass, and its place."""
+    """Return the cause and its place from Numba's message: the line after the name of the failed pass."""
     if not isinstance(error, NumbaError):
         return ""
     text = str(error)

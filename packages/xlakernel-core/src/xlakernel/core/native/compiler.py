@@ -15,14 +15,14 @@ Finish = Callable[[Any], Any]
 
 
 class FunctionKind(NamedTuple):
-    """A kind of compiled function, and its parts, of which copies and pickles are made.
+    """A kind of compiled function, with functions that take one apart and rebuild it, for copies and pickles.
 
     Attributes:
       kind: its class.
       parts: returns its Python function and the further arguments of *make*.
       make: ``make(*parts)`` returns a function without compiled code; it is at the top level of a module.
       signatures: returns the signatures that it declares, or None.
-      declare: ``declare(made, signatures)`` compiles these, and returns *made*; None: there are none.
+      declare: ``declare(made, signatures)`` compiles the signatures, and returns *made*; None: this kind has none.
       filled: whether *make* needs a Python function with a complete namespace.
     """
 
@@ -42,7 +42,7 @@ class FunctionKind(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Compiler:
-    """The compiler of a backend, with functions that disassemble, reassemble and compare its kernels.
+    """The compiler of a backend, with descriptions of its kernels and helpers, to copy and compare them.
 
     Attributes:
       package: the backend's distribution, for messages.

@@ -1,7 +1,7 @@
 """Implementations that users declare for functions, methods and attributes, found in Numba's typing contexts.
 
 ``numba.overload`` and ``register_jitable`` declare them for a function, ``overload_method`` and ``overload_attribute``
-for a name on a type, and ``intrinsic`` for itself.
+for a name on a type; ``intrinsic`` declares a new function.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .interrupts import uninterrupted
 _DEFINITIONS = ("_overload_func", "_definition_func")
 # Packages with their own declarations, which are identified by their versions.
 _VERSIONED = ("numba.", "numba_cuda.", "xlakernel.core.")
-# Functions that a kernel uses without naming them, as in `a @ b` and `x in y`, or through an implementation of Numba's.
+# Functions that a kernel uses without naming them, as in `a @ b` and `x in y`, or through implementations in Numba.
 _UNNAMED = [value for module in (operator, builtins) for value in vars(module).values() if callable(value)]
 
 
@@ -118,6 +118,6 @@ def _is_versioned(function: Any, what: Any) -> bool:
     module = getattr(function, "__module__", None) or getattr(function, "__globals__", {}).get("__name__") or ""
     if not module.startswith(_VERSIONED):
         return False
-    # register_jitable declares a function of Numba's that returns the user's.
+    # register_jitable declares a Numba function that returns the user's.
     cells = getattr(function, "__closure__", None) or ()
     return not (module.endswith(".extending") and any(cell.cell_contents is what for cell in cells))

@@ -43,5 +43,5 @@ def array_type(dtype: Any, ndim: int, where: str, *, readonly: bool) -> types.Ar
 
 
 def _carrier(name: str) -> str:
-    """Return a supported dtype with all values of the narrow dtype *name*."""
+    """Return a supported dtype that represents all values of the narrow dtype *name*."""
     return "uint8" if name.startswith("uint") else "int8" if name.startswith("int") else "float32"

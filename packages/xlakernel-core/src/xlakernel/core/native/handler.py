@@ -53,10 +53,10 @@ def build_handler(
       arguments: the buffers of the kernel's parameters.
       kernel: the kernel's name, for messages.
       place: file and line of its definition, for messages.
-      lock: address of a lock (`native.lock`) to hold during a call, for code that must not run twice at once.
+      lock: address of a lock (`machine.lock`) to hold during a call, for code that must not run twice at once.
       debug: whether to check the kernel's use of its arrays (`native.debugging`).
-      ordered: whether each slice of a batch must run once and in order. Other slices may run at the same time, on XLA's
-        thread pool (`threads.pool`), unless there is a lock.
+      ordered: whether the slices of a batch must run in order, and each only once. Otherwise, and without a lock, they
+        may run at the same time, on XLA's thread pool (`threads.pool`).
       keep: whether to store the machine code on disk for later processes.
       attribute_nbytes: size of the only attribute, an array of bytes for the callee; None: there is none.
 
@@ -198,7 +198,7 @@ class _HandlerBuilder:
 
     def _emit_run(self) -> ir.Function:
         function, builder = new_function(self.module, "run", pool.RUN)
-        # Batches take the address of this function, which must not make a call without a batch slower.
+        # Batches take the address of this function. Without inlining, that would make calls without a batch slower.
         function.attributes.add("alwaysinline")
         pointer, first, last = function.args
         frame = Frame(builder, pointer)

@@ -1,4 +1,4 @@
-"""Copies of a kernel and of every helper that it refers to, for the compilations of handlers.
+"""Copies of a kernel and of every helper that it refers to, which are compiled for handlers.
 
 Numba freezes the references of a function when it first compiles it: a compiled helper keeps older values of its
 globals, closure cells and helpers, and a file in Numba's cache may have still older ones. So a kernel is never compiled
@@ -192,7 +192,7 @@ class OwnCopies:
             if helper.filled:
                 fill()
             kept.made, kept.finish = helper.copy(original, copied)
-            added = {name: value for name, value in vars(original).items() if name[:1] != "_"}  # an `overload` may read
+            added = {name: value for name, value in vars(original).items() if name[:1] != "_"}  # for overloads
             vars(kept.made).update({name: value for name, value in added.items() if name not in vars(kept.made)})
             self._kept[id(original)] = kept
             if not helper.filled:
@@ -285,8 +285,8 @@ class OwnCopies:
 class _Module(types.ModuleType):
     """A module with attributes of its own, which forwards every other access to the *original* module.
 
-    Its attributes are the copies of helpers and, during a compilation, the values at its start. Later, an ``objmode``
-    block thus reads and sets the user's attributes.
+    Its own attributes are the copies of helpers and, during a compilation, the values at the start of that compilation.
+    An ``objmode`` block, which runs later, thus reads and sets the user's attributes.
     """
 
     def __init__(self, original: types.ModuleType) -> None:

@@ -1,4 +1,4 @@
-"""Pickles of kernels by value, in which each helper is a new one.
+"""Pickles of kernels by value: reading one makes a new object for each helper.
 
 Numba's own pickles of functions and intrinsics contain an identifier, for which Numba returns a previously unpickled
 object with the globals of that time. They also compile declared signatures before the globals are complete, which fails

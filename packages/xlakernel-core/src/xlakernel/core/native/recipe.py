@@ -23,7 +23,7 @@ from .pickled import dumps
 
 
 def is_importable(dispatcher: Any) -> bool:
-    """Return True if the name of the kernel leads to it, or to its Python function, in its module."""
+    """Return True if the kernel's name in its module is bound to the kernel or to its Python function."""
     return _reference(dispatcher).leads_to(dispatcher, dispatcher.py_func)
 
 
@@ -35,10 +35,10 @@ def write_recipe(compiler: Compiler, dispatcher: Any, *, content: str, call: Map
     """Return the recipe of a kernel's target for another process.
 
     Args:
-      compiler: the kernel's.
+      compiler: the compiler of the kernel's backend.
       dispatcher: the kernel.
       content: the fingerprint of the kernel when it was compiled.
-      call: the types and modes that it was compiled for, of types that JSON has.
+      call: the argument types and modes that it was compiled for, as data that JSON can represent.
 
     Raises:
       ExportError: if another process cannot build the target, or would build a different one.
@@ -67,14 +67,14 @@ def _imports(compiler: Compiler, dispatcher: Any, name: str) -> list[str]:
         attribute, function = definition_of(template)
         if attribute == "_definition_func":  # an intrinsic, which the kernel itself refers to
             continue
-        if str(function.__module__).startswith("numba."):  # register_jitable declares a function of Numba's
+        if str(function.__module__).startswith("numba."):  # a Numba function, made by register_jitable
             function = template.key
         module = str(function.__module__)
         if module == "__main__" or module not in sys.modules or "<locals>" in function.__qualname__:
             raise ExportError(
                 f"export: the kernel {name} may call {getattr(template.key, '__name__', template.key)}, for which "
                 f"numba.extending declares {function.__qualname__} in {module}, which another process cannot "
-                "import. Declare it at the top level of an importable module, or call a function of numba.njit."
+                "import. Declare it at the top level of an importable module, or call an njit function instead."
             )
         modules.add(module)
     return sorted(modules)

@@ -35,7 +35,7 @@ def check_last_axis(subject: Subject) -> None:
 
 
 def check_nested(subject: Subject) -> None:
-    """Two levels, and one: each input in turn is unbatched at one level, and its neighbour at the other."""
+    """Two levels, and the inner one alone: each input in turn is unbatched at one, and the next input at the other."""
     count = len(subject.inputs)
     if count == 1:
         _check_axes(subject, [(0,), (0,)])

@@ -40,14 +40,14 @@ def check_kernel(
       *args: arrays, or pytrees of them, to call it on: small ones, also with an extent of 0; a few different values
         are better than zeros.
       reference: a function that computes the right results, in plain JAX or NumPy. It gets arrays of double precision
-        if it accepts them. Without it ``"eager"`` is not tried, and the other checks compare two ways of one call.
-      samples: further argument lists, of the shapes and dtypes of *args*, for batches and threads. Batches mix them:
-        each input of one must go with the others of another. By default they are made from *args* by scaling floats
-        and rolling booleans; integers, which may be indices, stay.
+        if it accepts them. Without it, ``"eager"`` is not tried, and the other checks compare with a single eager call.
+      samples: further argument lists, of the shapes and dtypes of *args*, for batches and threads. A batch may combine
+        inputs of different samples, so every combination must be valid. By default, samples are made from *args* by
+        scaling floats and rolling booleans; integers, which may be indices, stay.
       skip: check or family of checks (``"call"``, ``"vmap"``, ``"grad"``, ``"threads"``, ``"export"``,
         ``"sharding"``) → the reason why it is left out.
       rtol: relative tolerance, in place of the dtype's own; integers and booleans are always compared exactly.
-      atol: absolute tolerance, in place of some roundings of the largest expected value.
+      atol: absolute tolerance, in place of a few rounding errors of the largest expected value.
       grad_order: 2: also the derivative of the derivative.
 
     Returns:

@@ -30,7 +30,7 @@ class _Problem:
       exact: a function of a list of NumPy arrays that returns the same values, in double precision if possible.
       inputs: the point at which the derivative is taken.
       weights: cotangents of the outputs.
-      epsilon: the rounding of *exact*.
+      epsilon: the relative rounding error of *exact*.
       allowed: the allowed relative error of the derivative and the differences.
     """
 
@@ -82,7 +82,7 @@ class _Problem:
         return list(jax.jvp(self.function, xs, tuple(tangents))[1])
 
     def derived(self, first: Function) -> _Problem:
-        """Return the problem for the derivative of the function's own *first* derivative."""
+        """Return the problem of the second order: the derivative of *first*, which is a derivative of the function."""
         return _Problem(first, None, self.inputs, self._rtol)
 
 

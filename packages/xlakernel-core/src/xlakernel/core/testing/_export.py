@@ -32,7 +32,7 @@ def check_export(subject: Subject) -> str:
     structs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in subject.inputs]
     try:
         artifact = export(jax.jit(subject.function))(*structs).serialize()
-    except MissingDependencyError as error:  # it has the command that installs the package
+    except MissingDependencyError as error:  # its message has the installation command
         raise NotTried(str(error)) from error
     compare(_run_elsewhere(artifact, subject.inputs), subject.expected(), subject.tolerance)
     return "loaded in a new process"

@@ -16,7 +16,7 @@ import jax
 
 from ..errors import ArgumentError, KernelCheckError
 
-_GRACE = 3.0  # seconds for the others to report too, once a process failed: most would wait for it forever
+_GRACE = 3.0  # seconds between the first failure and the end of the other processes, which may wait for it forever
 
 
 def run_in_processes(program: str, *, processes: int = 2, devices: int = 2, timeout: float = 180.0) -> list[str]:
@@ -35,8 +35,8 @@ def run_in_processes(program: str, *, processes: int = 2, devices: int = 2, time
       The output of each process, stdout and stderr as one.
 
     Raises:
-      KernelCheckError: if a process fails, or the time is over; the message has the output of each process.
-      ArgumentError: if *processes* or *devices* is not an integer from 1 on.
+      KernelCheckError: if a process fails or the time limit is exceeded; the message has the output of each process.
+      ArgumentError: if *processes* or *devices* is not a positive integer.
 
     Example:
       >>> from xlakernel.core.testing import run_in_processes
@@ -46,7 +46,7 @@ def run_in_processes(program: str, *, processes: int = 2, devices: int = 2, time
     """
     for name, number in (("processes", processes), ("devices", devices)):
         if not isinstance(number, int) or number < 1:
-            raise ArgumentError(f"run_in_processes: {name} is {number!r}; expected an integer from 1 on.")
+            raise ArgumentError(f"run_in_processes: {name} is {number!r}; expected a positive integer.")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "program.py")
         path.write_text(program, "utf-8")

@@ -16,7 +16,7 @@ class Outcome:
     Attributes:
       check: its name.
       outcome: ``"passed"``, ``"failed"`` or ``"not tried"``.
-      detail: the fault and what to do next; the reason why it was not tried and a remedy; or a remark.
+      detail: if it failed, the fault and what to do next; if it was not tried, the reason and a remedy; else a remark.
     """
 
     check: str

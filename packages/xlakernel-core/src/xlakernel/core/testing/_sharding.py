@@ -22,7 +22,7 @@ _cpu_devices = functools.cache(lambda: new_cpu_devices(8))
 
 
 def _devices_of(subject: Subject) -> Sequence[jax.Device]:
-    """Return the devices of the default platform; new ones for the CPU, of which JAX may have one."""
+    """Return the devices of the inputs' platform; on the CPU new ones, because JAX has only one there by default."""
     (device,) = subject.arrays()[0].devices()
     if device.platform == "cpu":
         return _cpu_devices()
@@ -72,13 +72,13 @@ def _check_varying(results: Any, inputs: Sequence[Any]) -> None:
         if declared != varying:
             raise CheckFailure(
                 f"inside jax.shard_map the inputs vary over the mesh axes {sorted(varying)}, but the type of result "
-                f"{number} varies over {sorted(declared)}: out_specs without the axis would pass, and give the result "
-                "of one device for that of all."
+                f"{number} varies over {sorted(declared)}: out_specs without the axis would be accepted, and "
+                "the result of one device returned for all."
             )
 
 
 def check_sharding_rule(subject: Subject) -> str:
-    """Results are right if any dimension of any input is split, over as many devices as divide it."""
+    """Results are right if any dimension of any input is split over the largest number of devices that divides it."""
     devices = _devices_of(subject)
     tried, left = 0, []
     for number, x in enumerate(subject.inputs):

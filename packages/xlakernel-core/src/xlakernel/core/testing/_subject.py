@@ -131,7 +131,7 @@ def as_arrays(arguments: Any) -> tuple[Array, ...]:
 
 
 def vary(inputs: Sequence[Array]) -> tuple[tuple[Array, ...], ...]:
-    """Return samples made from one: floats are scaled, booleans rolled; integers, which may be indices, stay."""
+    """Return samples made from one: floats are scaled, booleans rolled; integers, which may be indices, are kept."""
     return tuple(tuple(_varied(x, number) for x in inputs) for number in range(len(_FACTORS)))
 
 

@@ -41,7 +41,7 @@ _GRAD = (
     'operator), correct the declared one, or skip it with a reason: skip={"grad": "the reason"}.'
 )
 _VARY = "make the results vary over the mesh axes of the inputs."
-_RULE = "bracket the factors of the kernel's sharding_rule that it needs whole."
+_RULE = "put the factors that each call needs whole in brackets, in the kernel's sharding_rule."
 
 #: Single calls. If one of these fails, the other checks would fail for the same reason, and are not tried.
 _SINGLE = (

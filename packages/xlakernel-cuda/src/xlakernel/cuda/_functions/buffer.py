@@ -1,4 +1,4 @@
-"""The memory of an argument and XLA's stream, as the constructors of libraries take them."""
+"""Arguments for the constructors of libraries: the memory of an array, and XLA's stream."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class DeviceBuffer:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        if self.dtype.isbuiltin != 1:  # it would arrive as raw bytes
+        if self.dtype.isbuiltin != 1:  # libraries would read raw bytes
             raise AttributeError(f"__cuda_array_interface__ has no dtype {self.dtype.name}; use DLPack, or ptr.")
         return {
             "shape": self.shape,

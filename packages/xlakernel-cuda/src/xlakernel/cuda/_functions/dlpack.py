@@ -42,8 +42,8 @@ _new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_cha
     ("PyCapsule_New", ctypes.pythonapi)
 )
 _allocate = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t)(("PyMem_RawMalloc", ctypes.pythonapi))
-# The deleter of the struct is a C function: it may be called without the GIL, or during an exception, which a function
-# in Python would not survive.
+# The deleter of the struct is a C function, because it may be called without the GIL, or during an exception; a Python
+# function would crash there.
 _free = ctypes.cast(ctypes.pythonapi.PyMem_RawFree, ctypes.c_void_p).value
 _NAME = b"dltensor"  # a capsule keeps this pointer
 

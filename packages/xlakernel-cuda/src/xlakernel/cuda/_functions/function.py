@@ -156,7 +156,7 @@ class CudaFunction(Kernel):
             "record": self.record,
             "aliased": sorted(self.aliased),
             "static": [(name, value.dtype.name, value.tobytes()) for name, value in sorted(static.items())],
-            "place": self.place,  # messages have it
+            "place": self.place,  # part of messages
             "versions": [(name, libraries.LIBRARIES[name].version) for name in self.adapter.libraries],
             # The fingerprint has only the identity of an unknown object, which may hold another array or number now.
             "state": Closure(self.callables.parts).state if has_unknown else None,

@@ -67,7 +67,7 @@ def _wrong_function(func: Any) -> str | None:
     if not callable(func) or isinstance(func, type):
         return "expected a function that launches work on a stream."
     if inspect.iscoroutinefunction(func) or inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
-        return "calling it launches nothing yet. Expected a plain function, without async and yield."
+        return "a call of it launches nothing yet. Expected a plain function, without async and yield."
     return None
 
 

@@ -11,7 +11,7 @@ from numba.cuda import types
 
 from xlakernel.core.errors import DtypeError
 
-# Numba's type of an element and its typestr in the array interface, which for bfloat16 only has the right size.
+# Numba's type of an element and its typestr in the array interface; bfloat16 has none, but one of the same size serves.
 _DTYPES = {
     "bool": (types.boolean, "|b1"),
     **{f"int{bits}": (getattr(types, f"int{bits}"), f"<i{bits // 8}") for bits in (8, 16, 32, 64)},

@@ -26,7 +26,7 @@ class KernelCache(NullCache):  # type: ignore[misc]  # Numba CUDA has no stubs
 
     def __init__(self, function: Any, content: str) -> None:
         code = function.__code__
-        # Compiled code may have the place of its source, with lineinfo=True for example.
+        # Compiled code may contain the location of its source, with lineinfo=True for example.
         place = function.__module__, function.__qualname__, code.co_filename, code.co_firstlineno, code.co_linetable
         self._name = function.__qualname__
         self._facts = content, place, sys.version
@@ -52,6 +52,6 @@ class KernelCache(NullCache):  # type: ignore[misc]  # Numba CUDA has no stubs
         try:
             stored = serialize.dumps(kernel._reduce_states())
         except Exception as error:  # noqa: BLE001  # Numba raises several kinds, for linked files and arrays
-            warn(f"{self._name} is not kept on disk, as cuda.jit's cache=True asks for: {error}", CacheWarning)
+            warn(f"{self._name} is not kept on disk, as cuda.jit's cache=True requests: {error}", CacheWarning)
             return
         write_code(self._fingerprints[signature], stored)

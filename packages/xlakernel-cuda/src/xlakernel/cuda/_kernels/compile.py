@@ -156,7 +156,7 @@ class NumbaCudaKernel(Kernel):
         if key not in known:
             described = until_unchanged(lambda: self.launchable(inputs, outs, scalars, debug=debug, levels=levels))
             target = register(described, once=ordered, debug=debug)
-            if self._code() != key[0]:  # another thread changed the code, and the target may be of either
+            if self._code() != key[0]:  # another thread changed the code: the target may run the old or the new one
                 return target
             known[key] = target
         return known[key]
@@ -183,7 +183,7 @@ class NumbaCudaKernel(Kernel):
         batch = max((math.prod(s.shape[:levels]) for s in (outs or inputs)), default=1)
         geometry = self.form.batched(self.form.geometry(slices[0]), batch)
         check_device(self.name, self.shared_mem)
-        # A kernel that reports its exceptions is launched synchronously, so that no probe can be recorded.
+        # A kernel that reports its exceptions is launched synchronously, so it cannot be recorded as a probe.
         checked = debug and self.shared_mem <= USUAL_SHARED_MEM
         slots = self._slots(inputs, outs, scalars, levels=levels, batch=batch)
         operands = [*inputs, *(scalar.struct for scalar in scalars.values())]
@@ -275,7 +275,8 @@ class NumbaCudaKernel(Kernel):
         loads = {name: index for name in self.parameters if name in scalars}
         key = (content, self.place, debug, tuple(loads.items()))
         if key not in _copies:
-            # A kernel with an unknown part has another fingerprint in each process: its file would never be read.
+            # A kernel that refers to an unknown object has another fingerprint in each process: no other process would
+            # read its file.
             cached = self.dispatcher.stats.cache_path is not None and not COMPILER.examine(self.dispatcher).unknown
             of_entry = fingerprint(content, loads) if loads else content
             kept = of_entry if cached and not debug else None

@@ -1,4 +1,4 @@
-"""The shared memory that the GPUs of this process allow; the other limits of a launch are those of every GPU."""
+"""The limit of shared memory on the GPUs of this process; other launch limits are the same on all GPUs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def check_device(kernel: str, shared_mem: int) -> None:
     device, most = max(shared_mem_limits().items(), key=lambda item: item[1])
     if shared_mem > most:
         raise LaunchError(
-            f"{kernel}: shared_mem is {shared_mem} bytes a block; {device} allows {most}. Let the blocks share less, "
-            "or keep a part in registers or global memory."
+            f"{kernel}: shared_mem is {shared_mem} bytes a block; {device} allows {most}. Reduce shared_mem, "
+            "or keep some of the data in registers or global memory."
         )
 
 

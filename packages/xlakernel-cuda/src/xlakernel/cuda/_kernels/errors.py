@@ -1,4 +1,4 @@
-"""Compile errors of Numba CUDA as xlakernel's."""
+"""Conversion of Numba CUDA's compile errors to xlakernel's."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _compiles_with_writable_inputs(function: Any, signature: Sequence[Any]) -> b
     """Return True if the kernel compiles once its inputs are writable."""
     writable = tuple(t.copy(readonly=False) if isinstance(t, types.Array) else t for t in signature)
     try:
-        # The architecture is arbitrary: the types decide.
+        # Any architecture will do: only the types matter.
         cuda.compile(function, writable, device=False, abi="numba", output="ptx", cc=(9, 0))
     except Exception:  # noqa: BLE001  # the first error is reported
         return False

@@ -18,7 +18,7 @@ from .arrays import array_at
 from .errors import compile_error
 from .geometry import Geometry
 
-# Numba warns of launches of few blocks. `warnings.catch_warnings` is not safe with other threads; changing Numba's
+# Numba warns of launches with few blocks. `warnings.catch_warnings` is not safe with other threads; changing Numba's
 # setting, which is also global, at worst silences a warning of another thread.
 _silence = threading.Lock()
 
@@ -128,9 +128,9 @@ class KernelLaunch:
     def _check_resources(self, shared_mem: int) -> None:
         """Raise `LaunchError` if the compiled kernel needs more than a block, or a cooperative grid, may have.
 
-        The driver may record such a launch and refuse it at the replay. *shared_mem* is that of the launch made: the
-        driver counts no cooperative block with more than the kernel's limit, which is raised after the probe, a launch
-        without shared memory.
+        The driver may record such a launch and refuse it at the replay. *shared_mem* is that of the present launch, 0
+        for the probe: above the kernel's limit, which is raised only after the probe, the driver would report that no
+        block of a cooperative grid fits.
         """
         compiled = self.dispatcher.overloads[self.signature]
         threads = math.prod(self.geometry.block)

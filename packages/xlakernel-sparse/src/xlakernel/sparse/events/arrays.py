@@ -20,7 +20,7 @@ from ..operators.operand import BINARY, WEIGHTED, Operand, ones_where_active
 
 
 class EventArray(ImmutablePytree, abc.ABC):
-    """The abstract base of event arrays: the cost of products with sparse matrices follows the active elements.
+    """The abstract base of event arrays: products with sparse matrices cost in proportion to the active elements.
 
     It is an immutable pytree, and an array wherever ``jax.numpy`` or NumPy expect one: ``jnp.asarray(events)``,
     ``events.sum()``, ``events * 2``, ``events @ dense``.
@@ -198,7 +198,7 @@ for _name in ("neg", "pos", "abs", "invert"):
 
 
 def event_values(kind: type, value: Any, *, real: bool) -> jax.Array:
-    """Return *value* as the plain array of which an event array of this kind is made.
+    """Return *value* as the plain array for an event array of this kind.
 
     Raises:
       DtypeError: if its dtype is not supported, or complex where *real* is required.
@@ -244,14 +244,14 @@ class _Unpacked(EventArray):
 class BinaryArray(_Unpacked):
     """Spikes: every element that is not zero is active and counts as 1, whatever its value; NaN is active.
 
-    Inactive elements add nothing to products with sparse matrices, nor to their derivatives in the weights, even where
-    a weight, tangent or cotangent is infinite or NaN. (With a dense array, ``events @ dense`` is JAX's own product.)
+    Inactive elements add nothing to products with sparse matrices, nor to their derivatives with respect to the
+    weights, even where a weight, tangent or cotangent is infinite or NaN. (With a dense array, ``events @ dense`` is
+    JAX's own product.)
 
-    As functions of the array, products are differentiated as if it were dense: the gradient with respect to an array of
-    real numbers has a value for each of its elements, so that a surrogate gradient can pass it on to the computation of
-    the spikes. (The gradient has the weights' dtype; integer weights have, as always in JAX, no derivative.) A gradient
-    with respect to the object itself is in its `raw`: JAX returns gradients as objects of the same kind, and the
-    `value` of this kind is 0 and 1.
+    With respect to the events, products are differentiated as if the array were dense: for real numbers, the gradient
+    has a value for each element, active or not, so that a surrogate gradient can pass it on to the computation of the
+    spikes. (It has the weights' dtype; integer weights have no derivative, as always in JAX.) JAX returns a gradient
+    with respect to a `BinaryArray` as a `BinaryArray`: read its `raw`, because its `value` is 0 or 1.
 
     Args:
       value: the array, of bool, integers or real numbers, of any shape.
@@ -288,9 +288,9 @@ class BinaryArray(_Unpacked):
 class WeightedArray(_Unpacked):
     """Graded events: an array with few elements that are not zero, and their values.
 
-    Zeros are inactive: unlike zeros of a dense array they add nothing even where a weight is infinite or NaN, nor to
-    derivatives in the weights, whatever the tangent or cotangent. As a function of the array, a product is
-    differentiated as if it were dense.
+    Zeros are inactive. Unlike zeros of a dense array, they add nothing to products, nor to their derivatives with
+    respect to the weights, even where a weight, tangent or cotangent is infinite or NaN. With respect to the events,
+    products are differentiated as if the array were dense.
 
     Args:
       value: the array, of bool, integers, real or complex numbers, of any shape.

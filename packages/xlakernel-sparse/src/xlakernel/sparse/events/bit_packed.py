@@ -21,7 +21,7 @@ _WORD = 32
 class BitPackedArray(EventArray):
     """Spikes as single bits, in a 32nd of the memory of float32: for recordings and transfers.
 
-    Bits have no derivative: the gradient with respect to *value* is zero, where `BinaryArray` passes it on.
+    Bits have no derivative: the gradient with respect to *value* is zero, unlike that of `BinaryArray`.
 
     Args:
       value: the array, of at least one dimension; elements that are not zero are active.

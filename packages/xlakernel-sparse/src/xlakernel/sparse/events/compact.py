@@ -19,7 +19,7 @@ from .arrays import EventArray, event_values
 class CompactArray(EventArray):
     """Spikes as the indices of the active elements: ``events @ A`` reads no others.
 
-    Indices have no derivative: the gradient with respect to *value* is zero, where `BinaryArray` passes it on.
+    Indices have no derivative: the gradient with respect to *value* is zero, unlike that of `BinaryArray`.
 
     Args:
       value: a vector of bool, integers or real numbers; elements that are not zero are active.
@@ -66,7 +66,7 @@ class CompactArray(EventArray):
 
         Raises:
           InputError: if *indices* or *count* is not an array.
-          ShapeError: if *indices* is not a vector, *size* is not a length, or *count* is not 0 to their number.
+          ShapeError: if *indices* is not a vector, *size* is not a length, or *count* is not from 0 to their number.
           StructureError: if an index is out of range.
           DtypeError: if they are not integers.
         """
@@ -111,8 +111,8 @@ class CompactArray(EventArray):
         """Raise `ShapeError` for a batch of arrays, as `jax.vmap` returns it."""
         if len(self.indices.shape) != 1:
             raise ShapeError(
-                f"CompactArray: these are several in one, with indices of shape {self.indices.shape}. Map over them, "
-                "as jax.vmap(lambda events: events @ A)(events)."
+                f"CompactArray: this is a batch of arrays, with indices of shape {self.indices.shape}. Map over it, "
+                "as in jax.vmap(lambda events: events @ A)(events)."
             )
 
     def __repr__(self) -> str:
@@ -135,7 +135,7 @@ def _active_indices(raw: jax.Array) -> tuple[jax.Array, jax.Array]:
 @jax.jit
 def _compacted(active: jax.Array, indices: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return the active *indices*, followed by zeros, and their number."""
-    # The number of active elements before an active one is its place; inactive ones are dropped.
+    # The place of an active element is the number of active ones before it; inactive elements are dropped.
     place = jnp.where(active, jnp.cumsum(active, dtype=jnp.int32) - 1, active.shape[0])
     found = jnp.zeros_like(indices).at[place].set(indices, mode="drop", unique_indices=True)
     return found, jnp.sum(active, dtype=jnp.int32)

@@ -97,7 +97,7 @@ class Arithmetic(Format, abc.ABC):
         different. Without duplicates, ``A.with_data(A.data**n)`` keeps one weight.
 
         Args:
-          n: the exponent, a number above 0, since others would make entries of zeros.
+          n: the exponent, a number above 0, because others would make zeros that are not stored nonzero.
 
         Raises:
           ArgumentError: if *n* is not a number above 0.
@@ -124,8 +124,8 @@ def _refuse_comparison(matrix: Format, sign: str, other: object) -> None:
 def _entry_weights(matrix: Format) -> jax.Array:
     """Return the weights, 0 for padding.
 
-    The weights of padding are arbitrary and reach no result. But NaN times a cotangent of 0 is NaN, in the derivative
-    with respect to a factor of all weights.
+    The weights of padding are arbitrary and are not part of results. But in the derivative with respect to a factor of
+    all weights, a NaN among them, times a cotangent of 0, would add NaN.
     """
     if (matrix.homogeneous and matrix.nnz != 1) or not jnp.issubdtype(matrix.dtype, jnp.inexact):
         return matrix.data
@@ -139,7 +139,7 @@ def _weights_without_padding(matrix: Format) -> jax.Array:
 
 
 def _mapped_elements(matrix: Format, function: Callable[[jax.Array], jax.Array]) -> jax.Array:
-    """Return weights of which the sum at each place is *function* of the element there.
+    """Return weights that add up, at each place, to *function* of the element there.
 
     The first entry of a place has the result; its duplicates and padding have 0.
     """
@@ -158,7 +158,7 @@ def _elements_in_order(matrix: Format) -> tuple[jax.Array, jax.Array, jax.Array]
     weights = in_order(jnp.broadcast_to(_entry_weights(matrix), matrix.nnz), order)
     sums = jnp.zeros(matrix.nnz, accumulator(matrix.dtype)).at[place].add(weights)[place].astype(matrix.dtype)
     is_first &= row < matrix.shape[0]
-    # Powers and their derivatives may be infinite at 0: elements that are not used are 1.
+    # Powers and their derivatives may be infinite at 0: elements that are not used are set to 1.
     return jnp.where(is_first, sums, 1), is_first, order
 
 
@@ -236,5 +236,5 @@ def _with_same_structure(matrix: Format, sign: str, other: Any) -> Any:
                 f"A.with_data(A.data {sign} B.data)."
             )
         if not np.array_equal(mine, others):
-            raise StructureError(f"{caller}: the entries of both are at other places.{_UNION}")
+            raise StructureError(f"{caller}: their entries are at different places.{_UNION}")
     return other

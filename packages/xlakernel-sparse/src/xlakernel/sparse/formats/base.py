@@ -47,7 +47,7 @@ class Format(ImmutablePytree, abc.ABC):
         # Without this method NumPy would make an array of one object, and np.dot(A, x) an array of matrices.
         raise InputError(
             f"{type(self).__name__}: {self!r} is not converted to a dense array implicitly. A.todense() returns a "
-            "dense array, A.to_scipy() a sparse one of SciPy's, for S @ A.to_scipy(); a product is A @ x."
+            "dense array, A.to_scipy() a SciPy sparse array, for S @ A.to_scipy(); a product is A @ x."
         )
 
     # Provided by each format.
@@ -111,7 +111,7 @@ class Format(ImmutablePytree, abc.ABC):
 
     @abc.abstractmethod
     def to_scipy(self) -> Any:
-        """Return a sparse array of SciPy's of the same format, on the host and without padding.
+        """Return a SciPy sparse array of the same format, on the host and without padding.
 
         float16 and bfloat16, which SciPy does not support, become float32.
         """
@@ -125,7 +125,7 @@ class Format(ImmutablePytree, abc.ABC):
 
     @property
     def nnz(self) -> int:
-        """The number of entries that are stored, zeros, duplicates and padding among them."""
+        """The number of stored entries, including zeros, duplicates and padding."""
         return self.structure[0].shape[-1]  # symbolic where a program is exported for any number
 
     @property
@@ -240,7 +240,7 @@ class Format(ImmutablePytree, abc.ABC):
         return ones @ matrix if axis in (0, -2) else matrix @ ones
 
     def mean(self, axis: int | None = None) -> jax.Array:
-        """Return the mean of the elements, zeros that are not stored among them.
+        """Return the mean of the elements, including zeros that are not stored.
 
         Args:
           axis: 0 or -2 for the mean of each column, ``(columns,)``; 1 or -1 for that of each row, ``(rows,)``; None for
@@ -284,8 +284,8 @@ class Format(ImmutablePytree, abc.ABC):
         weights = getattr(self.data, "shape", indices)  # JAX puts other objects into pytrees
         if len(weights) != 1 or len(indices) != 1:
             raise ShapeError(
-                f"{type(self).__name__}: these are several matrices in one, with data of shape {weights} and index "
-                f"arrays of shape {indices}. Map over them, as jax.vmap(lambda A: A.todense())(matrices) or "
+                f"{type(self).__name__}: this is a batch of matrices, with data of shape {weights} and index "
+                f"arrays of shape {indices}. Map over it, as in jax.vmap(lambda A: A.todense())(matrices) or "
                 "jax.vmap(lambda A, x: A @ x)(matrices, xs)."
             )
 

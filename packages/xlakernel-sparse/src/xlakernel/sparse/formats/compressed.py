@@ -82,13 +82,14 @@ class Compressed(Format):
     def prepare(self, *, blocks: bool | None = None) -> Self:
         """Return the matrix prepared for fast products on both sides.
 
-        The entries are added in the order of the other axis: products with event arrays then cost what the active rows
-        *or columns* cost, and dense ones read along the result. This doubles the memory, or adds only indices where
-        all weights are equal. It may be called inside of ``jax.jit``; call it once, outside of loops.
+        The entries are stored once more, in the order of the other axis. A product with an event array then reads only
+        the active rows or columns on either side, and a dense product reads the entries of each result in turn. This
+        doubles the memory, or adds only indices where all weights are equal. It may be called inside of ``jax.jit``;
+        call it once, outside of loops.
 
         A prepared matrix stores its weights twice. Derivatives are those with respect to *data*, and `with_data` sets
-        the weights in both places. A derivative with respect to the matrix as a whole is an error: leaves that are
-        updated one by one would no longer agree.
+        the weights in both places. A derivative with respect to the matrix as a whole is an error, because separate
+        updates of its leaves would make the two copies differ.
 
         Args:
           blocks: if True, add two more orders, which the GPU's kernels for dense vectors read fastest: columns are
@@ -117,7 +118,7 @@ class Compressed(Format):
         return PRODUCTS[operand](*arrays, shape=self.line_shape, transpose=across, backend=None)
 
     def _multiply_compact(self, events: CompactArray, *, transpose: bool, caller: str) -> jax.Array:
-        if transpose == (self._axis == 1):  # the events are places, and not lines
+        if transpose == (self._axis == 1):  # the events select places, not lines
             return self._multiply(BINARY, events.value, transpose=transpose, caller=caller)
         return sum_rows(self.data, *self.structure, events.indices, events.count, shape=self.line_shape)
 
@@ -142,7 +143,7 @@ class Compressed(Format):
         return arrays if axis == self._axis else csr_to_csc(*arrays, shape=self.line_shape)
 
     def to_scipy(self) -> Any:
-        """Return a sparse array of SciPy's of the same format, on the host and without padding.
+        """Return a SciPy sparse array of the same format, on the host and without padding.
 
         float16 and bfloat16, which SciPy does not support, become float32.
         """

@@ -35,8 +35,10 @@ class Coordinates(Format):
         shape = check_shape(caller, shape)
         row, col = index_array(caller, "row", row), index_array(caller, "col", col)
         if row.shape != col.shape:
-            raise ShapeError(f"{caller}: row has {row.shape[0]} elements and col {col.shape[0]}; expected as many.")
-        for array in (row, col):  # padding is in the row and the column behind the last, and the transpose swaps both
+            raise ShapeError(
+                f"{caller}: row has {row.shape[0]} elements and col {col.shape[0]}; expected equally many."
+            )
+        for array in (row, col):  # padding has the row and column after the last, and transposition swaps these
             check_room(caller, "rows and columns", array.dtype, max(shape))
         data = check_data(caller, data, row.shape[0])
         if should_check(caller, check, row, col):
@@ -85,7 +87,7 @@ class Coordinates(Format):
         return compress(self.data, line, place, self.shape if axis == 0 else self.shape[::-1])
 
     def to_scipy(self) -> Any:
-        """Return a sparse array of SciPy's of the same format, on the host and without padding.
+        """Return a SciPy sparse array of the same format, on the host and without padding.
 
         float16 and bfloat16, which SciPy does not support, become float32.
         """

@@ -1,4 +1,4 @@
-"""Conversion of dense arrays and of matrices of SciPy's and of `jax.experimental.sparse`."""
+"""Conversion of dense arrays, and of sparse matrices of SciPy and of `jax.experimental.sparse`."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def coordinates_of_dense(caller: str, dense: Any, nnz: int | None) -> Coordinate
     check_dtype(caller, "dense", dense.dtype)
     room = as_integer(nnz)
     if nnz is not None and (room is None or room < 0):
-        raise ArgumentError(f"{caller}: nnz is {nnz!r}; expected a number of entries, an integer from 0 on, or None.")
-    check_room(caller, "numbers of elements", "int64", dense.size)  # which JAX counts before it takes them apart
+        raise ArgumentError(f"{caller}: nnz is {nnz!r}; expected a number of entries, at least 0, or None.")
+    check_room(caller, "numbers of elements", "int64", dense.size)  # of JAX's flat positions
     traced = isinstance(dense, jax.core.Tracer)
     if traced and (room is None or not jnp.issubdtype(dense.dtype, jnp.inexact) or (room == 0 and dense.size)):
         raise ArgumentError(
@@ -39,7 +39,7 @@ def coordinates_of_dense(caller: str, dense: Any, nnz: int | None) -> Coordinate
     room = int(found) if room is None else room
     if not traced and int(found) > room:
         raise ShapeError(f"{caller}: nnz is {nnz}, but {found} elements are not zero.")
-    # In a differentiated program even integers have tangents, which operators would refuse.
+    # In a differentiated program even integers have tangents, which operators would reject.
     row, col = _nonzero_places(jax.lax.stop_gradient(dense), room)
     data = _elements_at(dense, row, col)
     return (_nan_where(found > room, data) if traced else data), row, col
@@ -63,7 +63,7 @@ def _elements_at(dense: jax.Array, row: jax.Array, col: jax.Array) -> jax.Array:
     return dense.at[row, col].get(mode="fill", fill_value=0)
 
 
-@jax.jit  # under `jax.debug_nans`, which checks the results of single operations, NaN as a constant is no error
+@jax.jit  # otherwise `jax.debug_nans`, which checks each operation's result, would report the constant
 def _nan_where(condition: jax.Array, data: jax.Array) -> jax.Array:
     return jnp.where(condition, jnp.asarray(jnp.nan, data.dtype), data)
 
@@ -97,7 +97,7 @@ def rows_of_bcsr(caller: str, bcsr: Any) -> tuple[jax.Array, jax.Array, jax.Arra
 
 @jax.jit
 def _without_padding(indices: jax.Array, indptr: jax.Array) -> jax.Array:
-    """Return the indices, with 0 for those of padding, which JAX puts out of range."""
+    """Return the indices, with 0 for padding, whose indices are out of range in JAX's format."""
     return jnp.where(jnp.arange(indices.shape[0]) < indptr[-1], indices, 0)
 
 
@@ -113,18 +113,18 @@ def _check_type(caller: str, matrix: Any, expected: Any) -> None:
 
 
 def is_scipy_sparse(matrix: Any) -> bool:
-    """Return True for a sparse matrix or array of SciPy's, without importing SciPy."""
+    """Return True for a SciPy sparse matrix or array, without importing SciPy."""
     module = sys.modules.get("scipy.sparse")
     return module is not None and bool(module.issparse(matrix))
 
 
 def scipy_matrix(caller: str, matrix: Any, kind: str) -> Any:
-    """Return a matrix of SciPy's, of any format, in the format *kind*."""
+    """Return a SciPy sparse matrix, of any format, in the format *kind*."""
     import scipy.sparse
 
     if not scipy.sparse.issparse(matrix):
         raise InputError(
-            f"{caller}: got {type(matrix).__name__}; expected a sparse matrix or array of SciPy's. A dense one is "
+            f"{caller}: got {type(matrix).__name__}; expected a SciPy sparse matrix or array. A dense one is "
             "converted by from_dense, one of this package by A.tocsr(), tocsc() or tocoo()."
         )
     if matrix.ndim != 2:

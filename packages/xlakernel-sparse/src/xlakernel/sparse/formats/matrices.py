@@ -51,14 +51,14 @@ class SparseMatrix(Arithmetic):
         """The transposed matrix, of the same arrays."""
 
     def transpose(self, *axes: Any, copy: bool = False) -> SparseMatrix:
-        """Return the transposed matrix, of the same arrays: `T`.
+        """Return the transposed matrix, of the same arrays, like `T`.
 
         Args:
           *axes: as in JAX and SciPy: none, None, or 1 and 0, also as a tuple.
           copy: as in SciPy; the arrays are never copied, since they cannot change.
 
         Raises:
-          ArgumentError: if *axes* are others.
+          ArgumentError: if *axes* are not one of these.
         """
         order = axes[0] if len(axes) == 1 else axes or None
         if order is not None and (not isinstance(order, (tuple, list)) or [as_integer(a) for a in order] != [1, 0]):
@@ -88,12 +88,12 @@ class SparseMatrix(Arithmetic):
 
     @classmethod
     def from_dense(cls, dense: Any, *, nnz: int | None = None) -> Self:
-        """Make a matrix of the elements of a dense one that are not zero.
+        """Make a matrix from the nonzero elements of a dense one.
 
         Args:
           dense: the dense matrix, ``(rows, columns)``.
           nnz: the number of entries to allocate, the last of which are padding; None: as many as are needed, which
-            must be known. If *dense* is traced and has more, all entries are NaN.
+            requires that *dense* is not traced. If *dense* is traced and has more, all entries are NaN.
 
         Raises:
           ShapeError: if it is not a matrix, or has more elements that are not zero than *nnz*.
@@ -110,7 +110,7 @@ class SparseMatrix(Arithmetic):
         """Convert one of SciPy's sparse arrays or matrices, in any of its formats.
 
         Args:
-          matrix: SciPy's, ``(rows, columns)``.
+          matrix: the SciPy array or matrix, ``(rows, columns)``.
 
         Raises:
           InputError: if it is of another type.
@@ -194,11 +194,11 @@ class SparseMatrix(Arithmetic):
         return cls._of_coordinates((data, row, col), shape, in_range=True)
 
     def tocsr(self) -> CSR:
-        """Return the matrix in compressed rows; within each, columns ascend, or keep the order of coordinates."""
+        """Return the matrix in compressed rows; within each, columns are sorted (from `COO` they keep their order)."""
         return self if isinstance(self, CSR) else CSR(self._lines(0), shape=self.shape, check=False)
 
     def tocsc(self) -> CSC:
-        """Return the matrix in compressed columns; within each, rows ascend, or keep the order of coordinates."""
+        """Return the matrix in compressed columns; within each, rows are sorted (from `COO` they keep their order)."""
         return self if isinstance(self, CSC) else CSC(self._lines(1), shape=self.shape, check=False)
 
     def tocoo(self) -> COO:
@@ -236,10 +236,10 @@ class _CompressedMatrix(Compressed, SparseMatrix):
     def shard(self, mesh: Any, axis_name: str) -> ShardedMatrix:
         """Spread the matrix over the devices of a mesh: its rows if it is in compressed rows, else its columns.
 
-        Each device gets as many lines, and room for as many entries as the fullest needs. The result is not prepared;
-        it has a `prepare` of its own. Where the devices belong to several processes, each of them calls this method
-        with the same matrix, and passes the result to jitted functions as an argument: JAX does not let them close
-        over it.
+        All devices get the same number of lines, and memory for as many entries as the fullest device needs. The result
+        is not prepared; it has a `prepare` of its own. If the devices belong to several processes, each process calls
+        this method with the same matrix, and passes the result to jitted functions as an argument, because they cannot
+        close over it.
 
         Args:
           mesh: the devices, a ``jax.sharding.Mesh`` as ``jax.make_mesh`` makes it.

@@ -1,8 +1,8 @@
 """The further orders of the entries that `prepare` adds to a matrix, and the products that read them.
 
-The mirror holds the entries in the order of the other axis; blocks hold those of either in an order that GPUs read
-fastest. The weights in these orders are copies: derivatives are taken with respect to the weights themselves, through
-the products of the matrix without them.
+The mirror holds the entries in the order of the other axis. Column blocks hold the entries of the matrix, and of the
+mirror, in the order that GPUs read fastest. The weights in these orders are copies: derivatives are taken with respect
+to the original weights, through the products of the matrix without further orders.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def _is_everything(index: Any) -> bool:
 
 
 def _number(caller: str, index: Any, extent: int) -> Any:
-    """Return a number from 0 on; traced ones are clipped to the range, as JAX does."""
+    """Return an index as a nonnegative number; traced ones are clipped to the range, as JAX does."""
     if _is_traced(index):
         return _clipped(index, extent)
     number = operator.index(index)
@@ -105,7 +105,8 @@ def _submatrix(caller: str, matrix: Format, chosen: Mapping[int, Any]) -> Format
             f"{caller}: the matrix is traced, so the number of entries of its part is not known yet. Select the part "
             "outside of jit; or one line, A[i] or A[:, j], which is dense; or several, jax.vmap(lambda i: A[i])(rows)."
         )
-    # The weights may be traced while the structure is known, so the parts are selected from the entries' numbers.
+    # The weights may be traced while the structure is known: the part is selected from a matrix with the numbers of the
+    # entries as its weights.
     with jax.ensure_compile_time_eval():
         # With a NumPy array the constructor would compile a program that copies it.
         dtype = "int32" if matrix.nnz <= np.iinfo(np.int32).max else "int64"
@@ -122,7 +123,7 @@ def _lines(matrix: Format, axis: int, numbers: np.ndarray) -> Format:
     indices, indptr = map(np.asarray, structure)
     lengths = np.diff(indptr)[numbers]
     ends = np.cumsum(lengths)
-    # The entries of line after line, each counted on from the first entry of the line.
+    # The numbers of the entries, line by line: those of a line follow the number of its first entry.
     entries = np.arange(ends[-1] if ends.size else 0) + np.repeat(indptr[:-1][numbers] - (ends - lengths), lengths)
     data = data if matrix.homogeneous else in_order(data, entries)
     starts = np.concatenate([[0], ends]).astype(indptr.dtype)

@@ -26,9 +26,9 @@ from .compressed import Compressed
 class ShardedMatrix(ImmutablePytree):
     """A matrix with its rows or columns spread over the devices of a mesh; `CSR.shard` and `CSC.shard` make it.
 
-    Each device holds the entries of equally many rows, or columns, and multiplies by those alone. If the rows are
+    Each device holds the entries of equally many rows, or columns, and multiplies only by those. If the rows are
     spread, ``A @ x`` is spread likewise and needs no communication, and ``x @ A`` is added up over the devices
-    (``jax.lax.psum``); if the columns are, it is the other way round. Weights and operands are differentiable.
+    (``jax.lax.psum``); if the columns are spread, it is the other way round. Weights and operands are differentiable.
 
     Attributes:
       blocks: the devices' parts as one matrix; its arrays have a leading dimension, one for each device.
@@ -185,7 +185,7 @@ def _multiply(matrix: ShardedMatrix, x: Any, transpose: bool) -> jax.Array:
 
 
 def _padded(array: jax.Array, axis: int, missing: int) -> jax.Array:
-    """Return the array with as many elements for each device."""
+    """Return the array with *missing* zeros after its elements along *axis*, so that devices get equally many."""
     return jnp.pad(array, [(0, missing if i == axis else 0) for i in range(array.ndim)])
 
 

@@ -70,8 +70,8 @@ def check_compressed_values(caller: str, indices: Any, indptr: Any, extent: int,
     if falls.any():
         where = int(falls.argmax())
         raise StructureError(
-            f"{caller}: indptr falls from {int(indptr[where])} to {int(indptr[where + 1])} at {line} {where}; it must "
-            "never fall."
+            f"{caller}: indptr decreases from {int(indptr[where])} to {int(indptr[where + 1])} at {line} {where}; it "
+            "must not."
         )
     if last > indices.shape[0]:
         raise StructureError(

@@ -4,8 +4,8 @@ The operators take the arrays of a matrix in compressed rows (CSR). Row ``i`` ha
 ``indptr[i + 1] - 1``; entry ``k`` is ``data[k]`` in column ``indices[k]``, or ``data[0]`` where *data* has length 1:
 all entries are then equal. Entries from ``indptr[-1]`` on are padding and belong to no row. Duplicates add up.
 
-A generator gets ``outs``, of the dtype to sum in, T, and static keywords. Its function takes *data* of the dtype T, or
-in half precision where T is float32, and an operand as the `operand` module prepares it:
+A generator is called with ``outs``, whose dtype T is that of the sums, and with static keywords. It returns a function,
+which takes *data* of the dtype T, or in half precision where T is float32, and an operand prepared by `operand`:
 
 ====================== =====================================================================================
 ``product``             ``operand, shape, transpose, homogeneous``: ``f(data, indices, indptr, x)``

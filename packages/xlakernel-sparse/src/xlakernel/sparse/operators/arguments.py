@@ -100,7 +100,7 @@ def check_room(caller: str, what: str, dtype: Any, most: Any) -> None:
     dtype = jax.dtypes.canonicalize_dtype(dtype)
     if not fits(most, dtype):
         raise DtypeError(
-            f"{caller}: {what} up to {most} have no room in {dtype}, which ends at {np.iinfo(dtype).max}. Use int64."
+            f"{caller}: {what} up to {most} do not fit into {dtype}, whose maximum is {np.iinfo(dtype).max}. Use int64."
             f"{_hint_of_wider()}"
         )
 
@@ -130,7 +130,7 @@ def index_array(caller: str, what: str, value: Any) -> jax.Array:
 
 
 def _has_integers(array: Any) -> bool:
-    dtype = getattr(array, "dtype", None)  # that of a key of `jax.random` is not a dtype of NumPy's
+    dtype = getattr(array, "dtype", None)  # the dtype of a `jax.random` key is not a NumPy dtype
     return isinstance(dtype, np.dtype) and dtype.kind in "iu"
 
 
@@ -151,14 +151,14 @@ def _without_wrapping(caller: str, what: str, known: np.ndarray, widest: Any) ->
     lost = known[(known > limits.max) | (known < limits.min)]
     if lost.size:
         raise DtypeError(
-            f"{caller}: {what} holds {lost.flat[0]}; {widest} has room from {limits.min} to {limits.max}."
+            f"{caller}: {what} holds {lost.flat[0]}; {widest} ranges from {limits.min} to {limits.max}."
             f"{_hint_of_wider()}"
         )
     return known.astype(widest)
 
 
 def _known_numbers(numbers: Sequence[Any]) -> Any:
-    """Return *numbers* as a NumPy array; as they are if some are traced, or not numbers."""
+    """Return *numbers* as a NumPy array; unchanged if some are traced or are not numbers."""
     if not numbers:
         return np.zeros(0, np.int32)  # NumPy's default would be float64
     try:
@@ -187,7 +187,7 @@ def check_structure(caller: str, indices: Any, indptr: Any, shape: tuple[int, in
             f"{caller}: indptr has {indptr.shape[0]} elements; a matrix with {shape[0]} {lines} has {shape[0] + 1}, "
             "one more."
         )
-    # Padding is in the row and the column behind the last; and in a conversion either array may hold either.
+    # Padding has the row and column after the last, and a conversion may put rows or columns into either array.
     for array in (indices, indptr):
         check_room(caller, "rows and columns", array.dtype, max(shape))
     check_room(caller, "numbers of entries", indptr.dtype, indices.shape[0])

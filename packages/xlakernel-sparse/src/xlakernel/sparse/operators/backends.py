@@ -29,8 +29,8 @@ def register(
 ) -> None:
     """Register the kernels of *op*.
 
-    The default of a platform is the first backend with an installed package. The others are registered too; without
-    their package, their error names it.
+    The default of a platform is the first backend with an installed package. The others are registered too: if their
+    package is missing, a call raises an error that names it.
 
     Args:
       op: the operator.

@@ -1,4 +1,4 @@
-"""From compressed rows to compressed columns: `csr_transpose` and `csr_to_csc`."""
+"""Conversion of compressed rows to compressed columns: `csr_transpose` and `csr_to_csc`."""
 
 from __future__ import annotations
 
@@ -124,8 +124,8 @@ def compress(
     entries = line.shape[0]
     if not in_range:
         line = _brought_into_range(line, lines)  # kernels count without bounds checks
-    # Transposing a matrix of one row sorts its entries by columns, which here are the lines; padding has a line of its
-    # own behind them.
+    # The entries are passed as a matrix of one row, whose columns are the lines: its transposition sorts by lines. One
+    # more line, after these, is that of padding.
     check_room("the sorting of entries", "numbers of entries", "int64", entries)
     one_row = jnp.array([0, entries], line.dtype if fits(entries, line.dtype) else jnp.int64)
     _, indptr, permutation = csr_transpose(line, one_row, shape=(1, lines + 1))
@@ -135,7 +135,7 @@ def compress(
 
 @jax.jit
 def _brought_into_range(line: jax.Array, lines: int) -> jax.Array:
-    """Return the lines of the entries; *lines*, which is that of padding, for those out of range."""
+    """Return the lines of the entries; for those out of range *lines*, the line of padding."""
     return jnp.where((line >= 0) & (line < lines), line, lines)
 
 

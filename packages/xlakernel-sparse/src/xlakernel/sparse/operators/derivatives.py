@@ -52,7 +52,7 @@ def _sum_of(parts: Sequence[Any], result: Any) -> Any:
 
 @jax.jit
 def _active_product(cotangent: jax.Array, values: jax.Array, active: jax.Array) -> Any:
-    """Return the elementwise product, 0 where *active* is False, except in the derivative by *values*."""
+    """Return the elementwise product, 0 where *active* is False, except in the derivative with respect to *values*."""
     return _product_where_active(cotangent, values, active)[0]
 
 
@@ -117,8 +117,8 @@ def _define_product(products: Mapping[Operand, ProductPair], operand: Operand, r
 def _of_equal_weight(cotangent: Any, of_ones: Any, reached: Any, data: Any) -> Any:
     """Return the cotangent of the one weight, the factor of a product with a matrix of ones.
 
-    Results that no active element has *reached*, where that is 0, are left out: those of rows without entries, or
-    without active events.
+    Elements of the result where *reached* is 0, to which no active element contributes, are left out: those of rows
+    without entries, or without active events.
     """
     terms = _active_product(cotangent, of_ones, reached != 0)
     return jnp.sum(terms, dtype=of_ones.dtype).reshape(1).astype(data.aval.dtype)

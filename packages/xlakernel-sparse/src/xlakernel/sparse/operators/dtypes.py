@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from xlakernel.core.errors import DtypeError
 
-#: The dtypes of weights. bool is not summed, and of narrower types JAX packs two into a byte.
+#: The dtypes of weights. bool is not summed, and JAX packs two elements of a narrower type into a byte.
 SUPPORTED = (
     *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
     *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),

@@ -40,8 +40,8 @@ class WarpFunction(OnBothPlatforms):
     Attributes:
       function: the function.
       signature: its parameters.
-      graph_mode: Warp's, which may exclude the CPU.
-      platform: the one that a program is lowered for; empty until then.
+      graph_mode: Warp's graph mode, which may exclude the CPU.
+      platform: the platform that a program is lowered for; empty before lowering.
     """
 
     function: Callable[..., None]
@@ -77,7 +77,7 @@ class WarpFunction(OnBothPlatforms):
 
     @property
     def callables(self) -> Callables:
-        """The function, as exported programs find and compare it."""
+        """The function in the form that exported programs find and compare."""
         return Callables(self.function)
 
     def register(
@@ -90,7 +90,7 @@ class WarpFunction(OnBothPlatforms):
         debug: bool,
         target: str | None = None,
     ) -> Target:
-        """Register the handler of a call, unless it is known; *target* is its name in a loaded program."""
+        """Register the handler of a call, unless that was done before; *target* is its name in a loaded program."""
         launchable = self._launchable(inputs, outs, static, ordered=ordered, debug=debug)
         if self.platform == "cpu":
             self._check_cpu()
@@ -165,11 +165,11 @@ class WarpFunction(OnBothPlatforms):
 
     def _target_name(self, arrays: Sequence[Array], static: Static, content: str, *, has_unknown: bool) -> str:
         options = {
-            "place": self.place,  # messages name it: equal code at another place is another target
+            "place": self.place,  # part of messages: equal code at another place is another target
             "warp": warp.__version__,
             "static": [(name, value.dtype.name, value.tobytes()) for name, value in sorted(static.items())],
             "in_out": self.signature.in_out,
-            # An object is compared by its identity, and may hold another array by now, or another number.
+            # The fingerprint has only the identity of an unknown object, which may hold another array or number now.
             "state": Closure((self.function,)).state if has_unknown else None,
         }
         digest = hashlib.sha256(f"{content} {fingerprint((), options)}".encode()).hexdigest()[:32]

@@ -37,7 +37,7 @@ class FunctionLaunch:
     scalars: Mapping[str, Any]
 
     def prepare(self, stream: int, addresses: Sequence[int]) -> Callable[[], None]:
-        """Return a function that does the work on a stream; it makes no arrays, which a capture may not allow."""
+        """Make the arrays, which a capture may not allow, and return a function that does the work on a stream."""
         device = driver.current_device()
         given = self._arguments(arrays_on_gpu(self.arrays, addresses, device))
 
@@ -54,12 +54,12 @@ class FunctionLaunch:
     def run_on_cpu(self, stream: int, addresses: Sequence[int]) -> None:
         """Do the work now, on arrays at these addresses."""
         with launching():
-            # A launch of a kernel whose module failed to compile before does nothing, without an error.
+            # Warp does not report a launch of a kernel whose module failed to compile before, and does nothing.
             module = warp.get_module(self.function.__module__)
             if module.load(warp.get_device("cpu"), 1) is None:
                 raise CompileError(
-                    f"{self.signature.name}: Failed to load Warp module {module.name!r} on the CPU, which failed to "
-                    "compile before. Warp printed the reason then."
+                    f"{self.signature.name}: Failed to load Warp module {module.name!r} on the CPU: its compilation "
+                    "failed before, when Warp printed the reason."
                 )
             self._call(self._arguments(arrays_on_cpu(addresses)))
 
@@ -68,7 +68,7 @@ class FunctionLaunch:
 
     @functools.cached_property
     def _slots(self) -> list[Any]:
-        """For each parameter its array's number, shape and dtype, as a tuple, or its scalar."""
+        """Return for each parameter its array's number, shape and dtype, as a tuple, or its scalar."""
         signature, slots = self.signature, []
         numbers = number_arrays(signature.parameters, signature.in_out, len(signature.inputs))
         for parameter in signature.parameters:

@@ -1,1 +1,1 @@
-"""Warp's objects beyond their documented interface: every use of these stands here."""
+"""All uses of Warp's undocumented interfaces."""

@@ -14,12 +14,12 @@ from .recognition import recognising
 
 
 def arguments(kernel: Any) -> list[tuple[str, Any]]:
-    """Return name and annotation of each parameter, with Python's own types as Warp's."""
+    """Return name and annotation of each parameter, with Python's scalar types replaced by Warp's."""
     return [(argument.label, argument.type) for argument in kernel.adj.args]
 
 
 def generic(kernel: Any) -> Any:
-    """Return the generic kernel that a kernel is an overload of; None: it is no overload."""
+    """Return the generic kernel that a kernel is an overload of, or None."""
     return getattr(kernel, "generic_parent", None)
 
 
@@ -40,12 +40,12 @@ def code_hash(kernel: Any, block_dim: int) -> str:
 
 
 def is_outdated(kernel: Any, block_dim: int) -> bool:
-    """Return True if an object that a kernel refers to changed after Warp hashed its code, which Warp overlooks."""
+    """Return True if an object that a kernel refers to changed after Warp hashed its code; Warp does not check that."""
     with lock, _block_option(kernel.module, block_dim):
         try:
             kernel.module.get_module_hash(block_dim)
             hasher = kernel.module.hashers[block_dim]
-            compiled = getattr(hasher, "kernel_hashes", {}).get(kernel, kernel.hash)  # Warp 1.14 has the latter alone
+            compiled = getattr(hasher, "kernel_hashes", {}).get(kernel, kernel.hash)  # Warp 1.14 has only kernel.hash
             anew = copy.copy(kernel)  # the hasher sets its ``hash``
             type(hasher)([anew], _resolved_options(kernel, block_dim) or dict(kernel.module.options))
             return bool(anew.hash != compiled)
@@ -54,9 +54,9 @@ def is_outdated(kernel: Any, block_dim: int) -> bool:
 
 
 def is_merged(kernel: Any) -> bool:
-    """Return True if Warp returned the kernel for a second definition, of equal text, that computes something else.
+    """Return True if Warp returned the kernel for a second definition of equal text but with other results.
 
-    With ``module="unique"`` Warp hashes a kernel where it is defined, which may be before `hash_additions` are in.
+    With ``module="unique"`` Warp hashes a kernel when it is defined, perhaps before `hash_additions` are installed.
     """
     from warp._src import context
 
@@ -90,7 +90,7 @@ def _resolved_options(kernel: Any, block_dim: int) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _block_option(module: Any, block_dim: int) -> Iterator[None]:
-    """Set the option from which Warp 1.14 takes a block's threads when it hashes; it sets it itself when it loads."""
+    """Set the option ``block_dim`` while Warp hashes: Warp 1.14 reads it then, but sets it only when it loads."""
     before = dict(module.options)
     module.options["block_dim"] = block_dim
     try:

@@ -29,15 +29,15 @@ def load(name: str, kernel: Any, device: str, block_dim: int) -> None:
     with lock:
         if _is_left_out(kernel):
             again = (
-                f"{name}: Warp {warp.__version__} has given up on the kernel, here or when it compiled another one of "
-                'its file or notebook. Define it anew; with @wp.kernel(module="unique") Warp reports the error.'
+                f"{name}: Warp {warp.__version__} failed to compile the kernel, here or together with another one of "
+                'its file or notebook. Define it again; with @wp.kernel(module="unique") Warp reports the error.'
             )
             raise CompileError(_failures.get(kernel, again))
         if code.is_merged(kernel):
             raise CompileError(
-                f"{name}: Warp {warp.__version__} takes two definitions of the kernel for one, which refer to "
+                f"{name}: Warp {warp.__version__} does not tell two definitions of the kernel apart, which refer to "
                 'different functions, types or values: with module="unique" it returned the first kernel for both. '
-                'Leave module="unique" out, or give the functions different names.'
+                'Leave out module="unique", or give the functions different names.'
             )
         _forget_replaced(kernel.module)
         restore_overload(kernel)
@@ -55,14 +55,14 @@ def load(name: str, kernel: Any, device: str, block_dim: int) -> None:
 def failed_before(name: str, kernel: Any) -> CompileError:
     """Return the error of a kernel whose module failed to compile in an earlier call."""
     again = (
-        f"{name}: Failed to load Warp module {kernel.module.name!r} on the CPU, which failed to compile before. Warp "
-        "printed the reason then."
+        f"{name}: Failed to load Warp module {kernel.module.name!r} on the CPU: its compilation failed before, when "
+        "Warp printed the reason."
     )
     return CompileError(_failures.get(kernel, again))
 
 
 def content_or_id(name: str, kernel: Any, device: str, block_dim: int) -> str:
-    """Return `code.content`; or the object's identity, if Warp cannot hash it, which `load` reports."""
+    """Return `code.content`; or, if Warp cannot hash the kernel, its identity: `load` reports the error later."""
     try:
         return code.content(kernel, block_dim)
     except Exception as error:  # noqa: BLE001  # Warp raises errors of all kinds
@@ -76,8 +76,8 @@ def _message(name: str, kernel: Any, device: str, error: Exception) -> str:
     other = ""
     if named and named[1] not in (name, kernel.key):
         other = (
-            f" Warp compiles the kernels of a file or notebook together. If {named[1]} is no part of this one, fix it "
-            'all the same, or give it a module of its own: @warp.kernel(module="unique").'
+            f" Warp compiles the kernels of a file or notebook together. If {named[1]} is not part of this one, fix it "
+            'nevertheless, or give it a module of its own: @warp.kernel(module="unique").'
         )
     return (
         f"{name}: Warp {warp.__version__} does not compile the kernel for {device}. Warp says: "
@@ -86,12 +86,12 @@ def _message(name: str, kernel: Any, device: str, error: Exception) -> str:
 
 
 def retry_while_defined(module: Any, work: Callable[[], _Result]) -> _Result:
-    """Do *work*, which loads a module; do it again if it fails while another thread defines kernels there.
+    """Return the result of *work*, which loads a module; try again if another thread defined kernels there meanwhile.
 
-    Warp hashes a module and then compiles the kernels that it finds in it, which may be others by now.
+    Warp hashes the kernels of a module and then compiles those that it finds there: one defined in between has no hash.
     """
     for _ in range(_ATTEMPTS - 1):
-        before = getattr(module, "hashers", None)  # another dict for each change
+        before = getattr(module, "hashers", None)  # Warp makes a new dict for each change
         try:
             return work()
         except Exception:
@@ -101,10 +101,10 @@ def retry_while_defined(module: Any, work: Callable[[], _Result]) -> _Result:
 
 
 def _hash_missing_kernels(module: Any) -> bool:
-    """Have Warp hash a module again if a kernel was defined while it made the hashes; return True if one was."""
+    """Make Warp hash a module again if it has kernels without a hash; return True if so."""
     try:
         live = {kernel for kernel in module._get_live_kernels() if not kernel.is_generic}
-        # Warp 1.14 keeps hashes in the kernels alone.
+        # Warp 1.14 stores hashes only in the kernels.
         known = [getattr(hasher, "kernel_hashes", None) for hasher in module.hashers.values()]
         if all(live <= set(h) if h is not None else all(kernel.hash for kernel in live) for h in known):
             return False
@@ -147,10 +147,10 @@ def _drop_overload(kernel: Any) -> None:
 
 
 def _forget_replaced(module: Any) -> None:
-    """Have a module compile without those of its kernels that failed to compile and were defined anew since.
+    """Remove kernels from a module that failed to compile and have been redefined since.
 
-    Warp forgets such a kernel with the last reference to it; but JAX's caches keep the calls that it failed in. With
-    Warp 1.19 no other kernel of the module would compile from then on, as in a notebook, whose cells are one module.
+    Warp drops such a kernel with the last reference to it; but JAX's caches keep references, in the failed calls. With
+    Warp 1.19 no other kernel of the module would then compile, as in a notebook, whose cells are one module.
     """
     live: Any = getattr(module, "_live_kernels", ())
     for kernel in [code.generic(kernel) or kernel for kernel in list(_failures) if kernel.module is module]:
@@ -160,10 +160,9 @@ def _forget_replaced(module: Any) -> None:
 
 
 def _hash_anew_beside_given_up(module: Any) -> None:
-    """Have Warp hash a module anew that failed to compile, if it has given up a kernel of it.
+    """Make Warp hash a module again that failed to compile, if Warp leaves out one of its kernels from then on.
 
-    Warp 1.14 then compiles that kernel without its body, and would keep the binary in its cache under the hash of the
-    kernels with their bodies.
+    Warp 1.14 compiles that kernel without its body, and would store the binary under the hash of the complete kernels.
     """
     live = list(getattr(module, "_live_kernels", ()))
     if any(map(_is_given_up, [*live, *(one for kernel in live for one in getattr(kernel, "overloads", {}).values())])):
@@ -183,6 +182,6 @@ def _is_given_up(kernel: Any) -> bool:
 
 
 def _is_replaced(kernel: Any) -> bool:
-    """Return True if a kernel is not what its module has under its name."""
+    """Return True if the kernel's name in its module is bound to another object."""
     latest = getattr(kernel.module, "kernels", {})
     return latest.get(kernel.key) is not (code.generic(kernel) or kernel)

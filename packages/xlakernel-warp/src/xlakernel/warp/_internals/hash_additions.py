@@ -1,12 +1,12 @@
-"""Additions to Warp's hash of a function's code: objects that names stand for, which that hash leaves out.
+"""Additions to Warp's hash of a function's code: objects that names in it are bound to and that the hash leaves out.
 
-Warp decides by the hash whether machine code that it has, in memory or in its cache, is a kernel's. It hashes the text,
+Warp uses the hash to decide whether machine code in memory or in its cache belongs to a kernel. It hashes the text,
 the types and functions of users that the text calls, and constants as 32-bit numbers. The generated code depends on
 other objects too: a builtin under another name, a function that is an argument (``wp.tile_map(f, …)``), a ``dtype=``,
-the default of a parameter, all bits of a constant. Kernels that differ in one of these had the same hash, and all ran
-the code of the first. Warp's tracker has some of the cases: https://github.com/NVIDIA/warp/issues/637.
+the default of a parameter, all bits of a constant. Kernels that differ only in these would have the same hash, and all
+run the code of the first. Some cases are in https://github.com/NVIDIA/warp/issues/637.
 
-A function without such objects keeps the hash that Warp gives it, so that it is found in Warp's cache.
+A function without such objects keeps Warp's own hash, so that it is found in Warp's cache.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _left_out(adjoint: Any) -> Iterator[tuple[str, Any]]:
     for path, is_called in _paths(adjoint.source):
         name, value = ".".join(path), _resolve(adjoint, path)
         if is_called and (_is_type(value) or (isinstance(value, warp.Function) and not value.is_builtin())):
-            # Warp hashes what is called, each once, and not by which names.
+            # Warp hashes each called function once, and not the names by which it is called.
             if (first := called.setdefault(id(value), name)) != name:
                 yield name, first
         elif value is not None:
@@ -74,7 +74,7 @@ def _is_type(value: Any) -> bool:
 
 
 def _resolve(adjoint: Any, path: tuple[str, ...]) -> Any:
-    """Return the object that a dotted name stands for outside of a function; None if the name alone identifies it."""
+    """Return the object that a dotted name is bound to outside of a function; None if the name alone identifies it."""
     if path[0] in adjoint.func.__code__.co_varnames:
         return None
     value = adjoint.resolve_external_reference(path[0])
@@ -98,7 +98,7 @@ def _paths(source: str) -> tuple[tuple[tuple[str, ...], bool], ...]:
 
 
 def _walk(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield a node and all in it, but for the arguments of ``wp.static``: code depends on their value alone."""
+    """Yield a node and all nodes in it, except the arguments of ``wp.static``: code depends only on their value."""
     yield node
     if isinstance(node, ast.Call) and _path(node.func)[-1:] == ("static",):
         yield node.func

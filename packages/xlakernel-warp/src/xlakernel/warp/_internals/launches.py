@@ -17,7 +17,7 @@ _static_memory: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary
 def native_entry(launch: Any) -> int:
     """Return the address of the code that a recorded launch calls.
 
-    Its signature is ``void(bounds*, arguments*)``, with ``adjoint_arguments*`` behind for an adjoint launch.
+    Its signature is ``void(bounds*, arguments*)``, followed by ``adjoint_arguments*`` for an adjoint launch.
     """
     function = launch.hooks.backward if launch.adjoint else launch.hooks.forward
     address = ctypes.cast(function, ctypes.c_void_p).value
@@ -38,7 +38,7 @@ def structs(launch: Any) -> list[bytes]:
 
 
 def _struct_of(values: list[Any]) -> bytes:
-    """Return ctypes values in one struct, as C lays them out and Warp's own ``invoke`` does."""
+    """Return the bytes of a C struct of ctypes values, which Warp's own ``invoke`` makes likewise."""
     fields = [(f"_{number}", type(value)) for number, value in enumerate(values)]
     struct = type("_Arguments", (ctypes.Structure,), {"_fields_": fields})()
     for (name, _), value in zip(fields, values, strict=True):
@@ -48,7 +48,7 @@ def _struct_of(values: list[Any]) -> bytes:
 
 @recognising("the threads of a block")
 def block_dim(launch: Any) -> int:
-    """Return the threads of a block of a recorded launch: 1, unless Warp's blocks are enabled on the CPU."""
+    """Return the number of threads in a block of a recorded launch: 1 unless Warp's CPU blocks are enabled."""
     return int(launch.block_dim)
 
 

@@ -1,4 +1,4 @@
-"""Recognition of Warp's objects: an unfamiliar one is an error, never a guess."""
+"""Checks that Warp's internal objects are as expected: an unknown form raises an error."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _Result = TypeVar("_Result")
 
 
 class Unrecognised(Exception):
-    """An object of Warp's differs from those of the versions that this package supports."""
+    """An internal object of Warp differs from those of the versions that this package supports."""
 
 
 def recognising(what: str) -> Callable[[Callable[_Arguments, _Result]], Callable[_Arguments, _Result]]:
-    """Return a decorator for a function that reads *what* of Warp: if that fails, it raises `Unrecognised`."""
+    """Return a decorator for a function that reads an internal object, *what*: if that fails, raise `Unrecognised`."""
 
     def decorate(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
         @functools.wraps(function)

@@ -1,14 +1,13 @@
-"""Several threads in Warp, which is made for one.
+"""Locks and per-thread settings for the use of Warp from several threads, which it does not support itself.
 
-XLA calls functions that launch kernels from several threads, while others compile. These functions are the user's and
-may wait for anything, so that no lock is held around them. Warp's own functions, which they call, are wrapped to hold
-one instead:
+XLA calls functions that launch kernels from several threads, while others compile. No lock is held around these
+functions, which are the user's and may wait for anything. Instead, Warp's own functions are wrapped to hold a lock:
 
-* `lock`, in functions that change what Warp keeps of kernels and modules;
-* another one, where Warp runs a kernel on the CPU whose module keeps its tiles in static memory. Machine code that runs
-  such a kernel holds the same lock, without the interpreter.
+* `lock`, in functions that change Warp's state about kernels and modules;
+* another lock, where Warp runs a CPU kernel whose module has its tiles in static memory. Machine code that runs such a
+  kernel holds the same lock, without the interpreter.
 
-Settings that Warp keeps once for all threads may have values of a thread's own.
+Some of Warp's global settings can have a different value in each thread.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ _CHANGING = {
     "Kernel": ("add_overload", "_add_normalized_overload"),
     "ModuleExec": ("get_kernel_hooks",),
 }
-# Functions that run a kernel on the CPU, their first argument.
+# Functions that run a kernel on the CPU; the kernel is their first argument.
 _RUNNING = ("invoke", "invoke_cpu_blocks")
 # The function that hashes the code of a function or kernel.
 _HASHING = "hash_adjoint"
 # Those that every supported Warp has.
 _REQUIRED = {"load", "get_kernel_hooks", "invoke", _HASHING}
-# Attributes of Warp's runtime that a thread may have its own values of.
+# Attributes of Warp's runtime that may have a different value in each thread.
 _PER_THREAD = ("default_device", "tape")
 
 _own = threading.local()
@@ -90,7 +89,7 @@ def _wrap() -> None:
         module.mark_modified()  # have it hashed again; a module whose hash stays the same is not loaded again
     for name in _PER_THREAD:
         setattr(type(runtime), name, _PerThread(name))
-    # A child process would wait for ever for a thread that it does not have.
+    # Otherwise a child process might wait forever for a lock held by a thread that it does not have.
     os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
 
 
@@ -114,7 +113,7 @@ def _running(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def launching() -> Iterator[None]:
-    """Let this thread launch on the CPU by default, and record on no tape but its own."""
+    """Make this thread launch on the CPU by default, and record on no tape of another thread."""
     if guard():
         with _own_values(default_device=warp.get_device("cpu"), tape=None):
             yield
@@ -126,7 +125,7 @@ def launching() -> Iterator[None]:
 
 @contextmanager
 def _own_values(**values: Any) -> Iterator[None]:
-    """Give this thread its own values of attributes of Warp's runtime, which it may set, until the end."""
+    """Give this thread its own values of attributes of Warp's runtime in this context; the thread may change them."""
     before = getattr(_own, "values", None)
     _own.values = values
     try:
@@ -171,9 +170,9 @@ def _machine_lock_held() -> Iterator[None]:
 
 @functools.cache
 def _python_function(name: str, returns: Any, *arguments: Any) -> Callable[..., Any]:
-    """Return a function of Python's C API that releases the GIL, for which a thread that holds the lock may wait.
+    """Return a function of Python's C API that is called without the GIL, unlike those of `ctypes.pythonapi`.
 
-    `ctypes.pythonapi` keeps the GIL.
+    A thread that holds the lock may be waiting for the GIL.
     """
     address = ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value
     assert address is not None

@@ -23,10 +23,10 @@ class AdjointKernel(WarpKernel):
     """Computes the cotangents of a kernel's inputs.
 
     Its inputs are those of the kernel, then the kernel's results, then the cotangents of those results that are of a
-    floating-point dtype. Its results are the cotangents of such inputs, which begin as zeros that Warp adds to; then
-    the kernel's results and their cotangents once more, in the same memory. Warp writes both: it clears the cotangent
-    of an element at each store, adds to it where the kernel reads what it wrote, and runs the functions that the kernel
-    calls once more, with what they write.
+    floating-point dtype. Its results are the cotangents of the floating-point inputs, zeros to which Warp adds, then
+    the kernel's results and their cotangents once more, in the same memory. Warp writes to both: it clears the
+    cotangent of an element where the kernel stores it, adds to it where the kernel reads it back, and runs the
+    functions that the kernel calls again, which may write to the results.
     """
 
     derivative_advice = ""
@@ -38,7 +38,7 @@ class AdjointKernel(WarpKernel):
         """Return the launch of a call.
 
         The arrays are numbered as core passes them: the inputs, the cotangents of inputs (the *fresh* outputs), then
-        results and cotangents of results, whose memory is that of the inputs behind the kernel's.
+        results and cotangents of results, which share the memory of the inputs that follow the kernel's own.
         """
         count, names = self.adjoint_of or 0, [parameter.name for parameter in self.parameters if parameter.is_array]
         fresh = len(outs) - (len(inputs) - count)
@@ -76,7 +76,7 @@ def adjoint_vjp(kernel: WarpKernel, count: int, vmap_method: VmapMethod) -> Call
         given = [*primals, *results, *of_results]
         fresh = [x for x in primals if is_floating(x)]
         outs = [Struct(x.shape, x.dtype) for x in (*fresh, *results, *of_results)]
-        # Warp writes the results and their cotangents, which are others' to keep: XLA copies them where that matters.
+        # Warp overwrites the results and their cotangents: XLA copies those that are used elsewhere.
         shared = {len(primals) + i: len(fresh) + i for i in range(len(results) + len(of_results))}
         adjoint = AdjointKernel(
             kernel.kernel,

@@ -1,4 +1,4 @@
-"""Targets of Warp kernels on the CPU: machine code of core's that calls a kernel's native entry, or Python."""
+"""Targets of Warp kernels on the CPU: a native handler that calls the kernel's native entry, or a call of Python."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .recording import Recorded, record
 
 
 def register(call: KernelCall) -> Target:
-    """Record a launch and register the handler that calls its native entry; or one that goes through Python."""
+    """Record a launch and register the handler that calls its native entry; or, if that fails, one through Python."""
     if call.launch.is_empty:
         return Target(register_native(call, None))
     try:
@@ -48,7 +48,7 @@ def register_native(call: KernelCall, recorded: Recorded | None, target: str | N
         key = content, layout, launch.fills, exclusive, launch.adjoint, call.ordered, call.debug, HANDLER_VERSION
         types = ", ".join(f"{a.source[0]}{a.index} {a.dtype}[{a.ndim}d]" for a in launch.arrays)
         target = call.target_name(types, key)
-    # Building takes Numba's lock, which comes before the registry's, as in the registration of Numba's kernels.
+    # Building takes Numba's lock, which must be taken before the registry's, as for Numba's kernels.
     with global_compiler_lock:
         return ensure_registered(
             target,

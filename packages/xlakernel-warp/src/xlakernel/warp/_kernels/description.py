@@ -22,7 +22,7 @@ from .launch import Slot, WarpLaunch
 LaunchDims = tuple[int, ...] | Callable[..., Any] | None
 
 _MAX_EXTENT = 2**31 - 1  # of Warp's arrays
-# Threads along a dimension, and in all: beyond, Warp counts from 0 again.
+# The most threads along a dimension, and in total: beyond that, Warp's thread index wraps around to 0.
 _MOST_ALONG, _MOST = 2**32 - 1, 2**63 - 1
 
 
@@ -35,12 +35,12 @@ class KernelDescription(OnBothPlatforms):
       parameters: its parameters.
       dims: threads along each dimension.
       block_dim: threads of a block; None: Warp's default.
-      output_init: the values that its outputs begin with.
-      in_out: the parameters that are an input and an output.
+      output_init: the initial values of its outputs.
+      in_out: the parameters that are both an input and an output.
       aliased: the outputs that share an input's memory.
       cpu_blocks: whether a block has several threads on the CPU too.
-      adjoint_of: where its adjoint is launched, the number of its inputs; see `AdjointKernel`.
-      platform: the one that a program is lowered for; empty until then.
+      adjoint_of: the number of the kernel's inputs if its adjoint is launched; see `AdjointKernel`.
+      platform: the platform that a program is lowered for; empty before lowering.
     """
 
     kernel: Any
@@ -88,7 +88,7 @@ class KernelDescription(OnBothPlatforms):
 
         Raises:
           ExportError, DtypeError, InputError: if an array does not fit its parameter; see `Parameter.check`.
-          LaunchError: if `threads` raises it, or an output cannot begin with its *output_init*.
+          LaunchError: if `threads` raises it, or an *output_init* is not valid for its output.
         """
         fresh = outs[len(self.in_out) :]
         places = [f"input {i}" for i in range(len(inputs))]
@@ -103,7 +103,7 @@ class KernelDescription(OnBothPlatforms):
         return tuple(parameter for parameter in self.parameters if parameter.is_array)
 
     def threads(self, inputs: Sequence[Struct]) -> tuple[int, ...]:
-        """Return the threads along each dimension; raise `LaunchError` if Warp cannot count them, or none are given."""
+        """Return the threads along each dimension; raise `LaunchError` if there are too many, or none are given."""
         dims = self._dims(inputs)
         if max(dims) > _MOST_ALONG or math.prod(dims) > _MOST:
             raise LaunchError(
@@ -119,8 +119,8 @@ class KernelDescription(OnBothPlatforms):
             return self.dims
         if not self._arrays or not inputs:
             raise LaunchError(
-                f"{self.name}: Failed to determine launch dimensions, which are those of the first input unless "
-                "launch_dims= says otherwise; there is no input. Give launch_dims=, an integer or up to four."
+                f"{self.name}: Failed to determine launch dimensions: by default they are those of the first input, "
+                "and there is no input. Give launch_dims=, an integer or up to four."
             )
         return self._arrays[0].outer(inputs[0].shape)
 
@@ -158,13 +158,13 @@ class KernelDescription(OnBothPlatforms):
 def _refuse(launch: WarpLaunch) -> None:
     """Raise the error of a launch with an array too long for Warp.
 
-    The launch is mostly as large, for which Warp's own error comes first, as it comes from Warp's own calls.
+    Usually the launch is too large as well: then Warp's own error for that is raised first, by recording the launch.
     """
     shapes = [tuple(min(extent, _MAX_EXTENT) for extent in slot.shape) for slot in launch.slots]
     slots = tuple(dataclasses.replace(slot, shape=shape) for slot, shape in zip(launch.slots, shapes, strict=True))
     if warp.is_cpu_available():
         dataclasses.replace(launch, slots=slots).recorded(range(1 << 44, (len(launch.arrays) + 1) << 44, 1 << 44))
     raise LaunchError(
-        f"{launch.name}: an array has an extent beyond {_MAX_EXTENT}, the largest that Warp's arrays have. Give the "
-        "kernel one of more dimensions."
+        f"{launch.name}: an array has an extent beyond {_MAX_EXTENT}, the limit of Warp's arrays. Give the "
+        "kernel an array of more dimensions."
     )

@@ -11,7 +11,7 @@ from .recipe import KernelCall
 
 
 def register(call: KernelCall, target: str | None = None) -> Target:
-    """Record a launch and register the handler that replays it, under the name *target* of a loaded program or its own.
+    """Record a launch and register the handler that replays it; *target* is its name in a loaded program.
 
     Raises:
       DeviceError: if there is no GPU, or Warp does not run on it.

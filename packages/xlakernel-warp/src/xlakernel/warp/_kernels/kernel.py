@@ -1,4 +1,4 @@
-"""A Warp kernel that a program for either platform may call."""
+"""A Warp kernel for programs on the CPU and on GPUs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from . import cpu, gpu
 from .description import KernelDescription
 from .recipe import KernelCall
 
-# By the user's kernel: recording a launch again takes about a millisecond.
+# Targets by kernel and launch, because recording a launch again takes about a millisecond.
 _targets: weakref.WeakKeyDictionary[Any, dict[Any, Target]] = weakref.WeakKeyDictionary()
 
 
@@ -26,7 +26,7 @@ class WarpKernel(KernelDescription):
     def register(
         self, inputs: Sequence[Struct], outs: Sequence[Struct], static: Static, *, ordered: bool, debug: bool
     ) -> Target:
-        """Register the handler of a call, unless it is known."""
+        """Register the handler of a call, unless that was done before."""
         launch = self.launch(inputs, outs, static)
         on_cpu = self.platform == "cpu"
         with lock if on_cpu else contextlib.nullcontext():

@@ -28,7 +28,7 @@ class Slot:
     """The source of one of a kernel's parameters.
 
     Attributes:
-      dtype: Warp's type of it, or of the array's elements.
+      dtype: Warp's type of the parameter, or of the array's elements.
       number: the array's number among the inputs and then the outputs.
       shape: the array's extents, without those of a vector or matrix.
       value: the value of a static scalar; None: an array.
@@ -53,7 +53,7 @@ class WarpLaunch:
       block_dim: threads of a block; None: Warp's default.
       slots: the kernel's parameters.
       arrays: the inputs, then the outputs.
-      fills: (array, bytes of an element) for those that begin with a value.
+      fills: (number of an array, bytes of an element) for outputs with an initial value.
       adjoint: whether Warp's adjoint of the kernel is launched.
     """
 
@@ -78,7 +78,7 @@ class WarpLaunch:
         return self.block_dim or USUAL_BLOCK
 
     def code_on(self, platform: str) -> str:
-        """Return a key of the kernel's binary on ``"cpu"`` or ``"cuda"``, with the values of its globals as of now."""
+        """Return a key of the kernel's binary on ``"cpu"`` or ``"cuda"``, with the present values of its globals."""
         return compilation.content_or_id(self.name, self.kernel, platform, self.block_on(platform))
 
     def is_outdated(self, platform: str) -> bool:
@@ -109,7 +109,7 @@ class WarpLaunch:
     # On a GPU
 
     def prepare(self, stream: int, addresses: Sequence[int]) -> Callable[[], None]:
-        """Return a function that does the work on a stream; it makes no arrays, which a capture may not allow."""
+        """Make the arrays, which a capture may not allow, and return a function that does the work on a stream."""
         device = driver.current_device()
         compilation.load(self.name, self.kernel, f"cuda:{device}", self.block_on("cuda"))
         given = self._arguments(arrays_on_gpu(self.arrays, addresses, device))
@@ -155,7 +155,7 @@ class WarpLaunch:
 
     @contextlib.contextmanager
     def _refusals(self) -> Iterator[None]:
-        """Raise what Warp refuses as a `LaunchError`."""
+        """Convert Warp's errors for an invalid launch to `LaunchError`."""
         try:
             yield
         except (ValueError, RuntimeError, TypeError, OverflowError) as error:

@@ -27,12 +27,12 @@ from .recording import Recorded
 class NativeEntry(Callee):
     """Fills of outputs, then a call of Warp's code, which takes its structs by address.
 
-    The structs come with each call, as bytes in its attribute. Each thread copies them to its stack, and stores the
+    Each call has the structs as bytes in its attribute. Each thread copies them to its stack, and stores the
     addresses of its slice's arrays there, in the words that `Layout.pointers` lists.
 
     Args:
       recorded: the recorded launch; None: nothing is called.
-      fills: (number of an array, bytes of an element) for those that begin with a value.
+      fills: (number of an array, bytes of an element) for outputs with an initial value.
     """
 
     out_of_bounds = UNCHECKED_THREADS
@@ -68,7 +68,7 @@ class NativeEntry(Callee):
 
 
 def _fill(builder: ir.IRBuilder, array: Slices, pattern: bytes) -> None:
-    """Emit a loop that stores *pattern* as each element of a slice; of zeros, a memset."""
+    """Emit a loop that stores *pattern* as each element of a slice, or a memset for zeros."""
     data = array.data(builder)
     if not any(pattern):
         cgutils.memset(builder, data, array.nbytes, ir.Constant(I8, 0))

@@ -47,7 +47,7 @@ class KernelCall:
       static: its static scalars.
       ordered: whether the slices of a batch run one after the other.
       debug: whether the target checks what the kernel does.
-      content: the kernel's fingerprint when the target was made; empty if Warp had compiled other code.
+      content: the kernel's fingerprint when the target was made; empty if Warp had compiled an older version of it.
     """
 
     described: KernelDescription
@@ -64,9 +64,9 @@ class KernelCall:
         self.content = "" if outdated else _examine(self.described.kernel).digest
 
     def target_name(self, arguments: str, key: Any) -> str:
-        """Return the target's name: *arguments* for readers, and a hash of *key*, all that its code depends on."""
+        """Return the target's name: *arguments* for readers, and a hash of *key*, on which its code depends."""
         kernel = self.described.kernel
-        # The file and line, for errors, unless another process finds the kernel, maybe elsewhere.
+        # The file and line, for messages; not if the kernel is importable: they may differ in another process.
         place = "" if _is_importable(kernel) else self.described.place
         digest = hashlib.sha256(repr((warp.__version__, place, key)).encode()).hexdigest()[:32]
         return f"xlakernel.warp/{_path(kernel)}({arguments})#{digest}"
@@ -74,7 +74,7 @@ class KernelCall:
     def recipe(self, **native: Any) -> Recipe:
         """Return the recipe that makes the target in another process; `_export.prepare` reads it.
 
-        On the CPU it has *native*: the form of the recorded launch, or None for a target that runs through Python.
+        *native* is for the CPU: the form of the recorded launch, or None for a target that runs through Python.
 
         Raises:
           ExportError: if it cannot be made there, or its code has changed.
@@ -120,18 +120,18 @@ def read_kernel(target: str, data: Mapping[str, Any]) -> Any:
         kernel = overloads.get(str(data["parameters"]), kernel)
     check_listed(what, "parameters", data["parameters"], _listed(kernel))
     here = code.options(kernel)
-    names = {name for name, _ in here} & {name for name, _ in data["options"]}  # another Warp has others
+    names = {name for name, _ in here} & {name for name, _ in data["options"]}  # other versions have others
     check_listed(what, "options", *([pair for pair in found if pair[0] in names] for found in (data["options"], here)))
     return kernel
 
 
 def check_code(call: KernelCall, data: Mapping[str, Any]) -> None:
-    """Raise `ExportError` unless a kernel is the one that was exported, and Warp runs it as it is now."""
+    """Raise `ExportError` unless a kernel equals the exported one, and Warp runs its present code."""
     name, kernel = data["name"], call.described.kernel
     if call.launch.is_outdated(call.described.platform):
         raise ExportError(
-            f"deserialize: Warp compiled the kernel {name} here before something that it refers to changed: a global "
-            "or a function. Load the program in a process that changes nothing in between."
+            f"deserialize: Warp compiled the kernel {name} before a global or a function that it refers to changed "
+            "in this process. Load the program in a process where they do not change."
         )
     _compared(f"the kernel {name} ({kernel.func.__code__.co_filename})", kernel).check_same(data["checks"])
 
@@ -149,7 +149,7 @@ def _reference(kernel: Any) -> Reference:
 
 
 def _is_importable(kernel: Any) -> bool:
-    """Return True if the kernel, or the generic one that it overloads, is what its module has under its name."""
+    """Return True if the kernel's name in its module is bound to it, or to the generic kernel that it overloads."""
     return _reference(kernel).leads_to(kernel, code.generic(kernel))
 
 
@@ -172,6 +172,6 @@ def _compared(what: str, kernel: Any) -> Compared:
 
 def _describe_unknown(value: Any) -> str:
     return (
-        f"refers to {value!r} of type {type(value).__name__}, which cannot be compared with one of another process. "
-        "Make it a number, a vector or a matrix of Warp's, or a tuple of these."
+        f"refers to {value!r} of type {type(value).__name__}, which cannot be compared between processes. "
+        "Make it a number, a vector or a matrix of Warp, or a tuple of these."
     )

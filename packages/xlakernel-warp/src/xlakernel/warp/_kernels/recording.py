@@ -1,7 +1,7 @@
 """A launch on the CPU as data: the code that Warp calls, the structs that it passes, and the pointers in them.
 
-As on a GPU, this package computes no argument of Warp's. Warp packs them for a launch that it records and does not run,
-on made-up addresses. Two such launches on different addresses show which words are pointers, and to which arrays.
+As on a GPU, the arguments are packed by Warp and not by this package: Warp records a launch on made-up addresses, which
+is not run. Two such launches on different addresses show which words are pointers, and to which arrays.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from .._internals.recognition import Unrecognised
 from .launch import WarpLaunch
 
 _WORD = 8
-# Made-up addresses: that of the first array, the distance of two, and how far the first one moves between recordings;
-# each further array moves farther, so that each has a distance of its own.
+# Made-up addresses: that of the first array, the distance between two arrays, and the distance by which the first array
+# moves from one recording to the next. Each further array moves farther, so that the distance identifies the array.
 _FIRST, _APART, _MOVED = 1 << 44, 1 << 40, 1 << 30
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Places in the structs that a native entry is called with, one struct behind the other.
+    """Places in the structs that a native entry is called with, which are stored one after the other.
 
     Attributes:
       structs: the offset of each struct.
       nbytes: the size of all of them.
-      pointers: (offset, number of the array) of each word that points to an array's begin.
+      pointers: (offset, number of the array) of each word that points to the beginning of an array.
     """
 
     structs: tuple[int, ...]
@@ -68,11 +68,11 @@ def _record(launch: WarpLaunch) -> Recorded:
     first, second = launch.recorded(places), launch.recorded(moved)
     entry = launches.native_entry(second)
     if launches.native_entry(first) != entry:
-        raise Unrecognised("the native entry differs from launch to launch")
+        raise Unrecognised("the native entry differs between launches")
     offsets, joined = _join(launches.structs(first))
     again, other = _join(launches.structs(second))
     if offsets != again or len(joined) != len(other):
-        raise Unrecognised("the structs differ from launch to launch")
+        raise Unrecognised("the structs differ between launches")
     pointers = _pointers(joined, other, list(zip(places, moved, strict=True)))
     for offset, _ in pointers:
         joined[offset : offset + _WORD] = bytes(_WORD)
@@ -80,7 +80,7 @@ def _record(launch: WarpLaunch) -> Recorded:
 
 
 def _join(structs: Sequence[bytes]) -> tuple[tuple[int, ...], bytearray]:
-    """Return the offsets of structs, and all of them one behind the other, each aligned to 16 bytes."""
+    """Return the offsets of structs, and all of them one after the other, each aligned to 16 bytes."""
     joined, offsets = bytearray(), []
     for struct in structs:
         offsets.append(len(joined))
@@ -98,6 +98,6 @@ def _pointers(one: bytearray, other: bytearray, moves: Sequence[tuple[int, int]]
         if words[0] == words[1]:
             continue
         if words not in numbers:
-            raise Unrecognised("a word that is no pointer changes from launch to launch")
+            raise Unrecognised("a word that is not a pointer differs between launches")
         found.append((offset, numbers[words]))
     return tuple(found)

@@ -1,1 +1,1 @@
-"""The CPU and GPUs, for kernels and for functions that launch them."""
+"""Registration on the CPU and on GPUs, for kernels and for functions that launch them."""

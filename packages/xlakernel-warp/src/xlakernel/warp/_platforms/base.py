@@ -1,4 +1,4 @@
-"""The base of what a program for the CPU or for a GPU may call."""
+"""The base class of kernels and functions that run on the CPU and on GPUs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class OnBothPlatforms(Kernel):
 
     Attributes:
       parameters: its parameters.
-      platform: the one that a program is lowered for; empty until then.
+      platform: the platform that a program is lowered for; empty before lowering.
     """
 
     platforms = ("cpu", "cuda")

@@ -1,4 +1,4 @@
-"""Devices of Warp's: whether this build of Warp has them, their setup, and arrays on memory of theirs."""
+"""Warp's devices: checks that this build of Warp supports them, their setup, and arrays over their memory."""
 
 from __future__ import annotations
 

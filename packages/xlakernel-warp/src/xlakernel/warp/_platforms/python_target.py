@@ -1,4 +1,4 @@
-"""Calls on the CPU that go through Python, and are observed there in debug mode."""
+"""Targets on the CPU that run through Python, also for debug mode."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def python_target(launchable: Launchable, *, once: bool, debug: bool, target: st
     observer = _Observer(launchable.label, launchable.place, once=once) if debug else None
     name = target or launchable.name + launchable.own + (f" debug{' once' * once}" if debug else "")
     handler = functools.partial(build_python_handler, launchable, observer=observer, stream=0)
-    # Building takes Numba's lock, which comes before the registry's, as in the registration of Numba's kernels.
+    # Building takes Numba's lock, which must be taken before the registry's, as for Numba's kernels.
     with global_compiler_lock:
         return Target(ensure_registered(name, "cpu", handler, launchable.recipe))
 

@@ -1,4 +1,4 @@
-"""Parameters as an exported program lists them, to be compared when it is loaded."""
+"""Lists of parameters in exported programs, and their comparison when a program is loaded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def listed(parameters: Sequence[Parameter]) -> list[list[str]]:
 
 
 def check_listed(what: str, kind: str, there: Sequence[Sequence[str]], here: Sequence[Sequence[str]]) -> None:
-    """Raise `ExportError` unless *what* has the *kind* ("parameters") *here*, in this process, that it had *there*."""
+    """Raise `ExportError` unless the parameters or options (*kind*) of *what* are the same *here* as *there*."""
     if [list(pair) for pair in there] != [list(pair) for pair in here]:
         one, other = (", ".join(": ".join(pair) for pair in found) for found in (there, here))
         raise ExportError(

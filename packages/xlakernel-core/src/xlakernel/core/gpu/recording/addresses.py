@@ -1,9 +1,9 @@
 """Addresses to record on: reserved ranges of the address space, backed by next to no memory.
 
 Each array of a recording lies in a range of its own, with room on both sides. So an address in a launch identifies the
-array and the offset that it points to, even before the array's beginning. One small piece of memory is mapped behind
-all ranges, again and again: libraries ask the driver for the properties of a pointer, and work that a function launches
-outside the capture by mistake, which then runs, does no harm there.
+array and the offset that it points to, even before the array's beginning. The same small piece of memory is mapped
+throughout all ranges: libraries can query the properties of a pointer, and work that a function launches outside of the
+capture by mistake, which is executed at once, does no harm.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Range:
     end: int
     start: int  # of the array
     nbytes: int  # of the array
-    backed: int  # bytes from where the room before the array ends
+    backed: int  # bytes that are backed by memory, after the room before the array
 
 
 class Ranges:
@@ -121,7 +121,7 @@ class _Backing:
         return _Range(begin, begin + size, begin, nbytes, backed)
 
     def give_back(self, found: _Range) -> None:
-        """Keep a range of the smallest size, and free a larger one after its rest."""
+        """Keep a range of the smallest size, and free a larger one after `_REST` seconds."""
         now = time.monotonic()
         if found.end - found.begin == 3 * self.granule and len(self.kept) < _KEPT:
             self.kept.append(found)

@@ -15,7 +15,7 @@ import numpy as np
 from ...identity.names import names_in
 
 _DEPTH = 8  # levels of nested objects to search
-# Packages whose functions and objects are not searched: they refer to much, and to no array of the user's.
+# Packages whose functions and objects are not searched: they refer to many objects, but to no array of the user.
 _NOT_ENTERED = frozenset(
     {"cuda", "cupy", "cupy_backends", "cupyx", "jax", "jaxlib", "llvmlite", "numba", "numba_cuda", "numpy", "scipy"}
     | {"torch", "triton", "warp", "xlakernel"}
@@ -60,7 +60,7 @@ class Closure:
 
     @property
     def objects(self) -> list[Any]:
-        """All objects. The kernels among them keep the modules loaded that a plan launches from."""
+        """All objects found. The kernels among them keep their modules loaded, whose code a plan launches."""
         return list(self._seen.values())
 
     def _visit(self, value: Any, names: frozenset[str], depth: int) -> None:
@@ -116,7 +116,7 @@ def _parts(value: Any) -> Iterator[tuple[Any, frozenset[str]]]:
 
 
 def _identity(value: Any) -> int | None:
-    """Return the identity of *value*; None for a container, which equals another one of the same items."""
+    """Return the identity of *value*; None for a container, which is compared by its items."""
     if isinstance(value, types.FunctionType):
         return id(value.__code__)
     inside = (Mapping, list, tuple, set, frozenset, functools.partial, types.MethodType)

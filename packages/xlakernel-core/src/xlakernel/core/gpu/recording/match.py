@@ -28,7 +28,7 @@ class Recording:
     Attributes:
       capture: the steps.
       ranges: the addresses of the arrays, and of temporary memory (`addresses.temporary`).
-      allocations: begin, size and number of the allocation in GPU memory that an address lies in, by address.
+      allocations: for each address in GPU memory, begin, size and number of the allocation that contains it.
     """
 
     capture: Capture
@@ -37,9 +37,9 @@ class Recording:
 
 
 class StructMismatch(RecordingError):
-    """Two recordings differ inside a parameter that is a struct, where a third may agree with one of them.
+    """Two recordings differ inside a struct that is a parameter. A further recording may agree with one of them.
 
-    Libraries leave the padding of a struct uninitialised, and fields that the kernel sets itself.
+    The reason is that libraries leave some bytes of a struct uninitialised: padding, and fields that the kernel sets.
     """
 
 
@@ -105,14 +105,14 @@ class _Matching:
                 try:
                     found = self._word(words[0], words[1], where, in_struct=size > 8)
                 except RecordingError:
-                    if at - offset not in unused:  # an uninitialised word may be an old pointer
+                    if at - offset not in unused:  # a word that the kernel never reads may hold an old pointer
                         raise
                 else:
                     pointers += [] if found is None else [(at, found)]
         return dataclasses.replace(first, pointers=tuple(pointers))
 
     def _word(self, first: bytes, second: bytes, where: str, *, in_struct: bool) -> Pointer | None:
-        """Return the pointer that a word of a parameter is; None if it is the same in both recordings."""
+        """Return the pointer in a word of a parameter; None if the word is the same in both recordings."""
         before, after = (int.from_bytes(word, "little") for word in (first, second))
         found = self._pointer(before, after, where, in_struct=in_struct) if len(first) == 8 else None
         if found is None and before != after:
@@ -131,7 +131,7 @@ class _Matching:
         return first if found is None else found
 
     def _pointer(self, first: int, second: int, where: str, *, in_struct: bool) -> Pointer | None:
-        """Return the pointer that a word is in both recordings; None if it is a fixed address, or no pointer."""
+        """Return the pointer in a word, relative to its block; None for a fixed address or another value."""
         one, two = _place(self.one, first), _place(self.two, second)
         if one is None and two is None:
             return None
@@ -141,7 +141,7 @@ class _Matching:
                 return None
             if one.kind == "range" and one.number == two.number < len(self.arrays):
                 return Pointer(one.number, one.offset)
-            # An array that the function refers to is not temporary: then it alternates between several arrays.
+            # An array that the function refers to is not temporary memory: the function alternates between arrays.
             temporary = one.kind != "allocation" or not (self._owner(first, one) or self._owner(second, two))
             if temporary and (one.kind == "allocation" or one.number == two.number):
                 return Pointer(self._scratch(one, two), one.offset)
@@ -164,16 +164,16 @@ class _Matching:
             return
         raise RecordingError(
             f"{self.label} cannot be recorded: {where} is {address:#x}, which points into {place.size} bytes of GPU "
-            "memory that are neither an argument nor made in it, nor a device array that it refers to. So "
-            "is memory from a library's pool, and a library's workspace. Pass the array as an input, or refer to it by "
-            "a global or a closure of the function."
+            "memory that are neither an argument, nor allocated in the call, nor a device array that the function "
+            "refers to; a library's memory pool or workspace, for example. Pass the array as an input, or refer to it "
+            "by a global or a closure of the function."
         )
 
     def _owner(self, address: int, place: _Place) -> DeviceArray | None:
         """Return the device array that the function refers to and that *address* points into."""
         if self._known is None:
             self._known = Closure(self.launchable.closed_over).arrays
-        begin = address - place.offset  # The array must lie in the allocation: one without elements may be anywhere.
+        begin = address - place.offset  # The array must lie in the allocation; an empty array may lie anywhere.
         for found in self._known:
             # An address at its end is not in it: another block of a library's pool may begin there.
             if found.begin <= address < found.end and begin <= found.begin < begin + place.size:
@@ -187,7 +187,7 @@ class _Matching:
 
 @dataclasses.dataclass(frozen=True)
 class _Place:
-    """A byte of a block of memory: of a range of `addresses`, of memory allocated on the stream, or of another."""
+    """A byte of a block of memory: of an array's range, of memory allocated on the stream, or of another allocation."""
 
     kind: Literal["range", "stream", "allocation"]
     number: int

@@ -1,4 +1,4 @@
-"""Recording of the work that a function launches: twice, on different addresses, which shows the pointers.
+"""Recording of the work that a function launches: twice, on different addresses, to find the pointers in it.
 
 The function runs inside a stream capture, in which nothing is executed, and the work is read from the driver's graph.
 A word that moved with an address from one recording to the next is a pointer, and everything else must be equal: then
@@ -85,7 +85,10 @@ class _InterruptedCapture(RecordingError):
 
 
 def _shift(array: Array) -> int:
-    """Return how far from XLA's alignment a slice of a batch may lie, so that work that depends on it differs."""
+    """Return an offset from XLA's alignment that a slice of a batch may have.
+
+    Of two recordings, one has this offset, so that work that depends on the alignment differs between them.
+    """
     return min(array.nbytes & -array.nbytes, _ALIGNMENT) % (2 * _ALIGNMENT)
 
 
@@ -141,18 +144,18 @@ def _check_reads(graph: Any, raised: Exception, label: str) -> None:
         read_graph(graph, label)
     except RecordingError as error:
         said = f"{type(raised).__name__}: {raised}"
-        raise RecordingError(f"{error} While nothing ran, it raised {said}.") from raised
+        raise RecordingError(f"{error} (Recording executes no work; the function then raised {said}.)") from raised
 
 
 def _check_capture(status: Any, raised: BaseException | None, label: str) -> None:
     """Raise the function's exception, or the reason why its capture failed."""
     if raised is not None and error_code(raised) == _Code.CUDA_ERROR_OUT_OF_MEMORY:
         raise DeviceError(
-            f"{label}: the device has no memory left for what it allocates ({raised}), once for each recording, beside "
-            "XLA's, which takes most of it at the start. Leave some with XLA_PYTHON_CLIENT_MEM_FRACTION=.5 or "
-            "XLA_PYTHON_CLIENT_PREALLOCATE=false, or have the function take the memory as an output of its own."
+            f"{label}: the device has too little free memory for the allocations of one recording ({raised}). "
+            "XLA reserves most of the memory at its start. Leave some with XLA_PYTHON_CLIENT_MEM_FRACTION=.5 or "
+            "XLA_PYTHON_CLIENT_PREALLOCATE=false, or pass the memory to the function as one of its outputs."
         ) from raised
-    if raised is not None and "captur" in str(raised) and error_code(raised) is None:  # Warp's words, without a code
+    if raised is not None and "captur" in str(raised) and error_code(raised) is None:  # Warp's message has no code
         kind = _InterruptedCapture if status == _Code.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED else RecordingError
         raise kind(f"{label} cannot be recorded: {type(raised).__name__}: {raised}.") from raised
     if raised is not None and (not int(status) or (isinstance(raised, XLAKernelError) and error_code(raised) is None)):

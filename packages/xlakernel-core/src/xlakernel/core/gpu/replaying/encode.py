@@ -1,6 +1,6 @@
 """Binary layout of a launch plan, which machine code reads (`replay`).
 
-A step begins with the address of the routine that performs it and of the driver function that the routine calls. A
+A step begins with the addresses of the routine that performs it and of the driver function that the routine calls. A
 place in memory is a base and an offset: the bases of a call are the addresses of its arrays and of its scratch blocks,
 followed by 0 for fixed addresses.
 """
@@ -175,7 +175,7 @@ class Encoder:
 
     def _array(self, array: Array) -> ArrayEntry:
         if array.dtype not in abi.DATA_TYPES:
-            raise DtypeError(f"{array}: no array of a handler has this dtype; allowed: {', '.join(abi.DATA_TYPES)}.")
+            raise DtypeError(f"{array}: handlers do not support this dtype; allowed: {', '.join(abi.DATA_TYPES)}.")
         return ArrayEntry(abi.DATA_TYPES[array.dtype], len(array.shape), array.nbytes, self._numbers(array.shape))
 
     def _place(self, address: Address) -> PlaceEntry:

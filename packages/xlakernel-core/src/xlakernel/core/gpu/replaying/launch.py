@@ -38,7 +38,7 @@ def build_handler(
       The handler. It keeps the memory that it reads alive, but no kernel, module or device memory.
 
     Raises:
-      DtypeError: if an array has a dtype that handlers cannot take.
+      DtypeError: if an array has a dtype that handlers do not support.
     """
     functions = driver_functions() if functions is None else functions
     encoders = [Encoder(plan, routine, functions) for plan in plans]

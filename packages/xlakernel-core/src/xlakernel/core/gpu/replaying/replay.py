@@ -1,9 +1,9 @@
 """Machine code that replays launch plans: one function for all plans, which later processes read from disk.
 
-``replay(frame, handler)`` answers a call of XLA by the data that `encode` has written at *handler*. XLA calls a handler
-with the frame alone, so each handler is a trampoline that loads the address of its data from a slot of a table and
-calls ``replay``. Trampolines are loaded in pools, as one alone takes nearly as long as a pool. A call takes no lock,
-allocates no memory on the heap and runs no Python, unless it makes an error.
+``replay(frame, handler)`` performs a call from XLA according to the data at *handler*, which `encode` has written. XLA
+passes only the frame to a handler, so each handler is a trampoline that loads the address of its data from a slot of a
+table and calls ``replay``. Trampolines are loaded in pools, because one alone takes nearly as long as a pool. A call
+takes no lock, allocates no memory on the heap and runs no Python, unless it fails.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from . import encode
 from .cuda_abi import layout
 from .steps import PERFORM, PERFORMERS, entry_at
 
-#: The reasons *what* of a report, an `Upcall` of ``(frame, what, plan, step, code)``: no current device, with the
-#: driver's code; no plan for device *code*; a call unlike the recorded one; a step that the driver refused, with its
-#: code.
+#: Kinds of errors, passed as *what* to ``report``: there is no current device (*code*: the driver's error code); there
+#: is no plan for the device (*code*: its ordinal); the call differs from the recorded one; the driver refused a step
+#: (*code*: its error code).
 NO_DEVICE, NO_PLAN, OTHER_CALL, REFUSED = range(4)
 
 _HANDLER = ir.FunctionType(POINTER, [POINTER])

@@ -11,7 +11,7 @@ import numpy as np
 from .call_frame import ArrayView
 from .memory import Memory
 
-# Each array has another guard byte, to detect a kernel that copies bytes beyond one array to bytes beyond another.
+# Each array has a different guard byte, to detect a kernel that copies bytes beyond one array to bytes beyond another.
 _GUARD_BYTES = tuple(0xA5 ^ number for number in range(64))
 
 # The low bytes are distinct, neither 0 nor 1, and those of the first four differ in their last six bits.
@@ -44,7 +44,7 @@ def poison(dtype: np.dtype[Any], number: int) -> Any:
 class Copies:
     """Copies of a call's arrays in host memory, for one run of its kernel.
 
-    Arrays that share memory in the call share their copy.
+    An input and an output that share memory in the call share one copy.
 
     Args:
       inputs: the call's inputs.
@@ -63,7 +63,7 @@ class Copies:
         self.fresh = [view for view in outputs if view.nbytes and view.address not in read]
         self._blocks: dict[ArrayView, Any] = {}
         self._guard_bytes: dict[int, int] = {}
-        shared: dict[int, Any] = {}  # blocks by the address of an input and an output
+        shared: dict[int, Any] = {}  # copies that an input and an output share, by address
         for view in (*inputs, *outputs):
             if view.nbytes and view.address in read & written:
                 if view.address not in shared:

@@ -5,9 +5,9 @@ no other data, also while other threads read the originals. Outputs are poisoned
 and the bytes around each array must be unchanged, and no element of an output may still have the poison.
 
 A kernel may also write a value equal to the poison. So it runs again, on new copies and with another poison, until an
-element has kept 64 bits of poison: no fixed value equals two poisons, and a random value does not equal so many bits by
-chance. A kernel that must not run twice is judged by one run if that is sufficient: a bool is never poison, and four
-bytes only by an unlikely coincidence, which the message mentions.
+element has kept 64 bits of poison: no fixed value equals two poisons, and a random value is unlikely to match so many
+bits. If a kernel must not run twice, elements of one run are checked where that suffices: no valid bool equals the
+poison, and a value of four bytes or more does so only by an unlikely coincidence, which the message mentions.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Observer:
                 raise _failed_check(
                     f"{self._who} changed {view.name_element(first)}{_and_others(changed)}: {before} became {after}. "
                     "Inputs are read-only, because JAX arrays never change; debug mode left the caller's array as it "
-                    "was. Write to an output instead, or make the input's memory an output's with "
+                    "was. Write to an output instead, or give the input's memory to an output with "
                     "input_output_aliases={input: output}."
                 )
 
@@ -113,7 +113,7 @@ class Observer:
         doubt = ""
         if self.once and view.dtype.kind != "b":
             value = poison(view.dtype, number).view(view.dtype)[0]
-            doubt = f" (Unless it wrote {value}: with has_side_effect it runs only once, which cannot tell.)"
+            doubt = f" (Unless it wrote {value}: with has_side_effect it runs only once, and one run cannot tell.)"
         return _failed_check(
             f"{self._who} did not write {view.name_element(int(unwritten.argmax()))}{_and_others(unwritten)}. Every "
             f"element must be written, and before it is read: outputs begin with arbitrary values.{doubt}"

@@ -66,7 +66,7 @@ class Buffer:
 
 
 class ArrayAttribute:
-    """The first attribute of a call, an ``XLA_FFI_Array`` if *kind* says so."""
+    """The first attribute of a call, an ``XLA_FFI_Array`` if its *kind* is that of arrays."""
 
     def __init__(self, builder: ir.IRBuilder, attributes: Any) -> None:
         self.kind = element(builder, load(builder, attributes, abi.ATTRS, "types"), 0, I32)

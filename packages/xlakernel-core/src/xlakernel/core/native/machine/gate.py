@@ -1,6 +1,6 @@
 """The gate between machine code and the interpreter, which closes when the process ends.
 
-At exit the main thread destroys XLA's clients, which waits for XLA's threads. A thread of XLA's that waits for the GIL
+At exit the main thread destroys XLA's clients, which waits for XLA's threads. An XLA thread that waits for the GIL
 at that moment would never get it, and both would hang. Machine code therefore takes the GIL only inside the gate. At
 exit, before JAX's own clean-up, the main thread releases the GIL and waits for the running programs. Then it closes the
 gate: later calls, such as those of programs whose results were dropped, return an error without the interpreter.

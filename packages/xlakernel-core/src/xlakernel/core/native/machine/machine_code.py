@@ -78,7 +78,8 @@ def new_function(
 def pointer_to(builder: ir.IRBuilder, address: int, kind: ir.Type = POINTER) -> Any:
     """Return an address of this process as a pointer of type *kind*.
 
-    It is loaded from a variable in a module made by `new_module`, and a constant in any other, which is never stored.
+    In a module made by `new_module`, it is loaded from a variable. In any other module, which is never stored on disk,
+    it is a constant.
     """
     module = builder.module
     names = _addresses.get(module)

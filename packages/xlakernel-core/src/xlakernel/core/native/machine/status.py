@@ -44,7 +44,7 @@ def describe(
       kernel: the kernel's name.
       place: file and line of its definition.
       location: function, file and line that raised; None if Numba does not record them, as for an index out of bounds.
-        They may lie in a function of Numba's.
+        They may lie in one of Numba's own functions.
     """
     if isinstance(exception, CallError):
         return _without_nul(str(exception)), exception.code

@@ -3,7 +3,7 @@
 Python runs signal handlers in the main thread at the start of any bytecode. Ctrl-C can therefore raise before the first
 statement of an upcall, where no ``try`` catches it. For this reason an upcall stores its result in memory at its end
 instead of returning it. If nothing is stored, the call fails with an error, and the signal is raised again for the
-program that made the call. An unexpected exception leaves no result either.
+program that made the call. Python prints any other exception, and the call fails with an error that says so.
 """
 
 from __future__ import annotations

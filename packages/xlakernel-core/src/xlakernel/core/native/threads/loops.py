@@ -2,10 +2,10 @@
 
 Code that Numba compiles for ``prange`` calls three functions by their symbols: ``numba_parallel_for`` with the schedule
 of a loop, which has one row for each thread that the loop is divided among; ``get_num_threads``; and ``get_thread_id``.
-`install` replaces them by functions of this file, which look up the `REGION` of the thread: the call of XLA's that it
-runs. Inside a call, the rows of the schedule go to XLA's pool as the slices of a batch do (`pool`). The calling thread
-takes part, so it never waits for a thread that does not start. Outside of calls, Numba's own functions are called, and
-a plain call of a parallel function runs as usual.
+`install` replaces them by functions of this file, which look up the `REGION` of the thread: the call from XLA that the
+thread runs. Inside a call, the rows of the schedule go to XLA's pool as the slices of a batch do (`pool`). The calling
+thread takes part, so it never waits for a thread that does not start. Outside of calls, Numba's own functions are
+called, and a plain call of a parallel function runs as usual.
 
 A row has the same number in each call, and so the same iterations and the same slot for its reductions, whichever
 thread runs it. The result does not depend on the threads that were free.
@@ -33,7 +33,7 @@ from ..machine.upcall import Upcall, emit_upcall_inside
 from . import pool
 from .pool import clock, count_threads, lap, maximum, minimum
 
-# The call of XLA's that a thread runs, or a loop in it. "api" and "ctx" are where a call frame has them, so that a
+# The call from XLA that a thread runs, or a loop in it. "api" and "ctx" are where a call frame has them, so that a
 # region can stand for a frame. *size*: the number of the pool's threads, 0 if unknown. *limit*: the number of threads
 # of the loop, 0 outside of loops. *thread*: the thread's number in the loop. *error*: an ``XLA_FFI_Error``. *kernel*
 # and *place*: texts for messages. *units*: the parts that the loop's rows are divided into. The others are Numba's
@@ -56,7 +56,7 @@ _WORTH = 10_000
 # If threads slow a loop down by this factor, because other programs use the cores, the next runs stay in one thread for
 # this multiple of the time that the run took.
 _SLOWER, _PATIENCE = 2.0, 16
-# Growth, at most, of the remembered cost after a run in several threads, where an interruption inflates it.
+# Maximum growth of the stored cost after a run in several threads, whose measurement an interruption may inflate.
 _GROWTH = 1.125
 # Nanoseconds. A shorter run in one thread consists mostly of the call, which inflates the cost.
 _SHORT = 1_000
@@ -164,7 +164,7 @@ def _emit_parallel_for(module: ir.Module, rows: ir.Function, counted: ir.Functio
     """
     function, builder = new_function(module, "numba_parallel_for", PARALLEL_FOR, linkage="external")
     body, arguments, extents, steps, data, dimensions, arrays, asked = function.args
-    unused = cgutils.add_global_variable(module, I64, f"{NAME}_unused")  # static, because tasks of the pool may be late
+    unused = cgutils.add_global_variable(module, I64, f"{NAME}_unused")  # static: tasks of the pool may run later
     unused.linkage, unused.initializer = "internal", i64(0)
     region = _current(builder)
     with builder.if_then(cgutils.is_null(builder, region)):
@@ -246,7 +246,7 @@ def _count_iterations(builder: ir.IRBuilder, arguments: Any, steps: Any, total: 
 def _remember(builder: ir.IRBuilder, memory: Any, spent: Any, iterations: Any, growth: Any) -> None:
     """Store the cost of an iteration after a run of *spent* nanoseconds, at most *growth* times the previous cost.
 
-    Of two calls that store it at the same time, one is lost.
+    If two calls store it at the same time, one value is lost.
     """
     before = load(builder, memory, _MEMORY, "cost", _DOUBLE)
     cost = builder.fdiv(builder.sitofp(spent, _DOUBLE), iterations)

@@ -2,11 +2,11 @@
 
 The cost of a slice is measured: a batch begins in the calling thread, in chunks with a clock reading after each, and
 moves to the pool as soon as the rest costs more than waking a thread. A batch of light slices therefore stays in one
-thread and pays for a few clock readings. A handler remembers the cost of its slices in the pool, so that a batch of a
-few very long slices moves there at once.
+thread and pays for a few clock readings. Each handler stores the cost of its slices when they run in the pool, so that
+its next batch of a few very long slices moves there at once.
 
 In the pool, the threads and the caller take chunks from a shared counter until none is left. The caller waits only for
-chunks that are running, so a task that XLA starts late or never delays nothing. The interpreter is not involved.
+chunks that are running, so a task that XLA starts late, or never, causes no delay. The interpreter is not involved.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ SUPPORTED = os.name == "posix"
 
 #: ``run(frame, first, last)``: run slices first … last - 1; return null or the error of the first one that failed.
 RUN = ir.FunctionType(POINTER, [POINTER, I64, I64])
-#: ``run_batch(frame, run, total, memory)``: run all slices, with the same result. *memory* is a number, initially 0.
+#: ``run_batch(frame, run, total, memory)``: run all slices; return the same as ``run``. *memory* points to the stored
+#: cost of a slice in nanoseconds, initially 0.
 RUN_BATCH = ir.FunctionType(POINTER, [POINTER, RUN.as_pointer(), I64, I64.as_pointer()])
 #: ``fan_out(frame, run, first, last, memory, helpers, cost)``: run slices first … last - 1, of *cost* nanoseconds each,
 #: in at most *helpers* further threads.
@@ -86,7 +87,7 @@ def _code() -> MachineCode:
     return load_module(cpu_target.target_context.codegen(), module, keep=True)
 
 
-# run_batch: measure in the calling thread, and decide.
+# run_batch: measure slices in the calling thread, and choose between it and the pool.
 
 
 def _emit_run_batch(module: ir.Module, fan_out: ir.Function) -> None:
@@ -112,7 +113,7 @@ def _emit_run_batch(module: ir.Module, fan_out: ir.Function) -> None:
         with builder.if_then(builder.and_(tells, pays), likely=False):
             cost = builder.udiv(spent, count)
             builder.ret(builder.call(fan_out, [frame, run, last, total, memory, shares, cost]))
-        # A chunk of slices that look light must leave some to measure, in case they are heavy.
+        # A chunk takes at most a fraction of the slices, because later ones may cost more than those measured.
         limit = builder.udiv(total, i64(_CHUNKS))
         builder.store(_next_size(builder, count, spent, limit, target=2 * _PROBE), size)
         builder.store(last, first)
@@ -202,7 +203,7 @@ def _wait(builder: ir.IRBuilder, state: Any) -> None:
 
 
 def _first_error(builder: ir.IRBuilder, state: Any, api: Any) -> Any:
-    """Return the error of a serial run of the batch, or null; destroy the other errors.
+    """Return the error that a serial run of the batch would have returned, or null; destroy the other errors.
 
     Chunks are taken in order and run to their end, so all slices before the first failure have run.
     """

@@ -23,14 +23,14 @@ WIDE = ("int64", "uint64", "float64", "complex128")
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A kernel to be written.
+    """A kernel that every backend implements.
 
     Attributes:
       name: the case's name.
       parameters: the kernel's parameters.
       about: its computation, element by element.
       outs: the outputs' structs, a function of the inputs'.
-      reference: the same in NumPy or ``jax.numpy``, its first argument; it also gives the derivative.
+      reference: ``reference(np, *inputs)``: the same computation, with NumPy or ``jax.numpy``; also for derivatives.
       shapes: of the inputs, some with an extent of 0; the first is used if one is enough.
       dtypes: to test; the first is used if one is enough.
       fixed: dtypes of inputs that are always the same.

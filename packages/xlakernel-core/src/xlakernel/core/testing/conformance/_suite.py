@@ -51,7 +51,7 @@ class KernelConformance:
     def build(self, case: Case, outs: Callable[..., Any], **options: Any) -> Callable[..., Any] | None:
         """Return the kernel of *case*, written in the backend's language and wrapped.
 
-        It may return None for a case that `unsupported` names; for any other that fails the tests.
+        It may return None for a case that `unsupported` names; None for any other case fails the tests.
 
         Args:
           case: the case, with its computation (`Case.about`) and the order of its parameters.

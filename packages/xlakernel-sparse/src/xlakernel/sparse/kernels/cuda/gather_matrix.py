@@ -24,7 +24,7 @@ _THREADS = 256
 
 
 class _Columns(NamedTuple):
-    """Device functions on tuples of values, one for each of the *each* neighbouring columns of a thread."""
+    """Device functions on tuples of values: one value for each of a thread's *each* neighbouring columns."""
 
     each: int
     nothing: Callable[..., Any]

@@ -85,9 +85,9 @@ def filling(shared_mem: int) -> int:
 
 
 def kept_whole() -> int:
-    """Return the bytes of shared memory with which debug mode does not recompile a kernel; 0 outside of it.
+    """Return the bytes of shared memory with which debug mode does not recompile a kernel; 0 outside of debug mode.
 
-    These kernels raise no exceptions. Compiled for them, they are not inlined, and need more registers than large
-    blocks have; with numba-cuda 0.30.4 some sums over a warp were also wrong.
+    The recompiled code would report exceptions, which these kernels never raise. Its device functions are not inlined,
+    and need more registers than large blocks have; with numba-cuda 0.30.4 some sums over a warp were also wrong.
     """
     return _WHOLE if is_debugging() else 0

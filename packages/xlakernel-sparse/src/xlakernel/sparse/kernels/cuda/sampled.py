@@ -21,7 +21,7 @@ from .device.warp import next_row, row_at, warp_sum
 from .launches import blocks_of, kept_whole, multiprocessors, share_of
 
 _THREADS = 256
-_MOST_GROUP = 8  # threads for an entry: of float32 they read 32 bytes of each row at once
+_MOST_GROUP = 8  # threads for an entry; with float32, they read 32 bytes of a row at once
 
 
 def _group_of(columns: int) -> int:

@@ -2,7 +2,7 @@
 
 Additions in shared memory are faster than those in the L2 cache, which all multiprocessors share, but in the end each
 block adds its sums of all columns to the output. This is faster if there are many more active entries than columns. For
-a vector of events, each block decides by a sample of them, the same in all blocks.
+a vector of events, each block estimates their number from a sample, which is the same in all blocks.
 
 If all weights are equal, binary events are counted, in 16 bits; otherwise floats are added. If shared memory cannot
 hold all columns, each half of the blocks sums one half of them; see `slices`.
@@ -32,8 +32,8 @@ from .launches import capability, filling, multiprocessors, places_of, shared_by
 
 _THREADS = 1024
 _SHARES = _THREADS // LANES
-#: Active entries for each column from which on this kernel is faster: if they are counted, and if floats are added.
-#: Twice as many for GPUs that do not add four floats at once.
+#: The number of active entries per column from which this kernel is faster; the key is True if entries are counted,
+#: False if floats are added. On GPUs that do not add four floats at once, it is twice that.
 MANY = {True: 12, False: 15}
 #: The value at which a counter of 16 bits is emptied, long before it overflows: other threads may add meanwhile.
 _FULL = 1 << 15
@@ -161,7 +161,7 @@ def _is_counted(operand: str, homogeneous: bool) -> bool:
 
 
 def tally_launch(out: jax.ShapeDtypeStruct, operand: str, entries: int, homogeneous: bool) -> Callable[..., Any] | None:
-    """Return ``f(data, indices, indptr, x)``, the transpose times a vector; None if it is not faster, or not possible.
+    """Return ``f(data, indices, indptr, x)``, the transpose times a vector; None if it is slower or not possible.
 
     Args:
       out: the result; None is returned unless it is of float32.

@@ -21,7 +21,7 @@ _PRODUCTS = {
     (True, 2, False): matrix.scatter_matrix,
     (True, 2, True): matrix.scatter_active_matrix,
 }
-# Vectors of events: transposed, kind of events → kernel. The transposed ones visit the rows of active events alone.
+# Vectors of events: transposed, kind of events → kernel. The transposed ones visit only the rows of active events.
 _EVENTS = {
     (False, "binary"): gather.gather_flags,
     (False, "weighted"): gather.gather_values,
@@ -100,5 +100,5 @@ def _of_rank(out: Any, rank: int) -> Any:
 
 
 def _weights(data: Any, homogeneous: bool) -> Any:
-    """Return the weights as the kernels take them: of rank 2 if one weight is that of all entries."""
+    """Return the weights as the kernels take them: of rank 2 if all entries share one weight."""
     return data.reshape(1, 1) if homogeneous else data

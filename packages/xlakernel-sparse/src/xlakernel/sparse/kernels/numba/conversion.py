@@ -2,7 +2,7 @@
 
 Neighbouring columns form a bucket. First the entries are moved to their buckets, which are few enough to be written as
 sequential streams. Then each bucket is sorted by itself, inside a processor's cache. Each thread moves the entries of
-neighbouring rows, behind those of the rows before, so that rows ascend within each column.
+neighbouring rows, and puts them after those of earlier rows, so that rows ascend within each column.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LINE, _LINE_OF_16_BITS = np.uint64(16), np.uint64(32)
 
 @njit
 def _bucket_bits(columns):
-    """Return the power of 2 that makes about as many buckets as columns in a bucket."""
+    """Return the base-2 logarithm of a bucket's number of columns, about the square root of that of all columns."""
     bits = _SMALLEST
     while bits < _LARGEST and columns >> (2 * bits) > 0:
         bits += 1

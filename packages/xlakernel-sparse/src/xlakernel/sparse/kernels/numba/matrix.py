@@ -12,7 +12,7 @@ from .helpers.tiles import gather_tile, tile_width
 
 @njit
 def _row(i, data, indices, begin, end, x, y, active):
-    """Compute row i of *y*, in tiles as wide as fit; the last may overlap the one before, with the same sums."""
+    """Compute row i of *y*, in the widest tiles that fit. The last may overlap the one before, with equal sums."""
     columns = y.shape[1]
     if columns >= tile_width(128, y):
         width = tile_width(128, y)

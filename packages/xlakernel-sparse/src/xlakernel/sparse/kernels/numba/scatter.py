@@ -14,7 +14,7 @@ from .helpers.parts import first_of, first_row, part_count, private_part_count
 
 @njit
 def clear(y):
-    """Set all elements of a vector to 0; inlined into a parallel function, Numba would run the loop in parallel."""
+    """Set all elements of a vector to 0; written out in a parallel function, the loop would run in parallel."""
     for j in range(y.size):
         y[j] = cast(0, y)
 

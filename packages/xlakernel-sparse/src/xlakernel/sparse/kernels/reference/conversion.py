@@ -1,4 +1,4 @@
-"""From rows to columns by XLA's sort, which is stable, and on GPUs a radix sort."""
+"""Conversion of compressed rows to compressed columns by XLA's stable sort, which on GPUs is a radix sort."""
 
 from __future__ import annotations
 

@@ -21,9 +21,9 @@ from .compressed import PRODUCTS, ProductPair
 class PreparedProduct(ProductPair):
     """The products with one kind of operand, of a matrix with a mirror.
 
-    The inputs are ``data, indices, indptr``; then ``indices, indptr`` of each further order: the mirror, and, of a
-    matrix with column blocks, those and the blocks of the mirror; then, unless all weights are equal, ``data`` of each
-    of these orders; and ``x``.
+    The inputs are ``data, indices, indptr``; then ``indices, indptr`` of each further order: the mirror and, with
+    column blocks, the blocks of the matrix and those of the mirror; then, unless all weights are equal, ``data`` of
+    each of these orders; and ``x``.
     """
 
     def _operator(self, suffix: str) -> XLACustomKernel:

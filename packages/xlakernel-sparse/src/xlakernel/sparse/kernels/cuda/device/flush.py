@@ -60,8 +60,8 @@ def flush_of(total: Any, threads: int) -> Any:
 def _all_of(add: Any, each: int, threads: int) -> Any:
     """Return a device function that calls *add* for the columns of a slice, *each* at a time.
 
-    Columns after the last whole *each* are left to the caller. Blocks begin at different columns, so that few add to
-    one at a time. The expressions show the compiler that columns are multiples of *each*: it then loads four sums at
+    Columns after the last whole *each* are left to the caller. Blocks begin at different columns, so that few of them
+    add to the same column at once. Columns are computed as multiples of *each*, so that the compiler loads four sums at
     once.
     """
 

@@ -15,7 +15,7 @@ from numba.cuda.extending import intrinsic
 
 _GLOBAL = 1  # the address space, in NVVM
 
-#: The major compute capability from which on GPUs add four floats at once.
+#: The lowest major compute capability of GPUs that add four floats at once.
 ADDS_FOUR = 9
 
 #: The alignment of 16-byte loads.
@@ -113,7 +113,7 @@ def load4(_: Any, array: Any, index: Any) -> Any:
 
 @intrinsic
 def load4_if(_: Any, wanted: Any, array: Any, index: Any) -> Any:
-    """Return the same if *wanted*, else zeros without an access; there is no branch, so that loads overlap."""
+    """Return the same as `load4` if *wanted*, else zeros without an access; without a branch, so that loads overlap."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         flag = builder.zext(context.cast(builder, args[0], signature.args[0], types.boolean), _int(32))
@@ -163,7 +163,7 @@ def load(_: Any, array: Any, index: Any) -> Any:
 
 @intrinsic
 def load_if(_: Any, wanted: Any, array: Any, index: Any) -> Any:
-    """Return the same if *wanted*, else zero without an access."""
+    """Return the same as `load` if *wanted*, else zero without an access."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         flag = builder.zext(context.cast(builder, args[0], signature.args[0], types.boolean), _int(32))

@@ -17,8 +17,8 @@ def take_tile_of(one: Any, *, homogeneous: bool) -> Any:
     """Return a device function for all threads of a warp: ``take(data, indices, first, last, to)``.
 
     It calls *one*, ``one(column, weight, to)``, for each entry of a tile, from *first* to *last*. Each thread first
-    loads four times four entries, so that the loads overlap. Positions are relative to the first of its sixteen
-    entries, *at*: offsets are constants, and one pair of bounds of the tile, *begin* and *end*, serves all of them.
+    loads four times four entries, so that the loads overlap. Positions are counted from *at*, the first of its sixteen
+    entries: the offsets of the others are then constants, and are compared with the tile's bounds *begin* and *end*.
     """
     weight = weight_at(homogeneous=homogeneous)
 

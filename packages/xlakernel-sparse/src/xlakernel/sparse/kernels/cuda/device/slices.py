@@ -15,7 +15,7 @@ from numba import cuda
 
 from .memory import load
 
-#: Entries of a tile from which on a cut is faster.
+#: The smallest number of entries in a tile for which a cut is faster.
 _LONG = 128
 
 

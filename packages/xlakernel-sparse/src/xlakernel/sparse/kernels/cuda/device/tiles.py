@@ -59,7 +59,7 @@ def _row_near_place(indptr: Any, rows: Any, place: Any, places: Any) -> Any:
     """Return the row that *place* is in, or one a few rows before it; called by all threads of a warp.
 
     Each row has one place, and one more for each of its entries: shares of equally many places are equal work, for long
-    and for empty rows. The first round searches around the row's position if all rows had one length.
+    and for empty rows. The first round searches around the position that the row would have if all had one length.
     """
     lane = np.int64(cuda.laneid % LANES)
     step = (rows + 1023) // 1024

@@ -59,7 +59,7 @@ def weight(data, k, equal, like):
     return cast(data[k], like)
 
 
-# When a row is scattered, a weight of all entries is multiplied once, before the row.
+# When a row is scattered, a weight that all entries share is applied once, before the row.
 
 
 @njit(fastmath={"contract"})

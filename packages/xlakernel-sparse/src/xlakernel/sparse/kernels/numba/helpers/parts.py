@@ -32,7 +32,7 @@ def private_part_count(work, outputs, itemsize):
 
 @njit
 def first_row(indptr, part, parts):
-    """Return the first row of *part*; all parts have equally many rows and entries together."""
+    """Return the first row of *part*; the number of rows plus entries is the same in all parts."""
     rows = indptr.size - 1
     total = np.int64(indptr[rows]) + rows
     # In two steps: the product of both may exceed 64 bits.
