@@ -58,6 +58,8 @@ PYTHONS = sorted({"3.11", "3.12", "3.13", CURRENT}, key=lambda name: int(name.pa
 # An environment that another Python made is made anew.
 os.environ["NOX_ENABLE_STALENESS_CHECK"] = "1"
 os.environ["PATH"] += os.pathsep + str(Path(sys.executable).parent)
+# uv installs without bytecode: unless the first process keeps it, every one compiles all that it imports, for seconds.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 nox.options.sessions = [f"together-{CURRENT}"]
 each_package = nox.parametrize("package", [nox.param(name, id=name) for name in PROJECTS])

@@ -13,6 +13,8 @@ from xlakernel.core.errors import AbiError
 from xlakernel.core.ffi import abi
 from xlakernel.core.ffi.registry import ensure_registered
 
+pytestmark = pytest.mark.versions
+
 #: XLA's names where they are not NumPy's with another letter.
 XLA_NAMES = {"bool": "PRED", "bfloat16": "BF16"}
 LETTERS = {"int": "S", "uint": "U", "float": "F", "complex": "C"}

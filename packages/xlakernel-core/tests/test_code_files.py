@@ -12,6 +12,8 @@ from xlakernel.core.cache_folder import cache_folder
 from xlakernel.core.code_files import code_folder, read_code, write_code
 from xlakernel.core.errors import CacheWarning
 
+pytestmark = pytest.mark.versions
+
 ONE, TWO = (hashlib.sha256(name).hexdigest() for name in (b"one", b"two"))
 
 

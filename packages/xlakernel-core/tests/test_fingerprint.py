@@ -20,6 +20,8 @@ import pytest
 
 from xlakernel.core.identity.fingerprint import examine, fingerprint
 
+pytestmark = pytest.mark.versions
+
 TABLE = np.zeros(3)
 FACTOR = 1.0
 

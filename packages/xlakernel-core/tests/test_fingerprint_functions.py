@@ -2,6 +2,8 @@
 
 import pytest
 
+pytestmark = pytest.mark.versions
+
 CALL = "def kernel(x, out):\n    out[0] = helper(x[0])\n"
 RETURN = "return 0.1 * a + 1"
 SIMPLE = "VALUE = 1\ndef kernel(x, out):\n    out[0] = VALUE\n"

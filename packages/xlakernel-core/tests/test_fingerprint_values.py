@@ -2,6 +2,8 @@
 
 import pytest
 
+pytestmark = pytest.mark.versions
+
 USE = "def kernel(x, out):\n    out[0] = VALUE\n"
 
 

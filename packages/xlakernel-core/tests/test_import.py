@@ -11,6 +11,8 @@ import pytest
 
 import xlakernel.core
 
+pytestmark = pytest.mark.versions
+
 # Lists what the import loaded and made JAX do; then does it itself, to show that it would have been seen.
 REPORT = """
 import json, logging, os, sys, threading

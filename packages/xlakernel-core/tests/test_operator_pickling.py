@@ -10,6 +10,8 @@ import pytest
 from xlakernel.core import XLACustomKernel
 from xlakernel.core.errors import PickledKernelError
 
+pytestmark = pytest.mark.versions
+
 doubled = XLACustomKernel("pickled.doubled")
 doubled.def_jax_kernel(lambda outs: lambda x: 2 * x)
 

@@ -15,6 +15,8 @@ from xlakernel.core import code_files
 from xlakernel.core.errors import CacheWarning
 from xlakernel.cuda._kernels.recipe import copy_dispatcher
 
+pytestmark = pytest.mark.versions
+
 
 @pytest.fixture(autouse=True)
 def cache_folder(monkeypatch, tmp_path):

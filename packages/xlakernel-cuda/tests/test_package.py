@@ -6,7 +6,11 @@ import sys
 from importlib.metadata import version
 from importlib.resources import files
 
+import pytest
+
 import xlakernel.cuda
+
+pytestmark = pytest.mark.versions
 
 HEAVY = {"numba", "numba_cuda", "cuda.bindings", "cupy", "warp"}
 

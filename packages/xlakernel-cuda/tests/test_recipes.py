@@ -15,6 +15,8 @@ from xlakernel.core.gpu import target
 from xlakernel.core.structs import Struct
 from xlakernel.cuda import _export, numba_cuda_kernel
 
+pytestmark = pytest.mark.versions
+
 X = Struct((3, 2), jnp.bfloat16)
 
 

@@ -21,6 +21,8 @@ from xlakernel.core.errors import CompileError
 from xlakernel.core.ffi.registry import registered_targets
 from xlakernel.numba import numba_kernel
 
+pytestmark = pytest.mark.versions
+
 ONE = jnp.zeros(1)
 
 # Each defines helper(v) = v + G by another kind of compiled function.

@@ -14,6 +14,8 @@ import pytest
 from xlakernel.core.errors import PickledKernelError
 from xlakernel.numba import numba_kernel
 
+pytestmark = pytest.mark.versions
+
 
 @numba.njit
 def scale(x, out, factor=2.0):

@@ -14,6 +14,8 @@ import pytest
 from xlakernel.core.ffi.registry import registered_targets
 from xlakernel.numba import numba_kernel
 
+pytestmark = pytest.mark.versions
+
 OUT = jax.ShapeDtypeStruct((), jnp.float32)
 
 

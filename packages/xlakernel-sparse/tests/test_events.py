@@ -13,7 +13,7 @@ from numpy.testing import assert_array_equal
 from xlakernel.core.errors import DtypeError, InputError, ShapeError
 from xlakernel.sparse import BinaryArray, BitPackedArray, CompactArray, EventArray, WeightedArray
 
-pytestmark = pytest.mark.usefixtures("plain_jax")
+pytestmark = [pytest.mark.versions, pytest.mark.usefixtures("plain_jax")]
 
 SPIKES = np.array([False, True, False, True, True])
 kinds = pytest.mark.parametrize("kind", [BinaryArray, WeightedArray, BitPackedArray, CompactArray])

@@ -6,7 +6,11 @@ import sys
 from importlib.metadata import version
 from importlib.resources import files
 
+import pytest
+
 import xlakernel.sparse
+
+pytestmark = pytest.mark.versions
 
 HEAVY = {"numba", "scipy", "warp"}
 

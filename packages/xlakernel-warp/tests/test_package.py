@@ -6,7 +6,11 @@ import sys
 from importlib.metadata import version
 from importlib.resources import files
 
+import pytest
+
 import xlakernel.warp
+
+pytestmark = pytest.mark.versions
 
 
 def test_version_is_the_one_installed():

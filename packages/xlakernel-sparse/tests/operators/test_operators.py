@@ -23,6 +23,8 @@ from xlakernel.core.errors import (
 from xlakernel.sparse.operators.backends import register
 from xlakernel.sparse.operators.operand import DENSE
 
+pytestmark = pytest.mark.versions
+
 PRODUCTS = ["csrmv", "csrmm", "binary_csrmv", "binary_csrmm", "weighted_csrmv", "weighted_csrmm"]
 
 

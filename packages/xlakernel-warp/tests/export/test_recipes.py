@@ -22,6 +22,8 @@ from xlakernel.warp._kernels import gpu
 from xlakernel.warp._kernels.adjoint import AdjointKernel
 from xlakernel.warp._parameters import parameters_of
 
+pytestmark = pytest.mark.versions
+
 target = pytest.importorskip("xlakernel.core.gpu.target", exc_type=ImportError)
 
 X, Y = jax.ShapeDtypeStruct((4,), jnp.float32), jax.ShapeDtypeStruct((2, 3), jnp.float32)

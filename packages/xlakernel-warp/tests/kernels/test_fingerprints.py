@@ -10,6 +10,8 @@ import warp as wp
 
 from xlakernel.core.identity.fingerprint import examine, fingerprint
 
+pytestmark = pytest.mark.versions
+
 SOURCE = """
     from typing import Any
 

@@ -15,6 +15,8 @@ from xlakernel.core import debug_mode
 from xlakernel.core.ffi.registry import registered_targets
 from xlakernel.warp import warp_kernel
 
+pytestmark = pytest.mark.versions
+
 wp.set_module_options({"enable_backward": False})
 
 X = np.arange(3, dtype="f4")
