@@ -139,9 +139,14 @@ def test_shared_memory_is_a_number_of_bytes(make_axpy, shared_mem, message):
         make_axpy(shared_mem=shared_mem)
 
 
-def test_a_batch_multiplies_its_axis():
+@pytest.mark.parametrize(("axis", "grid"), [("x", (7, 3, 2)), ("y", (3, 7, 2)), ("z", (3, 2, 7))])
+def test_a_batch_multiplies_its_axis(axis, grid):
+    form = LaunchForm("k", grid=tuple(1 if n == 7 else n for n in grid), block=4, batch_axis=axis).checked()
+    assert form.batched(form.geometry(()), 7).grid == grid
+
+
+def test_a_batch_that_its_axis_cannot_hold_is_refused():
     form = LaunchForm("k", grid=(3, 1, 2), block=4, batch_axis="y").checked()
-    assert form.batched(form.geometry(()), 7).grid == (3, 7, 2)
     with pytest.raises(LaunchError, match=r"batch of 65536 slices.*jax.lax.map"):
         form.batched(form.geometry(()), 65536)
 
