@@ -100,6 +100,7 @@ def test_with_a_batch_axis_each_slice_loads_its_scalar(make_axpy, launchable_of,
     slot = found.launch.slots[3]
     assert (slot.number, slot.shape, slot.shared, slot.is_scalar) == (2, (5,) if own else (), 0 if own else 5, True)
     assert str(slot.type) == f"readonly array(float32, 1d, {'C' if own else 'A'})"
+    assert found.launch.dispatcher.py_func.__code__.co_names[-2:] == ("blockIdx", "y")  # its element for the slice
 
 
 @pytest.mark.parametrize(
