@@ -100,6 +100,14 @@ HELPERS = {
     "@numba.njit\ndef helper(v): return pair.first(v)",
 }
 HELPERS = {name: textwrap.dedent(source) for name, source in HELPERS.items()}
+# Kinds of copies; tests that do not copy in ways of their own have the others marked slow.
+FIRST_HELPERS = ("njit", "default", "vectorize", "cfunc", "overload")
+
+
+def slow_but_first(names):
+    return [name if name in FIRST_HELPERS else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
 KERNEL = "@numba.njit\ndef kernel(x, out): out[0] = helper(x[0])\n"
 
 
@@ -150,7 +158,7 @@ def test_a_helper_that_was_compiled_before(name):
     assert out[0] == 1  # Numba's own call is as it was
 
 
-@pytest.mark.parametrize("name", [name for name in HELPERS if name not in ("recursive", "mutual")])
+@pytest.mark.parametrize("name", slow_but_first(name for name in HELPERS if name not in ("recursive", "mutual")))
 def test_closure_cells(name):
     """A list of one number, and cells that are rebound."""
     lines = [*HELPERS[name].splitlines(), *KERNEL.splitlines()]
@@ -308,7 +316,7 @@ def declare(v):
             assert run(kernel) == gain + 1
 
 
-@pytest.mark.parametrize("name", HELPERS)
+@pytest.mark.parametrize("name", slow_but_first(HELPERS))
 def test_a_global_that_another_thread_changes_during_compilation(name, monkeypatch):
     first, second = 31, 32  # which no other test has compiled
     cell = define(HELPERS[name] + "\n" + KERNEL, G=first)

@@ -84,13 +84,19 @@ def argmax_of_first(x, y, out):
 
 _of_two = numba_kernel(argmax_of_first, outs=INDEX, transpose={1: lambda inputs, cotangents: None})
 EACH = pytest.mark.parametrize("index", KERNELS.values(), ids=KERNELS)
+# One of each primitive; in longer programs, the others are marked slow.
+FIRST = ("no derivative", "side effect", "vjp", "operator with a reference")
+FIRST_OF_EACH = pytest.mark.parametrize(
+    "index",
+    [pytest.param(index, id=name, marks=[pytest.mark.slow] * (name not in FIRST)) for name, index in KERNELS.items()],
+)
 
 
 def picked(index):
     return lambda x: x[index(x)] ** 2
 
 
-@EACH
+@FIRST_OF_EACH
 def test_every_derivative_of_a_value_selected_by_an_integer(index):
     found, expected = picked(index), picked(argmax_in_jax)
     for derive in (
@@ -121,7 +127,7 @@ def test_under_vmap(index):
     assert_allclose(shared(X), [0, 3, 0])
 
 
-@EACH
+@FIRST_OF_EACH
 def test_in_loops_and_branches(index):
     def loss(pick):
         def run(x):

@@ -3,6 +3,7 @@
 import enum
 import functools
 import gc
+import math
 
 import jax
 import jax.numpy as jnp
@@ -324,26 +325,34 @@ NAMES = (
 )
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_scalar_may_have_any_name(name):
+def product_of(static):
+    return math.prod(static[name] for name in NAMES)
+
+
+# The product of the scalars is linear in x.
+DERIVATIVES = {
+    "reference": lambda x, /, **static: product_of(static) * x,
+    "jvp": lambda primals, tangents, /, **static: product_of(static) * tangents[0],
+    "vjp": lambda primals, results, cotangents, /, **static: product_of(static) * cotangents,
+    "transpose": {0: lambda inputs, cotangents, /, **static: product_of(static) * cotangents},
+}
+
+
+@pytest.mark.parametrize("way", DERIVATIVES)
+def test_a_scalar_may_have_any_name(way):
     """The parameters of JAX's lowering rules and of this package's functions must not clash with the kernel's."""
     scope = {}
-    exec(f"def scale(x, out, {name}):\n    for i in range(x.size):\n        out[i] = {name} * x[i]", scope)  # noqa: S102
-    kernel = numba.njit(scope["scale"])
-    ways = {
-        "reference": lambda x, /, **static: static[name] * x,
-        "jvp": lambda primals, tangents, /, **static: static[name] * tangents[0],
-        "vjp": lambda primals, results, cotangents, /, **static: static[name] * cotangents,
-        "transpose": {0: lambda inputs, cotangents, /, **static: static[name] * cotangents},
-    }
+    lines = "for i in range(x.size):", f"    out[i] = {' * '.join(NAMES)} * x[i]"
+    exec("\n    ".join([f"def scale(x, out, {', '.join(NAMES)}):", *lines]), scope)  # noqa: S102
+    run = numba_kernel(numba.njit(scope["scale"]), outs=lambda x: x, **{way: DERIVATIVES[way]})
+    scalars = {name: 2.0 if i == 3 else -1.0 for i, name in enumerate(NAMES)}
+    factor = product_of(scalars)
     with debug_mode():
-        assert_array_equal(numba_kernel(kernel, outs=lambda x: x)(X, **{name: 4.0}), 4 * X)
-    for keyword, derivative in ways.items():
-        run = numba_kernel(kernel, outs=lambda x: x, **{keyword: derivative})
-        assert_array_equal(run(X, **{name: 3.0}), 3 * X)
-        assert_array_equal(jax.jit(run)(X, **{name: 3.0}), 3 * X)
-        assert_array_equal(jax.grad(lambda x, run=run: run(x, **{name: 3.0}).sum())(X), [3, 3, 3])
-        assert_array_equal(jax.vmap(jax.grad(lambda x, run=run: run(x, **{name: 3.0}).sum()))(X[None]), [[3, 3, 3]])
+        assert_array_equal(run(X, **scalars), factor * X)
+    assert_array_equal(run(X, **scalars), factor * X)
+    assert_array_equal(jax.jit(run)(X, **scalars), factor * X)
+    assert_array_equal(jax.grad(lambda x: run(x, **scalars).sum())(X), np.full(3, factor))
+    assert_array_equal(jax.vmap(jax.grad(lambda x: run(x, **scalars).sum()))(X[None]), np.full((1, 3), factor))
 
 
 def test_a_name_reserved_by_a_derivative_is_refused():

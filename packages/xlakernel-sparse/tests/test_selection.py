@@ -10,7 +10,7 @@ from numpy.testing import assert_array_equal
 
 from xlakernel.core import use_backend
 from xlakernel.core.errors import ArgumentError, StructureError
-from xlakernel.sparse import CSR
+from xlakernel.sparse import COO, CSC, CSR
 
 pytestmark = pytest.mark.usefixtures("plain_jax")
 
@@ -130,8 +130,13 @@ def test_gradients_pass_through_a_row(matrix, dense):
 # Slices and lists: matrices of the same format
 
 
-@pytest.mark.parametrize("part", LISTS)
-def test_several_rows_or_columns_are_a_matrix(matrix, dense, part):
+# Each list with one of the formats, and the first two, an empty and a repeating one with all of them.
+@pytest.mark.parametrize(
+    ("kind", "part"),
+    [(kind, part) for i, part in enumerate(LISTS) for j, kind in enumerate((CSR, CSC, COO)) if i < 4 or i % 3 == j],
+)
+def test_several_rows_or_columns_are_a_matrix(build, odd, dense, kind, part):
+    matrix = build(kind, odd)
     index = part if isinstance(part, slice) else np.array(part, dtype=int)
     for found, expected in [
         (matrix[part], dense[index]),

@@ -15,7 +15,6 @@ from xlakernel.sparse import CSC, CSR, BinaryArray, BitPackedArray, CompactArray
 
 RANDOM = np.random.default_rng(0)
 DEVICES = 4
-EVENTS = (BinaryArray, WeightedArray, BitPackedArray, CompactArray)
 
 
 def draw(shape):
@@ -67,9 +66,18 @@ def test_products(sharded):
     assert_allclose(matrix.todense(), dense)
 
 
-@pytest.mark.parametrize("kind", EVENTS)
+@pytest.mark.parametrize("kind", [BinaryArray, WeightedArray])
 def test_events(sharded, kind):
-    matrix, dense = sharded
+    check_events(*sharded, kind)
+
+
+@pytest.mark.parametrize("kind", [BitPackedArray, CompactArray])
+def test_packed_and_compact_events_are_unpacked(mesh, kind):
+    dense = draw((7, 5))
+    check_events(CSR.from_dense(dense).shard(mesh, "x"), dense, kind)
+
+
+def check_events(matrix, dense, kind):
     x, u = (np.arange(n, dtype=np.float32) % 3 == 1 for n in dense.shape[::-1])
     x, u = x.astype(np.float32), u.astype(np.float32)
     assert_allclose(matrix @ kind(x), dense @ x)

@@ -122,7 +122,9 @@ def test_derivatives_in_the_weights(make, kind, data):
 
 @may_be_nan
 @pytest.mark.parametrize("columns", [(), (3,)], ids=["vector", "matrix"])
-@pytest.mark.parametrize(("name", "side"), [("csr", "left"), ("csr", "right"), ("coo", "left")])
+@pytest.mark.parametrize(
+    ("name", "side"), [("csr", "left"), ("csr", "right"), pytest.param("coo", "left", marks=pytest.mark.slow)]
+)
 @settings(max_examples=3)
 @given(data=st.data())
 def test_the_kernels_of_the_cpu(make, name, side, columns, data):

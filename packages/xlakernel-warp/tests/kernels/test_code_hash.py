@@ -237,6 +237,7 @@ def first(run):
     return run("first", PYTHONHASHSEED="1")
 
 
+@pytest.mark.process
 def test_other_processes_do_not_find_it_in_the_cache(run, first):
     cosine = run(WAVE="cos")
     np.testing.assert_allclose(first["wave"], np.sin(X), rtol=1e-6)
@@ -244,18 +245,22 @@ def test_other_processes_do_not_find_it_in_the_cache(run, first):
     assert first["hash"] != cosine["hash"]
 
 
+@pytest.mark.process
 def test_other_processes_find_the_same_kernel_in_the_cache(run, first):
     assert run(PYTHONHASHSEED="2")["hash"] == first["hash"]
 
 
+@pytest.mark.process
 def test_kernels_that_warp_launched_before_run_their_own_code(first):
     np.testing.assert_allclose(first["called"], [np.sin(X), np.cos(X)], rtol=1e-6)
 
 
+@pytest.mark.process
 def test_kernels_that_warp_hashes_well_keep_their_hash(first):
     assert first["own"] == first["own again"]
 
 
+@pytest.mark.process
 def test_kernels_that_warp_merged_when_they_were_defined_are_refused(first):
     for message in first["merged"]:
         assert "with_builtin: Warp" in message
@@ -263,5 +268,6 @@ def test_kernels_that_warp_merged_when_they_were_defined_are_refused(first):
     np.testing.assert_allclose(first["apart"], [np.sin(X), np.cos(X)], rtol=1e-6)
 
 
+@pytest.mark.process
 def test_a_kernel_that_is_defined_twice_is_not_refused(first):
     np.testing.assert_allclose(first["twice"], [2 * X] * 2)
