@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from xlakernel.core.ffi.registry import registered_targets
-from xlakernel.numba import numba_kernel
+from xlakernel.numba import _recipe, numba_kernel
 
 pytestmark = pytest.mark.versions
 
@@ -130,6 +130,18 @@ def test_options_are_part_of_the_kernel(new_targets):
     assert len(new_targets()) == len(options)
     assert run(numba.njit(kernel), 2) == 12
     assert new_targets() == []
+
+
+@pytest.mark.parametrize("library", ["numba", "np", "llvmlite"])
+def test_the_version_of_a_compiler_is_part_of_the_kernel(library, new_targets, monkeypatch):
+    source = PLUS.format("7.25")  # which no other test has compiled
+    first = numba_kernel(define(source), outs=OUT)
+    assert first(np.float32(1)) == 8.25
+    new_targets()
+    other = types.SimpleNamespace(**{**vars(getattr(_recipe, library)), "__version__": "0.0"})
+    monkeypatch.setattr(_recipe, library, other)
+    assert numba_kernel(define(source), outs=OUT)(np.float32(1)) == 8.25
+    assert len(new_targets()) == 1
 
 
 def test_a_division_by_zero_follows_the_error_model():
