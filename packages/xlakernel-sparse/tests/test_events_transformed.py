@@ -99,7 +99,11 @@ OF_EVENTS = {
 }
 
 
-@pytest.mark.parametrize("product", OF_EVENTS)
+# An element and a dense product are functions of the value.
+@pytest.mark.parametrize(
+    "product",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in ("element", "dense product"))) for name in OF_EVENTS],
+)
 def test_derivatives_of_a_loop_are_those_of_its_steps(product, x64):
     """JAX drops the rule of a `jax.custom_jvp` in a loop that it has taken the gradient of (jax < 0.12)."""
     product, matrix, scales = OF_EVENTS[product], CSR.from_dense(jnp.asarray(WEIGHTS)), np.array([1.0, 0.5])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from types import ModuleType
 from typing import ClassVar
@@ -126,9 +127,15 @@ class KernelCases:
         for transpose in (False, True):
             self.check_product(LARGE["large"](), "dense", transpose, columns, homogeneous=False)
 
-    @each_side
-    @each_rank
-    @pytest.mark.parametrize("dtype", slow_but(DTYPES[1:], KINDS))
+    # Two of the dtypes with each side and rank: each compiles a kernel.
+    @pytest.mark.parametrize(
+        ("transpose", "columns", "dtype"),
+        [
+            pytest.param(transpose, columns, dtype, marks=[pytest.mark.slow] * (KINDS.index(dtype) == i % 3))
+            for i, (transpose, columns) in enumerate(itertools.product([False, True], [None, 6]))
+            for dtype in KINDS
+        ],
+    )
     def test_product_of_dtype(self, dtype, transpose, columns):
         self.check_product(STRUCTURES["wide"](), "dense", transpose, columns, homogeneous=False, dtype=dtype)
 
@@ -154,8 +161,8 @@ class KernelCases:
     @each_index
     def test_index_dtypes(self, index, pointer, transpose, columns):
         structure = draw(30, (40, 50), padding=2, index=index, pointer=pointer)
-        for operand in ("dense", "binary"):
-            self.check_product(structure, operand, transpose, columns, homogeneous=False)
+        operand = "dense" if transpose == (columns is None) else "binary"  # in turn: each compiles a kernel
+        self.check_product(structure, operand, transpose, columns, homogeneous=False)
 
     @each_side
     @each_rank
@@ -205,8 +212,8 @@ class KernelCases:
 
     # Active rows as a list
 
-    @each_weight
-    @pytest.mark.parametrize("dtype", ["int32", "int64"])
+    # One dtype with each kind of weights: each compiles a kernel.
+    @pytest.mark.parametrize(("dtype", "homogeneous"), [("int32", False), ("int64", True)])
     @pytest.mark.parametrize("name", [*STRUCTURES, *LARGE])
     def test_compact_product(self, name, dtype, homogeneous):
         structure = {**STRUCTURES, **LARGE}[name]()

@@ -35,7 +35,11 @@ SHAPES = {"A @ x": lambda n: (n,), "A @ X": lambda n: (n, 5), "x @ A": lambda n:
 # The two kinds of weights in turn: each with every side and every operand, where the same function indexes for both.
 @pytest.mark.parametrize(
     ("operand", "side", "kind"),
-    [(x, side, ["weights", "equal"][(i + j) % 2]) for i, x in enumerate(OPERANDS) for j, side in enumerate(SHAPES)],
+    [
+        pytest.param(x, side, ["weights", "equal"][(i + j) % 2], marks=[pytest.mark.slow] * (x == "weighted"))
+        for i, x in enumerate(OPERANDS)
+        for j, side in enumerate(SHAPES)
+    ],
 )
 def test_debug_mode_finds_what_is_read_or_written_elsewhere(operand, side, kind):
     n, beyond = 40, 2000  # flags are gathered as bits, in words of 32

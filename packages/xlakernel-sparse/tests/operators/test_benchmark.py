@@ -16,7 +16,7 @@ def test_every_product_has_cases():
         assert (first.name, second.name) == ("n=1000, 50 in a row", "n=1000, 50 in a row, transposed")
 
 
-@pytest.mark.parametrize("name", ["binary_csrmv", "csrmm"])
+@pytest.mark.parametrize("name", ["binary_csrmv", pytest.param("csrmm", marks=pytest.mark.slow)])
 def test_the_backends_agree(name, monkeypatch):
     monkeypatch.setattr(cases, "SIZES", ((300, 7),))
     result = operators()[name].benchmark(platform="cpu", backends=["numba", "jax"], rounds=2, seconds=1e-4)
