@@ -353,6 +353,8 @@ def test_a_scalar_may_have_any_name(way):
     assert_array_equal(jax.jit(run)(X, **scalars), factor * X)
     assert_array_equal(jax.grad(lambda x: run(x, **scalars).sum())(X), np.full(3, factor))
     assert_array_equal(jax.vmap(jax.grad(lambda x: run(x, **scalars).sum()))(X[None]), np.full((1, 3), factor))
+    traced = jax.jit(jax.grad(lambda x, scalars: run(x, **scalars).sum()))
+    assert_array_equal(traced(X, scalars), np.full(3, factor))
 
 
 def test_a_name_reserved_by_a_derivative_is_refused():
