@@ -192,7 +192,7 @@ STATIC = """
         i = wp.tid()
         out[i] = wp.static({value}) * x[i]
     """
-UNKNOWN = r"refers to <.*Settings object at .*> of type Settings, which cannot be compared with one of another process"
+UNKNOWN = r"refers to <.*Settings object at .*> of type Settings, which cannot be compared between processes"
 
 
 def test_an_object_in_a_static_expression(module):
