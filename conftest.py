@@ -13,8 +13,7 @@ FAST_COMPILATION = [
     "--xla_llvm_disable_expensive_passes=true",
     "--xla_cpu_parallel_codegen_split_count=1",
 ]
-if tuple(map(int, version("jaxlib").split(".")[:2])) < (0, 11):  # XLA ends a process with a flag that it has no more
-    FAST_COMPILATION.append("--xla_cpu_use_fusion_emitters=false")
+FAST_BEFORE_0_11 = ["--xla_cpu_use_fusion_emitters=false"]  # XLA ends a process with a flag that it has no more
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -24,7 +23,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if os.environ.get("JAX_PLATFORMS") != "cpu":
         return
-    os.environ["XLA_FLAGS"] = " ".join([*FAST_COMPILATION, os.environ.get("XLA_FLAGS", "")])
+    is_old = tuple(map(int, version("jaxlib").split(".")[:2])) < (0, 11)
+    flags = [*FAST_COMPILATION, *(FAST_BEFORE_0_11 if is_old else [])]
+    os.environ["XLA_FLAGS"] = " ".join([*flags, os.environ.get("XLA_FLAGS", "")])
     if getattr(config, "cache", None) is None:
         return
     import jax
