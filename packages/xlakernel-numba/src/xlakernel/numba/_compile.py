@@ -34,6 +34,7 @@ from xlakernel.core.errors import CompileError
 
 from ._bounds import explained_bounds
 from ._cache import code_fingerprint, read_kernel, write_kernel
+from ._constants import private_arrays
 from ._recipe import COMPILER, environment
 
 _Scalars = Mapping[str, Scalar]
@@ -150,6 +151,7 @@ class NumbaKernel(Kernel):
         parallel = SUPPORTED and any(given.get("parallel") for given in options)
         own = self._own_dispatcher(code, debug=mode["debug"])
         with contextlib.ExitStack() as stack:
+            stack.enter_context(private_arrays())
             if parallel:
                 stack.enter_context(on_xla_threads())
             if mode["debug"]:
