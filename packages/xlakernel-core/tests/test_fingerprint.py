@@ -1,6 +1,7 @@
 """Fingerprints in one process: changes, objects of unknown kinds, and references of a kernel."""
 
 import builtins
+import ctypes
 import enum
 import math
 import os
@@ -263,6 +264,13 @@ def test_values_and_users_functions_of_a_versioned_module_count(monkeypatch, fun
     assert len(found) == 2
 
 
+def test_another_function_by_the_name_of_a_librarys(monkeypatch):
+    found = {fingerprint(lambda: np.sin(1.0))}
+    monkeypatch.setattr(np, "sin", np.cos)
+    found.add(fingerprint(lambda: np.sin(1.0)))
+    assert len(found) == 2
+
+
 @pytest.mark.parametrize("name", ["cupy", "torch", "warp"])
 def test_a_users_package_by_the_name_of_a_library_is_walked_through(monkeypatch, name):
     module = types.ModuleType(name)
@@ -289,6 +297,42 @@ def test_an_external_function_that_gets_another_address_is_another_one():
         found.append(examine(closing_over(external)))
     assert found[0].digest != found[1].digest
     assert not found[0].unknown and found[1].unknown == [external]  # other processes have the first address
+
+
+def test_a_function_of_ctypes_that_is_changed_in_place():
+    """Numba reads its address and types when it compiles a call."""
+    library = ctypes.CDLL(None)
+    function, other = library.labs, library.atol
+    found = [fingerprint(closing_over(function))]
+    function.argtypes = [ctypes.c_long]
+    found.append(fingerprint(closing_over(function)))
+    function.restype = ctypes.c_long
+    found.append(fingerprint(closing_over(function)))
+    ctypes.memmove(ctypes.addressof(function), ctypes.addressof(other), ctypes.sizeof(ctypes.c_void_p))
+    found += [fingerprint(closing_over(function)) for _ in range(2)]
+    assert len(set(found)) == 4 and found[-1] == found[-2]
+
+
+def test_an_object_that_has_the_address_of_another_function():
+    class Callback(numba.types.WrapperAddressProtocol):
+        address = 1
+
+        def __wrapper_address__(self):
+            return self.address
+
+        def signature(self):
+            return numba.float64(numba.float64)
+
+    callback = Callback()
+    before = examine(closing_over(callback))
+    assert before.digest == fingerprint(closing_over(callback)) and before.unknown == [callback]
+    callback.address = 2
+    assert fingerprint(closing_over(callback)) != before.digest
+
+
+def test_strings_of_a_set_may_contain_names_of_types():
+    one, other = {("a", "bbuiltins.strc")}, {("abuiltins.strb", "c")}
+    assert fingerprint(closing_over(one)) != fingerprint(closing_over(other))
 
 
 def test_an_enumeration_has_its_aliases():

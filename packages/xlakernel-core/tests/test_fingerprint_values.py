@@ -173,6 +173,23 @@ DIFFERENT |= {
     ),
 }
 
+
+def bound(name, *values, use=None):
+    """Return one module for each value, which it binds to *name*, an attribute of a library's module."""
+    return [f"import builtins\n{name} = {value}\ndef kernel(x, out):\n    out[0] = {use or name}\n" for value in values]
+
+
+DIFFERENT |= {
+    "type in numpy": bound("np.OWN", "np.float32", "np.int32", "np.float64"),
+    "function in math": bound("math.own", "math.sin", "math.cos", "np.sin", "len"),
+    "type in numba": bound("numba.OWN", "numba.float64", "numba.int32", "numba.types.Array(numba.f4, 1, 'C')"),
+    "dtype in numpy": bound("np.OWN", "np.dtype('f4')", "np.dtype('i4')"),
+    "functions in a tuple": bound("np.OWN", "(np.sin, np.cos)", "(np.cos, np.sin)"),
+    "module in numpy": bound("np.own", "np.linalg", "np.fft", use="np.own.norm(x)"),
+    "function in a module of numpy": bound("np.linalg.own", "np.linalg.norm", "np.linalg.det"),
+    "builtin": bound("builtins.own", "math.sin", "math.cos", "np.float32", "np.float64", use="own(x[0])"),
+}
+
 EQUAL = {
     "sets in another order": as_global("{8, 0, 16, 'a'}", "{16, 'a', 8, 0}"),
     "strings in a set": as_global("{'a', 'b', 'c', 'd', 'e'}", "{'e', 'd', 'c', 'b', 'a'}"),

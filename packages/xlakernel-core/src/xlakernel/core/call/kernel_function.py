@@ -113,7 +113,7 @@ def _find_again(module: str, name: str, digest: str, pieces: bytes | None) -> An
 def _digest(pieces: Any) -> str | None:
     """Return the digest of a wrapper's pieces; None if one of them cannot be compared."""
     found = examine(pieces, describe=_describe)
-    return None if found.unknown else found.digest
+    return None if found.unknown else found.content
 
 
 def _describe(value: Any) -> Any:

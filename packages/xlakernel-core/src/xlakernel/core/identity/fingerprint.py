@@ -11,6 +11,7 @@ and a name made from it would stand for code that was never compiled. Line numbe
 from __future__ import annotations
 
 import builtins
+import ctypes
 import dataclasses
 import enum
 import functools
@@ -27,9 +28,11 @@ import numpy as np
 from .kinds import describe as describe_kind
 from .literals import base_items, literal_writer
 from .names import attributes_in, imports_in, names_in
+from .object_mode import is_object_mode, number_of
 from .versioned import (
     attributes_of,
     imported,
+    is_numba_type,
     is_versioned,
     may_change,
     python_function,
@@ -55,6 +58,8 @@ class Examination:
 
     Attributes:
       digest: the fingerprint, 32 hexadecimal digits.
+      content: the fingerprint without the identities of objects that are used in object mode, for comparison with code
+        of another process; usually equal to the digest.
       unknown: objects of kinds that cannot be compared; they make the fingerprint different in every process.
       functions: the function and every function that it refers to, directly or not, each once.
       names: every name that may be that of an attribute used by one of the functions.
@@ -63,6 +68,7 @@ class Examination:
     """
 
     digest: str
+    content: str
     unknown: list[Any]
     functions: list[Any]
     names: frozenset[str]
@@ -88,9 +94,11 @@ def examine(
     """
     walk = _Walk(implementations, describe)
     parts = itertools.chain(walk.value(dict(sorted((options or {}).items()))), walk.content(function))
-    digest = _digest(parts)
+    content = digest = _digest(parts)
     functions = [found for _, found in walk.functions.values()]
-    return Examination(digest, walk.unknown, functions, frozenset(walk.names), list(walk.hidden.values()))
+    if walk.has_object_mode and (number := number_of(content, walk.references)):
+        digest = _digest([content.encode(), str(number).encode()])
+    return Examination(digest, content, walk.unknown, functions, frozenset(walk.names), list(walk.hidden.values()))
 
 
 def fingerprint(function: Any, options: Mapping[str, Any] | None = None, *arguments: Any, **more: Any) -> str:
@@ -118,6 +126,8 @@ class _Walk:
         self.describe = describe
         self.unknown: list[Any] = []
         self.names: set[str] = set()
+        self.references: list[Any] = []  # the values of functions' closure cells, defaults and globals
+        self.has_object_mode = False
         # Identity → number, in the order of the walk, and function.
         self.functions: dict[int, tuple[int, Any]] = {}
         self._modules: dict[int, tuple[types.ModuleType, bool]] = {}
@@ -157,7 +167,7 @@ class _Walk:
             yield from self._items(value)
         elif isinstance(value, (set, frozenset)):
             items = base_items(value, set, frozenset)
-            yield repr(sorted(b"".join(self._hidden(self.value(item))) for item in items)).encode()
+            yield repr(sorted(_digest(self._hidden(self.value(item))) for item in items)).encode()
         elif isinstance(value, np.dtype):
             yield repr(value).encode()
         elif isinstance(value, types.CodeType):
@@ -174,7 +184,9 @@ class _Walk:
         elif is_versioned(value):
             yield qualified_name(value).encode()
             yield from self._implementations(value)
-        elif any(base.__module__.startswith("numba.core.types") for base in kind.__mro__):  # a Numba type
+        elif is_object_mode(value):
+            self.has_object_mode = True
+        elif is_numba_type(value):
             yield repr(value).encode()
             yield from self._external(value)
             if not kind.__module__.startswith("numba."):
@@ -185,6 +197,7 @@ class _Walk:
             yield from self.value(description)
         else:
             yield self._distinct(value)
+            yield from self._pointer(value)
 
     def _hidden(self, parts: Iterator[bytes]) -> Iterator[bytes]:
         """Yield *parts*, and add the compiled functions among them to `hidden`."""
@@ -215,6 +228,13 @@ class _Walk:
                 self.unknown.append(value)
                 yield str(address).encode()
 
+    def _pointer(self, value: Any) -> Iterator[bytes]:
+        """Yield the address and types of a function of ctypes, or of an object that Numba calls by its address."""
+        if isinstance(value, ctypes._CFuncPtr):  # type: ignore[attr-defined]
+            yield from self.value((ctypes.cast(value, ctypes.c_void_p).value, value.argtypes, value.restype))
+        elif hasattr(value, "__wrapper_address__"):  # numba.types.WrapperAddressProtocol
+            yield f"{value.__wrapper_address__()} {value.signature()}".encode()
+
     def _function(self, value: Any) -> Iterator[bytes]:
         if self._is_hidden and not isinstance(value, types.FunctionType):
             self.hidden[id(value)] = value
@@ -229,6 +249,7 @@ class _Walk:
             yield qualified_name(function).encode()
             yield from self._implementations(function)
         else:
+            self.references += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
             yield code_digest(function.__code__)
             yield from self.value((function.__defaults__, function.__kwdefaults__))
             yield from self._free(function)
@@ -265,6 +286,7 @@ class _Walk:
                 content = cell.cell_contents
             except ValueError:  # not bound yet
                 content = None
+            self.references.append(content)
             yield from self.value(content)
         # Imports occur in functions that run as Python: one declared with `overload` returns the implementation.
         for name in imports_in(function.__code__):
@@ -272,11 +294,14 @@ class _Walk:
             yield from self._hidden(self.value(imported(name, function.__globals__.get("__package__"))))
         for name in names_in(function.__code__):
             if name in function.__globals__:
+                self.references.append(function.__globals__[name])
                 yield name.encode()
                 yield from self.value(function.__globals__[name])
-            elif name in vars(builtins) and not is_versioned(vars(builtins)[name]):
-                yield name.encode()
-                yield from self.value(vars(builtins)[name])
+            elif name in vars(builtins):
+                value = vars(builtins)[name]
+                if not is_versioned(value) or qualified_name(value) != f"builtins:{name}":
+                    yield name.encode()
+                    yield from self.value(value)
 
     def _attributes(self) -> Iterator[bytes]:
         """Yield the parts of the attributes of modules, and of the implementations of attributes, by name."""
@@ -307,10 +332,16 @@ class _Walk:
     def _attribute(self, module: types.ModuleType, name: str, value: Any) -> Iterator[bytes]:
         if isinstance(value, types.ModuleType) and is_versioned(module):
             self._modules.setdefault(id(value), (value, self._is_hidden))
+            if value.__name__ != f"{module.__name__}.{name}":
+                yield f"{module.__name__}.{name} {value.__name__}".encode()
         elif not is_versioned(module) or may_change(value):
             yield f"{qualified_name(module)}.{name}".encode()
             yield from self.value(value)
         else:
+            # The package's own name of an object, which the user may have bound to another one.
+            own, name = qualified_name(value), f"{module.__name__}:{name}"
+            if own != name and not own.endswith(":"):  # an object with a name
+                yield f"{name} {own}".encode()
             yield from self._implementations(value)
 
     def _type(self, value: type) -> Iterator[bytes]:

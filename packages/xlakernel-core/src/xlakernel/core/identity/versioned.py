@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from .literals import literal_writer
+from .object_mode import is_object_mode
 
 # Packages whose version determines their functions. A fingerprint contains such a function by name, without its code
 # and references. Values are hashed nevertheless: some differ between processes (`time.timezone`), and users may set
@@ -136,8 +137,15 @@ def settings(names: Iterable[str]) -> dict[str, Any]:
 def may_change(value: Any) -> bool:
     """Return True for a value that the version of its module does not determine: a number, a user's function."""
     if isinstance(value, tuple):
-        return any(map(may_change, value))
+        return any(may_change(item) or is_versioned(item) for item in value)
     if isinstance(value, (types.FunctionType, type, enum.Enum)) or wraps_function(value):
         return not _is_versioned_package(origin(python_function(value)))
     kind: Any = type(value)
-    return isinstance(value, (np.ndarray, np.generic)) or literal_writer(kind) is not None
+    is_value = isinstance(value, (np.ndarray, np.generic, np.dtype)) or literal_writer(kind) is not None
+    return is_value or is_numba_type(value) or is_object_mode(value)
+
+
+def is_numba_type(value: Any) -> bool:
+    """Return True for an object that stands for a type in Numba, such as ``numba.float32``."""
+    bases = type(value).__mro__
+    return any(base.__qualname__ == "Type" and base.__module__.startswith("numba.core.types") for base in bases)

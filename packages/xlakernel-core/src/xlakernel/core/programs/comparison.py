@@ -51,7 +51,7 @@ class Compared:
     def checks(self) -> dict[str, str | None]:
         """Return the fingerprint for `check_same` in another process; None in it if the code cannot be compared."""
         found = self.examine()
-        return {"python": PYTHON, "bytecode": None if found.unknown else found.digest}
+        return {"python": PYTHON, "bytecode": None if found.unknown else found.content}
 
     def check_same(self, checks: Mapping[str, Any], changed: str = "") -> None:
         """Raise `ExportError` unless the code has the fingerprint of the code that was exported.
@@ -66,7 +66,7 @@ class Compared:
                 f"deserialize: {self.what} cannot be compared with the one that was exported: it "
                 f"{self.reason(found.unknown[0])}"
             )
-        if found.digest != checks["bytecode"]:
+        if found.content != checks["bytecode"]:
             raise ExportError(
                 f"deserialize: {self.what} is not the one that was exported: its code has changed, or that of a "
                 f"function or kernel, or an option, or a constant that it refers to{changed}. Restore the source that "
