@@ -278,6 +278,14 @@ def test_blocks_on_the_cpu_must_be_the_same(written):
         _export.prepare("again", written)()
 
 
+def test_blocks_on_the_cpu_must_be_the_same_for_a_function(module):
+    run = jax_callable(module().several, num_outputs=2, in_out_argnames=["total"])
+    data, _ = recipe_of(lambda x, total: run(x, 1.5, total), X, Y)
+    assert data["cpu_blocks"] is launches.cpu_blocks()
+    with pytest.raises(ExportError, match=r"the function mine_\w+\.several was exported with warp.config.enable_cpu_b"):
+        _callable_export.prepare("again", data | {"cpu_blocks": not data["cpu_blocks"]})()
+
+
 def test_an_unknown_warp_is_refused(written, monkeypatch):
     def entry(launch):
         raise Unrecognised("there is no native entry")

@@ -12,7 +12,7 @@ from xlakernel.core.backend import Callables, check_format, read_static, read_st
 from ._functions.function import WarpFunction
 from ._internals.threads import guard
 from ._parameters import annotated
-from ._platforms.written import check_listed, listed
+from ._platforms.written import check_blocks, check_listed, listed
 from ._signature import divide_parameters
 
 
@@ -25,6 +25,7 @@ def prepare(target: str, data: Mapping[str, Any]) -> Callable[[], None]:
     guard()
     check_format("xlakernel-warp", target, data)
     callables = Callables.find(data)
+    check_blocks(f"the function {data['name']}", data)
     name, parameters = data["name"], annotated(callables.function)
     check_listed(f"the function {name}", "parameters", data["parameters"], listed(parameters))
     signature = divide_parameters(name.rpartition(".")[2], parameters, data["num_outputs"], data["in_out"])

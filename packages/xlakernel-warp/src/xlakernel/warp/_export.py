@@ -21,6 +21,7 @@ from ._kernels.kernel import WarpKernel
 from ._kernels.recipe import KernelCall, check_code, read_kernel
 from ._kernels.recording import Recorded, record
 from ._parameters import parameters_of
+from ._platforms.written import check_blocks
 
 
 def prepare(target: str, data: Mapping[str, Any]) -> Callable[[], None]:
@@ -33,11 +34,7 @@ def prepare(target: str, data: Mapping[str, Any]) -> Callable[[], None]:
     """
     guard()
     kernel = read_kernel(target, data)  # which may import a module
-    if data["platform"] == "cpu" and data["cpu_blocks"] != launches.cpu_blocks():
-        raise ExportError(
-            f"deserialize: the kernel {data['name']} was exported with warp.config.enable_cpu_blocks = "
-            f"{data['cpu_blocks']}; other blocks may change its results. Set it before the program is loaded."
-        )
+    check_blocks(f"the kernel {data['name']}", data)
     call = _call(kernel, data)
     check_code(call, data)
 

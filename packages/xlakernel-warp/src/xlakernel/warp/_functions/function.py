@@ -24,6 +24,7 @@ from xlakernel.core.backend import (
 from xlakernel.core.backend.gpu import Array, Closure, Launchable, arrays_of, register, register_again
 from xlakernel.core.errors import PlatformError
 
+from .._internals.launches import cpu_blocks
 from .._parameters import Parameter
 from .._platforms.base import OnBothPlatforms, Static
 from .._platforms.devices import check_cpu, check_gpu, device_set_up
@@ -156,6 +157,7 @@ class WarpFunction(OnBothPlatforms):
             "in_out": list(self.signature.in_out),
             "graph_mode": self.graph_mode.name,
             "platform": self.platform,
+            "cpu_blocks": cpu_blocks(),
             "inputs": write_structs(inputs),
             "outs": write_structs(outs),
             "static": write_static(static),

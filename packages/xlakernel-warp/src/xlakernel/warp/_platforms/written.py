@@ -1,13 +1,15 @@
-"""Lists of parameters in exported programs, and their comparison when a program is loaded."""
+"""Lists of parameters and settings in exported programs, and their comparison when a program is loaded."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import warp
 
 from xlakernel.core.errors import ExportError
 
+from .._internals.launches import cpu_blocks
 from .._parameters import Parameter
 
 
@@ -23,4 +25,13 @@ def check_listed(what: str, kind: str, there: Sequence[Sequence[str]], here: Seq
         raise ExportError(
             f"deserialize: {what} is not the one that was exported: its {kind} were ({one}), and are ({other}). Bring "
             "back the source that was exported, or export the program again."
+        )
+
+
+def check_blocks(what: str, data: Mapping[str, Any]) -> None:
+    """Raise `ExportError` unless blocks on the CPU have as many threads as in the recipe *data* of *what*."""
+    if data["platform"] == "cpu" and data["cpu_blocks"] != cpu_blocks():
+        raise ExportError(
+            f"deserialize: {what} was exported with warp.config.enable_cpu_blocks = {data['cpu_blocks']}; other blocks "
+            "may change its results. Set it before the program is loaded."
         )
