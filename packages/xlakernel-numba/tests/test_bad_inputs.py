@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
+from xlakernel.core import XLACustomKernel
 from xlakernel.core.errors import (
     AliasError,
     DtypeError,
     InputError,
     KernelTypeError,
     OutputSpecError,
+    StaticArgumentError,
     XLAKernelError,
 )
 from xlakernel.core.ffi.abi import DATA_TYPES
@@ -56,6 +58,24 @@ def test_inputs_that_are_not_arrays(value):
             call(value)
         assert isinstance(caught.value, TypeError)
         assert "expected an array" in str(caught.value) or "allowed" in str(caught.value)
+
+
+def test_arrays_that_are_not_in_native_byte_order(tmp_path, run_axpy):
+    """JAX reads them in native order once the program for the native dtype is compiled."""
+    operator = XLACustomKernel("test_bad_inputs")
+    operator.def_numba_kernel(lambda outs: numba_kernel(size_of, outs=outs[0]))
+    other = X.astype(X.dtype.newbyteorder())
+    other.tofile(tmp_path / "file")
+    for x in (other, np.memmap(tmp_path / "file", other.dtype)):
+        for call in (run, lambda x: operator(x, outs=OUT), lambda x: jax.jit(lambda: run(x))()):
+            assert call(X) == 4
+            with pytest.raises(InputError, match=r"input 0 is .*; expected native byte order, x\.astype"):
+                call(x)
+    assert_array_equal(run_axpy(X, X, alpha=2), 3 * X)
+    with pytest.raises(InputError, match=r"axpy: input 1 is .* native byte order"):
+        run_axpy(X, other, alpha=2)
+    with pytest.raises(StaticArgumentError, match=r"'alpha' is .* in native byte order"):
+        run_axpy(X, X, alpha=other[1:2].reshape(()))
 
 
 def test_the_message_names_the_input_that_is_wrong(run_axpy):

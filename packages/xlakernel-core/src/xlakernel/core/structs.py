@@ -33,16 +33,21 @@ def check_inputs(inputs: Sequence[Any], owner: str) -> None:
     for i, value in enumerate(inputs):
         if not _is_array_like(value):
             text = repr(value)
+            expected = "an array of numbers. Pass each array as a positional argument of its own, and build it with "
+            expected += "jnp.asarray(...)."
+            if isinstance(value, np.ndarray) and not value.dtype.isnative:
+                expected = "native byte order, x.astype(x.dtype.newbyteorder('='))."
             raise InputError(
                 f"{owner}: input {i} is {text if len(text) <= 60 else text[:57] + '...'} of type "
-                f"{type(value).__name__}; expected an array of numbers. Pass each array as a positional argument of "
-                "its own, and build it with jnp.asarray(...)."
+                f"{type(value).__name__}; expected {expected}"
             )
 
 
 def _is_array_like(value: Any) -> bool:
     if isinstance(value, (np.ndarray, np.generic)):
         kind, size = value.dtype.kind, value.dtype.itemsize
+        if not value.dtype.isnative:
+            return False
         widest = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16}  # NumPy's long double is wider
         return size <= widest.get(kind, 0) or value.dtype.type.__module__ == "ml_dtypes"
     return isinstance(value, (jax.Array, bool, int, float, complex))

@@ -85,12 +85,12 @@ def check_scalar(kernel: str, name: str, value: Any) -> None:
         return
     if isinstance(value, (bool, int, float, np.generic, np.ndarray)):
         dtype = np.asarray(value).dtype
-        if dtype.itemsize <= _WIDEST.get(dtype.kind, 0) or dtype.name == "bfloat16":
+        if dtype.isnative and (dtype.itemsize <= _WIDEST.get(dtype.kind, 0) or dtype.name == "bfloat16"):
             return
     raise StaticArgumentError(
         f"{kernel}: the scalar {name!r} is {value!r} of type {type(value).__name__}; allowed: bool, int (below 2**64), "
-        "float, a NumPy scalar of at most 64 bits, or a JAX array without dimensions. Pass anything else by position, "
-        "as an array."
+        "float, a NumPy scalar of at most 64 bits in native byte order, or a JAX array without dimensions. Pass "
+        "anything else by position, as an array."
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from .._compat import is_tracing, vary_alike
 from ..config import is_debugging
@@ -97,9 +98,15 @@ def kernel_function(
     with_scalars = jax.jit(wrapped.trace, static_argnums=0)
     without_scalars = jax.jit(_named(lambda *inputs: wrapped.trace((), *inputs), kernel.name))
     known = functools.cache(wrapped.known_scalars)
+    ndarray = np.ndarray  # found faster than a global's attribute
 
     # A function, since an object with a `__call__` in Python adds a tenth to the time of the jitted call.
     def call(*inputs: Any, **scalars: Any) -> Any:
+        # JAX refuses an array in another byte order, but not if the program for the native dtype is compiled: it would
+        # read the bytes in native order.
+        for x in inputs:
+            if isinstance(x, ndarray) and not x.dtype.isnative:
+                check_inputs(inputs, kernel.name)
         try:
             if scalars:
                 form, operands = wrapped.split(scalars, known(len(inputs)))

@@ -9,6 +9,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ..call.derivatives import multilinear
 from ..call.derivatives.differentiable import Differentiable
@@ -204,6 +205,11 @@ class XLACustomKernel:
                 if len(self._calls) >= _MOST_CALLS:
                     self._calls.clear()
                 self._calls[key] = apply
+        # JAX refuses an array in another byte order, but not if the program for the native dtype is compiled: it would
+        # read the bytes in native order.
+        for x in ins:
+            if isinstance(x, np.ndarray) and not x.dtype.isnative:
+                check_inputs(ins, self.name)
         try:
             return apply(*ins)
         except (TypeError, ValueError) as error:
