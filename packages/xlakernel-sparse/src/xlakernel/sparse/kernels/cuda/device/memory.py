@@ -257,3 +257,39 @@ _REDUCTIONS = {
     (True, 32): ("f32", "f"),
     (True, 64): ("f64", "d"),
 }
+
+
+@intrinsic
+def store_stamped(_: Any, array: Any, index: Any, stamp: Any, value: Any) -> Any:
+    """Write *stamp* and *value*, of 32 bits each, to ``array[2 * index]`` and behind it, in one store.
+
+    Another block that reads the stamp by `load_stamped` also reads this value; other accesses are not ordered.
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        array_type, index_type, stamp_type, value_type = signature.args
+        pointer = _pointer(context, builder, array_type, args[0], index_type, builder.shl(args[1], args[1].type(1)))
+        high = builder.zext(context.cast(builder, args[2], stamp_type, types.uint32), _int(64))
+        low = builder.zext(context.cast(builder, args[3], value_type, types.uint32), _int(64))
+        word = builder.or_(builder.shl(high, ir.Constant(_int(64), 32)), low)
+        _asm(
+            builder, ir.VoidType(), "st.relaxed.gpu.global.u64 [$0], $1;", "l,l,~{memory}", [pointer, word], effect=True
+        )
+        return context.get_dummy_value()
+
+    return types.void(array, index, stamp, value), codegen
+
+
+@intrinsic
+def load_stamped(_: Any, array: Any, index: Any) -> Any:
+    """Return the present stamp and value of `store_stamped`, as int32."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        array_type, index_type = signature.args
+        pointer = _pointer(context, builder, array_type, args[0], index_type, builder.shl(args[1], args[1].type(1)))
+        text = "ld.relaxed.gpu.global.u64 $0, [$1];"
+        word = _asm(builder, _int(64), text, "=l,l,~{memory}", [pointer], effect=True)
+        high = builder.trunc(builder.lshr(word, ir.Constant(_int(64), 32)), _int(32))
+        return context.make_tuple(builder, signature.return_type, [high, builder.trunc(word, _int(32))])
+
+    return types.UniTuple(types.int32, 2)(array, index), codegen

@@ -6,7 +6,9 @@ import numpy as np
 from numba import njit
 
 # The public function is called through a pointer, and code with a pointer in it cannot be cached on disk.
-from numba.np.ufunc.parallel import _iget_num_threads as get_num_threads
+from numba.np.ufunc.parallel import _iget_num_threads
+
+thread_count = _iget_num_threads
 
 #: Entries of a matrix below which one thread is faster than several.
 SERIAL = 60_000
@@ -19,7 +21,7 @@ def part_count(work):
     """Return the number of parts, one for each thread, for *work* entries; 1 means no other threads."""
     if work < SERIAL:
         return 1
-    return max(1, min(get_num_threads(), work // (SERIAL // 2)))
+    return max(1, min(thread_count(), work // (SERIAL // 2)))
 
 
 @njit

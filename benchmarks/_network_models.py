@@ -1,0 +1,294 @@
+"""Published network models, for the benchmark and the pages of the documentation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numba
+import numpy as np
+
+from xlakernel.sparse import CSR
+from xlakernel.sparse.networks import Network, Population, Projection, poisson
+
+#: The step of all models, in ms.
+STEP = 0.1
+
+
+class Drawn(NamedTuple):
+    """Synapses between populations: a matrix of ones, and the projection of each entry, ``target * count + source``."""
+
+    indices: jax.Array
+    indptr: jax.Array
+    pair: jax.Array
+
+
+def draw(seed: int, sizes: Sequence[int], counts: np.ndarray) -> Drawn:
+    """Draw synapses with uniform sources and targets, several of which may connect the same neurons.
+
+    Args:
+      seed: of the random numbers.
+      sizes: the sizes of the populations.
+      counts: the numbers of synapses, ``[target, source]``.
+    """
+    rng = np.random.default_rng(seed)
+    of_source = []
+    for source, size in enumerate(sizes):
+        each = [rng.multinomial(count, np.full(size, 1 / size)) for count in counts[:, source]]
+        of_source.append(np.stack(each, axis=1))
+    table = np.concatenate(of_source)
+    indptr = np.concatenate([[0], np.cumsum(table.sum(1))])
+    pairs = np.arange(len(sizes)) * len(sizes) + np.repeat(np.arange(len(sizes)), sizes)[:, None]
+    indices, pair = _targets(
+        jax.random.key(seed),
+        jnp.asarray(table.reshape(-1), jnp.int32),
+        jnp.asarray(pairs.reshape(-1), jnp.uint8),
+        jnp.asarray(sizes),
+        total=int(indptr[-1]),
+    )
+    return Drawn(indices, jnp.asarray(indptr, jnp.int32), pair)
+
+
+@partial(jax.jit, static_argnames="total")
+def _targets(
+    key: jax.Array, table: jax.Array, pairs: jax.Array, sizes: jax.Array, *, total: int
+) -> tuple[jax.Array, jax.Array]:
+    pair = jnp.repeat(pairs, table, total_repeat_length=total)
+    target = pair // sizes.size
+    first = jnp.cumsum(sizes) - sizes
+    fraction = jax.random.uniform(key, (total,))
+    chosen = jnp.minimum((fraction * sizes[target]).astype(jnp.int32), sizes[target] - 1)
+    return first[target] + chosen, pair
+
+
+# The cortical microcircuit: Potjans and Diesmann, "The cell-type specific cortical microcircuit", Cerebral Cortex 24
+# (2014). Populations 23E 23I 4E 4I 5E 5I 6E 6I.
+NAMES = ("23E", "23I", "4E", "4I", "5E", "5I", "6E", "6I")
+_SIZES = (20683, 5834, 21915, 5479, 4850, 1065, 14395, 2948)
+_EXTERNAL = (1600, 1500, 2100, 1900, 2000, 1900, 2900, 2100)
+_MEAN_V = (-68.28, -63.16, -63.33, -63.45, -63.11, -61.66, -66.72, -61.43)
+_DEVIATION_V = (5.36, 4.57, 4.74, 4.94, 4.94, 4.55, 5.46, 4.48)
+#: Mean rates of the populations in Hz, of NEST's simulations.
+RATES = (0.943, 3.026, 4.368, 5.882, 7.733, 8.664, 1.096, 7.851)
+#: Probabilities of connection, ``[target, source]``.
+_PROBABILITIES = np.array(
+    [
+        [0.1009, 0.1689, 0.0437, 0.0818, 0.0323, 0.0, 0.0076, 0.0],
+        [0.1346, 0.1371, 0.0316, 0.0515, 0.0755, 0.0, 0.0042, 0.0],
+        [0.0077, 0.0059, 0.0497, 0.135, 0.0067, 0.0003, 0.0453, 0.0],
+        [0.0691, 0.0029, 0.0794, 0.1597, 0.0033, 0.0, 0.1057, 0.0],
+        [0.1004, 0.0622, 0.0505, 0.0057, 0.0831, 0.3726, 0.0204, 0.0],
+        [0.0548, 0.0269, 0.0257, 0.0022, 0.06, 0.3158, 0.0086, 0.0],
+        [0.0156, 0.0066, 0.0211, 0.0166, 0.0572, 0.0197, 0.0396, 0.2252],
+        [0.0364, 0.001, 0.0034, 0.0005, 0.0277, 0.008, 0.0658, 0.1443],
+    ]
+)
+_WEIGHT, _INHIBITION, _RATE = 87.8, -4.0, 8.0  # pA, relative, Hz of a synapse
+
+
+class CurrentState(NamedTuple):
+    """A leaky integrate-and-fire neuron with an exponential current.
+
+    ``v`` is in mV above rest, ``current`` in pA, ``wait`` the steps left of the refractory time.
+    """
+
+    v: jax.Array
+    current: jax.Array
+    wait: jax.Array
+
+
+class CurrentParameters(NamedTuple):
+    """Constants of the exact integration over one step (Rotter and Diesmann, Biological Cybernetics 81, 1999)."""
+
+    leak: jax.Array
+    decay: jax.Array
+    gain: jax.Array
+    threshold: jax.Array
+    refractory: jax.Array
+    drive: jax.Array
+    noise: jax.Array
+    weight: jax.Array
+
+
+def current_parameters(
+    *, tau: float, tau_synapse: float, capacity: float, threshold: float, refractory: float
+) -> CurrentParameters:
+    """Return the constants of a neuron: times in ms, the capacity in pF, the threshold in mV above rest."""
+    decay, leak = math.exp(-STEP / tau_synapse), math.exp(-STEP / tau)
+    gain = tau_synapse * tau / (tau_synapse - tau) * (decay - leak) / capacity
+    numbers = leak, decay, gain, threshold
+    return CurrentParameters(*map(jnp.float32, numbers), jnp.int32(round(refractory / STEP)), *[jnp.float32(0)] * 3)
+
+
+@numba.njit
+def integrate_current(state, arrived, p, rng):
+    """Integrate a neuron with a constant drive in pA for one step."""
+    v = np.float32(0) if state.wait > 0 else state.v * p.leak + (state.current + p.drive) * p.gain
+    current = state.current * p.decay + arrived.current
+    wait = max(state.wait - 1, 0)
+    fired = v >= p.threshold
+    if fired:
+        v = np.float32(0)
+        wait = p.refractory
+    return CurrentState(v, current, wait), fired
+
+
+@numba.njit
+def integrate_current_with_noise(state, arrived, p, rng):
+    """Integrate a neuron with Poisson input for one step; ``noise`` is the mean number of its spikes in a step."""
+    v = np.float32(0) if state.wait > 0 else state.v * p.leak + (state.current + p.drive) * p.gain
+    current = state.current * p.decay + arrived.current + p.weight * np.float32(poisson(rng, 0, p.noise))
+    wait = max(state.wait - 1, 0)
+    fired = v >= p.threshold
+    if fired:
+        v = np.float32(0)
+        wait = p.refractory
+    return CurrentState(v, current, wait), fired
+
+
+class Model(NamedTuple):
+    """A network, its parameters, initial state and the group of each neuron."""
+
+    network: Network
+    parameters: NamedTuple
+    neurons: NamedTuple
+    groups: np.ndarray
+
+
+def microcircuit(seed: int = 1, *, scale: float = 1.0, noise: bool = True, blocks: int | None = None) -> Model:
+    """Return the cortical microcircuit.
+
+    Args:
+      seed: of synapses and initial potentials.
+      scale: the fraction of the neurons; weights grow by ``1 / sqrt(scale)``, and a constant current replaces the mean
+        input of the missing synapses (van Albada, Helias and Diesmann, PLoS Computational Biology 11, 2015).
+      noise: True for Poisson input, False for its mean as a constant current.
+      blocks: those of `Network`.
+    """
+    full = np.array(_SIZES)
+    sizes = np.round(full * scale).astype(int)
+    counts = np.log(1 - _PROBABILITIES) / np.log(1 - 1 / np.outer(full, full).astype(float))
+    scaled = np.round(counts * scale**2).astype(int) if scale < 1 else np.round(counts).astype(int)
+    drawn = draw(seed, sizes, scaled)
+    weight = _WEIGHT / math.sqrt(scale)
+    target, source = np.divmod(np.arange(64), 8)
+    mean = np.where((target == 0) & (source == 2), 2.0, 1.0) * weight
+    factor = np.where(source % 2 == 1, _INHIBITION, 1.0)
+    delays = np.where(source % 2 == 1, 0.75, 1.5)
+    weights, steps = _weights(
+        jax.random.key(seed + 1), drawn.pair, *(jnp.asarray(a, jnp.float32) for a in (mean, factor, delays))
+    )
+    matrix = CSR((weights, drawn.indices, drawn.indptr), shape=(sizes.sum(), sizes.sum()), check=False)
+    neuron = integrate_current_with_noise if noise else integrate_current
+    network = Network(Population(neuron, int(sizes.sum())), [Projection(matrix, steps, "current")], blocks=blocks)
+    group = np.repeat(np.arange(8), sizes)
+    external = np.array(_EXTERNAL) * _RATE * 1e-3  # spikes a ms
+    # The mean current of a synapse's spikes: its weight times 0.5 ms, the time constant of the current.
+    constant = 0.0 if noise else weight * scale * external * 0.5
+    missing = _missing_current(counts, full, scale, mean * math.sqrt(scale) * factor)
+    parameters = current_parameters(tau=10, tau_synapse=0.5, capacity=250, threshold=15, refractory=2)._replace(
+        noise=jnp.asarray((external * scale * STEP)[group], jnp.float32),
+        weight=jnp.float32(weight),
+        drive=jnp.asarray((constant + missing * np.ones(8))[group], jnp.float32),
+    )
+    rng = np.random.default_rng(seed)
+    v = np.array(_MEAN_V)[group] + 65 + np.array(_DEVIATION_V)[group] * rng.standard_normal(group.size)
+    zeros = np.zeros(group.size)
+    state = CurrentState(*(jnp.asarray(a, jnp.float32) for a in (v, zeros)), jnp.asarray(zeros, jnp.int32))
+    return Model(network, parameters, state, group)
+
+
+def _missing_current(counts: np.ndarray, sizes: np.ndarray, scale: float, weights: np.ndarray) -> np.ndarray:
+    """Return the mean current that the synapses left out by scaling would bring each population, in pA."""
+    degrees = counts / sizes[:, None]
+    per_ms = degrees * weights.reshape(8, 8) * np.array(RATES) * 1e-3 * 0.5
+    external = np.array(_EXTERNAL) * _RATE * 1e-3 * _WEIGHT * 0.5
+    return (1 - math.sqrt(scale)) * (per_ms.sum(1) + external)
+
+
+@jax.jit
+def _weights(
+    key: jax.Array, pair: jax.Array, mean: jax.Array, factor: jax.Array, delay: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Return weights with a relative deviation of 0.1, clipped at 0, and delays with one of 0.5, in steps."""
+    first, second = jax.random.split(key)
+    weights = jnp.maximum(mean[pair] * (1 + 0.1 * jax.random.normal(first, pair.shape)), 0) * factor[pair]
+    delays = delay[pair] * (1 + 0.5 * jax.random.normal(second, pair.shape))
+    return weights, jnp.clip(jnp.rint(delays / STEP), 1, 63).astype(jnp.uint8)
+
+
+# COBA and CUBA: Brette et al., "Simulation of networks of spiking neurons", Journal of Computational Neuroscience 23
+# (2007), benchmarks 1 and 2.
+class ConductanceState(NamedTuple):
+    """A neuron with two conductances: ``v`` in mV above rest, conductances in units of the leak."""
+
+    v: jax.Array
+    excitation: jax.Array
+    inhibition: jax.Array
+    wait: jax.Array
+
+
+class ConductanceParameters(NamedTuple):
+    """Constants of a neuron: decays over one step, reversal potentials and the threshold in mV above rest."""
+
+    rate: jax.Array
+    decay_excitation: jax.Array
+    decay_inhibition: jax.Array
+    reversal_excitation: jax.Array
+    reversal_inhibition: jax.Array
+    threshold: jax.Array
+    refractory: jax.Array
+
+
+@numba.njit
+def integrate_conductance(state, arrived, p, rng):
+    """Integrate a neuron with conductances for one step, by Euler's method."""
+    excitation = state.excitation * p.decay_excitation + arrived.excitation
+    inhibition = state.inhibition * p.decay_inhibition + arrived.inhibition
+    pull = excitation * (p.reversal_excitation - state.v) + inhibition * (p.reversal_inhibition - state.v)
+    v = np.float32(0) if state.wait > 0 else state.v + p.rate * (pull - state.v)
+    wait = max(state.wait - 1, 0)
+    fired = v >= p.threshold
+    if fired:
+        v = np.float32(0)
+        wait = p.refractory
+    return ConductanceState(v, excitation, inhibition, wait), fired
+
+
+def coba(n: int = 4000, seed: int = 1, *, blocks: int | None = None) -> Model:
+    """Return the network with conductances: four fifths excite, and a neuron has 80 synapses on average."""
+    sizes = [n * 4 // 5, n - n * 4 // 5]
+    drawn = _by_source(seed, sizes, n)
+    network = Network(
+        Population(integrate_conductance, n),
+        [
+            Projection(matrix, 1, receptor, source=where)
+            for matrix, receptor, where in zip(
+                drawn, ("excitation", "inhibition"), (slice(0, sizes[0]), slice(sizes[0], n)), strict=True
+            )
+        ],
+        blocks=blocks,
+    )
+    rng = np.random.default_rng(seed)
+    zeros = np.zeros(n)
+    start = rng.uniform(0, 10, n), np.maximum(rng.normal(4, 1.5, n), 0), np.maximum(rng.normal(20, 12, n), 0), zeros
+    state = ConductanceState(*(jnp.asarray(a, jnp.float32) for a in start[:3]), jnp.asarray(zeros, jnp.int32))
+    numbers = STEP / 20, math.exp(-STEP / 5), math.exp(-STEP / 10), 60, -20, 10
+    parameters = ConductanceParameters(*map(jnp.float32, numbers), jnp.int32(50))
+    return Model(network, parameters, state, (np.arange(n) >= sizes[0]).astype(int))
+
+
+def _by_source(seed: int, sizes: Sequence[int], n: int) -> list[CSR]:
+    """Return the two matrices of `coba`: 64 excitatory and 16 inhibitory synapses a target, in units of the leak."""
+    matrices = []
+    for number, (size, degree, weight) in enumerate(zip(sizes, (64, 16), (0.6, 6.7), strict=True)):
+        rng = np.random.default_rng(seed + number)
+        counts = rng.multinomial(degree * n, np.full(size, 1 / size))
+        indptr = jnp.asarray(np.concatenate([[0], np.cumsum(counts)]), jnp.int32)
+        indices = jax.random.randint(jax.random.key(seed + number), (degree * n,), 0, n, jnp.int32)
+        matrices.append(CSR((jnp.full(1, weight), indices, indptr), shape=(size, n), check=False))
+    return matrices

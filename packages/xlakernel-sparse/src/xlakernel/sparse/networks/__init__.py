@@ -1,0 +1,27 @@
+"""Networks of spiking neurons, all steps of which run in one native call."""
+
+from .network import Network as Network
+from .populations import Population as Population
+from .projections import Projection as Projection
+from .random import normal as normal
+from .random import poisson as poisson
+from .random import uniform as uniform
+from .recording import Record as Record
+from .recording import Recording as Recording
+from .recording import Spikes as Spikes
+from .recording import Trace as Trace
+from .state import NetworkState as NetworkState
+
+__all__ = [
+    "Network",
+    "NetworkState",
+    "Population",
+    "Projection",
+    "Record",
+    "Recording",
+    "Spikes",
+    "Trace",
+    "normal",
+    "poisson",
+    "uniform",
+]

@@ -1,0 +1,136 @@
+"""The entries of synapses in the order in which a run reads them: by source, then by the block of the target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from xlakernel.core import XLACustomKernel
+from xlakernel.core.errors import ArgumentError
+
+from .layout import WEIGHT_BITS, Layout
+from .projections import Synapses
+
+#: Inputs: the place of each neuron, ``block << target_bits | place in the block``; then for each projection its words
+#: without the target, ``(nnz, words of an entry)``, indices and indptr. Results: starts, ``(neurons * blocks + 1,)``,
+#: and entries. Static keywords: ``layout``, and ``ranges``, the first source and the first target of each projection.
+sort_entries = XLACustomKernel("network_entries", "The operator behind `xlakernel.sparse.networks.Network`.")
+sort_entries.def_tags("sparse", "network")
+
+
+def choose_scales(receptors: int, synapses: Sequence[Synapses], size: int, weight_bits: int) -> np.ndarray:
+    """Return the weight of one unit of each receptor's sums, ``(receptors,)``, float32.
+
+    Weights are multiples of it, rounded: equal weights exactly, others to one part in ``2**weight_bits`` of the largest
+    weight of the receptor, or of the largest sum that a neuron could get, if this does not fit in 32 bits.
+
+    Raises:
+      ArgumentError: if *weight_bits* is invalid.
+    """
+    if weight_bits not in WEIGHT_BITS:
+        raise ArgumentError(f"Network: weight_bits is {weight_bits!r}; allowed: {WEIGHT_BITS[0]} or {WEIGHT_BITS[1]}.")
+    scales = np.ones(receptors, np.float32)
+    for receptor in range(receptors):
+        own = [projection for projection in synapses if projection.receptor == receptor]
+        largest = max(projection.survey.largest_weight for projection in own)
+        smallest = min(projection.survey.smallest_weight for projection in own)
+        if largest == 0:
+            continue
+        load = float(jnp.max(sum(_loads(projection, size) for projection in own)))
+        # Float32 sums of positive terms have small relative errors; a thousandth is more.
+        bound = 1.001 * load / (2**31 - 1)
+        scales[receptor] = max(largest if largest == smallest else largest / (2 ** (weight_bits - 1) - 1), bound)
+    return scales
+
+
+def _loads(projection: Synapses, size: int) -> jax.Array:
+    """Return the largest sum that could arrive at each neuron in one step, ``(size,)``."""
+    matrix = projection.matrix
+    weights = jnp.abs(matrix.data.astype(jnp.float32))
+    first, stop = projection.targets
+    return jnp.zeros(size).at[first:stop].set(jnp.ones(matrix.shape[0]) @ matrix.with_data(weights))
+
+
+def order_entries(layout: Layout, synapses: Sequence[Synapses], scales: np.ndarray) -> tuple[jax.Array, jax.Array]:
+    """Return where the entries of each source and block start, uint32, and the entries, int32.
+
+    The starts have the shape ``(neurons * blocks + 1,)``, and the entries ``(words of an entry * nnz,)``.
+    """
+    total = sum(projection.matrix.nnz for projection in synapses)
+    if total >= 2**32:
+        raise ArgumentError(f"Network: {total} synapses; allowed: fewer than 2**32.")
+    edges = np.array(layout.edges)
+    block = np.repeat(np.arange(layout.blocks), np.diff(edges))
+    places = (block << layout.target_bits) | (np.arange(layout.size) - edges[block])
+    arrays = [
+        array
+        for projection in synapses
+        for array in (
+            _words(layout, scales[projection.receptor], projection),
+            projection.matrix.indices,
+            projection.matrix.indptr,
+        )
+    ]
+    outs = (
+        jax.ShapeDtypeStruct((layout.size * layout.blocks + 1,), jnp.uint32),
+        jax.ShapeDtypeStruct((total * (2 if layout.wide else 1),), jnp.int32),
+    )
+    ranges = tuple((projection.sources[0], projection.targets[0]) for projection in synapses)
+    found: tuple[jax.Array, jax.Array] = sort_entries(
+        jnp.asarray(places, jnp.int32), *arrays, outs=outs, layout=layout, ranges=ranges
+    )
+    return found
+
+
+def _words(layout: Layout, scale: np.float32, projection: Synapses) -> jax.Array:
+    """Return the words of a projection's entries without the targets, ``(nnz, 1)``, or ``(nnz, 2)`` if wide."""
+    weights = projection.matrix.data
+    exact = weights.astype(jnp.result_type(weights, jnp.float32))
+    limit = 2.0 ** (layout.weight_bits - 1) - 1 if not layout.wide else 2.0**31 - 128
+    units = jnp.clip(jnp.rint(exact / scale), -limit, limit).astype(jnp.int32)
+    rows = (projection.delay.astype(jnp.int32) - 1) * len(layout.receptors) + projection.receptor
+    low = rows << layout.target_bits
+    shape = (projection.matrix.nnz,)
+    if layout.wide:
+        return jnp.stack([jnp.broadcast_to(low, shape), jnp.broadcast_to(units, shape)], axis=-1)
+    return jnp.broadcast_to(low | units << layout.target_bits + layout.row_bits, shape)[:, None]
+
+
+@sort_entries.def_jax_kernel
+def _sort_in_jax(outs: Sequence[Any], *, layout: Layout, ranges: Sequence[tuple[int, int]]) -> Any:
+    words = 2 if layout.wide else 1
+    mask = (1 << layout.target_bits) - 1
+
+    def sort(places: jax.Array, *arrays: jax.Array) -> tuple[jax.Array, jax.Array]:
+        keys, columns = [], []
+        for number, (first_source, first_target) in enumerate(ranges):
+            entries, indices, indptr = arrays[3 * number : 3 * number + 3]
+            source = (
+                jnp.repeat(jnp.arange(indptr.size - 1), jnp.diff(indptr), total_repeat_length=indices.size)
+                + first_source
+            )
+            place = places[indices + first_target]
+            key = source.astype(jnp.uint32) * layout.blocks + (place >> layout.target_bits).astype(jnp.uint32)
+            # Padding is sorted behind all entries.
+            keys.append(jnp.where(jnp.arange(indices.size) < indptr[-1], key, outs[0].shape[0] - 1))
+            columns.append(entries.at[:, 0].set(entries[:, 0] | place & mask))
+        key = jnp.concatenate(keys)
+        column = jnp.concatenate(columns)
+        key, *ordered = jax.lax.sort((key, *(column[:, k] for k in range(words))), num_keys=1, is_stable=True)
+        starts = jnp.searchsorted(key, jnp.arange(outs[0].shape[0], dtype=jnp.uint32)).astype(jnp.uint32)
+        return starts, jnp.stack(ordered, axis=-1).reshape(-1)
+
+    return sort
+
+
+def _sort_in_numba(outs: Sequence[Any], *, layout: Layout, ranges: Sequence[tuple[int, int]]) -> Any:
+    from .kernels.numba import sort
+
+    return sort(outs, layout=layout, ranges=ranges)
+
+
+sort_entries.def_kernel("numba", "cpu", _sort_in_numba, asdefault=True)

@@ -1,0 +1,237 @@
+"""Named tuples of arrays, packed in words of 32 bits; a kernel takes one array of words for all fields.
+
+A field is an array with a value for each neuron, or one value that all neurons share. The functions that read and write
+a neuron's tuple are generated from the field names: Numba builds a named tuple only from a call that lists its fields.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from numba import njit
+
+from xlakernel.core.errors import ArgumentError, DtypeError, ShapeError
+
+
+# Unsigned indices are not compared with 0: Numba's negative ones count from the end, and loops with such a comparison
+# are not vectorised.
+@njit
+def _get_float32(words, word, i):
+    return np.int32(words[word, np.uint64(i)]).view(np.float32)
+
+
+@njit
+def _get_int32(words, word, i):
+    # Numba computes with integers of 64 bits.
+    return np.int64(words[word, np.uint64(i)])
+
+
+@njit
+def _get_uint32(words, word, i):
+    return np.int32(words[word, np.uint64(i)]).view(np.uint32)
+
+
+@njit
+def _get_bool(words, word, i):
+    return words[word, np.uint64(i)] != 0
+
+
+@njit
+def _join(words, word, i):
+    return np.int64(words[word + 1, np.uint64(i)]) << 32 | np.int64(words[word, np.uint64(i)]) & np.int64(0xFFFFFFFF)
+
+
+@njit
+def _get_float64(words, word, i):
+    return np.int64(_join(words, word, i)).view(np.float64)
+
+
+@njit
+def _set_word(words, word, i, value):
+    words[word, np.uint64(i)] = value
+
+
+@njit
+def _set_float32(words, word, i, value):
+    words[word, np.uint64(i)] = np.float32(value).view(np.int32)
+
+
+@njit
+def _set_int64(words, word, i, value):
+    words[word, np.uint64(i)] = np.int32(value & np.int64(0xFFFFFFFF))
+    words[word + 1, np.uint64(i)] = np.int32(value >> 32)
+
+
+@njit
+def _set_float64(words, word, i, value):
+    _set_int64(words, word, i, np.float64(value).view(np.int64))
+
+
+class _Kind(NamedTuple):
+    """A dtype that fields may have: its words, its type in Numba, and how a kernel reads and writes it."""
+
+    words: int
+    scalar: type
+    get: Callable[..., Any]
+    set: Callable[..., Any]
+
+
+_KINDS = {
+    "float32": _Kind(1, np.float32, _get_float32, _set_float32),
+    "int32": _Kind(1, np.int64, _get_int32, _set_word),
+    "uint32": _Kind(1, np.uint32, _get_uint32, _set_word),
+    "bool": _Kind(1, np.bool_, _get_bool, _set_word),
+    "float64": _Kind(2, np.float64, _get_float64, _set_float64),
+    "int64": _Kind(2, np.int64, _join, _set_int64),
+}
+
+
+class Field(NamedTuple):
+    """A field, and the place of its first word: among those of each neuron, or among those that all share."""
+
+    name: str
+    dtype: str
+    shared: bool
+    word: int
+
+
+class Fields(NamedTuple):
+    """The fields of a named tuple; *kind* is its class, *words* and *shared* are the numbers of words."""
+
+    kind: type
+    fields: tuple[Field, ...]
+    words: int
+    shared: int
+
+
+class _Empty(NamedTuple):
+    pass
+
+
+#: What stands in place of parameters or inputs that are not given.
+EMPTY = Fields(_Empty, (), 0, 0)
+
+
+def fields_of(what: str, values: Any, size: int, *, leading: tuple[int, ...] = (), first_shared: int = 0) -> Fields:
+    """Return the fields of a named tuple of arrays.
+
+    Args:
+      what: its name, for messages.
+      values: the named tuple; each field has the shape ``leading``, or ``(*leading, size)``; None: no fields.
+      size: the number of neurons.
+      leading: the dimensions before the neurons.
+      first_shared: the place of the first shared word.
+
+    Raises:
+      ArgumentError: if *values* is no named tuple.
+      ShapeError: if a field has another shape.
+      DtypeError: if a field has a dtype that is not supported.
+    """
+    if values is None:
+        return EMPTY
+    if not isinstance(values, tuple) or not hasattr(values, "_fields"):
+        raise ArgumentError(
+            f"{what}: a {type(values).__name__}; allowed: a named tuple of arrays (typing.NamedTuple), whose fields "
+            "are what the neuron's function reads."
+        )
+    found, word, shared = [], 0, first_shared
+    for name, value in zip(values._fields, values, strict=True):
+        shape, dtype = np.shape(value), jax.dtypes.canonicalize_dtype(jnp.result_type(value)).name
+        if dtype not in _KINDS:
+            raise DtypeError(f"{what}.{name}: {dtype}; allowed: {', '.join(_KINDS)}.")
+        if shape not in {leading, (*leading, size)}:
+            dimensions = " or ".join(str(shape) for shape in (leading, (*leading, size)))
+            raise ShapeError(f"{what}.{name}: shape {shape}; allowed: {dimensions}.")
+        common = shape == leading
+        found.append(Field(name, dtype, common, shared if common else word))
+        if common:
+            shared += _KINDS[dtype].words
+        else:
+            word += _KINDS[dtype].words
+    return Fields(type(values), tuple(found), word, shared - first_shared)
+
+
+def _words_of(value: ArrayLike, dtype: str, axis: int) -> jax.Array:
+    """Return a value as words along a new dimension *axis*, counted from the end."""
+    value = jnp.asarray(value, dtype)
+    if dtype == "bool":
+        value = value.astype(jnp.int32)
+    words = jax.lax.bitcast_convert_type(value, jnp.int32)
+    return jnp.moveaxis(words, -1, axis) if words.ndim > value.ndim else jnp.expand_dims(words, axis)
+
+
+def pack(fields: Fields, values: Any, size: int, *, leading: tuple[int, ...] = ()) -> tuple[jax.Array, jax.Array]:
+    """Return the words of all neurons, ``(*leading, words, size)``, and the shared ones, ``(*leading, shared, 1)``."""
+    own, shared = [], []
+    for field in fields.fields:
+        value = jnp.asarray(getattr(values, field.name))
+        if field.shared:
+            shared.append(_words_of(value[..., None], field.dtype, -2))
+        else:
+            own.append(_words_of(value, field.dtype, -2))
+    return _stack(own, leading, size), _stack(shared, leading, 1)
+
+
+def _stack(words: Sequence[jax.Array], leading: tuple[int, ...], size: int) -> jax.Array:
+    return jnp.concatenate(words, axis=-2) if words else jnp.zeros((*leading, 0, size), jnp.int32)
+
+
+def unpack(fields: Fields, words: jax.Array) -> Any:
+    """Return the named tuple of arrays of words ``(..., words, size)``; no field is shared."""
+    return fields.kind(**{field.name: read_field(field, words) for field in fields.fields})
+
+
+def read_field(field: Field, words: jax.Array) -> jax.Array:
+    """Return the values of one field of words ``(..., words, size)``."""
+    count = _KINDS[field.dtype].words
+    part = words[..., field.word : field.word + count, :]
+    if count == 2:
+        return jax.lax.bitcast_convert_type(jnp.moveaxis(part, -2, -1), jnp.dtype(field.dtype))
+    if field.dtype == "bool":
+        return part[..., 0, :] != 0
+    return jax.lax.bitcast_convert_type(part[..., 0, :], jnp.dtype(field.dtype))
+
+
+def scalars_of(fields: Fields) -> Any:
+    """Return a named tuple of scalars, each of the type that the neuron's function gets."""
+    return fields.kind(**{field.name: _KINDS[field.dtype].scalar(0) for field in fields.fields})
+
+
+@functools.cache
+def loader(fields: Fields) -> Any:
+    """Return ``load(words, shared, i)``, the named tuple of neuron *i*."""
+    values = [
+        f"get_{field.dtype}({'shared' if field.shared else 'words'}, {field.word}, {'0' if field.shared else 'i'})"
+        for field in fields.fields
+    ]
+    names = {f"get_{name}": kind.get for name, kind in _KINDS.items()}
+    return generate("load(words, shared, i)", [f"return kind({', '.join(values)})"], {**names, "kind": fields.kind})
+
+
+@functools.cache
+def storer(fields: Fields) -> Any:
+    """Return ``store(words, i, value)``, which writes the named tuple *value* for neuron *i*."""
+    lines = [f"set_{field.dtype}(words, {field.word}, i, value.{field.name})" for field in fields.fields]
+    return generate("store(words, i, value)", lines, {f"set_{name}": kind.set for name, kind in _KINDS.items()})
+
+
+@functools.cache
+def converter(fields: Fields) -> Any:
+    """Return ``convert(value)``, the named tuple with each field in the type that `loader` gives it."""
+    names = {f"as_{name}": kind.scalar for name, kind in _KINDS.items()}
+    values = [f"as_{field.dtype}(value.{field.name})" for field in fields.fields]
+    return generate("convert(value)", [f"return kind({', '.join(values)})"], {**names, "kind": fields.kind})
+
+
+def generate(signature: str, lines: Sequence[str], names: dict[str, Any]) -> Any:
+    """Return the ``njit`` function with this signature, these lines as its body, and these global names."""
+    source = "\n    ".join([f"def {signature}:", *(lines or ["pass"])])
+    namespace = dict(names)
+    exec(source, namespace)  # noqa: S102  # made of identifiers and numbers
+    return njit(namespace[signature.partition("(")[0]])

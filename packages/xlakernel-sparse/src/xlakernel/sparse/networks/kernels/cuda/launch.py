@@ -1,0 +1,96 @@
+"""The launch of the GPU's kernel: threads, shared memory, and the arrays that only the kernel needs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from xlakernel.cuda import numba_cuda_kernel
+
+from ....kernels.cuda.launches import shared_bytes
+from ...layout import Layout
+from ...populations import Part, functions_of
+from .simulation import THREADS, simulation
+
+#: Shared memory of the kernel besides the sums, in bytes.
+_BESIDES = 16 * 1024
+#: Words of a record: the number of spikes, and the first of them. A record lies in one warp.
+_SLOTS = (4, 32)
+#: Neurons for each word of a record; more spikes than words cost another round.
+_NEURONS_OF_A_SLOT = 200
+
+
+def run(
+    outs: Sequence[Any], *, parts: tuple[Part, ...], layout: Layout, every: int, is_random: bool, batched: bool
+) -> Callable[..., Any]:
+    """Return the function of a run, with the inputs and results of the kernel in `kernels.numba.simulation`.
+
+    If *batched*, a batch is one launch, and all of its blocks must be resident at once.
+    """
+    functions = tuple(functions_of(part, layout.receptors, is_random) for part in parts)
+    pending, state, counts, steps, _, total, traces = outs
+    room, size = steps.shape[0], layout.size
+    slots = _SLOTS[0]
+    while slots < _SLOTS[1] and slots * _NEURONS_OF_A_SLOT < layout.width:
+        slots *= 2
+    # All warps but the first record spikes.
+    threads = min(THREADS, max(64, -(-max(layout.width, slots * layout.blocks) // 32) * 32))
+    memory = layout.rows * layout.width
+    in_shared = 4 * memory <= shared_bytes() - _BESIDES
+    kernel = simulation(
+        functions,
+        len(layout.receptors),
+        wide=layout.wide,
+        threads=threads,
+        single=layout.width <= threads,
+        in_shared=in_shared,
+        batched=batched,
+    )
+    struct = jax.ShapeDtypeStruct
+    # A block may write spikes of the next step before another has written its own of this one: there is room for all
+    # spikes of the step in which the room is full, and of the next.
+    written = struct((room + 2 * size if room else 0,), jnp.int32)
+    launch = numba_cuda_kernel(
+        kernel,
+        (
+            pending,
+            state,
+            counts,
+            written,
+            written,
+            total,
+            traces,
+            struct((2, 2 * layout.blocks * slots), jnp.int32),
+            struct((2, 2 * size), jnp.int32),
+            struct((0 if in_shared else layout.blocks * memory,), jnp.int32),
+        ),
+        grid=layout.blocks,
+        block=threads,
+        shared_mem=4 * memory if in_shared else 0,
+        output_init=(None, None, 0, -1, -1, 0, None, 0, 0, None),
+        batch_axis="y" if batched else None,
+    )
+    call = functools.partial(
+        launch, width=layout.width, target_bits=layout.target_bits, row_bits=layout.row_bits, slots=slots, every=every
+    )
+
+    def simulate(*ins: jax.Array) -> Any:
+        pending, state, counts, steps, neurons, total, traces, *_ = call(*ins)
+        if room:
+            steps, neurons = _ordered(steps, neurons, room)
+        return pending, state, counts, steps, neurons, total, traces
+
+    return simulate
+
+
+def _ordered(steps: jax.Array, neurons: jax.Array, room: int) -> tuple[jax.Array, jax.Array]:
+    """Return the first spikes in order of step and neuron."""
+    last = jnp.iinfo(jnp.int32).max
+    # Unused places have the step -1, and are last.
+    key = jnp.where(steps < 0, last, steps)
+    key, neurons = jax.lax.sort((key, neurons), num_keys=2)
+    return jnp.where(key == last, -1, key)[:room], neurons[:room]

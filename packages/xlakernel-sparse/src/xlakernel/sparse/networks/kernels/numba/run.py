@@ -1,0 +1,23 @@
+"""The generator of a run on the CPU."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from xlakernel.numba import numba_kernel
+
+from ...layout import Layout
+from ...populations import Part, functions_of
+from .simulation import simulation
+
+
+def run(
+    outs: Sequence[Any], *, parts: tuple[Part, ...], layout: Layout, every: int, is_random: bool
+) -> Callable[..., Any]:
+    """Return the function of a run, whose inputs and results are the parameters of the kernel in `simulation`."""
+    functions = tuple(functions_of(part, layout.receptors, is_random) for part in parts)
+    kernel = numba_kernel(simulation(functions, len(layout.receptors), layout.wide), tuple(outs))
+    numbers = {"width": layout.width, "target_bits": layout.target_bits, "row_bits": layout.row_bits, "every": every}
+    return functools.partial(kernel, **numbers)

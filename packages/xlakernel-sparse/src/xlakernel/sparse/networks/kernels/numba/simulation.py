@@ -1,0 +1,249 @@
+"""A run of a network on the CPU: all steps in one call.
+
+The neurons are divided into blocks, and each thread delivers the spikes of the last step to its own blocks. No two
+threads add to the same sum, and a step has one barrier, the end of a parallel loop.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit, prange
+
+from ....kernels.numba.helpers.parts import first_of, thread_count
+from ...populations import Functions
+from ...random import Generator
+
+#: Neurons of a thread below which another thread costs more time than it saves.
+_NEURONS_OF_A_THREAD = 8_000
+
+
+def _block_update(functions: Functions, receptors: int) -> Any:
+    """Return a function that makes one step of the neurons of a block, and clears the sums that it read.
+
+    *arrays* are the scales, the words of state, parameters, shared parameters, and of the inputs in each step.
+    """
+    load, store, parameters_of, inputs_of, arrived_of, update = functions
+
+    @njit
+    def update_block(which, first, stop, sums, at, width, arrays, key, step, t, fired):
+        scales, state, parameters, shared, series, shared_series = arrays
+        inputs, shared_inputs = series[t], shared_series[t]
+        for i in range(first, stop):
+            following, has_fired = update(
+                load(state, state, i),
+                arrived_of(sums, at + i - first, width, scales),
+                parameters_of(parameters, shared, i),
+                inputs_of(inputs, shared_inputs, i),
+                Generator(key[0], key[1], np.uint32(i), step),
+            )
+            store(state, i, following)
+            fired[np.uint64(i)] = has_fired
+        for k in range(at, at + receptors * width):
+            sums[np.uint64(k)] = 0
+
+    return update_block
+
+
+def _choose(updates: tuple[Any, ...]) -> Any:
+    """Return a function that calls the update of the population *which*."""
+    head = updates[0]
+    if len(updates) == 1:
+        return head
+    rest = _choose(updates[1:])
+
+    @njit
+    def update_of(which, first, stop, sums, at, width, arrays, key, step, t, fired):
+        if which == 0:
+            head(which, first, stop, sums, at, width, arrays, key, step, t, fired)
+        else:
+            rest(which - 1, first, stop, sums, at, width, arrays, key, step, t, fired)
+
+    return update_of
+
+
+class _Form(NamedTuple):
+    """The numbers of a `Layout` that a kernel computes with; *rows* and *width* are the extents of a block's sums."""
+
+    blocks: int
+    rows: int
+    width: int
+    target_bits: int
+    row_bits: int
+
+
+@functools.cache
+def _delivery(wide: bool) -> Any:
+    """Return a function that adds the entries of spikes to the sums of a block; *head* is the row of the next step."""
+
+    @njit
+    def deliver(form, block, spikes, count, starts, entries, sums, at, head):
+        target_mask, row_mask = (1 << form.target_bits) - 1, (1 << form.row_bits) - 1
+        for k in range(count):
+            segment = np.int64(spikes[k]) * form.blocks + block
+            for entry in range(np.int64(starts[np.uint64(segment)]), np.int64(starts[np.uint64(segment + 1)])):
+                if wide:
+                    place, weight = entries[np.uint64(2 * entry)], entries[np.uint64(2 * entry + 1)]
+                else:
+                    place = entries[np.uint64(entry)]
+                    weight = np.int32(place >> form.target_bits + form.row_bits)
+                row = head + (place >> form.target_bits & row_mask)
+                if row >= form.rows:
+                    row -= form.rows
+                sums[np.uint64(at + row * form.width + (place & target_mask))] += weight
+
+    return deliver
+
+
+@njit
+def _read_pending(form, block, edges, pending, sums):
+    first, at = edges[block], block * form.rows * form.width
+    for row in range(form.rows):
+        for i in range(first, edges[block + 1]):
+            sums[at + row * form.width + i - first] = pending[row, i]
+
+
+@njit
+def _write_pending(form, block, edges, pending, sums, head):
+    first, at = edges[block], block * form.rows * form.width
+    for row in range(form.rows):
+        for i in range(first, edges[block + 1]):
+            pending[row, i] = sums[at + (head + row) % form.rows * form.width + i - first]
+
+
+@functools.cache
+def simulation(functions: tuple[Functions, ...], receptors: int, wide: bool) -> Any:
+    """Return the kernel of a run; *functions* are those of the populations, *wide* that of the `Layout`.
+
+    A network's other numbers are scalars, so that networks of the same functions share one compiled kernel.
+    """
+    update = _choose(tuple(_block_update(each, receptors) for each in functions))
+    deliver = _delivery(wide)
+
+    @njit
+    def advance(
+        form,
+        block,
+        edges,
+        owners,
+        spikes,
+        count,
+        starts,
+        entries,
+        sums,
+        head,
+        arrays,
+        key,
+        step,
+        t,
+        fired,
+        listed,
+        found,
+    ):
+        first, stop = edges[block], edges[block + 1]
+        at = block * form.rows * form.width
+        deliver(form, block, spikes, count, starts, entries, sums, at, head)
+        update(owners[block], first, stop, sums, at + head * form.width, form.width, arrays, key, step, t, fired)
+        number = 0
+        for i in range(first, stop):
+            listed[np.uint64(first + number)] = i
+            number += fired[np.uint64(i)]
+        found[block] = number
+
+    @njit(parallel=True)
+    def simulate(
+        starts,
+        entries,
+        edges,
+        owners,
+        scales,
+        pending,
+        state,
+        parameters,
+        shared,
+        series,
+        shared_series,
+        key,
+        first_step,
+        groups,
+        probes,
+        probe_words,
+        next_pending,
+        next_state,
+        counts,
+        spike_steps,
+        spike_neurons,
+        spike_count,
+        traces,
+        width,
+        target_bits,
+        row_bits,
+        every,
+    ):
+        blocks, rows, size, steps = owners.size, pending.shape[0], state.shape[1], series.shape[0]
+        threads = max(1, min(blocks, size // _NEURONS_OF_A_THREAD, thread_count()))
+        sums = np.zeros(blocks * rows * width, np.int32)
+        fired = np.zeros(size, np.uint8)
+        listed, spikes = np.empty(size, np.int32), np.empty(size, np.int32)
+        found = np.zeros(blocks, np.int64)
+        for word in range(state.shape[0]):
+            for i in range(size):
+                next_state[word, i] = state[word, i]
+        for block in range(blocks):
+            _read_pending(_Form(blocks, rows, width, target_bits, row_bits), block, edges, pending, sums)
+        for k in range(spike_steps.size):
+            spike_steps[k], spike_neurons[k] = -1, -1
+        count, total, head = 0, np.int64(0), 0
+        for t in range(steps):
+            step = np.uint32(first_step[0] + t)
+            if threads == 1:
+                form = _Form(blocks, rows, width, target_bits, row_bits)
+                arrays = scales, next_state, parameters, shared, series, shared_series
+                for block in range(blocks):
+                    advance(
+                        form, block, edges, owners, spikes, count, starts, entries, sums, head, arrays, key, step, t,
+                        fired, listed, found,
+                    )  # fmt: skip
+            else:
+                for thread in prange(threads):
+                    form = _Form(blocks, rows, width, target_bits, row_bits)
+                    arrays = scales, next_state, parameters, shared, series, shared_series
+                    for block in range(first_of(blocks, thread, threads), first_of(blocks, thread + 1, threads)):
+                        advance(
+                            form, block, edges, owners, spikes, count, starts, entries, sums, head, arrays, key, step,
+                            t, fired, listed, found,
+                        )  # fmt: skip
+            head = (head + receptors) % rows
+            count = 0
+            for block in range(blocks):
+                for k in range(edges[block], edges[block] + found[block]):
+                    spikes[count] = listed[k]
+                    count += 1
+            _record_spikes(first_step[0] + t, t, spikes, count, total, groups, counts, spike_steps, spike_neurons)
+            total += count
+            if every > 0 and (t + 1) % every == 0:
+                for word in range(probe_words.size):
+                    for k in range(probes.size):
+                        traces[t // every, word, k] = next_state[probe_words[word], probes[k]]
+        spike_count[0] = total
+        form = _Form(blocks, rows, width, target_bits, row_bits)
+        for block in range(blocks):
+            deliver(form, block, spikes, count, starts, entries, sums, block * rows * width, head)
+            _write_pending(form, block, edges, next_pending, sums, head)
+
+    return simulate
+
+
+@njit
+def _record_spikes(step, t, spikes, count, total, groups, counts, spike_steps, spike_neurons):
+    for group in range(counts.shape[1]):
+        counts[t, group] = 0
+    if counts.shape[1]:
+        for k in range(count):
+            group = groups[spikes[k]]
+            if group >= 0:
+                counts[t, group] += 1
+    for k in range(min(count, spike_steps.size - total)):
+        spike_steps[total + k], spike_neurons[total + k] = step, spikes[k]

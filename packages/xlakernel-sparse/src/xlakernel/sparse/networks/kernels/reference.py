@@ -1,0 +1,115 @@
+"""A run of a network in plain JAX, step by step: the oracle of the other kernels, for every platform."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from xlakernel.core.errors import ArgumentError
+
+from ..fields import Fields, pack, read_field, unpack
+from ..layout import Layout
+from ..populations import Part, arrivals_type
+from ..random import Generator
+
+
+def run(
+    outs: Sequence[Any], *, parts: tuple[Part, ...], layout: Layout, every: int, is_random: bool
+) -> Callable[..., Any]:
+    """Return the function of a run, with the inputs and results of the kernel in `kernels.numba.simulation`."""
+    missing = [part.function.py_func.__qualname__ for part in parts if part.reference is None]
+    if missing:
+        raise ArgumentError(
+            f"Network.run: the backend 'jax' needs Population(reference=...), a function of JAX arrays, for "
+            f"{', '.join(missing)}."
+        )
+    receptors, size = len(layout.receptors), layout.size
+    room = outs[3].shape[0]
+
+    def simulate(
+        starts: jax.Array,
+        entries: jax.Array,
+        edges: jax.Array,
+        owners: jax.Array,
+        scales: jax.Array,
+        pending: jax.Array,
+        state: jax.Array,
+        parameters: jax.Array,
+        shared: jax.Array,
+        series: jax.Array,
+        shared_series: jax.Array,
+        key: jax.Array,
+        first_step: jax.Array,
+        groups: jax.Array,
+        probes: jax.Array,
+        probe_words: jax.Array,
+    ) -> Any:
+        source, row, target, weight = _coordinates(layout, starts, entries, edges)
+
+        def step(carry: Any, given: Any) -> Any:
+            pending, state, number, written = carry
+            inputs, shared_inputs = given
+            arrived = pending[:receptors].astype(jnp.float32) * scales[:, None]
+            following, fired = [], []
+            for part in parts:
+                own = slice(part.first, part.first + part.size)
+                neuron = jnp.arange(part.first, part.first + part.size, dtype=jnp.uint32)
+                arguments = [
+                    unpack(part.state, state[: part.state.words, own]),
+                    arrivals_type(layout.receptors)(*arrived[:, own]),
+                    _values(part.parameters, parameters[:, own], shared),
+                    Generator(key[0], key[1], neuron, number.astype(jnp.uint32)) if is_random else None,
+                ]
+                if part.inputs.fields:
+                    arguments.append(_values(part.inputs, inputs[:, own], shared_inputs))
+                values, has_fired = part.reference(*arguments)  # type: ignore[misc]
+                values = jax.tree.map(lambda value, part=part: jnp.broadcast_to(value, (part.size,)), values)
+                words = pack(part.state, values, part.size)[0]
+                following.append(jnp.pad(words, [(0, state.shape[0] - words.shape[0]), (0, 0)]))
+                fired.append(jnp.broadcast_to(has_fired, (part.size,)))
+            state, spikes = jnp.concatenate(following, axis=-1), jnp.concatenate(fired)
+            pending = jnp.concatenate([pending[receptors:], jnp.zeros((receptors, size), jnp.int32)])
+            pending = pending.at[row, target].add(jnp.where(spikes[source], weight, 0))
+            counts = (
+                jnp.zeros(outs[2].shape[1], jnp.int32)
+                .at[jnp.where(groups < 0, outs[2].shape[1], groups)]
+                .add(spikes.astype(jnp.int32), mode="drop")
+            )
+            count, steps, neurons = written
+            at = jnp.where(spikes, count + jnp.cumsum(spikes) - 1, room)
+            steps = steps.at[at].set(number, mode="drop")
+            neurons = neurons.at[at].set(jnp.arange(size, dtype=jnp.int32), mode="drop")
+            written = count + jnp.sum(spikes, dtype=jnp.int32), steps, neurons
+            return (pending, state, number + 1, written), (counts, state[probe_words][:, probes])
+
+        nothing = jnp.full(room, -1, jnp.int32)
+        start = pending, state, first_step[0], (jnp.int32(0), nothing, nothing)
+        end, (counts, traces) = jax.lax.scan(step, start, (series, shared_series))
+        pending, state, _, (total, steps, neurons) = end
+        recorded = traces[every - 1 :: every] if every else traces[:0]
+        return pending, state, counts, steps, neurons, total[None], recorded
+
+    return simulate
+
+
+def _coordinates(layout: Layout, starts: jax.Array, entries: jax.Array, edges: jax.Array) -> tuple[jax.Array, ...]:
+    """Return source, row of sums, target and weight of each entry; weights of padding are 0."""
+    words = entries.reshape(-1, 2 if layout.wide else 1)
+    number = jnp.arange(words.shape[0], dtype=jnp.uint32)
+    segment = jnp.searchsorted(starts, number, side="right").astype(jnp.int32) - 1
+    segment = jnp.minimum(segment, starts.size - 2)
+    place = words[:, 0]
+    weight = words[:, 1] if layout.wide else place >> layout.target_bits + layout.row_bits
+    row = place >> layout.target_bits & (1 << layout.row_bits) - 1
+    target = edges[segment % layout.blocks] + (place & (1 << layout.target_bits) - 1)
+    return segment // layout.blocks, row, target, jnp.where(number < starts[-1], weight, 0)
+
+
+def _values(fields: Fields, words: jax.Array, shared: jax.Array) -> Any:
+    """Return the named tuple of a population's values, of which shared ones are numbers."""
+    return fields.kind(
+        *(read_field(field, shared)[0] if field.shared else read_field(field, words) for field in fields.fields)
+    )

@@ -1,0 +1,285 @@
+"""`Network`: populations and projections, in the layout in which all steps of a run are one native call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from xlakernel.core.errors import ArgumentError, ShapeError
+
+from .._immutable import ImmutablePytree
+from ..operators.arguments import as_integer
+from .entries import choose_scales, order_entries
+from .fields import fields_of, pack, read_field, unpack
+from .layout import WEIGHT_BITS, Layout, choose_layout
+from .populations import ALONE, Part, Population, check_function, check_populations
+from .projections import Projection, check_projections
+from .recording import Plan, Record, Recording, Spikes, check_record
+from .simulation import simulate
+from .state import NetworkState
+
+# Entries of a source in one block, on average, below which the table of starts costs more than it saves.
+_ENTRIES_OF_A_SEGMENT = 32
+#: The neurons of a block on the CPU for which the sums of a block stay in a core's cache.
+_CPU_WIDTH = 1024
+#: The neurons of a block on a GPU below which more blocks make a step slower.
+_GPU_WIDTH = 128
+#: Those of an H100, for a GPU that does not say how many it has.
+_MULTIPROCESSORS = 132
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class Network(ImmutablePytree):
+    """Populations of neurons and the projections between them, all steps of which run in one native call.
+
+    The synapses are sorted by source and by block of targets, and their weights rounded to integers: sums of integers
+    do not depend on their order, so that a run is the same, bit by bit, for any number of threads and blocks.
+
+    Args:
+      populations: a `Population`, or a dictionary of them by name; the network's neurons are numbered in this order.
+      projections: a list of `Projection`.
+      blocks: the number of blocks into which the neurons are divided, for the device of JAX's default backend; None:
+        chosen.
+      weight_bits: 16 or 32, the bits of a weight. Weights are rounded to multiples of the largest one of their receptor
+        over ``2**(weight_bits - 1) - 1``; equal weights are exact. With 32, an entry takes 8 bytes and not 4.
+
+    Attributes:
+      scales: the weight of one unit of each receptor, float32 ``(receptors,)``.
+
+    Raises:
+      InputError: if a projection or its matrix has another type.
+      KernelTypeError: if a population has another type, or its function is not one of Numba's.
+      ArgumentError: if a value is invalid. Values are checked, and so a network is made outside of ``jax.jit``.
+      ShapeError: if shapes do not fit the populations.
+      DtypeError: if weights or delays have another dtype.
+    """
+
+    __slots__ = ("entries", "layout", "populations", "scales", "starts")
+    _leaves: ClassVar[tuple[str, ...]] = ("starts", "entries", "scales")
+    _static: ClassVar[tuple[str, ...]] = ("populations", "layout")
+
+    starts: jax.Array
+    entries: jax.Array
+    scales: jax.Array
+    populations: tuple[tuple[str, Population], ...]
+    layout: Layout
+
+    def __init__(
+        self,
+        populations: Population | Mapping[str, Population],
+        projections: Sequence[Projection],
+        *,
+        blocks: int | None = None,
+        weight_bits: int = WEIGHT_BITS[0],
+    ) -> None:
+        named = check_populations(populations)
+        edges = np.cumsum([0, *(population.size for _, population in named)]).tolist()
+        ranges = {name: (edges[k], edges[k + 1]) for k, (name, _) in enumerate(named) if name != ALONE}
+        receptors, synapses = check_projections(projections, ranges, edges[-1])
+        depth = max((projection.survey.longest_delay for projection in synapses), default=1)
+        scales = choose_scales(len(receptors), synapses, edges[-1], weight_bits)
+        total = sum(projection.matrix.nnz for projection in synapses)
+        layout = choose_layout(
+            [population.size for _, population in named],
+            receptors,
+            depth,
+            blocks=_check_blocks(blocks, edges[-1], total),
+            weight_bits=_needed_bits(receptors, synapses, weight_bits),
+        )
+        starts, entries = order_entries(layout, synapses, scales)
+        self._set(starts=starts, entries=entries, scales=jnp.asarray(scales), populations=named, layout=layout)
+
+    @property
+    def size(self) -> int:
+        """The number of neurons."""
+        return self.layout.size
+
+    def initial(self, neurons: Any) -> NetworkState:
+        """Return the state of step 0, without spikes on their way.
+
+        Args:
+          neurons: the named tuple of the neurons' state: arrays ``(size,)``, or scalars for all; with several
+            populations, a dictionary of them.
+        """
+        spread = {}
+        for name, population in self.populations:
+            values = self._values_of(neurons, name, "neurons")
+            spread[name] = jax.tree.map(lambda value, n=population.size: jnp.broadcast_to(value, (n,)), values)
+        pending = jnp.zeros((self.layout.rows, self.size), jnp.int32)
+        return NetworkState(self._join(spread), pending, jnp.int32(0))
+
+    def run(
+        self,
+        state: NetworkState,
+        parameters: Any = None,
+        key: jax.Array | None = None,
+        *,
+        steps: int,
+        inputs: Any = None,
+        record: Record | None = None,
+        backend: str | None = None,
+    ) -> tuple[NetworkState, Recording]:
+        """Run the network for some steps.
+
+        In a step each neuron gets the weights that arrive, and its function returns its next state and whether it
+        fires. A run of 2000 steps is the same, bit by bit, as two of 1000, the second from the state after the first.
+
+        Args:
+          state: from `initial`, or from an earlier run.
+          parameters: a named tuple of numbers or arrays ``(size,)``; with several populations, a dictionary of them, or
+            one tuple of numbers for all.
+          key: a key of `jax.random`, the same in all runs that continue each other; None: there are no random numbers,
+            and *rng* is None.
+          steps: the number of steps, at least 1.
+          inputs: a named tuple of arrays ``(steps,)`` or ``(steps, size)``; with several populations, a dictionary.
+          record: what to record.
+          backend: ``"numba"`` on the CPU, ``"numba_cuda"`` on a GPU, or ``"jax"``; None: that of context and defaults.
+
+        Returns:
+          The state after the last step, and the `Recording`.
+
+        Raises:
+          ArgumentError: if an argument is invalid.
+          ShapeError: if a shape does not fit the population.
+          DtypeError: if a field has a dtype that is not supported.
+          CompileError: if Numba cannot compile a population's function, or if its results are not a state and a bool.
+          TypeError: if a derivative is asked for; a run has none.
+        """
+        number = as_integer(steps)
+        if number is None or number < 1:
+            raise ArgumentError(f"Network.run: steps is {steps!r}; allowed: an integer of at least 1.")
+        if not isinstance(state, NetworkState):
+            raise ArgumentError(
+                f"Network.run: the state is a {type(state).__name__}; allowed: a NetworkState, from Network.initial."
+            )
+        if state.pending.shape != (self.layout.rows, self.size):
+            raise ShapeError(
+                f"Network.run: state.pending has the shape {state.pending.shape}; allowed: "
+                f"{(self.layout.rows, self.size)}, that of a state of this network."
+            )
+        parts = self._parts(state.neurons, parameters, inputs, number)
+        for part in parts:
+            check_function(part, self.layout.receptors, key is not None)
+        plan = check_record(record, parts)
+        state, parameters, inputs = _without_derivative((state, parameters, inputs))
+        words, _ = self._words(parts, [part.state for part in parts], state.neurons, "state", ())
+        outs = simulate(
+            (self.starts, self.entries, self.scales),
+            (state.pending, words, state.step),
+            self._words(parts, [part.parameters for part in parts], parameters, "parameters", ()),
+            self._words(parts, [part.inputs for part in parts], inputs, "inputs", (number,)),
+            key,
+            parts=tuple(parts),
+            layout=self.layout,
+            plan=plan,
+            steps=number,
+            backend=backend,
+        )
+        pending, words, counts, spike_steps, spike_neurons, total, traces = outs
+        neurons = {}
+        for part in parts:
+            own = words[: part.state.words, part.first : part.first + part.size]
+            neurons[part.name] = unpack(part.state, own)
+        following = NetworkState(self._join(neurons), pending, state.step + number)
+        return following, Recording(counts, Spikes(spike_steps, spike_neurons, total[0]), _traces(plan, parts, traces))
+
+    def _values_of(self, values: Any, name: str, what: str) -> Any:
+        """Return the values of one population."""
+        if name == ALONE or values is None or (what == "parameters" and not isinstance(values, Mapping)):
+            return values
+        names = [name for name, _ in self.populations]
+        if not isinstance(values, Mapping) or set(values) - set(names):
+            raise ArgumentError(f"Network: {what} are {values!r:.200}; allowed: a dictionary by population, {names}.")
+        if name not in values and what in {"neurons", "state"}:
+            raise ArgumentError(f"Network: {what} have no {name!r}; allowed: a dictionary with all of {names}.")
+        return values.get(name)
+
+    def _join(self, values: dict[str, Any]) -> Any:
+        return values.get(ALONE, values)
+
+    def _parts(self, neurons: Any, parameters: Any, inputs: Any, steps: int) -> list[Part]:
+        parts: list[Part] = []
+        first, shared, shared_inputs = 0, 0, 0
+        for name, population in self.populations:
+            of = f" of {name!r}" if name else ""
+            size = population.size
+            state = fields_of(f"Network.run: state{of}", self._values_of(neurons, name, "state"), size)
+            if any(field.shared for field in state.fields) or not state.fields:
+                raise ShapeError(f"Network.run: state{of}: allowed: a named tuple of arrays of shape ({size},).")
+            values = self._values_of(parameters, name, "parameters")
+            own = fields_of(f"Network.run: parameters{of}", values, size, first_shared=shared)
+            given = self._values_of(inputs, name, "inputs")
+            series = fields_of(f"Network.run: inputs{of}", given, size, leading=(steps,), first_shared=shared_inputs)
+            parts.append(Part(population.function, population.reference, name, first, size, state, own, series))
+            first, shared, shared_inputs = first + size, shared + own.shared, shared_inputs + series.shared
+        return parts
+
+    def _words(
+        self, parts: Sequence[Part], fields: Sequence[Any], values: Any, what: str, leading: tuple[int, ...]
+    ) -> tuple[jax.Array, jax.Array]:
+        """Return the words of all populations side by side, and the shared ones behind each other."""
+        most = max(own.words for own in fields)
+        side_by_side, shared = [], []
+        for part, own in zip(parts, fields, strict=True):
+            words, common = pack(own, self._values_of(values, part.name, what), part.size, leading=leading)
+            missing = [(0, 0)] * len(leading) + [(0, most - own.words), (0, 0)]
+            side_by_side.append(jnp.pad(words, missing))
+            shared.append(common)
+        return jnp.concatenate(side_by_side, axis=-1), jnp.concatenate(shared, axis=-2)
+
+    def __repr__(self) -> str:
+        layout = self.layout
+        return (
+            f"Network(neurons={layout.size}, entries={self.entries.size // (2 if layout.wide else 1)}, "
+            f"receptors={layout.receptors}, longest delay={layout.depth}, blocks={layout.blocks})"
+        )
+
+
+def _check_blocks(blocks: int | None, size: int, synapses: int) -> int:
+    if blocks is None:
+        if jax.default_backend() == "gpu":  # each multiprocessor has one block
+            return min(getattr(jax.devices()[0], "core_count", _MULTIPROCESSORS), -(-size // _GPU_WIDTH))
+        segments = max(1, synapses // size // _ENTRIES_OF_A_SEGMENT)
+        return max(1, min(-(-size // _CPU_WIDTH), segments))
+    number = as_integer(blocks)
+    if number is None or not 1 <= number <= size:
+        raise ArgumentError(f"Network: blocks is {blocks!r}; allowed: None, or an integer from 1 to {size}.")
+    return number
+
+
+def _needed_bits(receptors: Sequence[str], synapses: Sequence[Any], weight_bits: int) -> int:
+    """Return 2 if the weights of each receptor are equal, apart from their sign."""
+    for receptor in range(len(receptors)):
+        weights = [
+            weight
+            for projection in synapses
+            if projection.receptor == receptor
+            for weight in (projection.survey.smallest_weight, projection.survey.largest_weight)
+        ]
+        if min(weights) != max(weights):
+            return weight_bits
+    return 2
+
+
+def _traces(plan: Plan, parts: Sequence[Part], traces: jax.Array) -> dict[str, jax.Array]:
+    if not plan.probes.variables:
+        return {}
+    fields = {field.name: field for field in parts[plan.probes.part].state.fields}
+    return {name: read_field(fields[name], traces) for name in plan.probes.variables}
+
+
+@jax.custom_jvp
+def _without_derivative(values: Any) -> Any:
+    return values
+
+
+@_without_derivative.defjvp
+def _refuse(primals: Any, tangents: Any) -> Any:
+    raise TypeError(
+        "Network.run has no derivative: spikes are events. Use jax.lax.stop_gradient on what does not need one, "
+        "finite differences, or a loop of differentiable steps with `BinaryArray` and a surrogate gradient."
+    )

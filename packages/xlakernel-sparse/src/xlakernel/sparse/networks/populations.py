@@ -1,0 +1,207 @@
+"""`Population`: neurons that share a function, and the kernels' parts that are generated for it."""
+
+from __future__ import annotations
+
+import functools
+import keyword
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+from numba import njit
+from numba.core.dispatcher import Dispatcher
+
+from xlakernel.core.errors import ArgumentError, CompileError, KernelTypeError
+
+from ..operators.arguments import as_integer
+from .fields import EMPTY, Fields, converter, generate, loader, scalars_of, storer
+from .random import Generator
+
+
+class Population(NamedTuple):
+    """Neurons that share a function.
+
+    Args:
+      function: one step of one neuron, a function decorated with ``numba.njit``:
+        ``function(state, arrived, p, rng) -> (state, fired)``. *state* and *p* are named tuples of scalars, as they
+        are given to `Network.run` as arrays; *arrived* is a named tuple of float32, the sums of the weights that arrive
+        in this step, by receptor; *rng* is the argument for `uniform`, `normal` and `poisson`. With ``inputs`` in
+        `Network.run`, their values in this step are a fifth argument. Integers are passed as int64.
+      size: the number of neurons.
+      reference: the same step in plain JAX, for the backend ``"jax"``: the arguments are arrays over the neurons, and
+        *rng* has the numbers of `xlakernel.sparse.networks.reference`.
+    """
+
+    function: Callable[..., Any]
+    size: int
+    reference: Callable[..., Any] | None = None
+
+
+#: The name of the population in a network of one.
+ALONE = ""
+
+
+def check_populations(populations: Any) -> tuple[tuple[str, Population], ...]:
+    """Return the populations with their names.
+
+    Raises:
+      ArgumentError: if there are none, or a size is not a positive integer.
+      KernelTypeError: if a population is of another type, or its function is not one of Numba's.
+    """
+    named = populations if isinstance(populations, Mapping) else {ALONE: populations}
+    if not named:
+        raise ArgumentError(
+            "Network: there are no populations; allowed: a Population, or a dictionary of them by name."
+        )
+    for name, population in named.items():
+        what = f"Network: population {name!r}" if name else "Network: the population"
+        if not isinstance(population, Population):
+            raise KernelTypeError(f"{what} is a {type(population).__name__}; allowed: a Population(function, size).")
+        if not isinstance(population.function, Dispatcher):
+            raise KernelTypeError(
+                f"{what} has the function {population.function!r}; allowed: one that is decorated with numba.njit."
+            )
+        size = as_integer(population.size)
+        if size is None or size < 1:
+            raise ArgumentError(f"{what} has the size {population.size!r}; allowed: an integer of at least 1.")
+    return tuple(named.items())
+
+
+class Part(NamedTuple):
+    """The neurons of one population in a run: their function, and the fields of its arguments."""
+
+    function: Any
+    reference: Callable[..., Any] | None
+    name: str
+    first: int
+    size: int
+    state: Fields
+    parameters: Fields
+    inputs: Fields
+
+
+class Functions(NamedTuple):
+    """Numba functions on the words of one population's neurons.
+
+    ``load(words, shared, i)`` and ``store(words, i, state)`` are those of the state, ``parameters(words, shared, i)``
+    and ``inputs(words, shared, i)`` return the other arguments, ``arrived(sums, at, stride, scales)`` the arrivals, and
+    ``update(state, arrived, parameters, inputs, rng)`` returns the next state and whether the neuron fired.
+    """
+
+    load: Any
+    store: Any
+    parameters: Any
+    inputs: Any
+    arrived: Any
+    update: Any
+
+
+def functions_of(part: Part, receptors: tuple[str, ...], is_random: bool) -> Functions:
+    """Return the functions of a population; without random numbers, the function of the neuron gets None for *rng*."""
+    fields = part.state, part.parameters, part.inputs
+    return _functions(part.function, *fields, receptors, is_random)
+
+
+@functools.cache
+def _functions(
+    function: Any, state: Fields, parameters: Fields, inputs: Fields, receptors: tuple[str, ...], is_random: bool
+) -> Functions:
+    convert = converter(state)
+    if inputs == EMPTY:
+
+        @njit
+        def update(state, arrived, parameters, inputs, rng):
+            following, fired = function(state, arrived, parameters, rng if is_random else None)
+            return convert(following), fired
+    else:
+
+        @njit
+        def update(state, arrived, parameters, inputs, rng):
+            following, fired = function(state, arrived, parameters, rng if is_random else None, inputs)
+            return convert(following), fired
+
+    return Functions(loader(state), storer(state), loader(parameters), loader(inputs), arrivals(receptors), update)
+
+
+@functools.cache
+def arrivals_type(receptors: tuple[str, ...]) -> Any:
+    """Return the named tuple of the arrivals."""
+    return NamedTuple("Arrived", [(name, float) for name in receptors])  # type: ignore[misc]
+
+
+@functools.cache
+def arrivals(receptors: tuple[str, ...]) -> Any:
+    """Return ``arrived(sums, at, stride, scales)``: sums are integers, those of receptor ``k`` at ``at + k * stride``.
+
+    *scales* are an array or a tuple.
+    """
+    values = [f"number(sums[index(at + {k} * stride)]) * scales[{k}]" for k in range(len(receptors))]
+    names = {"kind": arrivals_type(receptors), "number": np.float32, "index": np.uint64}
+    return generate("arrived(sums, at, stride, scales)", [f"return kind({', '.join(values)})"], names)
+
+
+@functools.cache
+def tuple_of(length: int) -> Any:
+    """Return ``f(array)``, the first elements of an array as a tuple of this length."""
+    values = "".join(f"array[{k}], " for k in range(length))
+    return generate("values(array)", [f"return ({values})"], {})
+
+
+def check_name(what: str, name: Any) -> str:
+    """Return a name that a field of a named tuple may have.
+
+    Raises:
+      ArgumentError: if it may not.
+    """
+    if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
+        raise ArgumentError(f"{what} is {name!r}; allowed: an identifier that does not start with an underscore.")
+    return name
+
+
+@functools.cache
+def check_function(part: Part, receptors: tuple[str, ...], is_random: bool) -> None:
+    """Compile a population's function for its arguments.
+
+    Raises:
+      CompileError: if Numba rejects it, or if it returns anything but a state of the given types and a bool.
+    """
+    name = f"Network.run: {part.function.py_func.__qualname__}"
+    arguments = [
+        scalars_of(part.state),
+        arrivals_type(receptors)(*[np.float32(0)] * len(receptors)),
+        scalars_of(part.parameters),
+        Generator(*[np.uint32(0)] * 4) if is_random else None,
+        *([scalars_of(part.inputs)] if part.inputs != EMPTY else []),
+    ]
+    types = tuple(map(numba.typeof, arguments))
+    try:
+        copy = njit(part.function.py_func)  # the user's own function is left as it is
+        copy.compile(types)
+        returned = copy.overloads[types].signature.return_type
+    except (numba.core.errors.NumbaError, TypeError) as error:
+        raise CompileError(f"{name}: Numba cannot compile it for {_described(part, receptors)}:\n{error}") from error
+    _check_returned(name, part.state, returned)
+
+
+def _described(part: Part, receptors: Sequence[str]) -> str:
+    fields = ", ".join(f"{field.name}: {field.dtype}" for field in part.state.fields)
+    return f"state ({fields}), arrived ({', '.join(receptors)}), p and rng" + ", inputs" * (part.inputs != EMPTY)
+
+
+def _check_returned(name: str, state: Fields, returned: Any) -> None:
+    types = numba.core.types
+    pair = isinstance(returned, types.BaseTuple) and len(returned) == 2
+    following = returned[0] if pair else None
+    if not isinstance(following, types.BaseNamedTuple) or following.instance_class is not state.kind:
+        raise CompileError(
+            f"{name} returns {returned}; allowed: ({state.kind.__name__}(...), fired), the next state and a bool."
+        )
+    if not isinstance(returned[1], types.Boolean):
+        raise CompileError(f"{name} returns {returned[1]} for fired; allowed: a bool.")
+    for field, found in zip(state.fields, following.types, strict=True):
+        if not np.can_cast(numba.np.numpy_support.as_dtype(found), field.dtype, "same_kind"):
+            raise CompileError(
+                f"{name} returns {found} for {field.name}, which is {field.dtype} in the state; allowed: a type that "
+                "converts to it without loss of kind. Convert it in the function, or give the state another dtype."
+            )

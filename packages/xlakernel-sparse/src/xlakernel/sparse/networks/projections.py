@@ -1,0 +1,164 @@
+"""`Projection`: synapses from one range of neurons to another, and the checks of their values."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from xlakernel.core.errors import ArgumentError, DtypeError, InputError, ShapeError
+
+from ..formats.matrices import CSR, SparseMatrix
+from ..operators.arguments import as_integer
+from .populations import check_name
+
+
+class Projection(NamedTuple):
+    """Synapses from one range of neurons to another.
+
+    Args:
+      matrix: the weights, a matrix of `xlakernel.sparse` of shape ``(sources, targets)``: a spike of the source ``i``
+        adds ``matrix[i, j]`` to the target ``j``. Weights may be real numbers or integers; entries at one place are
+        synapses of their own.
+      delay: the time from the spike to its arrival in steps (not in ms or other units of time), at least 1: an integer
+        for all synapses, or integers ``(nnz,)`` in the order of the matrix's entries.
+      receptor: the name of the field of ``arrived`` to which the weights are added.
+      source, target: the neurons: a population's name, a slice of the network's neurons, or None for all neurons.
+    """
+
+    matrix: Any
+    delay: Any
+    receptor: str
+    source: str | slice | None = None
+    target: str | slice | None = None
+
+
+class Synapses(NamedTuple):
+    """A checked projection: its arrays, the ranges of its neurons, and the number of its receptor."""
+
+    matrix: CSR
+    delay: jax.Array
+    receptor: int
+    sources: tuple[int, int]
+    targets: tuple[int, int]
+    survey: Survey
+
+
+class Survey(NamedTuple):
+    """Extremes of a projection's values, over its entries without padding."""
+
+    smallest_weight: Any
+    largest_weight: Any
+    shortest_delay: Any
+    longest_delay: Any
+    smallest_index: Any
+    largest_index: Any
+
+
+def check_projections(
+    projections: Any, ranges: Mapping[str, tuple[int, int]], size: int
+) -> tuple[tuple[str, ...], list[Synapses]]:
+    """Return the names of the receptors, and the projections with their values checked.
+
+    Args:
+      projections: the projections as they were given.
+      ranges: the first neuron of each population and the one behind its last.
+      size: the number of neurons.
+
+    Raises:
+      InputError, ArgumentError, ShapeError, DtypeError: if a projection is invalid; the message has its number.
+    """
+    if isinstance(projections, Projection) or not isinstance(projections, Sequence):
+        raise InputError(f"Network: projections are a {type(projections).__name__}; allowed: a list of Projection.")
+    receptors: dict[str, int] = {}
+    found = []
+    for number, projection in enumerate(projections):
+        if not isinstance(projection, Projection):
+            raise InputError(f"Network: projection {number} is a {type(projection).__name__}; allowed: a Projection.")
+        receptor = check_name(f"Network: the receptor of projection {number}", projection.receptor)
+        receptors.setdefault(receptor, len(receptors))
+        found.append(_check(f"Network: projection {number}", projection, receptors[receptor], ranges, size))
+    return tuple(receptors), found
+
+
+def _check(
+    what: str, projection: Projection, receptor: int, ranges: Mapping[str, tuple[int, int]], size: int
+) -> Synapses:
+    matrix = projection.matrix
+    if not isinstance(matrix, SparseMatrix):
+        raise InputError(
+            f"{what}: the matrix is a {type(matrix).__name__}; allowed: a CSR of xlakernel.sparse, such as "
+            "CSR.from_scipy(matrix) or CSR.from_dense(matrix)."
+        )
+    matrix = matrix if isinstance(matrix, CSR) else matrix.tocsr()
+    if matrix.dtype.kind not in "iuf" and matrix.dtype != jnp.bfloat16:
+        raise DtypeError(f"{what}: weights of dtype {matrix.dtype}; allowed: real numbers or integers.")
+    sources = _range(f"{what}: source", projection.source, ranges, size)
+    targets = _range(f"{what}: target", projection.target, ranges, size)
+    extents = sources[1] - sources[0], targets[1] - targets[0]
+    if matrix.shape != extents:
+        raise ShapeError(
+            f"{what}: the matrix has the shape {matrix.shape}; allowed: {extents}, the numbers of sources and targets."
+        )
+    delay = _delay(what, projection.delay, matrix.nnz)
+    survey = _survey(matrix.data, delay, matrix.indices, matrix.indptr)
+    survey = Survey(*(value.item() for value in jax.device_get(survey)))
+    _check_values(what, survey, extents[1])
+    return Synapses(matrix, delay, receptor, sources, targets, survey)
+
+
+def _range(what: str, given: Any, ranges: Mapping[str, tuple[int, int]], size: int) -> tuple[int, int]:
+    if given is None:
+        return 0, size
+    if isinstance(given, str) and given in ranges:
+        return ranges[given]
+    if isinstance(given, slice) and given.step in (None, 1):
+        start = 0 if given.start is None else as_integer(given.start)
+        stop = size if given.stop is None else as_integer(given.stop)
+        if start is not None and stop is not None and 0 <= start <= stop <= size:
+            return start, stop
+    raise ArgumentError(
+        f"{what} is {given!r}; allowed: None, a slice of the {size} neurons without a step, or one of {list(ranges)}."
+    )
+
+
+def _delay(what: str, delay: Any, entries: int) -> jax.Array:
+    value = delay if isinstance(delay, jax.Array) else np.asarray(delay)
+    if value.dtype.kind not in "iu":
+        raise DtypeError(f"{what}: the delay is {reprlib.repr(delay)}; allowed: whole steps, integers of at least 1.")
+    if value.shape not in {(), (entries,)}:
+        raise ShapeError(f"{what}: the delay has the shape {value.shape}; allowed: () or ({entries},).")
+    return jnp.asarray(value)
+
+
+@jax.jit
+def _survey(data: jax.Array, delay: jax.Array, indices: jax.Array, indptr: jax.Array) -> Survey:
+    valid = jnp.arange(indices.size) < indptr[-1]
+    weights = jnp.broadcast_to(jnp.abs(data.astype(jnp.result_type(data, jnp.float32))), valid.shape)
+    delays = jnp.broadcast_to(delay, valid.shape).astype(jnp.int32)
+    none = ~jnp.any(valid)
+    # NaN is larger than all numbers to `max`, and the smallest to `min`.
+    return Survey(
+        jnp.where(none, 0, jnp.min(weights, where=valid, initial=jnp.inf)),
+        jnp.max(weights, where=valid, initial=0),
+        jnp.where(none, 1, jnp.min(delays, where=valid, initial=np.iinfo(np.int32).max)),
+        jnp.max(delays, where=valid, initial=1),
+        jnp.where(none, 0, jnp.min(indices, where=valid, initial=np.iinfo(np.int32).max)),
+        jnp.max(indices, where=valid, initial=0),
+    )
+
+
+def _check_values(what: str, survey: Survey, targets: int) -> None:
+    if not np.isfinite(survey.largest_weight):
+        raise ArgumentError(f"{what}: a weight is NaN or infinite; allowed: finite numbers.")
+    if survey.shortest_delay < 1:
+        raise ArgumentError(
+            f"{what}: a delay is {survey.shortest_delay}; allowed: at least 1, as a spike arrives after its own step."
+        )
+    if survey.smallest_index < 0 or survey.largest_index >= max(targets, 1):
+        index = survey.smallest_index if survey.smallest_index < 0 else survey.largest_index
+        raise ArgumentError(f"{what}: a target is {index}; allowed: 0 to {targets - 1}.")

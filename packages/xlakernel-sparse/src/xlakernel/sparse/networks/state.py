@@ -1,0 +1,21 @@
+"""`NetworkState`: the state of a network between two steps."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+
+
+class NetworkState(NamedTuple):
+    """The state between two steps, a pytree of arrays.
+
+    Attributes:
+      neurons: the named tuple of the neurons' state, arrays ``(size,)``; with several populations, a dictionary.
+      pending: sums that arrive in the next steps, in units of the receptors, int32 ``(longest delay * receptors, n)``.
+      step: the number of the next step, int32.
+    """
+
+    neurons: Any
+    pending: jax.Array
+    step: jax.Array

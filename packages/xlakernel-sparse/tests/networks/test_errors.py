@@ -1,0 +1,163 @@
+"""Wrong arguments: the error says what, got, allowed."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numba
+import numpy as np
+import pytest
+from models import PARAMETERS, State, balanced, integrate, start
+
+from xlakernel.core.errors import (
+    ArgumentError,
+    CompileError,
+    DtypeError,
+    InputError,
+    KernelTypeError,
+    ShapeError,
+)
+from xlakernel.sparse import CSR
+from xlakernel.sparse.networks import Network, Population, Projection, Record, Trace, uniform
+
+MATRIX = CSR.from_dense(np.ones((4, 4), np.float32))
+POPULATION = Population(integrate, 4)
+
+
+def projection(**changed):
+    return Projection(MATRIX, 1, "excitatory")._replace(**changed)
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "message"),
+    [
+        ({"delay": 0}, ArgumentError, "projection 0: a delay is 0; allowed: at least 1"),
+        ({"delay": np.full(16, -3)}, ArgumentError, "projection 0: a delay is -3"),
+        ({"delay": 1.5}, DtypeError, "projection 0: the delay is 1.5; allowed: whole steps"),
+        ({"delay": np.ones(3, int)}, ShapeError, r"the delay has the shape \(3,\); allowed: \(\) or \(16,\)"),
+        ({"matrix": MATRIX * np.float32(np.nan)}, ArgumentError, "projection 0: a weight is NaN or infinite"),
+        ({"matrix": MATRIX * np.float32(np.inf)}, ArgumentError, "projection 0: a weight is NaN or infinite"),
+        ({"matrix": np.ones((4, 4))}, InputError, "the matrix is a ndarray; allowed: a CSR"),
+        ({"matrix": MATRIX.astype(jnp.complex64)}, DtypeError, "weights of dtype complex64"),
+        ({"source": slice(0, 3)}, ShapeError, r"the matrix has the shape \(4, 4\); allowed: \(3, 4\)"),
+        ({"source": slice(0, 5)}, ArgumentError, r"source is slice\(0, 5, None\); allowed"),
+        ({"target": "nowhere"}, ArgumentError, "target is 'nowhere'; allowed"),
+        ({"receptor": "not a name"}, ArgumentError, "the receptor of projection 0 is 'not a name'"),
+    ],
+)
+def test_wrong_projections(changed, error, message):
+    with pytest.raises(error, match=message):
+        Network(POPULATION, [projection(**changed)])
+
+
+def test_targets_out_of_range():
+    indices = jnp.array([0, 7], jnp.int32)
+    matrix = CSR((jnp.ones(2), indices, jnp.array([0, 1, 2, 2, 2])), shape=(4, 4), check=False)
+    with pytest.raises(ArgumentError, match="projection 0: a target is 7; allowed: 0 to 3"):
+        Network(POPULATION, [projection(matrix=matrix)])
+
+
+@pytest.mark.parametrize(
+    ("populations", "error", "message"),
+    [
+        ({}, ArgumentError, "there are no populations"),
+        (integrate, KernelTypeError, "the population is a CPUDispatcher; allowed: a Population"),
+        (Population(integrate.py_func, 4), KernelTypeError, "allowed: one that is decorated with numba.njit"),
+        ({"a": Population(integrate, 0)}, ArgumentError, "population 'a' has the size 0"),
+    ],
+)
+def test_wrong_populations(populations, error, message):
+    with pytest.raises(error, match=message):
+        Network(populations, [projection()])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"blocks": 0}, "blocks is 0"), ({"blocks": 9}, "blocks is 9"), ({"weight_bits": 8}, "weight_bits is 8")],
+)
+def test_wrong_options(options, message):
+    with pytest.raises(ArgumentError, match=message):
+        Network(POPULATION, [projection()], **options)
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "message"),
+    [
+        ({"steps": 0}, ArgumentError, "steps is 0; allowed: an integer of at least 1"),
+        ({"steps": 2.5}, ArgumentError, "steps is 2.5"),
+        ({"parameters": {"leak": 1}}, ArgumentError, "parameters"),
+        ({"parameters": PARAMETERS._replace(leak=jnp.ones(3))}, ShapeError, r"parameters.leak: shape \(3,\)"),
+        ({"parameters": PARAMETERS._replace(leak=1j)}, DtypeError, "parameters.leak: complex64; allowed"),
+        ({"record": Record(spikes=-1)}, ArgumentError, "record.spikes is -1"),
+        ({"record": Record(counts=np.zeros(3, int))}, ArgumentError, "record.counts is of shape"),
+        ({"record": Record(trace=Trace("u", [0]))}, ArgumentError, r"a trace of \('u',\); allowed: .*'v'"),
+        ({"record": Record(trace=Trace("v", [60]))}, ArgumentError, "integers from 0 to 59"),
+        ({"record": Record(trace=Trace("v", [0], every=0))}, ArgumentError, "every 0 steps"),
+        ({"state": start(60)}, ArgumentError, "the state is a State; allowed: a NetworkState"),
+    ],
+)
+def test_wrong_runs(changed, error, message):
+    network = balanced()
+    arguments = {"state": network.initial(start(60)), "parameters": PARAMETERS, "steps": 3, **changed}
+    with pytest.raises(error, match=message):
+        network.run(**arguments)
+
+
+def test_state_of_another_network():
+    network, other = balanced(), balanced(30)
+    with pytest.raises(ShapeError, match=r"state\.pending has the shape"):
+        network.run(other.initial(start(30)), PARAMETERS, steps=3)
+
+
+@numba.njit
+def changes_kind(state, arrived, p, rng):
+    return State(state.v, state.current, 0.5 * state.wait), False
+
+
+@numba.njit
+def returns_no_state(state, arrived, p, rng):
+    return state.v, False
+
+
+@numba.njit
+def fires_a_number(state, arrived, p, rng):
+    return state, 1.5
+
+
+@numba.njit
+def has_an_error(state, arrived, p, rng):
+    return State(state.voltage, state.current, state.wait), False
+
+
+@numba.njit
+def draws(state, arrived, p, rng):
+    return state, uniform(rng, 0) < np.float32(0.5)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (changes_kind, "changes_kind returns float64 for wait, which is int32 in the state"),
+        (returns_no_state, r"returns_no_state returns .*; allowed: \(State\(...\), fired\)"),
+        (fires_a_number, "fires_a_number returns float64 for fired; allowed: a bool"),
+        (has_an_error, r"has_an_error: Numba cannot compile it for state \(v: float32(.|\n)*voltage"),
+        (draws, "draws: Numba cannot compile it"),
+    ],
+)
+def test_wrong_functions(function, message):
+    network = Network(Population(function, 4), [projection()])
+    with pytest.raises(CompileError, match=message):
+        network.run(network.initial(start(4)), PARAMETERS, steps=3)
+
+
+class Wrong(NamedTuple):
+    v: jax.Array
+
+
+def test_backend_without_a_reference():
+    network = Network(POPULATION, [projection(), projection(receptor="inhibitory")])
+    with pytest.raises(Exception, match=re.escape("needs Population(reference=...)")):
+        network.run(network.initial(start(4)), PARAMETERS, steps=3, backend="jax")

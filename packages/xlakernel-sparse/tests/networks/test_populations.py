@@ -1,0 +1,147 @@
+"""Several populations with functions of their own, other dtypes, wide layouts, and networks for several threads."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numba
+import numpy as np
+import pytest
+from models import NATIVE, PARAMETERS, State, integrate, integrate_arrays, random_matrix, start
+
+from xlakernel.core.errors import ArgumentError
+from xlakernel.sparse.networks import Network, Population, Projection, Record, Trace
+from xlakernel.sparse.networks.layout import choose_layout
+
+pytestmark = pytest.mark.kernels
+
+
+class Clock(NamedTuple):
+    left: jax.Array
+    is_on: jax.Array
+
+
+class Period(NamedTuple):
+    period: jax.Array
+
+
+@numba.njit
+def tick(state, arrived, p, rng):
+    is_due = state.left <= 0
+    return Clock(p.period if is_due else state.left - 1, not state.is_on), is_due
+
+
+def tick_arrays(state, arrived, p, rng):
+    is_due = state.left <= 0
+    return Clock(jnp.where(is_due, p.period, state.left - 1), ~state.is_on), is_due
+
+
+def two_populations(blocks=None):
+    rng = np.random.default_rng(4)
+    return Network(
+        {"clocks": Population(tick, 7, tick_arrays), "cells": Population(integrate, 30, integrate_arrays)},
+        [
+            Projection(random_matrix(rng, 7, 30, 0.6), 3, "excitatory", source="clocks", target="cells"),
+            Projection(random_matrix(rng, 30, 30, 0.2), 1, "inhibitory", source="cells", target="cells"),
+        ],
+        blocks=blocks,
+    )
+
+
+def run_both(network, backend):
+    neurons = {
+        "clocks": Clock(jnp.arange(7, dtype=jnp.int32), jnp.zeros(7, bool)),
+        "cells": start(30),
+    }
+    parameters = {"clocks": Period(jnp.arange(5, 12, dtype=jnp.int32)), "cells": PARAMETERS}
+    record = Record(counts=True, spikes=500, trace=Trace(["wait", "v"], [2, 0], 4, population="cells"))
+    return network.run(network.initial(neurons), parameters, steps=100, record=record, backend=backend)
+
+
+@pytest.mark.parametrize("blocks", [2, 9])
+def test_populations_of_two_functions(blocks):
+    network = two_populations(blocks)
+    state, recording = run_both(network, NATIVE)
+    expected_state, expected = run_both(network, "jax")
+    np.testing.assert_array_equal(recording.counts, expected.counts)
+    assert np.all(np.asarray(recording.counts).sum(0) > 10)
+    np.testing.assert_array_equal(recording.spikes.neuron, expected.spikes.neuron)
+    np.testing.assert_array_equal(recording.trace["wait"], expected.trace["wait"])
+    np.testing.assert_allclose(recording.trace["v"], expected.trace["v"], atol=1e-5)
+    np.testing.assert_array_equal(state.neurons["clocks"].left, expected_state.neurons["clocks"].left)
+    np.testing.assert_array_equal(state.neurons["clocks"].is_on, expected_state.neurons["clocks"].is_on)
+
+
+class Wide(NamedTuple):
+    count: jax.Array
+    total: jax.Array
+    bits: jax.Array
+
+
+@numba.njit
+def accumulate(state, arrived, p, rng):
+    return Wide(state.count + 3_000_000_000, state.total + 1e-12, state.bits ^ np.uint32(0x80000001)), False
+
+
+def test_fields_of_64_bits():
+    with jax.enable_x64(True) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64():
+        network = Network(
+            Population(accumulate, 3), [Projection(random_matrix(np.random.default_rng(0), 3, 3, 1), 1, "a")]
+        )
+        neurons = Wide(jnp.array([-1, 0, 2**40]), jnp.array([1.0, -1.0, 0.0]), jnp.array([0, 1, 2**31], jnp.uint32))
+        end, _ = network.run(network.initial(neurons), steps=3)
+        np.testing.assert_array_equal(end.neurons.count, np.array([-1, 0, 2**40]) + 9_000_000_000)
+        np.testing.assert_allclose(np.asarray(end.neurons.total) - [1, -1, 0], 3e-12, rtol=1e-3)
+        np.testing.assert_array_equal(end.neurons.bits, np.array([0, 1, 2**31], np.uint32) ^ np.uint32(0x80000001))
+
+
+def test_networks_for_several_threads():
+    n = 20_000
+    rng = np.random.default_rng(0)
+    matrix = random_matrix(rng, n, n, 10 / n)
+    state = State(jnp.asarray(rng.uniform(0, 1, n), jnp.float32), jnp.zeros(n, jnp.float32), jnp.zeros(n, jnp.int32))
+    found = []
+    for blocks in (1, 16):
+        network = Network(
+            Population(integrate, n, integrate_arrays),
+            [Projection(matrix, 2, "excitatory"), Projection(matrix, 5, "inhibitory")],
+            blocks=blocks,
+        )
+        found.append(network.run(network.initial(state), PARAMETERS, steps=50, record=Record(counts=True, spikes=100)))
+    for one, other in zip(*map(jax.tree.leaves, found), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_equal_weights_are_exact():
+    n = 5
+    matrix = random_matrix(np.random.default_rng(0), n, n, 0.9)
+    equal = type(matrix)((jnp.array([0.3]), matrix.indices, matrix.indptr), shape=(n, n))
+    network = Network(Population(integrate, n), [Projection(equal, 1, "excitatory")])
+    assert network.scales[0] == np.float32(0.3)
+    assert not network.layout.wide
+
+
+@pytest.mark.parametrize(
+    ("sizes", "blocks"), [([10], 3), ([1000, 10], 4), ([7, 7, 7], 3), ([5], 5), ([1, 1], 1), ([4096, 1], 5)]
+)
+def test_blocks_cover_each_neuron_of_one_population(sizes, blocks):
+    layout = choose_layout(sizes, ("a", "b"), 9, blocks=blocks, weight_bits=16)
+    assert layout.edges[0] == 0
+    assert layout.edges[-1] == sum(sizes)
+    borders = np.cumsum([0, *sizes])
+    for first, stop, owner in zip(layout.edges, layout.edges[1:], layout.owners, strict=False):
+        assert borders[owner] <= first < stop <= borders[owner + 1]
+    assert 1 << layout.target_bits >= layout.width
+    assert 1 << layout.row_bits >= 18
+    assert layout.blocks <= max(blocks, len(sizes))
+
+
+def test_layouts_take_more_bits_where_they_need_them():
+    few = choose_layout([1000], ("a",), 60, blocks=1, weight_bits=16)
+    many = choose_layout([1000], ("a",), 100, blocks=1, weight_bits=16)
+    assert (few.wide, many.wide) == (False, True)
+    assert not choose_layout([1000], ("a",), 100, blocks=1, weight_bits=2).wide
+    with pytest.raises(ArgumentError, match="need 37 bits; allowed: 32"):
+        choose_layout([1 << 20], ("a",), 100_000, blocks=1, weight_bits=16)

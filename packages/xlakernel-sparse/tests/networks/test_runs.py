@@ -1,0 +1,122 @@
+"""Runs in pieces, batches, programs that are exported, and recordings."""
+
+from __future__ import annotations
+
+import pickle
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from models import PARAMETERS, balanced, noisy, noisy_arrays, start
+
+from xlakernel.sparse.networks import Record, Recording, Spikes, Trace
+
+
+def assert_equal(found, expected):
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.fixture(scope="module")
+def network():
+    return balanced(function=noisy, arrays=noisy_arrays)
+
+
+KEY = jax.random.key(1)
+
+
+def test_two_pieces_are_one_run(network):
+    state, record = network.initial(start(60)), Record(counts=True, trace=Trace("v", [1], 5))
+    whole, recorded = network.run(state, PARAMETERS, KEY, steps=60, record=record)
+    half, first = network.run(state, PARAMETERS, KEY, steps=30, record=record)
+    half = pickle.loads(pickle.dumps(jax.device_get(half)))
+    both, second = network.run(half, PARAMETERS, KEY, steps=30, record=record)
+    assert_equal(both, whole)
+    np.testing.assert_array_equal(jnp.concatenate([first.counts, second.counts]), recorded.counts)
+    np.testing.assert_array_equal(jnp.concatenate([first.trace["v"], second.trace["v"]]), recorded.trace["v"])
+    assert int(whole.step) == 60
+    assert isinstance(recorded, Recording)
+    assert isinstance(recorded.spikes, Spikes)
+
+
+def test_any_number_of_blocks_gives_the_same_bits(network):
+    record = Record(spikes=3000)
+    expected = network.run(network.initial(start(60)), PARAMETERS, KEY, steps=80, record=record)
+    for blocks in (1, 4, 59):
+        other = balanced(function=noisy, arrays=noisy_arrays, blocks=blocks)
+        assert_equal(other.run(other.initial(start(60)), PARAMETERS, KEY, steps=80, record=record), expected)
+
+
+def test_spikes_beyond_the_room_are_counted(network):
+    state = network.initial(start(60))
+    _, whole = network.run(state, PARAMETERS, KEY, steps=50, record=Record(spikes=2000))
+    _, short = network.run(state, PARAMETERS, KEY, steps=50, record=Record(spikes=17))
+    assert int(short.spikes.total) == int(whole.spikes.total) > 17
+    np.testing.assert_array_equal(short.spikes.step, whole.spikes.step[:17])
+    np.testing.assert_array_equal(short.spikes.neuron, whole.spikes.neuron[:17])
+    total = int(whole.spikes.total)
+    assert np.all(np.asarray(whole.spikes.step[total:]) == -1)
+    pairs = list(zip(whole.spikes.step[:total].tolist(), whole.spikes.neuron[:total].tolist(), strict=True))
+    assert pairs == sorted(pairs)
+
+
+def test_counts_are_those_of_the_recorded_spikes(network):
+    groups = np.arange(60) % 3 - 1
+    record = Record(counts=groups, spikes=2000)
+    _, recording = network.run(network.initial(start(60)), PARAMETERS, KEY, steps=50, record=record)
+    expected = np.zeros((50, 2), int)
+    for step, neuron in zip(recording.spikes.step, recording.spikes.neuron, strict=True):
+        if step >= 0 and groups[neuron] >= 0:
+            expected[step, groups[neuron]] += 1
+    np.testing.assert_array_equal(recording.counts, expected)
+
+
+@pytest.mark.parametrize("size", [1, 3, 150])
+def test_batches_are_runs_of_their_own(network, size):
+    states = jax.vmap(lambda seed: network.initial(start(60)))(jnp.arange(size))
+    keys = jax.random.split(KEY, size)
+    drives = jnp.linspace(0.0, 0.3, size, dtype=jnp.float32)
+
+    def run(state, key, drive):
+        return network.run(state, PARAMETERS._replace(drive=drive), key, steps=20, record=Record(counts=True))
+
+    found = jax.jit(jax.vmap(run))(states, keys, drives)
+    for k in {0, size - 1}:
+        expected = run(jax.tree.map(lambda x, k=k: x[k], states), keys[k], drives[k])
+        assert_equal(jax.tree.map(lambda x, k=k: x[k], found), expected)
+
+
+def test_batches_of_networks():
+    networks = [balanced(seed=seed, delays=False) for seed in (1, 1)]
+    scaled = networks[1]._like(scales=2 * networks[1].scales)
+    stacked = jax.tree.map(lambda a, b: jnp.stack([a, b]), networks[0], scaled)
+    state = networks[0].initial(start(60))
+    found = jax.vmap(lambda network: network.run(state, PARAMETERS, steps=30)[0])(stacked)
+    for k, network in enumerate((networks[0], scaled)):
+        expected, _ = network.run(state, PARAMETERS, steps=30)
+        assert_equal(jax.tree.map(lambda x, k=k: x[k], found), expected)
+
+
+def test_runs_in_a_scan(network):
+    state = network.initial(start(60))
+
+    def piece(state, _):
+        state, recording = network.run(state, PARAMETERS, KEY, steps=10, record=Record(counts=True))
+        return state, recording.counts
+
+    end, counts = jax.jit(lambda state: jax.lax.scan(piece, state, length=4))(state)
+    expected, recording = network.run(state, PARAMETERS, KEY, steps=40, record=Record(counts=True))
+    assert_equal(end, expected)
+    np.testing.assert_array_equal(counts.reshape(40, 1), recording.counts)
+
+
+def test_derivatives_are_refused(network):
+    state = network.initial(start(60))
+
+    def loss(drive):
+        end, _ = network.run(state, PARAMETERS._replace(drive=drive), KEY, steps=3)
+        return jnp.sum(end.neurons.v)
+
+    with pytest.raises(TypeError, match="no derivative: spikes are events"):
+        jax.grad(loss)(jnp.float32(0.1))
