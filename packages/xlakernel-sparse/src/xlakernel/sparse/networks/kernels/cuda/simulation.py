@@ -75,8 +75,8 @@ def _inclusive_sums(value: Any, sums: Any) -> Any:
 def _delivery(wide: bool) -> Any:
     """Return a device function that adds the entries of the last step's spikes to the block's own sums.
 
-    *records* and *lists* are those of the last step, *stamp* is its number from 1 on, and *head* the row of sums of the
-    present step.
+    *records* and *lists* are those of the last step, *stamp* is its number from 1 on, *head* the row of sums of the present
+    step, and *scratch* are shared arrays.
     """
 
     @cuda.jit(device=True, forceinline=True)
@@ -103,11 +103,8 @@ def _delivery(wide: bool) -> Any:
         cuda.atomic.add(ring, np.uint64(row * form.width + target), weight)
 
     @cuda.jit(device=True, forceinline=True)
-    def deliver(form, block, stamp, head, starts, entries, edges, records, lists, ring):
-        warp_sums = cuda.shared.array(32, numba.int32)
-        ends = cuda.shared.array(THREADS, numba.int32)
-        offsets = cuda.shared.array(THREADS, numba.int64)
-        overflow = cuda.shared.array(1, numba.int32)
+    def deliver(form, block, stamp, head, starts, entries, edges, records, lists, ring, scratch):
+        warp_sums, ends, offsets, overflow, _ = scratch
         thread, threads = cuda.threadIdx.x, cuda.blockDim.x
         words = form.blocks * form.slots
         for tile in range(0, words, threads):
@@ -194,7 +191,7 @@ def _block_run(functions: Functions, receptors: int, wide: bool, single: bool) -
             ring[np.uint64(at + receptor * width)] = 0
 
     @cuda.jit(device=True, forceinline=True)
-    def run_block(which, form, block, ring, ins, outs):
+    def run_block(which, form, block, ring, scratch, ins, outs):
         (
             starts, entries, edges, all_scales, pending, state, parameters, shared, series, shared_series, key,
             first_step, groups, probes, probe_words,
@@ -202,7 +199,7 @@ def _block_run(functions: Functions, receptors: int, wide: bool, single: bool) -
         (
             next_pending, next_state, counts, spike_steps, spike_neurons, spike_count, traces, records, lists,
         ) = outs  # fmt: skip
-        found = cuda.shared.array(1, numba.int32)
+        found = scratch[4]
         thread, threads = cuda.threadIdx.x, cuda.blockDim.x
         first, stop = np.int64(edges[block]), np.int64(edges[block + 1])
         steps, size = series.shape[0], state.shape[1]
@@ -222,7 +219,7 @@ def _block_run(functions: Functions, receptors: int, wide: bool, single: bool) -
         for t in range(steps + 1):
             if t > 0:
                 parity = (t - 1) & 1
-                deliver(form, block, t, head, starts, entries, edges, records[parity], lists[parity], ring)
+                deliver(form, block, t, head, starts, entries, edges, records[parity], lists[parity], ring, scratch)
             if thread == 0:
                 found[0] = 0
             cuda.syncthreads()
@@ -286,11 +283,11 @@ def _choose(runs: tuple[Any, ...]) -> Any:
     rest = _choose(runs[1:])
 
     @cuda.jit(device=True, forceinline=True)
-    def run_of(which, form, block, ring, ins, outs):
+    def run_of(which, form, block, ring, scratch, ins, outs):
         if which == 0:
-            head(which, form, block, ring, ins, outs)
+            head(which, form, block, ring, scratch, ins, outs)
         else:
-            rest(which - 1, form, block, ring, ins, outs)
+            rest(which - 1, form, block, ring, scratch, ins, outs)
 
     return run_of
 
@@ -394,6 +391,14 @@ def simulation(
         own = of(owners, net)
         form = Form(own.size, of(pending, net).shape[0], width, target_bits, row_bits, slots, every)
         ring = sums_of(of(memory, net), block, form.rows * form.width)
+        # Numba gives shared arrays of several device functions the same names, so that all of them are made here.
+        scratch = (
+            cuda.shared.array(32, numba.int32),  # the sums of warps
+            cuda.shared.array(THREADS, numba.int32),  # the ends of segments
+            cuda.shared.array(THREADS, numba.int64),  # their first entries
+            cuda.shared.array(1, numba.int32),  # 1 if there is another round
+            cuda.shared.array(1, numba.int32),  # the spikes of the block
+        )
         ins = (
             of(starts, net),
             of(entries, net),
@@ -422,6 +427,6 @@ def simulation(
             of(records, net),
             of(lists, net),
         )
-        run(own[block], form, block, ring, ins, outs)
+        run(own[block], form, block, ring, scratch, ins, outs)
 
     return simulate
