@@ -75,8 +75,8 @@ def _inclusive_sums(value: Any, sums: Any) -> Any:
 def _delivery(wide: bool) -> Any:
     """Return a device function that adds the entries of the last step's spikes to the block's own sums.
 
-    *records* and *lists* are those of the last step, and *stamp* is its number from 1 on. *head* is the row of sums of the
-    present step, and *scratch* are shared arrays.
+    *records* and *lists* are those of the last step, and *stamp* is its number from 1 on. *head* is the row of sums of
+    the present step, and *scratch* are shared arrays.
     """
 
     @cuda.jit(device=True, forceinline=True)
