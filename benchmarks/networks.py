@@ -67,7 +67,7 @@ def main() -> int:
             content = {
                 "machine": described,
                 "seconds": apart,
-                "microseconds_of_a_step": summary(times),
+                "microseconds": {"A step of 0.1 ms": summary(times)},
                 "marks": [mark.as_dict() for mark in marks],
             }
             print("written:", write_json(options.out, f"networks-{slug(described, platform)}", content))
