@@ -24,6 +24,7 @@ from xlakernel.sparse import CSR
 from xlakernel.sparse.networks import Network, Population, Projection, Record, Trace, uniform
 
 MATRIX = CSR.from_dense(np.ones((4, 4), np.float32))
+TINY = CSR.from_dense(np.diag(np.float32([1e-36, 5e-37, 1e-36, 1e-36])))
 POPULATION = Population(integrate, 4)
 
 
@@ -35,6 +36,12 @@ def projection(**changed):
     ("changed", "error", "message"),
     [
         ({"delay": 0}, ArgumentError, "projection 0: a delay is 0; allowed: at least 1"),
+        ({"delay": 2**32 + 1}, ArgumentError, "a delay is 4294967297; allowed: fewer than"),
+        (
+            {"matrix": CSR.from_dense(np.diag(np.float32([1e-36, 5e-37, 1e-36, 1e-36])))},
+            ArgumentError,
+            "the weights of receptor 0 are up to",
+        ),
         ({"delay": np.full(16, -3)}, ArgumentError, "projection 0: a delay is -3"),
         ({"delay": 1.5}, DtypeError, "projection 0: the delay is 1.5; allowed: whole steps"),
         ({"delay": np.ones(3, int)}, ShapeError, r"the delay has the shape \(3,\); allowed: \(\) or \(16,\)"),
@@ -53,6 +60,12 @@ def test_wrong_projections(changed, error, message):
         Network(POPULATION, [projection(**changed)])
 
 
+def test_indptr_that_decreases():
+    matrix = CSR((jnp.ones(3), jnp.zeros(3, jnp.int32), jnp.array([0, 2, 1, 2, 3])), shape=(4, 4), check=False)
+    with pytest.raises(ArgumentError, match="projection 0: indptr of the matrix does not rise"):
+        Network(POPULATION, [projection(matrix=matrix)])
+
+
 def test_targets_out_of_range():
     indices = jnp.array([0, 7], jnp.int32)
     matrix = CSR((jnp.ones(2), indices, jnp.array([0, 1, 2, 2, 2])), shape=(4, 4), check=False)
@@ -66,6 +79,7 @@ def test_targets_out_of_range():
         ({}, ArgumentError, "there are no populations"),
         (integrate, KernelTypeError, "the population is a CPUDispatcher; allowed: a Population"),
         (Population(integrate.py_func, 4), KernelTypeError, "allowed: one that is decorated with numba.njit"),
+        ({"": POPULATION, "b": POPULATION}, ArgumentError, "names of the populations are"),
         ({"a": Population(integrate, 0)}, ArgumentError, "population 'a' has the size 0"),
     ],
 )
@@ -110,6 +124,9 @@ def test_state_of_another_network():
     network, other = balanced(), balanced(30)
     with pytest.raises(ShapeError, match=r"state\.pending has the shape"):
         network.run(other.initial(start(30)), PARAMETERS, steps=3)
+    state = network.initial(start(60))
+    with pytest.raises(DtypeError, match=r"state\.pending is of float32; allowed: an array of int32"):
+        network.run(state._replace(pending=state.pending.astype(jnp.float32)), PARAMETERS, steps=3)
 
 
 @numba.njit
@@ -137,6 +154,19 @@ def draws(state, arrived, p, rng):
     return state, uniform(rng, 0) < np.float32(0.5)
 
 
+@numba.njit
+def changes_state(state, arrived, p, rng):
+    state.v = state.v + 1
+    return state, False
+
+
+@numba.njit
+def returns_two_types(state, arrived, p, rng):
+    if state.wait > 0:
+        return State(0.0, state.current, state.wait), False
+    return state, True
+
+
 @pytest.mark.parametrize(
     ("function", "message"),
     [
@@ -144,7 +174,9 @@ def draws(state, arrived, p, rng):
         (returns_no_state, r"returns_no_state returns .*; allowed: \(State\(...\), fired\)"),
         (fires_a_number, "fires_a_number returns float64 for fired; allowed: a bool"),
         (has_an_error, r"has_an_error: Numba cannot compile it for state \(v: float32(.|\n)*voltage"),
-        (draws, "draws: Numba cannot compile it"),
+        (draws, "draws: Numba cannot compile it for .* It draws random numbers: give a key to Network.run"),
+        (changes_state, "changes_state: Numba cannot compile it .* return a new one"),
+        (returns_two_types, r"returns_two_types: Numba cannot compile it .* write np.float32\(...\) around literals"),
     ],
 )
 def test_wrong_functions(function, message):

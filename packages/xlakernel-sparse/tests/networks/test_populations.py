@@ -12,6 +12,7 @@ import pytest
 from models import NATIVE, PARAMETERS, State, integrate, integrate_arrays, random_matrix, start
 
 from xlakernel.core.errors import ArgumentError
+from xlakernel.sparse import CSR
 from xlakernel.sparse.networks import Network, Population, Projection, Record, Trace
 from xlakernel.sparse.networks.layout import choose_layout
 
@@ -117,7 +118,7 @@ def test_networks_for_several_threads():
 def test_equal_weights_are_exact():
     n = 5
     matrix = random_matrix(np.random.default_rng(0), n, n, 0.9)
-    equal = type(matrix)((jnp.array([0.3]), matrix.indices, matrix.indptr), shape=(n, n))
+    equal = CSR((jnp.array([0.3]), matrix.indices, matrix.indptr), shape=(n, n))
     network = Network(Population(integrate, n), [Projection(equal, 1, "excitatory")])
     assert network.scales[0] == np.float32(0.3)
     assert not network.layout.wide
@@ -145,3 +146,74 @@ def test_layouts_take_more_bits_where_they_need_them():
     assert not choose_layout([1000], ("a",), 100, blocks=1, weight_bits=2).wide
     with pytest.raises(ArgumentError, match="need 37 bits; allowed: 32"):
         choose_layout([1 << 20], ("a",), 100_000, blocks=1, weight_bits=16)
+
+
+class Sums(NamedTuple):
+    excitatory: jax.Array
+
+
+LEVEL = 1.0
+
+
+@numba.njit
+def hold(state, arrived, p, rng):
+    return Sums(state.excitatory + np.float32(LEVEL)), False
+
+
+def test_network_without_projections_and_a_changed_global(monkeypatch):
+    network = Network(Population(hold, 3), [])
+    state = network.initial(Sums(0.0))
+    for level in (1.0, 9.0):
+        monkeypatch.setitem(globals(), "LEVEL", level)
+        end, _ = network.run(state, steps=2)
+        np.testing.assert_array_equal(end.neurons.excitatory, np.full(3, 2 * level, np.float32))
+
+
+class Count(NamedTuple):
+    value: jax.Array
+
+
+@numba.njit
+def congruential(state, arrived, p, rng):
+    return Count(state.value * 1664525 + 1013904223), False
+
+
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_integers_wrap_in_each_step(blocks):
+    network = Network(Population(congruential, 3), [], blocks=blocks)
+    end, _ = network.run(network.initial(Count(jnp.arange(3, dtype=jnp.int32))), steps=5)
+    expected = np.arange(3, dtype=np.uint32)
+    for _ in range(5):
+        expected = expected * np.uint32(1664525) + np.uint32(1013904223)
+    np.testing.assert_array_equal(np.asarray(end.neurons.value), expected.astype(np.int32))
+
+
+@numba.njit
+def add_up(state, arrived, p, rng):
+    return Sums(state.excitatory + arrived.excitatory), state.excitatory == np.float32(0)
+
+
+def test_spikes_in_flight_keep_their_weight_in_another_network():
+    matrix = random_matrix(np.random.default_rng(0), 4, 4, 0.9)
+    first, second = (
+        Network(Population(add_up, 4), [Projection(matrix * np.float32(factor), 3, "excitatory")]) for factor in (1, 10)
+    )
+    state, _ = first.run(first.initial(Sums(0.0)), steps=1)
+    expected, _ = first.run(state, steps=3)
+    found, _ = second.run(state._replace(neurons=Sums(jnp.zeros(4) + 1e-9)), steps=3)
+    received = np.asarray(expected.neurons.excitatory)
+    np.testing.assert_allclose(found.neurons.excitatory, received, atol=40 * float(second.scales[0]))
+    assert np.any(received > 0)
+
+
+def test_sums_of_many_weights_do_not_overflow():
+    n = 70_000
+    indptr = jnp.arange(n + 1, dtype=jnp.int32)
+    weights = jnp.full(n, 0.082, jnp.float32).at[0].set(0.0821)
+    matrix = type(random_matrix(np.random.default_rng(0), 2, 2, 1))(
+        (weights, jnp.zeros(n, jnp.int32), indptr), shape=(n, n)
+    )
+    for weight_bits in (16, 32):
+        network = Network(Population(add_up, n), [Projection(matrix, 1, "excitatory")], weight_bits=weight_bits)
+        end, _ = network.run(network.initial(Sums(0.0)), steps=2)
+        np.testing.assert_allclose(end.neurons.excitatory[0], 0.082 * n, rtol=1e-4)

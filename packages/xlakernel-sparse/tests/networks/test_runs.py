@@ -1,4 +1,4 @@
-"""Runs in pieces, batches, programs that are exported, and recordings."""
+"""Runs in pieces, batches and loops, and recordings."""
 
 from __future__ import annotations
 
@@ -120,3 +120,27 @@ def test_derivatives_are_refused(network):
 
     with pytest.raises(TypeError, match="no derivative: spikes are events"):
         jax.grad(loss)(jnp.float32(0.1))
+
+
+def test_nested_batches_and_batches_of_nothing(network):
+    state = network.initial(start(60))
+
+    def run(key, drive):
+        return network.run(state, PARAMETERS._replace(drive=drive), key, steps=5)[0].neurons.v
+
+    keys, drives = jax.random.split(KEY, 3), jnp.array([0.1, 0.2], jnp.float32)
+    found = jax.vmap(lambda key: jax.vmap(lambda drive: run(key, drive))(drives))(keys)
+    np.testing.assert_array_equal(found[2, 1], run(keys[2], drives[1]))
+    assert jax.vmap(run, (None, 0))(KEY, drives[:0]).shape == (0, 60)
+
+
+def test_runs_are_not_compiled_again_for_their_own_state(network):
+    traced = []
+
+    @jax.jit
+    def run(state):
+        traced.append(state)
+        return network.run(state, PARAMETERS, KEY, steps=2)[0]
+
+    run(run(network.initial(start(60))))
+    assert len(traced) == 1

@@ -25,11 +25,11 @@ sort_entries.def_tags("sparse", "network")
 def choose_scales(receptors: int, synapses: Sequence[Synapses], size: int, weight_bits: int) -> np.ndarray:
     """Return the weight of one unit of each receptor's sums, ``(receptors,)``, float32.
 
-    Weights are multiples of it, rounded: equal weights exactly, others to one part in ``2**weight_bits`` of the largest
-    weight of the receptor, or of the largest sum that a neuron could get, if this does not fit in 32 bits.
+    Weights are rounded to multiples of it: to the largest weight of the receptor over ``2**(weight_bits - 1) - 1``, or
+    to a larger multiple where the sum over all synapses of a neuron would not fit in 32 bits. Equal weights are exact.
 
     Raises:
-      ArgumentError: if *weight_bits* is invalid.
+      ArgumentError: if *weight_bits* is invalid, or if float32 cannot represent the unit.
     """
     if weight_bits not in WEIGHT_BITS:
         raise ArgumentError(f"Network: weight_bits is {weight_bits!r}; allowed: {WEIGHT_BITS[0]} or {WEIGHT_BITS[1]}.")
@@ -40,19 +40,26 @@ def choose_scales(receptors: int, synapses: Sequence[Synapses], size: int, weigh
         smallest = min(projection.survey.smallest_weight for projection in own)
         if largest == 0:
             continue
-        load = float(jnp.max(sum(_loads(projection, size) for projection in own)))
-        # Float32 sums of positive terms have small relative errors; a thousandth is more.
-        bound = 1.001 * load / (2**31 - 1)
-        scales[receptor] = max(largest if largest == smallest else largest / (2 ** (weight_bits - 1) - 1), bound)
+        most = int(jnp.max(sum(_degrees(projection, size) for projection in own)))
+        # Each weight is rounded by half a unit at most.
+        units = min(1 if largest == smallest else 2 ** (weight_bits - 1) - 1, (2**31 - 1 - most) // most)
+        scale = float(largest) / units
+        limits = np.finfo(np.float32)
+        if not limits.tiny <= scale <= limits.max:
+            raise ArgumentError(
+                f"Network: the weights of receptor {receptor} are up to {largest}, and one unit would be {scale}; "
+                f"allowed: {limits.tiny} to {limits.max}. Use another unit for the weights."
+            )
+        # Rounded up, so that no weight has more units.
+        scales[receptor] = scale if units == 1 else np.nextafter(np.float32(scale), np.float32(np.inf))
     return scales
 
 
-def _loads(projection: Synapses, size: int) -> jax.Array:
-    """Return the largest sum that could arrive at each neuron in one step, ``(size,)``."""
+def _degrees(projection: Synapses, size: int) -> jax.Array:
+    """Return the number of synapses of each neuron as a target, int32 ``(size,)``."""
     matrix = projection.matrix
-    weights = jnp.abs(matrix.data.astype(jnp.float32))
-    first, stop = projection.targets
-    return jnp.zeros(size).at[first:stop].set(jnp.ones(matrix.shape[0]) @ matrix.with_data(weights))
+    valid = jnp.arange(matrix.nnz) < matrix.indptr[-1]
+    return jnp.zeros(size, jnp.int32).at[projection.targets[0] + matrix.indices].add(valid)
 
 
 def order_entries(layout: Layout, synapses: Sequence[Synapses], scales: np.ndarray) -> tuple[jax.Array, jax.Array]:
@@ -61,8 +68,8 @@ def order_entries(layout: Layout, synapses: Sequence[Synapses], scales: np.ndarr
     The starts have the shape ``(neurons * blocks + 1,)``, and the entries ``(words of an entry * nnz,)``.
     """
     total = sum(projection.matrix.nnz for projection in synapses)
-    if total >= 2**32:
-        raise ArgumentError(f"Network: {total} synapses; allowed: fewer than 2**32.")
+    if total >= 2**31:
+        raise ArgumentError(f"Network: {total} synapses; allowed: fewer than 2**31.")
     edges = np.array(layout.edges)
     block = np.repeat(np.arange(layout.blocks), np.diff(edges))
     places = (block << layout.target_bits) | (np.arange(layout.size) - edges[block])

@@ -73,22 +73,29 @@ def _set_float64(words, word, i, value):
     _set_int64(words, word, i, np.float64(value).view(np.int64))
 
 
+@njit
+def _wrap_int32(value):
+    # As if it were stored: a state in registers is the same as one in memory.
+    return np.int64(np.int32(value))
+
+
 class _Kind(NamedTuple):
-    """A dtype that fields may have: its words, its type in Numba, and how a kernel reads and writes it."""
+    """A dtype that fields may have: its words, its type and conversion in Numba, and how kernels access it."""
 
     words: int
     scalar: type
+    convert: Callable[..., Any]
     get: Callable[..., Any]
     set: Callable[..., Any]
 
 
 _KINDS = {
-    "float32": _Kind(1, np.float32, _get_float32, _set_float32),
-    "int32": _Kind(1, np.int64, _get_int32, _set_word),
-    "uint32": _Kind(1, np.uint32, _get_uint32, _set_word),
-    "bool": _Kind(1, np.bool_, _get_bool, _set_word),
-    "float64": _Kind(2, np.float64, _get_float64, _set_float64),
-    "int64": _Kind(2, np.int64, _join, _set_int64),
+    "float32": _Kind(1, np.float32, np.float32, _get_float32, _set_float32),
+    "int32": _Kind(1, np.int64, _wrap_int32, _get_int32, _set_word),
+    "uint32": _Kind(1, np.uint32, np.uint32, _get_uint32, _set_word),
+    "bool": _Kind(1, np.bool_, np.bool_, _get_bool, _set_word),
+    "float64": _Kind(2, np.float64, np.float64, _get_float64, _set_float64),
+    "int64": _Kind(2, np.int64, np.int64, _join, _set_int64),
 }
 
 
@@ -224,7 +231,7 @@ def storer(fields: Fields) -> Any:
 @functools.cache
 def converter(fields: Fields) -> Any:
     """Return ``convert(value)``, the named tuple with each field in the type that `loader` gives it."""
-    names = {f"as_{name}": kind.scalar for name, kind in _KINDS.items()}
+    names = {f"as_{name}": kind.convert for name, kind in _KINDS.items()}
     values = [f"as_{field.dtype}(value.{field.name})" for field in fields.fields]
     return generate("convert(value)", [f"return kind({', '.join(values)})"], {**names, "kind": fields.kind})
 

@@ -58,7 +58,7 @@ class Layout(NamedTuple):
     @property
     def rows(self) -> int:
         """The number of rows of sums, one for each receptor and step."""
-        return self.depth * len(self.receptors)
+        return max(1, self.depth * len(self.receptors))
 
 
 def choose_layout(
@@ -88,6 +88,11 @@ def choose_layout(
             f"Network: blocks of {layout.width} neurons and {layout.rows} rows of sums (delays up to {depth} steps, "
             f"{len(receptors)} receptors) need {target_bits + row_bits} bits; allowed: 32. Use more blocks, or a "
             "longer step."
+        )
+    if layout.blocks << target_bits >= 2**31 or layout.size * layout.blocks >= 2**31 - 1:
+        raise ArgumentError(
+            f"Network: {layout.size} neurons in {layout.blocks} blocks of up to {layout.width}; allowed: products of "
+            "both below 2**31. Use fewer blocks."
         )
     wide = target_bits + row_bits + weight_bits > 32
     return layout._replace(target_bits=target_bits, row_bits=row_bits, wide=wide)

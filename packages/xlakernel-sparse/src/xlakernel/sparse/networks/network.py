@@ -9,17 +9,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlakernel.core.errors import ArgumentError, ShapeError
+from xlakernel.core.errors import ArgumentError, DtypeError, ShapeError
 
 from .._immutable import ImmutablePytree
 from ..operators.arguments import as_integer
 from .entries import choose_scales, order_entries
 from .fields import fields_of, pack, read_field, unpack
 from .layout import WEIGHT_BITS, Layout, choose_layout
-from .populations import ALONE, Part, Population, check_function, check_populations
+from .populations import ALONE, Part, Population, check_function, check_populations, code_of
 from .projections import Projection, check_projections
 from .recording import Plan, Record, Recording, Spikes, check_record
-from .simulation import simulate
+from .simulation import multiprocessors, simulate
 from .state import NetworkState
 
 # Entries of a source in one block, on average, below which the table of starts costs more than it saves.
@@ -28,8 +28,6 @@ _ENTRIES_OF_A_SEGMENT = 32
 _CPU_WIDTH = 1024
 #: The neurons of a block on a GPU below which more blocks make a step slower.
 _GPU_WIDTH = 128
-#: Those of an H100, for a GPU that does not say how many it has.
-_MULTIPROCESSORS = 132
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -45,7 +43,8 @@ class Network(ImmutablePytree):
       blocks: the number of blocks into which the neurons are divided, for the device of JAX's default backend; None:
         chosen.
       weight_bits: 16 or 32, the bits of a weight. Weights are rounded to multiples of the largest one of their receptor
-        over ``2**(weight_bits - 1) - 1``; equal weights are exact. With 32, an entry takes 8 bytes and not 4.
+        over ``2**(weight_bits - 1) - 1``, or to larger multiples where the sum over all synapses of a neuron would not
+        fit in 32 bits; equal weights are exact. With 32, an entry takes 8 bytes and not 4.
 
     Attributes:
       scales: the weight of one unit of each receptor, float32 ``(receptors,)``.
@@ -108,9 +107,9 @@ class Network(ImmutablePytree):
         spread = {}
         for name, population in self.populations:
             values = self._values_of(neurons, name, "neurons")
-            spread[name] = jax.tree.map(lambda value, n=population.size: jnp.broadcast_to(value, (n,)), values)
+            spread[name] = jax.tree.map(lambda value, n=population.size: jnp.broadcast_to(_strong(value), (n,)), values)
         pending = jnp.zeros((self.layout.rows, self.size), jnp.int32)
-        return NetworkState(self._join(spread), pending, jnp.int32(0))
+        return NetworkState(self._join(spread), pending, self.scales, jnp.int32(0))
 
     def run(
         self,
@@ -156,20 +155,17 @@ class Network(ImmutablePytree):
             raise ArgumentError(
                 f"Network.run: the state is a {type(state).__name__}; allowed: a NetworkState, from Network.initial."
             )
-        if state.pending.shape != (self.layout.rows, self.size):
-            raise ShapeError(
-                f"Network.run: state.pending has the shape {state.pending.shape}; allowed: "
-                f"{(self.layout.rows, self.size)}, that of a state of this network."
-            )
+        self._check_state(state)
         parts = self._parts(state.neurons, parameters, inputs, number)
         for part in parts:
             check_function(part, self.layout.receptors, key is not None)
         plan = check_record(record, parts)
-        state, parameters, inputs = _without_derivative((state, parameters, inputs))
+        given = state, parameters, inputs, self.scales
+        state, parameters, inputs, scales = _without_derivative(given)
         words, _ = self._words(parts, [part.state for part in parts], state.neurons, "state", ())
         outs = simulate(
-            (self.starts, self.entries, self.scales),
-            (state.pending, words, state.step),
+            (self.starts, self.entries, scales),
+            (self._pending(state), words, state.step),
             self._words(parts, [part.parameters for part in parts], parameters, "parameters", ()),
             self._words(parts, [part.inputs for part in parts], inputs, "inputs", (number,)),
             key,
@@ -184,8 +180,32 @@ class Network(ImmutablePytree):
         for part in parts:
             own = words[: part.state.words, part.first : part.first + part.size]
             neurons[part.name] = unpack(part.state, own)
-        following = NetworkState(self._join(neurons), pending, state.step + number)
+        following = NetworkState(self._join(neurons), pending, self.scales, state.step + number)
         return following, Recording(counts, Spikes(spike_steps, spike_neurons, total[0]), _traces(plan, parts, traces))
+
+    def _check_state(self, state: NetworkState) -> None:
+        layout = self.layout
+        for name, shape, dtype in (
+            ("pending", (layout.rows, self.size), jnp.int32),
+            ("scales", (len(layout.receptors),), jnp.float32),
+            ("step", (), jnp.int32),
+        ):
+            value = getattr(state, name)
+            if jnp.shape(value) != shape:
+                raise ShapeError(
+                    f"Network.run: state.{name} has the shape {jnp.shape(value)}; allowed: {shape}, that of a state of "
+                    "this network."
+                )
+            if not hasattr(value, "dtype") or value.dtype != dtype:
+                found = getattr(value, "dtype", type(value).__name__)
+                raise DtypeError(f"Network.run: state.{name} is of {found}; allowed: an array of {dtype.__name__}.")
+
+    def _pending(self, state: NetworkState) -> jax.Array:
+        """Return the pending sums in the units of this network."""
+        if not self.layout.receptors:
+            return state.pending
+        old, new = (jnp.tile(scales, self.layout.depth)[:, None] for scales in (state.scales, self.scales))
+        return jnp.where(old == new, state.pending, jnp.rint(state.pending * (old / new)).astype(jnp.int32))
 
     def _values_of(self, values: Any, name: str, what: str) -> Any:
         """Return the values of one population."""
@@ -214,7 +234,8 @@ class Network(ImmutablePytree):
             own = fields_of(f"Network.run: parameters{of}", values, size, first_shared=shared)
             given = self._values_of(inputs, name, "inputs")
             series = fields_of(f"Network.run: inputs{of}", given, size, leading=(steps,), first_shared=shared_inputs)
-            parts.append(Part(population.function, population.reference, name, first, size, state, own, series))
+            code = code_of(population.function)
+            parts.append(Part(population.function, code, population.reference, name, first, size, state, own, series))
             first, shared, shared_inputs = first + size, shared + own.shared, shared_inputs + series.shared
         return parts
 
@@ -239,10 +260,16 @@ class Network(ImmutablePytree):
         )
 
 
+def _strong(value: Any) -> jax.Array:
+    """Return an array without JAX's weak type: a run returns strong types, and would be compiled again for them."""
+    array = jnp.asarray(value)
+    return array.astype(array.dtype)
+
+
 def _check_blocks(blocks: int | None, size: int, synapses: int) -> int:
     if blocks is None:
         if jax.default_backend() == "gpu":  # each multiprocessor has one block
-            return min(getattr(jax.devices()[0], "core_count", _MULTIPROCESSORS), -(-size // _GPU_WIDTH))
+            return min(multiprocessors(), -(-size // _GPU_WIDTH))
         segments = max(1, synapses // size // _ENTRIES_OF_A_SEGMENT)
         return max(1, min(-(-size // _CPU_WIDTH), segments))
     number = as_integer(blocks)

@@ -12,10 +12,11 @@ import numpy as np
 from numba import njit
 from numba.core.dispatcher import Dispatcher
 
+from xlakernel.core.backend import fingerprint
 from xlakernel.core.errors import ArgumentError, CompileError, KernelTypeError
 
 from ..operators.arguments import as_integer
-from .fields import EMPTY, Fields, converter, generate, loader, scalars_of, storer
+from .fields import Fields, converter, generate, loader, scalars_of, storer
 from .random import Generator
 
 
@@ -54,6 +55,8 @@ def check_populations(populations: Any) -> tuple[tuple[str, Population], ...]:
         raise ArgumentError(
             "Network: there are no populations; allowed: a Population, or a dictionary of them by name."
         )
+    if isinstance(populations, Mapping) and not all(isinstance(name, str) and name for name in named):
+        raise ArgumentError(f"Network: the names of the populations are {list(named)}; allowed: strings, not empty.")
     for name, population in named.items():
         what = f"Network: population {name!r}" if name else "Network: the population"
         if not isinstance(population, Population):
@@ -69,9 +72,10 @@ def check_populations(populations: Any) -> tuple[tuple[str, Population], ...]:
 
 
 class Part(NamedTuple):
-    """The neurons of one population in a run: their function, and the fields of its arguments."""
+    """The neurons of one population in a run: their function, its fingerprint, and the fields of its arguments."""
 
     function: Any
+    code: str
     reference: Callable[..., Any] | None
     name: str
     first: int
@@ -108,7 +112,7 @@ def _functions(
     function: Any, state: Fields, parameters: Fields, inputs: Fields, receptors: tuple[str, ...], is_random: bool
 ) -> Functions:
     convert = converter(state)
-    if inputs == EMPTY:
+    if not inputs.fields:
 
         @njit
         def update(state, arrived, parameters, inputs, rng):
@@ -148,6 +152,11 @@ def tuple_of(length: int) -> Any:
     return generate("values(array)", [f"return ({values})"], {})
 
 
+def code_of(function: Any) -> str:
+    """Return the fingerprint of a function with the values of its globals: a changed one is compiled anew."""
+    return fingerprint(function)
+
+
 def check_name(what: str, name: Any) -> str:
     """Return a name that a field of a named tuple may have.
 
@@ -172,27 +181,52 @@ def check_function(part: Part, receptors: tuple[str, ...], is_random: bool) -> N
         arrivals_type(receptors)(*[np.float32(0)] * len(receptors)),
         scalars_of(part.parameters),
         Generator(*[np.uint32(0)] * 4) if is_random else None,
-        *([scalars_of(part.inputs)] if part.inputs != EMPTY else []),
+        *([scalars_of(part.inputs)] if part.inputs.fields else []),
     ]
     types = tuple(map(numba.typeof, arguments))
     try:
         copy = njit(part.function.py_func)  # the user's own function is left as it is
         copy.compile(types)
         returned = copy.overloads[types].signature.return_type
-    except (numba.core.errors.NumbaError, TypeError) as error:
-        raise CompileError(f"{name}: Numba cannot compile it for {_described(part, receptors)}:\n{error}") from error
+    except Exception as error:  # Numba raises NotImplementedError, and others, for what it does not support
+        raise CompileError(
+            f"{name}: Numba cannot compile it for {_described(part, receptors)}.{_hint(str(error), is_random)}\n{error}"
+        ) from error
     _check_returned(name, part.state, returned)
+
+
+def _hint(error: str, is_random: bool) -> str:
+    """Return the next step for the mistakes that are made most."""
+    if not is_random and "key0" in error:
+        return " It draws random numbers: give a key to Network.run."
+    if "unify return type" in error:
+        return (
+            " The types of its returns differ: write np.float32(...) around literals, and around products of integers "
+            "and float32, which are float64; or return in one place."
+        )
+    if "No definition for lowering" in error:
+        return " The state is a named tuple, which cannot be changed: return a new one."
+    return ""
 
 
 def _described(part: Part, receptors: Sequence[str]) -> str:
     fields = ", ".join(f"{field.name}: {field.dtype}" for field in part.state.fields)
-    return f"state ({fields}), arrived ({', '.join(receptors)}), p and rng" + ", inputs" * (part.inputs != EMPTY)
+    return f"state ({fields}), arrived ({', '.join(receptors)}), p and rng" + ", inputs" * bool(part.inputs.fields)
 
 
 def _check_returned(name: str, state: Fields, returned: Any) -> None:
     types = numba.core.types
     pair = isinstance(returned, types.BaseTuple) and len(returned) == 2
     following = returned[0] if pair else None
+    if (
+        isinstance(following, types.BaseNamedTuple)
+        and following.instance_class.__name__ == state.kind.__name__
+        and (following.instance_class is not state.kind)
+    ):
+        raise CompileError(
+            f"{name} returns a {state.kind.__name__} of another class, as after its definition ran again. Make the "
+            "state again, with Network.initial."
+        )
     if not isinstance(following, types.BaseNamedTuple) or following.instance_class is not state.kind:
         raise CompileError(
             f"{name} returns {returned}; allowed: ({state.kind.__name__}(...), fired), the next state and a bool."

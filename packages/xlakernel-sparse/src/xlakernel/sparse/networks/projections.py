@@ -49,7 +49,7 @@ class Synapses(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """Extremes of a projection's values, over its entries without padding."""
+    """Extremes of a projection's values, over its entries without padding; those of weights are absolute, without 0."""
 
     smallest_weight: Any
     largest_weight: Any
@@ -57,6 +57,7 @@ class Survey(NamedTuple):
     longest_delay: Any
     smallest_index: Any
     largest_index: Any
+    is_compressed: Any
 
 
 def check_projections(
@@ -132,6 +133,8 @@ def _delay(what: str, delay: Any, entries: int) -> jax.Array:
         raise DtypeError(f"{what}: the delay is {reprlib.repr(delay)}; allowed: whole steps, integers of at least 1.")
     if value.shape not in {(), (entries,)}:
         raise ShapeError(f"{what}: the delay has the shape {value.shape}; allowed: () or ({entries},).")
+    if value.size and int(value.max()) >= 2**31:
+        raise ArgumentError(f"{what}: a delay is {int(value.max())}; allowed: fewer than 2**31 steps.")
     return jnp.asarray(value)
 
 
@@ -143,16 +146,19 @@ def _survey(data: jax.Array, delay: jax.Array, indices: jax.Array, indptr: jax.A
     none = ~jnp.any(valid)
     # NaN is larger than all numbers to `max`, and the smallest to `min`.
     return Survey(
-        jnp.where(none, 0, jnp.min(weights, where=valid, initial=jnp.inf)),
+        jnp.min(weights, where=valid & (weights > 0), initial=jnp.inf),
         jnp.max(weights, where=valid, initial=0),
         jnp.where(none, 1, jnp.min(delays, where=valid, initial=np.iinfo(np.int32).max)),
         jnp.max(delays, where=valid, initial=1),
         jnp.where(none, 0, jnp.min(indices, where=valid, initial=np.iinfo(np.int32).max)),
         jnp.max(indices, where=valid, initial=0),
+        (indptr[0] == 0) & jnp.all(jnp.diff(indptr) >= 0) & (indptr[-1] <= indices.size),
     )
 
 
 def _check_values(what: str, survey: Survey, targets: int) -> None:
+    if not survey.is_compressed:
+        raise ArgumentError(f"{what}: indptr of the matrix does not rise from 0 to at most nnz.")
     if not np.isfinite(survey.largest_weight):
         raise ArgumentError(f"{what}: a weight is NaN or infinite; allowed: finite numbers.")
     if survey.shortest_delay < 1:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from .random_streams import INCREMENTS, MULTIPLIERS, NORMAL, POISSON, RECIPROCALS, ROUNDS, SHARE, UNIFORM
+from .random_streams import INCREMENTS, MULTIPLIERS, NORMAL, PARTS, POISSON, RECIPROCALS, ROUNDS, SHARE, UNIFORM
 
 _LEFT, _RIGHT = map(np.uint64, MULTIPLIERS)
 _FIRST, _SECOND = map(np.uint32, INCREMENTS)
@@ -88,10 +88,10 @@ def poisson(rng, draw, mean):
     Args:
       rng: the argument of the neuron's function.
       draw: a number that distinguishes the Poisson numbers of a step, an integer of at least 0.
-      mean: the mean of the distribution, at least 0.
+      mean: the mean of the distribution, at least 0 and at most 655 360; a larger one counts as this, NaN as 0.
     """
     rest, count, part = np.float64(mean), np.int64(0), 0
-    while rest > 0.0:
+    while rest > 0.0 and part < PARTS:
         share = min(rest, SHARE)
         a, _, _, _ = philox(rng, draw, POISSON + 4 * part)
         count += _inverse(_open_fraction(a), share)

@@ -14,5 +14,8 @@ UNIFORM, NORMAL, POISSON = 0, 1, 2
 #: The largest mean of a part of a Poisson number.
 SHARE = 10.0
 
+#: The most parts of a Poisson number, so that drawing ends for each mean.
+PARTS = 1 << 16
+
 #: Reciprocals of the counts that inversion can reach: multiplications are faster than divisions.
 RECIPROCALS = tuple(1.0 / count for count in range(1, 65))

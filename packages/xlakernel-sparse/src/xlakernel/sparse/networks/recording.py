@@ -52,7 +52,7 @@ class Spikes(NamedTuple):
     Attributes:
       step: the step of each spike, int32 ``(room,)``; -1 behind the last one.
       neuron: the neuron of each spike among all of the network, int32 ``(room,)``; -1 behind the last one.
-      total: the number of spikes of the run, int32; more than the room if some were not recorded.
+      total: the number of spikes of the run, int32; more than the room if some were not recorded. It wraps at 2**31.
     """
 
     step: jax.Array

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .random_streams import INCREMENTS, MULTIPLIERS, NORMAL, POISSON, RECIPROCALS, ROUNDS, SHARE, UNIFORM
+from .random_streams import INCREMENTS, MULTIPLIERS, NORMAL, PARTS, POISSON, RECIPROCALS, ROUNDS, SHARE, UNIFORM
 
 
 def _product(a: Any, b: int) -> tuple[jax.Array, jax.Array]:
@@ -61,9 +61,13 @@ def poisson(rng: Any, draw: int, mean: Any) -> jax.Array:
         fraction = (philox(rng, draw, POISSON + 4 * part)[0].astype(rest.dtype) + 0.5) * 2.0**-32
         return rest - share, count + _inverse(fraction, share), part + 1
 
+    def has_rest(carry: Any) -> jax.Array:
+        has_more: jax.Array = jnp.any(carry[0] > 0) & (carry[2] < PARTS)
+        return has_more
+
     rest = jnp.broadcast_to(mean, jnp.shape(rng[2])).astype(jnp.result_type(float))
     start = rest, jnp.zeros(rest.shape, jnp.int32), jnp.uint32(0)
-    found: jax.Array = jax.lax.while_loop(lambda carry: jnp.any(carry[0] > 0), following, start)[1]
+    found: jax.Array = jax.lax.while_loop(has_rest, following, start)[1]
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -25,8 +25,8 @@ for _op in (run_network, run_together):
     _op.def_tags("sparse", "network")
 run_together.def_default_of(run_network)
 
-#: Blocks that any supported GPU has room for at once: its multiprocessors.
-_BLOCKS_AT_ONCE = 132
+#: The multiprocessors of an H100, for machines without a GPU.
+_USUAL_MULTIPROCESSORS = 132
 
 
 def simulate(
@@ -121,26 +121,56 @@ def _numba_cuda(outs: Sequence[Any], **static: Any) -> Any:
     return run(outs, **static)
 
 
+def multiprocessors() -> int:
+    """Return the number of multiprocessors of JAX's default device: the blocks that it has room for at once."""
+    return (
+        getattr(jax.devices()[0], "core_count", _USUAL_MULTIPROCESSORS)
+        if jax.default_backend() == "gpu"
+        else (_USUAL_MULTIPROCESSORS)
+    )
+
+
 def _run_batch(ins: Sequence[Any], axes: Sequence[int | None], *, outs: Any, dispatch: Any, **static: Any) -> Any:
     """The batching rule of `run_network`."""
-    mapped = [jnp.moveaxis(x, axis, 0) for x, axis in zip(ins, axes, strict=True) if axis is not None]
-
-    def run(own: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
-        rest = iter(own)
-        arrays = [x if axis is None else next(rest) for x, axis in zip(ins, axes, strict=True)]
-        return tuple(run_together.primitive.bind(*arrays, outs=outs, dispatch=dispatch, **static))
-
-    size = mapped[0].shape[0]
-    together = min(size, max(1, _BLOCKS_AT_ONCE // static["layout"].blocks))
+    is_mapped = [axis is not None for axis in axes]
+    arrays = [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(ins, axes, strict=True)]
+    size = next(x.shape[0] for x, mapped in zip(arrays, is_mapped, strict=True) if mapped)
+    together = max(1, min(size, multiprocessors() // static["layout"].blocks))
     rounds, rest = divmod(size, together)
-    run_all = jax.vmap(run)
+
+    def bind(*own: jax.Array) -> tuple[jax.Array, ...]:
+        return tuple(run_together.primitive.bind(*own, outs=outs, dispatch=dispatch, **static))
+
+    @jax.custom_batching.custom_vmap
+    def run(*own: jax.Array) -> tuple[jax.Array, ...]:
+        return jax.vmap(bind, [0 if mapped else None for mapped in is_mapped])(*own)  # type: ignore[no-any-return]
+
+    @run.def_vmap
+    def run_in_turn(_: int, is_batched: Sequence[bool], *own: jax.Array) -> Any:
+        # Under another `jax.vmap` one launch follows the other.
+        found = _map_some(run, own, is_batched)
+        return found, tuple(True for _ in found)
+
     # `jax.lax.map` with a batch size fails for arrays without elements.
-    chunks = [x[: size - rest].reshape(rounds, together, *x.shape[1:]) for x in mapped]
-    found = [x.reshape(size - rest, *x.shape[2:]) for x in jax.lax.map(run_all, chunks)]
+    chunks = [
+        x[: size - rest].reshape(rounds, together, *x.shape[1:]) if mapped else x
+        for x, mapped in zip(arrays, is_mapped, strict=True)
+    ]
+    found = [x.reshape(size - rest, *x.shape[2:]) for x in _map_some(run, chunks, is_mapped)]
     if rest:
-        last = run_all([x[size - rest :] for x in mapped])
+        last = run(*(x[size - rest :] if mapped else x for x, mapped in zip(arrays, is_mapped, strict=True)))
         found = [jnp.concatenate(pair) for pair in zip(found, last, strict=True)]
     return found, [0] * len(found)
+
+
+def _map_some(f: Callable[..., Any], arrays: Sequence[jax.Array], is_mapped: Sequence[bool]) -> Any:
+    """Return the results of *f* for each slice of the mapped arrays, one after the other."""
+
+    def of_slice(slices: Sequence[jax.Array]) -> Any:
+        rest = iter(slices)
+        return f(*(next(rest) if mapped else x for x, mapped in zip(arrays, is_mapped, strict=True)))
+
+    return jax.lax.map(of_slice, [x for x, mapped in zip(arrays, is_mapped, strict=True) if mapped])
 
 
 run_network.def_batching_rule(_run_batch)

@@ -12,10 +12,13 @@ class NetworkState(NamedTuple):
 
     Attributes:
       neurons: the named tuple of the neurons' state, arrays ``(size,)``; with several populations, a dictionary.
-      pending: sums that arrive in the next steps, in units of the receptors, int32 ``(longest delay * receptors, n)``.
+      pending: sums that arrive in the next steps, in units of *scales*, int32 ``(longest delay * receptors, n)``, those
+        of all receptors for each step.
+      scales: the weight of one unit of each receptor, float32 ``(receptors,)``. A run with other weights converts.
       step: the number of the next step, int32.
     """
 
     neurons: Any
     pending: jax.Array
+    scales: jax.Array
     step: jax.Array

@@ -176,7 +176,7 @@ def _record(step, t, found, spikes_of, groups, counts, spike_steps, spike_neuron
             cuda.atomic.add(spike_count, 0, 1)
         else:
             at = cuda.atomic.add(spike_count, 0, 1)
-            if at < spike_steps.size:
+            if 0 <= at < spike_steps.size:
                 spike_steps[at], spike_neurons[at] = step, spike
 
 
@@ -202,7 +202,7 @@ def _block_run(functions: Functions, receptors: int, wide: bool, single: bool) -
         found = scratch[4]
         thread, threads = cuda.threadIdx.x, cuda.blockDim.x
         first, stop = np.int64(edges[block]), np.int64(edges[block + 1])
-        steps, size = series.shape[0], state.shape[1]
+        steps = series.shape[0]
         scales, key0, key1 = scales_of(all_scales), key[0], key[1]
         for k in range(thread, form.rows * form.width, threads):
             row, i = k // form.width, first + k % form.width
@@ -211,8 +211,8 @@ def _block_run(functions: Functions, receptors: int, wide: bool, single: bool) -
             for word in range(state.shape[0]):
                 next_state[word, i] = state[word, i]
         has_neuron = first + thread < stop
-        own = min(first + thread, size - 1)
-        current = load_state(next_state, next_state, own)
+        own = min(first + thread, stop - 1)
+        current = load_state(state, state, own)
         fixed = parameters_of(parameters, shared, own)
         head, step = 0, first_step[0]
         cuda.syncthreads()
