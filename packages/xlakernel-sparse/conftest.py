@@ -2,8 +2,8 @@
 
 import importlib.util
 
-ROOMS = {"cuda": "xlakernel.cuda", "warp": "xlakernel.warp"}
+ROOMS = {"kernels/cuda": "xlakernel.cuda", "kernels/warp": "xlakernel.warp", "networks/kernels/cuda": "xlakernel.cuda"}
 
 collect_ignore = [
-    f"src/xlakernel/sparse/kernels/{room}" for room, needed in ROOMS.items() if importlib.util.find_spec(needed) is None
+    f"src/xlakernel/sparse/{room}" for room, needed in ROOMS.items() if importlib.util.find_spec(needed) is None
 ]
