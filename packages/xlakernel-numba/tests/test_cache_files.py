@@ -75,6 +75,49 @@ def in_python(x, out):
         y = np.flip(x).copy()
     out[:] = y
 
+def logs_in_closure():
+    log = []
+
+    @numba.njit(cache=True)
+    def kernel(x, out):
+        out[:] = x
+        with numba.objmode():
+            log.append(1)
+    return kernel, log
+
+def logs_in_default():
+    log = []
+
+    def note(log=log):
+        log.append(1)
+
+    @numba.njit(cache=True)
+    def kernel(x, out):
+        out[:] = x
+        with numba.objmode():
+            note()
+    return kernel, log
+
+def python_and_helper():
+    @numba.njit
+    def helper(value):
+        return value + 1
+
+    @numba.njit(cache=True)
+    def kernel(x, out):
+        out[:] = helper(x)
+        with numba.objmode():
+            np.shape(x)
+    return kernel
+
+global_log = []
+
+@numba.njit(cache=True)
+def logs_globally(x, out):
+    out[:] = x
+    with numba.objmode():
+        global_log.append(1)
+
 @numba.njit(cache=True)
 def wrong(x, out):
     x[0] = 1
@@ -256,6 +299,23 @@ def test_the_python_objects_of_code_exist_in_the_next_process(process):
     first, second = process(program), process(program)
     assert first.startswith(expected)
     assert second in (expected + "0\n", expected + "1\n")  # what runs in the interpreter is compiled anew
+
+
+def test_the_effect_of_object_mode_reaches_the_objects_of_the_next_process(process):
+    """A file with the kernel would contain copies of the objects in its closure."""
+    program = """
+    for make in (kernels.logs_in_closure, kernels.logs_in_default):
+        kernel, log = make()
+        call(kernel)
+        print(len(log), end=" ")
+    call(kernels.logs_globally)
+    print(len(kernels.global_log))
+    """
+    for _ in range(2):
+        printed, said = process(program, warn=True)
+        assert printed == "1 1 1\n"
+        assert said.count("not kept on disk in spite of njit's cache=True: its objmode block may use an object") == 2
+    assert process("print(call(kernels.python_and_helper())[0])") == "1.0\n"  # a warning would be an error
 
 
 def test_a_kernel_that_moved_reports_its_new_line(process, tmp_path):

@@ -112,9 +112,12 @@ def read_kernel(fingerprint: str, dispatcher: Any, signature: tuple[types.Type, 
     return _loaded[fingerprint]
 
 
-def write_kernel(fingerprint: str, compiled: Any) -> None:
-    """Store Numba's compile result, or warn that it cannot be stored."""
+def write_kernel(fingerprint: str, compiled: Any, owned: Sequence[Any]) -> None:
+    """Store Numba's compile result, or warn that it cannot be stored; *owned* is that of its `Examination`."""
     try:
+        if owned:  # an objmode block would change copies of them
+            kind = type(owned[0]).__name__
+            raise _NotStorableError(f"its objmode block may use an object of a closure or default value ({kind}).")
         content = _serialized(fingerprint, compiled)
     except _NotStorableError as reason:
         name = compiled.fndesc.qualname

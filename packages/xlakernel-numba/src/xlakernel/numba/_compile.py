@@ -13,7 +13,17 @@ import numba
 from numba.core import types
 from numba.core.compiler_lock import global_compiler_lock
 
-from xlakernel.core.backend import Handler, Kernel, Scalar, Struct, Target, ensure_registered, examine, fingerprint
+from xlakernel.core.backend import (
+    Examination,
+    Handler,
+    Kernel,
+    Scalar,
+    Struct,
+    Target,
+    ensure_registered,
+    examine,
+    fingerprint,
+)
 from xlakernel.core.backend.native import (
     SUPPORTED,
     Argument,
@@ -145,8 +155,8 @@ class NumbaKernel(Kernel):
         signature = tuple(argument.type for argument in arguments)
         # Parallel loops of the kernel and its helpers are compiled for XLA's threads.
         declarations = COMPILER.declarations()
-        functions = examine(self.dispatcher, None, declarations).functions
-        options = [getattr(function, "targetoptions", {}) for function in functions]
+        found = examine(self.dispatcher, None, declarations)
+        options = [getattr(function, "targetoptions", {}) for function in found.functions]
         options += [getattr(declared, "_jit_options", None) or {} for declared in declarations.met]
         parallel = SUPPORTED and any(given.get("parallel") for given in options)
         own = self._own_dispatcher(code, debug=mode["debug"])
@@ -157,7 +167,7 @@ class NumbaKernel(Kernel):
             if mode["debug"]:
                 stack.enter_context(explained_bounds())
                 content = None
-            compiled = self._load_or_compile(own, signature, content, functions)
+            compiled = self._load_or_compile(own, signature, content, found)
         handler: Handler = build_handler(
             NumbaFunction(compiled, arguments, self.name, self._location, parallel=parallel),
             arguments,
@@ -169,17 +179,17 @@ class NumbaKernel(Kernel):
         return handler
 
     def _load_or_compile(
-        self, own: Any, signature: tuple[types.Type, ...], content: str | None, functions: Sequence[Any]
+        self, own: Any, signature: tuple[types.Type, ...], content: str | None, found: Examination
     ) -> Any:
         """Return Numba's compile result, through the cache on disk if there is a fingerprint *content*."""
         if content is None:
             return self._compile(own, signature)
-        fingerprint = code_fingerprint(own, functions, content, signature)
+        fingerprint = code_fingerprint(own, found.functions, content, signature)
         loaded = read_kernel(fingerprint, own, signature)
         if loaded is not None:
             return loaded
         compiled = self._compile(own, signature)
-        write_kernel(fingerprint, compiled)
+        write_kernel(fingerprint, compiled, found.owned)
         return compiled
 
     def _compile(self, own: Any, signature: tuple[types.Type, ...]) -> Any:

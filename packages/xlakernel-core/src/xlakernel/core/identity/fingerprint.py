@@ -28,7 +28,7 @@ import numpy as np
 from .kinds import describe as describe_kind
 from .literals import base_items, literal_writer
 from .names import attributes_in, imports_in, names_in
-from .object_mode import is_object_mode, number_of
+from .object_mode import is_object_mode, mutable_objects, number_of
 from .versioned import (
     attributes_of,
     imported,
@@ -65,6 +65,8 @@ class Examination:
       names: every name that may be that of an attribute used by one of the functions.
       hidden: the compiled functions among them that are found in a list, dictionary or set, in a module of a versioned
         package, or by an import inside a function. A compiler that copies what a function refers to misses them.
+      owned: if one of the functions uses object mode, the mutable objects in closure cells and default values. Another
+        process cannot find them by a name.
     """
 
     digest: str
@@ -73,6 +75,7 @@ class Examination:
     functions: list[Any]
     names: frozenset[str]
     hidden: list[Any]
+    owned: list[Any]
 
 
 def examine(
@@ -96,9 +99,12 @@ def examine(
     parts = itertools.chain(walk.value(dict(sorted((options or {}).items()))), walk.content(function))
     content = digest = _digest(parts)
     functions = [found for _, found in walk.functions.values()]
-    if walk.has_object_mode and (number := number_of(content, walk.references)):
+    if walk.has_object_mode and (number := number_of(content, [*walk.owned, *walk.globals])):
         digest = _digest([content.encode(), str(number).encode()])
-    return Examination(digest, content, walk.unknown, functions, frozenset(walk.names), list(walk.hidden.values()))
+    hidden = list(walk.hidden.values())
+    # The references of a compiled function are in the list too.
+    owned = [value for value in mutable_objects(walk.owned) if walk.has_object_mode and not wraps_function(value)]
+    return Examination(digest, content, walk.unknown, functions, frozenset(walk.names), hidden, owned)
 
 
 def fingerprint(function: Any, options: Mapping[str, Any] | None = None, *arguments: Any, **more: Any) -> str:
@@ -126,7 +132,8 @@ class _Walk:
         self.describe = describe
         self.unknown: list[Any] = []
         self.names: set[str] = set()
-        self.references: list[Any] = []  # the values of functions' closure cells, defaults and globals
+        self.owned: list[Any] = []  # the values of functions' closure cells and defaults
+        self.globals: list[Any] = []  # the values of functions' globals
         self.has_object_mode = False
         # Identity → number, in the order of the walk, and function.
         self.functions: dict[int, tuple[int, Any]] = {}
@@ -249,7 +256,7 @@ class _Walk:
             yield qualified_name(function).encode()
             yield from self._implementations(function)
         else:
-            self.references += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+            self.owned += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
             yield code_digest(function.__code__)
             yield from self.value((function.__defaults__, function.__kwdefaults__))
             yield from self._free(function)
@@ -286,7 +293,7 @@ class _Walk:
                 content = cell.cell_contents
             except ValueError:  # not bound yet
                 content = None
-            self.references.append(content)
+            self.owned.append(content)
             yield from self.value(content)
         # Imports occur in functions that run as Python: one declared with `overload` returns the implementation.
         for name in imports_in(function.__code__):
@@ -294,7 +301,7 @@ class _Walk:
             yield from self._hidden(self.value(imported(name, function.__globals__.get("__package__"))))
         for name in names_in(function.__code__):
             if name in function.__globals__:
-                self.references.append(function.__globals__[name])
+                self.globals.append(function.__globals__[name])
                 yield name.encode()
                 yield from self.value(function.__globals__[name])
             elif name in vars(builtins):

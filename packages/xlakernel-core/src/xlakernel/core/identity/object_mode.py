@@ -30,7 +30,7 @@ def number_of(content: str, references: Iterable[Any]) -> int:
 
     The first objects in a process have the number 0, so that usually a kernel has one name in all processes.
     """
-    objects = {id(value): value for value in _objects(references)}
+    objects = {id(value): value for value in mutable_objects(references)}
     with _lock:
         known = _known.setdefault(content, [])
         number = next((i for i, earlier in enumerate(known) if earlier.keys() == objects.keys()), len(known))
@@ -39,11 +39,11 @@ def number_of(content: str, references: Iterable[Any]) -> int:
     return number
 
 
-def _objects(references: Iterable[Any]) -> Iterator[Any]:
+def mutable_objects(references: Iterable[Any]) -> Iterator[Any]:
     """Yield the mutable objects; Python functions are among them, because of their closures."""
     for value in references:
         kind: Any = type(value)
         if isinstance(value, (tuple, frozenset)):
-            yield from _objects(value)
+            yield from mutable_objects(value)
         elif not isinstance(value, np.generic) and literal_writer(kind) is None:
             yield value
