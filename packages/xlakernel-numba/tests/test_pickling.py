@@ -76,6 +76,7 @@ def negate(x, out):
 
 by_helper = numba_kernel(scale_by_helper, outs=same)
 with_lambda = numba_kernel(scale, outs=lambda x: x)
+helper_with_lambda = numba_kernel(scale_by_helper, outs=lambda x: x)
 with_rules = numba_kernel(
     scale_by_helper,
     outs=lambda x: jax.eval_shape(jnp.sin, jax.ShapeDtypeStruct(x.shape, x.dtype)),
@@ -115,8 +116,18 @@ def test_a_module_that_is_gone_is_named(monkeypatch):
         pickle.loads(pickled)(jnp.ones(2))
 
 
-def test_a_constant_of_a_helper_is_part_of_the_kernel(monkeypatch):
-    pickled = pickle.dumps(by_helper)
+@pytest.mark.parametrize("wrapper", [by_helper, numba_kernel(scale_by_helper, outs=same)], ids=["named", "unnamed"])
+def test_a_constant_of_a_helper_is_part_of_the_kernel(monkeypatch, wrapper):
+    pickled = [pickle.dumps(wrapper)]
+    monkeypatch.setattr(sys.modules[__name__], "FACTOR", 5.0)
+    pickled.append(pickle.dumps(wrapper))
+    monkeypatch.setattr(sys.modules[__name__], "FACTOR", 7.0)
+    for _ in range(2):
+        assert [pickle.loads(each)(jnp.ones(1)).tolist() for each in pickled] == [[2], [5]]
+
+
+def test_a_constant_that_differs_without_the_kernel_is_an_error(monkeypatch):
+    pickled = pickle.dumps(helper_with_lambda)
     monkeypatch.setattr(sys.modules[__name__], "FACTOR", 5.0)
     with pytest.raises(PickledKernelError, match="globals that the kernel refers to must be the same in each process"):
         pickle.loads(pickled)(jnp.ones(2))
@@ -220,6 +231,43 @@ def test_a_name_that_leads_to_another_kernel_in_a_new_process(tmp_path):
         "with_lambda cannot be found: this process has another kernel under that name",
         "only_here cannot be found: this process has nothing under that name",
     ]
+
+
+EDITED = """
+import multiprocessing
+import jax.numpy as jnp, numba, numpy as np
+from xlakernel.numba import numba_kernel
+
+GAIN = 2.0
+
+@numba.njit
+def scale(x, out):
+    for i in range(x.size):
+        out[i] = GAIN * x[i]
+
+def same(x):
+    return x
+
+def run(kernel):
+    return np.asarray(kernel(jnp.ones(1))).tolist()
+
+named = numba_kernel(scale, outs=same)
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        for GAIN in (2.0, 5.0, 7.0):
+            print(pool.apply(run, (numba_kernel(scale, outs=same),)), pool.apply(run, (named,)))
+"""
+
+
+@pytest.mark.process
+def test_a_worker_gets_the_present_globals(tmp_path):
+    (tmp_path / "program.py").write_text(EDITED)
+    done = subprocess.run(
+        [sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[:3] == ["[2.0] [2.0]", "[5.0] [5.0]", "[7.0] [7.0]"]
 
 
 @pytest.mark.process

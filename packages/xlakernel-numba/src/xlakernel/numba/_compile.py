@@ -10,7 +10,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numba
-from numba.core import types
+from numba.core import serialize, types
 from numba.core.compiler_lock import global_compiler_lock
 
 from xlakernel.core.backend import (
@@ -34,6 +34,7 @@ from xlakernel.core.backend.native import (
     build_handler,
     changed,
     compile_error,
+    dumps,
     is_importable,
     numba_dtype,
     on_xla_threads,
@@ -53,6 +54,10 @@ _Scalars = Mapping[str, Scalar]
 _NO_WRAPPERS = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
+def _unpickled(dispatcher: bytes) -> NumbaKernel:
+    return NumbaKernel(serialize.loads(dispatcher))
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class NumbaKernel(Kernel):
     """A Numba dispatcher as a kernel. Kernels with the same dispatcher are equal."""
@@ -66,6 +71,10 @@ class NumbaKernel(Kernel):
     def name(self) -> str:  # type: ignore[override]  # read-only here
         """The kernel's name."""
         return str(self.dispatcher.__name__)
+
+    def __reduce__(self) -> Any:
+        """Return the dispatcher by value: Numba's own pickle may lead to a copy with the globals of an earlier time."""
+        return _unpickled, (dumps(COMPILER, self.dispatcher),)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, NumbaKernel) and other.dispatcher is self.dispatcher

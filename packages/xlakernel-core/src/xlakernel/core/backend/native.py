@@ -18,6 +18,7 @@ from ..native.pickled import (
     declare,
     declared_signatures,
     dispatcher_parts,
+    dumps,
     make_dispatcher,
 )
 from ..native.recipe import is_importable, read_kernel, write_recipe
@@ -52,6 +53,7 @@ __all__ = [
     "declare",
     "declared_signatures",
     "dispatcher_parts",
+    "dumps",
     "i64",
     "is_importable",
     "load_object_code",
