@@ -164,7 +164,7 @@ def test_a_kernel_with_a_hidden_helper_is_not_stored(tmp_path, monkeypatch):
     from xlakernel.numba import _compile
 
     stored = []
-    monkeypatch.setattr(_compile, "write_kernel", lambda fingerprint, compiled: stored.append(compiled))
+    monkeypatch.setattr(_compile, "write_kernel", lambda fingerprint, compiled, owned: stored.append(compiled))
     helper = numba.njit(lambda x: x + 41)
     table = [helper]
 
