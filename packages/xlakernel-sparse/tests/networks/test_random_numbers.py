@@ -13,7 +13,7 @@ import scipy.stats
 
 from xlakernel.sparse import CSR
 from xlakernel.sparse.networks import Network, Population, Projection, normal, poisson, reference, uniform
-from xlakernel.sparse.networks.random import Generator, philox
+from xlakernel.sparse.networks.random import Generator, _inverse, philox
 
 pytestmark = pytest.mark.kernels
 
@@ -52,12 +52,9 @@ KNOWN = [
 
 @pytest.mark.parametrize(("counter", "key", "expected"), KNOWN)
 def test_known_answers(counter, key, expected):
-    rng = Generator(*map(np.uint32, (*key, counter[0], counter[1])))
-    assert tuple(map(int, philox(rng, np.uint32(counter[2]), np.uint32(counter[3])))) == expected
-    words = reference.philox(
-        Generator(*(jnp.uint32(value) for value in rng)), jnp.uint32(counter[2]), jnp.uint32(counter[3])
-    )
-    assert tuple(map(int, words)) == expected
+    numbers = (*key, *counter)
+    assert tuple(map(int, philox(*map(np.uint32, numbers)))) == expected
+    assert tuple(map(int, reference.philox(*map(jnp.uint32, numbers)))) == expected
 
 
 @pytest.fixture(scope="module")
@@ -79,12 +76,41 @@ def test_distributions(drawn):
     assert scipy.stats.kstest(drawn.normal, "norm").pvalue > 1e-3
     assert abs(np.corrcoef(drawn.first, drawn.second)[0, 1]) < 0.03
     for values, mean in ((drawn.small, 1.7), (drawn.large, 43.5)):
-        counts = np.bincount(values)
-        law = scipy.stats.poisson(mean)
-        often = [k for k in range(counts.size) if law.pmf(k) * values.size > 20]
-        got = [counts[k] for k in often]
-        expected = law.pmf(often)
-        assert scipy.stats.chisquare(got, expected / expected.sum() * np.sum(got)).pvalue > 1e-3
+        fits_poisson(values, mean)
+
+
+def fits_poisson(values, mean):
+    counts = np.bincount(values)
+    law = scipy.stats.poisson(mean)
+    often = [k for k in range(counts.size) if law.pmf(k) * values.size > 20]
+    got = [counts[k] for k in often]
+    expected = law.pmf(often)
+    assert scipy.stats.chisquare(got, expected / expected.sum() * np.sum(got)).pvalue > 1e-3
+
+
+def test_neurons_that_share_words_are_independent(drawn):
+    for values in (drawn.first, drawn.normal, drawn.small, drawn.large):
+        lanes = values.reshape(-1, 4).astype(float)
+        assert np.abs(np.corrcoef(lanes.T) - np.eye(4)).max() < 0.06
+
+
+@pytest.mark.parametrize("mean", [0.0, 2.0**-31, 1e-6, 0.01, 0.5, 1.0, 2.32, 3.499, 3.5, np.nan, -1.0])
+def test_the_distribution_function_of_poisson_numbers(mean):
+    # The count rises with the quantile: the place of each step is the cumulative probability.
+    mean = np.float32(mean)
+    counts = [int(_inverse(np.uint32(word), mean)) for word in (0, 2**32 - 1)] if mean > 0 else [0, 0]
+    law = scipy.stats.poisson(max(float(np.nan_to_num(mean)), 0.0))
+    assert counts[0] == 0
+    for count in range(counts[1]):
+        low, high = 0, 2**32 - 1
+        while low < high:
+            middle = (low + high) // 2
+            if _inverse(np.uint32(middle), mean) > count:
+                high = middle
+            else:
+                low = middle + 1
+        assert low / 2**32 == pytest.approx(law.cdf(count), abs=1e-8)
+    assert law.sf(counts[1]) < 2e-8
 
 
 def test_plain_jax_draws_the_same(drawn):
@@ -95,5 +121,22 @@ def test_plain_jax_draws_the_same(drawn):
     np.testing.assert_array_equal(reference.uniform(rng, 5), drawn.second)
     np.testing.assert_allclose(reference.normal(rng, 0), drawn.normal, atol=2e-5)
     np.testing.assert_array_equal(reference.poisson(rng, 0, 1.7), drawn.small)
-    # In float32 a fraction close to a step of the distribution may fall on its other side.
-    assert np.mean(np.asarray(reference.poisson(rng, 1, 43.5)) != drawn.large) < 1e-3
+    np.testing.assert_array_equal(reference.poisson(rng, 1, 43.5), drawn.large)
+
+
+def test_plain_jax_draws_the_same_for_each_mean():
+    means = np.concatenate([10.0 ** np.arange(-11, 5), np.linspace(0, 13, 400), [np.nan, np.inf, -1]])
+    means = means.astype(np.float32)
+    words = jax.random.bits(jax.random.key(3), (2,), jnp.uint32)
+    neurons = np.arange(means.size, dtype=np.uint32)
+    expected = [
+        draw_poisson(Generator(*map(np.uint32, (*words, n, 5))), mean) if np.isfinite(mean) else 0
+        for n, mean in zip(neurons, means, strict=True)
+    ]
+    found = reference.poisson(Generator(words[0], words[1], neurons, jnp.uint32(5)), 2, np.nan_to_num(means, posinf=0))
+    np.testing.assert_array_equal(found, expected)
+
+
+@numba.njit
+def draw_poisson(rng, mean):
+    return poisson(rng, 2, mean)

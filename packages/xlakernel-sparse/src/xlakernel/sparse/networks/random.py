@@ -12,10 +12,25 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from .random_streams import INCREMENTS, MULTIPLIERS, NORMAL, PARTS, POISSON, RECIPROCALS, ROUNDS, SHARE, UNIFORM
+from .random_streams import (
+    FIRST_TERMS,
+    INCREMENTS,
+    LOG2_E,
+    MULTIPLIERS,
+    NORMAL,
+    PARTS,
+    POISSON,
+    POWERS,
+    RECIPROCALS,
+    ROUNDS,
+    SHARE,
+    UNIFORM,
+)
 
 _LEFT, _RIGHT = map(np.uint64, MULTIPLIERS)
 _FIRST, _SECOND = map(np.uint32, INCREMENTS)
+_TWO, _WORD, _MASK, _LOG2_E = np.uint32(2), np.uint64(32), np.uint64(0xFFFFFFFF), np.uint64(LOG2_E)
+_POWERS, _RECIPROCALS = np.array(POWERS, np.uint64), np.array(RECIPROCALS, np.uint64)
 
 
 class Generator(NamedTuple):
@@ -27,33 +42,47 @@ class Generator(NamedTuple):
     step: Any
 
 
-@njit
-def philox(rng, draw, kind):
-    """Return four words of 32 random bits, uint32."""
-    key0, key1 = np.uint32(rng.key0), np.uint32(rng.key1)
-    a, b, c, d = np.uint32(rng.neuron), np.uint32(rng.step), np.uint32(draw), np.uint32(kind)
+@njit(forceinline=True)
+def philox(key0, key1, a, b, c, d):
+    """Return four words of 32 random bits for a key of two words and a counter of four, all uint32."""
     for _ in range(ROUNDS):
         # Of 32 and 32 bits to 64, which is one instruction.
         left, right = _LEFT * np.uint64(a), _RIGHT * np.uint64(c)
-        a, b = np.uint32(np.uint32(right >> np.uint64(32)) ^ b ^ key0), np.uint32(right)
-        c, d = np.uint32(np.uint32(left >> np.uint64(32)) ^ d ^ key1), np.uint32(left)
+        a, b = np.uint32(np.uint32(right >> _WORD) ^ b ^ key0), np.uint32(right)
+        c, d = np.uint32(np.uint32(left >> _WORD) ^ d ^ key1), np.uint32(left)
         key0, key1 = np.uint32(key0 + _FIRST), np.uint32(key1 + _SECOND)
     return a, b, c, d
 
 
-@njit
+@njit(forceinline=True)
+def _words(rng, draw, kind):
+    """Return the four words that the neuron shares with three others."""
+    return philox(
+        np.uint32(rng.key0),
+        np.uint32(rng.key1),
+        np.uint32(np.uint32(rng.neuron) >> _TWO),
+        np.uint32(rng.step),
+        np.uint32(draw),
+        np.uint32(kind),
+    )
+
+
+@njit(forceinline=True)
+def _word(rng, draw, kind):
+    """Return 32 random bits of the neuron's own."""
+    a, b, c, d = _words(rng, draw, kind)
+    lane = np.uint32(rng.neuron) & np.uint32(3)
+    first, second = (b, d) if lane & np.uint32(1) else (a, c)
+    return second if lane & _TWO else first
+
+
+@njit(forceinline=True)
 def _fraction(word):
     """Return the upper 24 bits of a word as a float32 in [0, 1)."""
     return np.float32(np.uint32(word >> np.uint32(8))) * np.float32(2.0**-24)
 
 
-@njit
-def _open_fraction(word):
-    """Return a word as a float64 in (0, 1)."""
-    return (np.float64(word) + 0.5) * 2.0**-32
-
-
-@njit
+@njit(forceinline=True)
 def uniform(rng, draw):
     """Return a uniform random number in [0, 1), a float32.
 
@@ -61,52 +90,83 @@ def uniform(rng, draw):
       rng: the argument of the neuron's function.
       draw: a number that distinguishes the uniform numbers of a step, an integer of at least 0.
     """
-    a, b, c, d = philox(rng, draw >> 2, UNIFORM)
-    word = draw & 3
-    return _fraction(a if word == 0 else b if word == 1 else c if word == 2 else d)
+    return _fraction(_word(rng, draw, UNIFORM))
 
 
-@njit
+@njit(forceinline=True)
 def normal(rng, draw):
     """Return a random number from the standard normal distribution, a float32.
+
+    Two neurons share the two numbers of a Box-Muller transform.
 
     Args:
       rng: the argument of the neuron's function.
       draw: a number that distinguishes the normal numbers of a step, an integer of at least 0.
     """
-    a, b, _, _ = philox(rng, draw, NORMAL)
-    radius = math.sqrt(np.float32(-2.0) * math.log(np.float32(1.0) - _fraction(a)))
-    return np.float32(radius * math.cos(np.float32(2 * math.pi) * _fraction(b)))
+    a, b, c, d = _words(rng, draw, NORMAL)
+    lane = np.uint32(rng.neuron) & np.uint32(3)
+    first, second = (c, d) if lane & _TWO else (a, b)
+    radius = math.sqrt(np.float32(-2.0) * math.log(np.float32(1.0) - _fraction(first)))
+    angle = np.float32(2 * math.pi) * _fraction(second)
+    return np.float32(radius * (math.sin(angle) if lane & np.uint32(1) else math.cos(angle)))
 
 
-@njit
+@njit(forceinline=True)
 def poisson(rng, draw, mean):
     """Return a random number from a Poisson distribution, an int64.
 
-    It is the sum of numbers with means of at most 10, each by inversion of the distribution: time grows with the mean.
+    It is the sum of numbers with means of at most 3.5, each by inversion of the distribution in fixed point, with
+    cumulative probabilities within 1e-8: the same number on every platform. Time grows with the mean.
 
     Args:
       rng: the argument of the neuron's function.
       draw: a number that distinguishes the Poisson numbers of a step, an integer of at least 0.
-      mean: the mean of the distribution, at least 0 and at most 655 360; a larger one counts as this, NaN as 0.
+      mean: the mean of the distribution, rounded to float32, at least 0 and at most 229 376; a larger one counts as
+        this, NaN as 0.
     """
-    rest, count, part = np.float64(mean), np.int64(0), 0
-    while rest > 0.0 and part < PARTS:
-        share = min(rest, SHARE)
-        a, _, _, _ = philox(rng, draw, POISSON + 4 * part)
-        count += _inverse(_open_fraction(a), share)
+    rest, count, part = np.float32(mean), np.int64(0), 0
+    while rest > np.float32(0) and part < PARTS:
+        share = min(rest, np.float32(SHARE))
+        count += _inverse(_word(rng, draw, POISSON + 4 * part), share)
         rest -= share
         part += 1
     return count
 
 
-@njit
-def _inverse(fraction, mean):
-    """Return the smallest count with a cumulative probability of at least *fraction*."""
-    count = np.int64(0)
-    probability = math.exp(-mean)
-    while fraction > probability and count < len(RECIPROCALS):
-        fraction -= probability
-        probability *= mean * RECIPROCALS[count]
-        count += 1
+@njit(forceinline=True)
+def _inverse(word, mean):
+    """Return the count of a Poisson distribution with a mean of at most 3.5 at a quantile, ``word / 2**32``."""
+    fixed = np.uint64(np.uint32(mean * np.float32(2.0**30)))
+    if fixed == 0:
+        return np.int64(0)
+    probability = _first_probability(fixed)
+    quantile, cumulative, count = np.uint64(word), probability, np.int64(0)
+    # The first terms without branches, which a processor would predict badly.
+    for k in range(FIRST_TERMS):
+        count += quantile >= cumulative
+        probability = _next_probability(probability, fixed, k)
+        cumulative += probability
+    if count == FIRST_TERMS:
+        while quantile >= cumulative and probability > 0:
+            probability = _next_probability(probability, fixed, count)
+            cumulative += probability
+            count += 1
     return count
+
+
+@njit(forceinline=True)
+def _first_probability(mean):
+    """Return ``exp(-mean)``."""
+    exponent = mean * _LOG2_E
+    fraction, whole = (exponent >> np.uint64(29)) & _MASK, exponent >> np.uint64(61)
+    power = np.uint64(POWERS[-1])
+    for k in range(len(POWERS) - 2, -1, -1):
+        power = _POWERS[k] - (fraction * power >> _WORD)
+    power = _MASK - (fraction * power >> _WORD)
+    return power + (np.uint64(1) << whole >> np.uint64(1)) >> whole
+
+
+@njit(forceinline=True)
+def _next_probability(probability, mean, count):
+    """Return the probability of ``count + 1`` from that of *count*."""
+    return probability * (mean * _RECIPROCALS[count] >> np.uint64(31)) >> np.uint64(30)

@@ -1,7 +1,7 @@
 """Constants of the random numbers, for Numba and for plain JAX.
 
-The generator is Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), counted by
-neuron, step, draw and kind of number.
+The generator is Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), counted by four
+neurons, step, draw and kind of number: its four words belong to four neurons that follow each other.
 """
 
 MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
@@ -12,10 +12,19 @@ ROUNDS = 10
 UNIFORM, NORMAL, POISSON = 0, 1, 2
 
 #: The largest mean of a part of a Poisson number.
-SHARE = 10.0
+SHARE = 3.5
 
 #: The most parts of a Poisson number, so that drawing ends for each mean.
 PARTS = 1 << 16
 
-#: Reciprocals of the counts that inversion can reach: multiplications are faster than divisions.
-RECIPROCALS = tuple(1.0 / count for count in range(1, 65))
+# Poisson numbers are drawn in fixed point, so that they are the same on every platform. Probabilities are multiples of
+# 2**-32, means and their quotients of 2**-30.
+#: log2(e), in multiples of 2**-31.
+LOG2_E = 3098164009
+#: The coefficients of ``2**-f = 1 - f * (c[0] - f * (c[1] - ...))`` for f from 0 to 1, in multiples of 2**-32: the
+#: polynomial that is exact at 0 and at the Chebyshev points of the quotient ``(1 - 2**-f) / f``; its error is 1e-10.
+POWERS = 2977044471, 1031764939, 238387495, 41304489, 5712048, 639488, 48550
+#: Counts that are tried without a branch.
+FIRST_TERMS = 8
+#: 1, 1/2, 1/3, ..., in multiples of 2**-31. After as many counts each probability is 0.
+RECIPROCALS = tuple(round(2**31 / count) for count in range(1, 33))

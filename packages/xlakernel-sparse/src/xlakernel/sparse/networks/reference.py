@@ -8,22 +8,32 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .random_streams import INCREMENTS, MULTIPLIERS, NORMAL, PARTS, POISSON, RECIPROCALS, ROUNDS, SHARE, UNIFORM
+from .random_streams import (
+    INCREMENTS,
+    LOG2_E,
+    MULTIPLIERS,
+    NORMAL,
+    PARTS,
+    POISSON,
+    POWERS,
+    RECIPROCALS,
+    ROUNDS,
+    SHARE,
+    UNIFORM,
+)
 
 
-def _product(a: Any, b: int) -> tuple[jax.Array, jax.Array]:
+def _product(a: Any, b: Any) -> tuple[jax.Array, jax.Array]:
     """Return the upper and the lower 32 bits of the product of uint32 numbers."""
-    low_a, high_a = a & 0xFFFF, a >> 16
-    low_b, high_b = jnp.uint32(b & 0xFFFF), jnp.uint32(b >> 16)
+    a, b = jnp.uint32(a), jnp.uint32(b)
+    low_a, high_a, low_b, high_b = a & 0xFFFF, a >> 16, b & 0xFFFF, b >> 16
     low, across, back, high = low_a * low_b, high_a * low_b, low_a * high_b, high_a * high_b
     middle = (low >> 16) + (across & 0xFFFF) + back
-    return high + (across >> 16) + (middle >> 16), a * jnp.uint32(b)
+    return high + (across >> 16) + (middle >> 16), a * b
 
 
-def philox(rng: Any, draw: Any, kind: Any) -> tuple[jax.Array, ...]:
-    """Return four words of 32 random bits for each neuron, uint32."""
-    key0, key1, a, b = (jnp.asarray(value).astype(jnp.uint32) for value in rng)
-    c, d = jnp.asarray(draw).astype(jnp.uint32), jnp.asarray(kind).astype(jnp.uint32)
+def philox(key0: Any, key1: Any, a: Any, b: Any, c: Any, d: Any) -> tuple[jax.Array, ...]:
+    """Return four words of 32 random bits for a key of two words and a counter of four, all uint32."""
     for _ in range(ROUNDS):
         left_high, left = _product(a, MULTIPLIERS[0])
         right_high, right = _product(c, MULTIPLIERS[1])
@@ -32,59 +42,81 @@ def philox(rng: Any, draw: Any, kind: Any) -> tuple[jax.Array, ...]:
     return a, b, c, d
 
 
+def _words(rng: Any, draw: Any, kind: Any) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    """Return the place of each neuron among the four that share four words, and these."""
+    key0, key1, neuron, step, draw, kind = (jnp.asarray(value).astype(jnp.uint32) for value in (*rng, draw, kind))
+    return neuron & 3, philox(key0, key1, neuron >> 2, step, draw, kind)
+
+
+def _word(rng: Any, draw: Any, kind: Any) -> jax.Array:
+    lane, words = _words(rng, draw, kind)
+    return jnp.select([lane == 0, lane == 1, lane == 2], words[:3], words[3])
+
+
 def _fraction(word: jax.Array) -> jax.Array:
     return (word >> 8).astype(jnp.float32) * np.float32(2.0**-24)
 
 
 def uniform(rng: Any, draw: int) -> jax.Array:
     """Return the numbers of `xlakernel.sparse.networks.uniform`, float32."""
-    return _fraction(philox(rng, draw >> 2, UNIFORM)[draw & 3])
+    return _fraction(_word(rng, draw, UNIFORM))
 
 
 def normal(rng: Any, draw: int) -> jax.Array:
     """Return the numbers of `xlakernel.sparse.networks.normal`, float32, up to rounding."""
-    a, b, _, _ = philox(rng, draw, NORMAL)
-    radius = jnp.sqrt(np.float32(-2.0) * jnp.log(np.float32(1.0) - _fraction(a)))
-    found: jax.Array = radius * jnp.cos(np.float32(2 * np.pi) * _fraction(b))
+    lane, (a, b, c, d) = _words(rng, draw, NORMAL)
+    first, second = jnp.where(lane < 2, a, c), jnp.where(lane < 2, b, d)
+    radius = jnp.sqrt(np.float32(-2.0) * jnp.log(np.float32(1.0) - _fraction(first)))
+    angle = np.float32(2 * np.pi) * _fraction(second)
+    found: jax.Array = radius * jnp.where(lane % 2 == 1, jnp.sin(angle), jnp.cos(angle))
     return found
 
 
 def poisson(rng: Any, draw: int, mean: Any) -> jax.Array:
-    """Return the numbers of `xlakernel.sparse.networks.poisson`, int32, up to rounding.
-
-    Probabilities are float64 if JAX's 64-bit types are on, as on the other backends, else float32.
-    """
+    """Return the numbers of `xlakernel.sparse.networks.poisson`, int32."""
 
     def following(carry: Any) -> Any:
         rest, count, part = carry
         share = jnp.clip(rest, 0, SHARE)
-        fraction = (philox(rng, draw, POISSON + 4 * part)[0].astype(rest.dtype) + 0.5) * 2.0**-32
-        return rest - share, count + _inverse(fraction, share), part + 1
+        more = jnp.where(rest > 0, _inverse(_word(rng, draw, POISSON + 4 * part), share), 0)
+        return rest - share, count + more, part + 1
 
     def has_rest(carry: Any) -> jax.Array:
         has_more: jax.Array = jnp.any(carry[0] > 0) & (carry[2] < PARTS)
         return has_more
 
-    rest = jnp.broadcast_to(mean, jnp.shape(rng[2])).astype(jnp.result_type(float))
+    rest = jnp.broadcast_to(jnp.asarray(mean, jnp.float32), jnp.shape(rng[2]))
     start = rest, jnp.zeros(rest.shape, jnp.int32), jnp.uint32(0)
     found: jax.Array = jax.lax.while_loop(has_rest, following, start)[1]
     return found
 
 
-def _inverse(fraction: jax.Array, mean: jax.Array) -> jax.Array:
-    reciprocals = jnp.asarray(RECIPROCALS, mean.dtype)
+def _inverse(word: jax.Array, mean: jax.Array) -> jax.Array:
+    fixed = (mean * np.float32(2.0**30)).astype(jnp.uint32)
+    high, low = _product(fixed, LOG2_E)
+    fraction = high << 3 | low >> 29
+    power = jnp.full_like(fixed, POWERS[-1])
+    for coefficient in POWERS[-2::-1]:
+        power = jnp.uint32(coefficient) - _product(fraction, power)[0]
+    probability = (jnp.uint32(0xFFFFFFFF) - _product(fraction, power)[0]) >> (high >> 29)
+    reciprocals = jnp.asarray(RECIPROCALS, jnp.uint32)
 
     def has_more(carry: Any) -> jax.Array:
-        fraction, probability, count = carry
-        is_open: jax.Array = (fraction > probability) & (count < len(RECIPROCALS)) & (mean > 0)
+        quantile, probability, _ = carry
+        is_open: jax.Array = (quantile >= probability) & (probability > 0) & (fixed > 0)
         return is_open
 
     def following(carry: Any) -> Any:
-        fraction, probability, count = carry
+        quantile, probability, count = carry
         more = has_more(carry)
-        factor = jnp.where(more, mean * reciprocals[jnp.minimum(count, len(RECIPROCALS) - 1)], 1)
-        return jnp.where(more, fraction - probability, fraction), probability * factor, count + more
+        high, low = _product(fixed, reciprocals[count])
+        high, low = _product(probability, high << 1 | low >> 31)
+        return (
+            jnp.where(more, quantile - probability, quantile),
+            jnp.where(more, high << 2 | low >> 30, probability),
+            count + more,
+        )
 
-    start = fraction, jnp.exp(-mean), jnp.zeros(mean.shape, jnp.int32)
+    start = word, probability, jnp.zeros(fixed.shape, jnp.int32)
     found: jax.Array = jax.lax.while_loop(lambda carry: jnp.any(has_more(carry)), following, start)[2]
     return found
