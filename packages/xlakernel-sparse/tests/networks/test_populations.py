@@ -88,9 +88,7 @@ def accumulate(state, arrived, p, rng):
 
 def test_fields_of_64_bits():
     with jax.enable_x64(True) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64():
-        network = Network(
-            Population(accumulate, 3), [Projection(random_matrix(np.random.default_rng(0), 3, 3, 1), 1, "a")]
-        )
+        network = Network(Population(accumulate, 3), [])
         neurons = Wide(jnp.array([-1, 0, 2**40]), jnp.array([1.0, -1.0, 0.0]), jnp.array([0, 1, 2**31], jnp.uint32))
         end, _ = network.run(network.initial(neurons), steps=3)
         np.testing.assert_array_equal(end.neurons.count, np.array([-1, 0, 2**40]) + 9_000_000_000)
@@ -124,6 +122,89 @@ def test_equal_weights_are_exact():
     assert not network.layout.wide
 
 
+class Sums(NamedTuple):
+    excitatory: jax.Array
+
+
+@numba.njit
+def add_both(state, arrived, p, rng):
+    return Sums(state.excitatory + arrived.excitatory), state.excitatory == np.float32(0)
+
+
+def with_tiny(share):
+    """Return a matrix of weights of about 1, this share of which are a thousandth of that."""
+    matrix = random_matrix(np.random.default_rng(0), 40, 40, 0.9)
+    weights = np.random.default_rng(1).uniform(0.5, 1, matrix.nnz).astype(np.float32)
+    weights[: int(share * matrix.nnz)] *= np.float32(1e-3)
+    return CSR((weights, matrix.indices, matrix.indptr), shape=matrix.shape)
+
+
+def test_small_weights_beside_large_ones_take_32_bits():
+    large, small = with_tiny(0), with_tiny(1)
+    for projections, wide in (
+        ([Projection(large, 1, "excitatory"), Projection(small, 1, "excitatory")], True),
+        ([Projection(large, 1, "excitatory"), Projection(small, 1, "inhibitory")], False),
+        ([Projection(with_tiny(0.2), 1, "excitatory")], True),
+        ([Projection(with_tiny(0.01), 1, "excitatory")], False),  # as of a distribution with a tail
+        ([Projection(small * np.float32(0), 1, "excitatory"), Projection(large, 1, "excitatory")], False),
+    ):
+        assert Network(Population(add_both, 40), projections).layout.wide == wide
+    both = [Projection(large, 2, "excitatory"), Projection(small, 1, "excitatory")]
+    network = Network(Population(add_both, 40), both)
+    end, _ = network.run(network.initial(Sums(0.0)), steps=2)
+    np.testing.assert_allclose(end.neurons.excitatory, np.asarray(small.todense(), float).sum(0), rtol=1e-4)
+    assert not Network(Population(add_both, 40), both, weight_bits=16).layout.wide
+
+
+class Quotient(NamedTuple):
+    value: jax.Array
+
+
+@numba.njit
+def reciprocal(value):
+    return np.float32(1) / value
+
+
+@numba.njit
+def divide(state, arrived, p, rng):
+    return Quotient(reciprocal(state.value)), False
+
+
+def test_division_by_zero_is_infinite():
+    network = Network(Population(divide, 2), [])
+    end, _ = network.run(network.initial(Quotient(jnp.array([0.0, 2.0], jnp.float32))), steps=1)
+    np.testing.assert_array_equal(end.neurons.value, [np.inf, 0.5])
+    with pytest.raises(ZeroDivisionError):
+        reciprocal(np.float32(0))  # the user's function is left as it is
+
+
+@numba.njit
+def unpack(state, arrived, p, rng):
+    inhibitory, excitatory = arrived
+    return Sums(state.excitatory + excitatory - inhibitory), False
+
+
+@numba.njit
+def received(values):
+    return values.excitatory
+
+
+@numba.njit
+def add_by_helper(state, inputs, p, rng):
+    return Sums(state.excitatory + received(inputs)), False
+
+
+def test_receptors_without_an_effect_are_errors():
+    matrix = random_matrix(np.random.default_rng(0), 4, 4, 0.9)
+    typo = [Projection(matrix, 1, "excitatory"), Projection(matrix, 1, "excitatry")]
+    network = Network(Population(add_by_helper, 4), typo)
+    with pytest.raises(ArgumentError, match=r"projection 1 has the receptor 'excitatry'.*used there: \['excitatory'\]"):
+        network.run(network.initial(Sums(0.0)), steps=1)
+    for function, receptors in ((unpack, ("inhibitory", "excitatory")), (add_by_helper, ("excitatory",))):
+        network = Network(Population(function, 4), [Projection(matrix, 1, name) for name in receptors])
+        network.run(network.initial(Sums(0.0)), steps=1)
+
+
 @pytest.mark.parametrize(
     ("sizes", "blocks"), [([10], 3), ([1000, 10], 4), ([7, 7, 7], 3), ([5], 5), ([1, 1], 1), ([4096, 1], 5)]
 )
@@ -146,10 +227,6 @@ def test_layouts_take_more_bits_where_they_need_them():
     assert not choose_layout([1000], ("a",), 100, blocks=1, weight_bits=2).wide
     with pytest.raises(ArgumentError, match="need 37 bits; allowed: 32"):
         choose_layout([1 << 20], ("a",), 100_000, blocks=1, weight_bits=16)
-
-
-class Sums(NamedTuple):
-    excitatory: jax.Array
 
 
 LEVEL = 1.0

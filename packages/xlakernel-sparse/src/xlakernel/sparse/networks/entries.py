@@ -22,6 +22,34 @@ sort_entries = XLACustomKernel("network_entries", "The operator behind `xlakerne
 sort_entries.def_tags("sparse", "network")
 
 
+#: A weight of fewer units is rounded by more than 1/256 of itself.
+_COARSE = 2**7
+#: The share of a projection's weights that may be of fewer units with 16 bits.
+_COARSE_SHARE = 1 / 32
+
+
+def choose_weight_bits(synapses: Sequence[Synapses]) -> int:
+    """Return 16, or 32 if some projection has too many weights that are small beside the largest of its receptor.
+
+    Too many are more than 1/32 of those other than 0. Weights are small below 1/256 of the largest: 16 bits would round
+    them by more than 1/256 of themselves.
+    """
+    for projection in synapses:
+        of_receptor = (other for other in synapses if other.receptor == projection.receptor)
+        coarse = _COARSE * max(other.survey.largest_weight for other in of_receptor) / (2 ** (WEIGHT_BITS[0] - 1) - 1)
+        if projection.survey.smallest_weight < coarse and _share_below(projection.matrix, coarse) > _COARSE_SHARE:
+            return WEIGHT_BITS[1]
+    return WEIGHT_BITS[0]
+
+
+@jax.jit
+def _share_below(matrix: Any, limit: Any) -> jax.Array:
+    """Return the share of the weights other than 0 that are below *limit*."""
+    weights = jnp.abs(matrix.data.astype(jnp.result_type(matrix.data, jnp.float32)))
+    counted = (jnp.arange(matrix.nnz) < matrix.indptr[-1]) & (weights > 0)
+    return jnp.sum(counted & (weights < limit)) / jnp.sum(counted)
+
+
 def choose_scales(receptors: int, synapses: Sequence[Synapses], size: int, weight_bits: int) -> np.ndarray:
     """Return the weight of one unit of each receptor's sums, ``(receptors,)``, float32.
 

@@ -13,9 +13,9 @@ from xlakernel.core.errors import ArgumentError, DtypeError, ShapeError
 
 from .._immutable import ImmutablePytree
 from ..operators.arguments import as_integer
-from .entries import choose_scales, order_entries
+from .entries import choose_scales, choose_weight_bits, order_entries
 from .fields import fields_of, pack, read_field, unpack
-from .layout import WEIGHT_BITS, Layout, choose_layout
+from .layout import Layout, choose_layout
 from .populations import ALONE, Part, Population, check_function, check_populations, code_of
 from .projections import Projection, check_projections
 from .recording import Plan, Record, Recording, Spikes, check_record
@@ -44,7 +44,8 @@ class Network(ImmutablePytree):
         chosen.
       weight_bits: 16 or 32, the bits of a weight. Weights are rounded to multiples of the largest one of their receptor
         over ``2**(weight_bits - 1) - 1``, or to larger multiples where the sum over all synapses of a neuron would not
-        fit in 32 bits; equal weights are exact. With 32, an entry takes 8 bytes and not 4.
+        fit in 32 bits; equal weights are exact. With 32, an entry takes 8 bytes and not 4. None: 16, or 32 if more than
+        1/32 of the weights of a projection, apart from zeros, are below 1/256 of the largest one of their receptor.
 
     Attributes:
       scales: the weight of one unit of each receptor, float32 ``(receptors,)``.
@@ -57,15 +58,17 @@ class Network(ImmutablePytree):
       DtypeError: if weights or delays have another dtype.
     """
 
-    __slots__ = ("entries", "layout", "populations", "scales", "starts")
+    __slots__ = ("arrivals", "entries", "layout", "populations", "scales", "starts")
     _leaves: ClassVar[tuple[str, ...]] = ("starts", "entries", "scales")
-    _static: ClassVar[tuple[str, ...]] = ("populations", "layout")
+    _static: ClassVar[tuple[str, ...]] = ("populations", "layout", "arrivals")
 
     starts: jax.Array
     entries: jax.Array
     scales: jax.Array
     populations: tuple[tuple[str, Population], ...]
     layout: Layout
+    #: The number, the receptor and the range of targets of each projection with weights.
+    arrivals: tuple[tuple[int, str, tuple[int, int]], ...]
 
     def __init__(
         self,
@@ -73,12 +76,14 @@ class Network(ImmutablePytree):
         projections: Sequence[Projection],
         *,
         blocks: int | None = None,
-        weight_bits: int = WEIGHT_BITS[0],
+        weight_bits: int | None = None,
     ) -> None:
         named = check_populations(populations)
         edges = np.cumsum([0, *(population.size for _, population in named)]).tolist()
         ranges = {name: (edges[k], edges[k + 1]) for k, (name, _) in enumerate(named) if name != ALONE}
         receptors, synapses = check_projections(projections, ranges, edges[-1])
+        if weight_bits is None:
+            weight_bits = choose_weight_bits(synapses)
         depth = max((projection.survey.longest_delay for projection in synapses), default=1)
         scales = choose_scales(len(receptors), synapses, edges[-1], weight_bits)
         total = sum(projection.matrix.nnz for projection in synapses)
@@ -90,7 +95,19 @@ class Network(ImmutablePytree):
             weight_bits=_needed_bits(receptors, synapses, weight_bits),
         )
         starts, entries = order_entries(layout, synapses, scales)
-        self._set(starts=starts, entries=entries, scales=jnp.asarray(scales), populations=named, layout=layout)
+        arrivals = tuple(
+            (number, receptors[projection.receptor], projection.targets)
+            for number, projection in enumerate(synapses)
+            if projection.survey.largest_weight > 0
+        )
+        self._set(
+            starts=starts,
+            entries=entries,
+            scales=jnp.asarray(scales),
+            populations=named,
+            layout=layout,
+            arrivals=arrivals,
+        )
 
     @property
     def size(self) -> int:
@@ -157,8 +174,8 @@ class Network(ImmutablePytree):
             )
         self._check_state(state)
         parts = self._parts(state.neurons, parameters, inputs, number)
-        for part in parts:
-            check_function(part, self.layout.receptors, key is not None)
+        unread = {part.first: check_function(part, self.layout.receptors, key is not None) for part in parts}
+        _check_receptors(self.arrivals, parts, unread)
         plan = check_record(record, parts)
         given = state, parameters, inputs, self.scales
         state, parameters, inputs, scales = _without_derivative(given)
@@ -290,6 +307,22 @@ def _needed_bits(receptors: Sequence[str], synapses: Sequence[Any], weight_bits:
         if min(weights) != max(weights):
             return weight_bits
     return 2
+
+
+def _check_receptors(
+    arrivals: Sequence[tuple[int, str, tuple[int, int]]], parts: Sequence[Part], unread: Mapping[int, frozenset[str]]
+) -> None:
+    """Raise an error for a projection of which no target uses the receptor."""
+    for number, receptor, (first, stop) in arrivals:
+        reached = [part for part in parts if part.first < stop and first < part.first + part.size]
+        if reached and all(receptor in unread[part.first] for part in reached):
+            functions = ", ".join(sorted({part.function.py_func.__qualname__ for part in reached}))
+            used = sorted({name for part in reached for name in {r for _, r, _ in arrivals} - unread[part.first]})
+            raise ArgumentError(
+                f"Network.run: projection {number} has the receptor {receptor!r}, but arrived.{receptor} has no effect "
+                f"in {functions}; used there: {used}. Correct the receptor's name or the function, or remove the "
+                "projection."
+            )
 
 
 def _traces(plan: Plan, parts: Sequence[Part], traces: jax.Array) -> dict[str, jax.Array]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import keyword
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -28,7 +30,8 @@ class Population(NamedTuple):
         ``function(state, arrived, p, rng) -> (state, fired)``. *state* and *p* are named tuples of scalars, as they
         are given to `Network.run` as arrays; *arrived* is a named tuple of float32, the sums of the weights that arrive
         in this step, by receptor; *rng* is the argument for `uniform`, `normal` and `poisson`. With ``inputs`` in
-        `Network.run`, their values in this step are a fifth argument. Integers are passed as int64.
+        `Network.run`, their values in this step are a fifth argument. Integers are passed as int64. A division of
+        floats by zero is infinite or NaN on all platforms, as with ``error_model="numpy"``.
       size: the number of neurons.
       reference: the same step in plain JAX, for the backend ``"jax"``: the arguments are arrays over the neurons, and
         *rng* has the numbers of `xlakernel.sparse.networks.reference`.
@@ -169,8 +172,8 @@ def check_name(what: str, name: Any) -> str:
 
 
 @functools.cache
-def check_function(part: Part, receptors: tuple[str, ...], is_random: bool) -> None:
-    """Compile a population's function for its arguments.
+def check_function(part: Part, receptors: tuple[str, ...], is_random: bool) -> frozenset[str]:
+    """Compile a population's function for its arguments, and return the receptors that have no effect in it.
 
     Raises:
       CompileError: if Numba rejects it, or if it returns anything but a state of the given types and a bool.
@@ -193,6 +196,20 @@ def check_function(part: Part, receptors: tuple[str, ...], is_random: bool) -> N
             f"{name}: Numba cannot compile it for {_described(part, receptors)}.{_hint(str(error), is_random)}\n{error}"
         ) from error
     _check_returned(name, part.state, returned)
+    unused = _unused_arguments(copy.overloads[types])
+    arrived = list(inspect.signature(part.function.py_func).parameters)[1]
+    return frozenset(name for k, name in enumerate(receptors) if f"arg.{arrived}.{k}" in unused)
+
+
+def _unused_arguments(compiled: Any) -> set[str]:
+    """Return the names of a compiled function's arguments in LLVM that its optimised code does not use."""
+    code = compiled.library.get_llvm_str()
+    start = re.search(rf"^define .*@{re.escape(compiled.fndesc.llvm_func_name)}\((.*)$", code, re.MULTILINE)
+    if start is None:
+        return set()
+    body = code[start.end() : code.index("\n}", start.end())]
+    used = set(re.findall(r"%([\w.]+)", body))
+    return {name for name in re.findall(r"%([\w.]+)", start[1]) if name not in used}
 
 
 def _hint(error: str, is_random: bool) -> str:
