@@ -201,6 +201,7 @@ ON_ONE_DEVICE = {
 }
 
 
+@pytest.mark.process
 def test_rules_are_tried_on_one_device():
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
     done = subprocess.run(

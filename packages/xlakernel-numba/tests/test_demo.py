@@ -19,6 +19,7 @@ def demo():
     return module
 
 
+@pytest.mark.process
 def test_runs_and_finds_the_same_spikes(tmp_path):
     out = tmp_path / "raster.png"
     arguments = ["--neurons", "200", "--seconds", "0.0301", "--seed", "3", "--out", str(out)]

@@ -75,8 +75,15 @@ def test_an_array_of_a_kernel(array):
     check_frozen(ARRAYS[array], KERNEL)
 
 
-@pytest.mark.parametrize("array", ["strided", "large"])
-@pytest.mark.parametrize("helper", HELPERS)
+# The arrays in turn: arrays that Numba embeds, and others, are handled before the kinds of helpers differ.
+@pytest.mark.parametrize(
+    ("helper", "array"),
+    [
+        pytest.param(helper, array, marks=[pytest.mark.slow] * ((i + j) % 2))
+        for i, helper in enumerate(HELPERS)
+        for j, array in enumerate(["strided", "large"])
+    ],
+)
 def test_an_array_of_a_helper(array, helper):
     check_frozen(ARRAYS[array], f"{HELPERS[helper]}\n@numba.njit\ndef kernel(x, out): out[0] = helper()")
     vars(np).pop("xlakernel_table", None)

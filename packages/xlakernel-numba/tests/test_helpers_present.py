@@ -241,6 +241,7 @@ def check_unnamed(name):
     assert run(cell["kernel"]) == 2
 
 
+@pytest.mark.process
 def test_a_declaration_for_an_operator():
     """In a new process, because any kernel may use the declarations and could not be exported."""
     command = f"import {__name__.split('.')[-1]} as tests; [tests.check_unnamed(name) for name in tests.UNNAMED]"

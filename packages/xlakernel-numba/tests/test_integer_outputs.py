@@ -211,8 +211,14 @@ MIXED = {
 }
 
 
-@pytest.mark.parametrize("way", MIXED)
-@pytest.mark.parametrize("kind", ["kernel", "operator"])
+# An operator passes its rules on to the same derivatives.
+@pytest.mark.parametrize(
+    ("kind", "way"),
+    [
+        *(("kernel", way) for way in MIXED),
+        *(pytest.param("operator", way, marks=[pytest.mark.slow] * ("jax" in way or "and" in way)) for way in MIXED),
+    ],
+)
 def test_an_integer_next_to_a_float(way, kind):
     if kind == "kernel":
         run = numba_kernel(largest, outs=(LARGEST, INDEX), **MIXED[way])

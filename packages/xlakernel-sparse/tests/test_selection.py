@@ -158,7 +158,7 @@ def test_everything_is_the_matrix_itself(matrix):
     assert matrix[:] is matrix and matrix[:, :] is matrix and matrix[()] is matrix
 
 
-@settings(max_examples=8)
+@settings(max_examples=5)
 @given(data=st.data())
 def test_parts_are_those_of_the_dense_matrix(kind, build, dense_of, entries, data):
     found = data.draw(entries)

@@ -66,7 +66,16 @@ def test_products(sharded):
     assert_allclose(matrix.todense(), dense)
 
 
-@pytest.mark.parametrize("kind", [BinaryArray, WeightedArray])
+# The kinds of events in turn: each compiles programs.
+@pytest.mark.parametrize(
+    ("sharded", "kind"),
+    [
+        pytest.param(case, kind, id=f"{name}-{kind.__name__}", marks=[pytest.mark.slow] * ((i + j) % 2))
+        for i, (name, case) in enumerate(CASES.items())
+        for j, kind in enumerate((BinaryArray, WeightedArray))
+    ],
+    indirect=["sharded"],
+)
 def test_events(sharded, kind):
     check_events(*sharded, kind)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import jax
 import numpy as np
 import pytest
@@ -45,6 +47,7 @@ each_operand = pytest.mark.parametrize("operand", OPERANDS)
 each_side = pytest.mark.parametrize("transpose", [False, True], ids=["A@x", "A.T@x"])
 each_rank = pytest.mark.parametrize("columns", [None, 6], ids=["vector", "matrix"])
 each_weight = pytest.mark.parametrize("homogeneous", [False, True], ids=["weights", "homogeneous"])
+
 # The dtypes of indices and of indptr; other tests use int32 for both.
 each_index = pytest.mark.parametrize(
     ("index", "pointer"),
@@ -56,9 +59,33 @@ each_index = pytest.mark.parametrize(
 )
 
 
+def weight_in_turn(operand, transpose, columns):
+    """Return True if a product is tested with one weight for all entries, False if with a weight for each.
+
+    Each operand, side and rank has both, but not every combination of them: each compiles a kernel.
+    """
+    return (OPERANDS.index(operand) + transpose + (columns not in (None, 1))) % 2 == 1
+
+
+def each_product(*operands, columns=(None, 6)):
+    """Parametrise a test by kinds of products; the other kind of weights is marked slow."""
+    return pytest.mark.parametrize(
+        ("operand", "transpose", "columns", "homogeneous"),
+        [
+            pytest.param(*case, homogeneous, marks=[pytest.mark.slow] * (homogeneous != weight_in_turn(*case)))
+            for case in itertools.product(operands, (False, True), columns)
+            for homogeneous in (False, True)
+        ],
+    )
+
+
 def slow_but(values, first):
-    """Return *values* as parameters; all but *first* are marked slow."""
-    return [value if value in first else pytest.param(value, marks=pytest.mark.slow) for value in values]
+    """Return *values*, or tuples of them, as parameters; all but *first* are marked slow."""
+    parts = (value if isinstance(value, tuple) else (value,) for value in values)
+    return [
+        pytest.param(*part, marks=[pytest.mark.slow] * (value not in first))
+        for value, part in zip(values, parts, strict=True)
+    ]
 
 
 def struct(shape, dtype):

@@ -63,6 +63,14 @@ def numbers(rng, shape, dtype):
     return (real + 1j * rng.uniform(-1, 1, shape) if dtype.kind == "c" else real).astype(dtype)
 
 
+def equal_weight(rng, dtype):
+    """Return one weight, of few bits: rounding errors of the sums of many equal terms would all have one sign."""
+    dtype = np.dtype(dtype)
+    if dtype.kind in "biu":
+        return numbers(rng, 1, dtype)
+    return (np.round(4 * numbers(rng, 1, wide(dtype))) / 4).astype(dtype)
+
+
 def operand_of(rng, operand, size, columns, dtype, rate=0.3):
     """Return an operand with *size* rows, a vector if *columns* is None, of which *rate* is active."""
     shape = (size,) if columns is None else (size, columns)

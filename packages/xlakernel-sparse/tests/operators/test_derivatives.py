@@ -315,7 +315,7 @@ def test_linear_transpose(csr, to_dense, make_weights, op_by_op):
 # Corners.
 
 
-@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0)])
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), pytest.param((0, 0), marks=pytest.mark.slow)])
 def test_without_rows_or_columns(op_by_op, shape):
     """All that is stored is padding."""
     rows, columns = shape

@@ -110,7 +110,7 @@ def check_derivatives(matrix, kind, side, columns, data):
 
 @may_be_nan
 @pytest.mark.parametrize("kind", OPERANDS)
-@settings(max_examples=8)
+@settings(max_examples=5)
 @given(data=st.data())
 def test_derivatives_in_the_weights(make, kind, data):
     name, side = data.draw(st.sampled_from(FORMATS)), data.draw(st.sampled_from(["left", "right"]))
