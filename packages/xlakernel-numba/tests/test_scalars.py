@@ -68,6 +68,21 @@ def test_the_type_of_a_scalar_is_kept_for_equal_values():
         assert (found, out) == (kind, 1), repr(value)
 
 
+@numba.njit(cache=True)
+def describe_both(first, second, kinds, out):
+    kinds[0], kinds[1] = kind_of(first), kind_of(second)
+    out[0], out[1] = first, second
+
+
+def test_types_of_two_scalars_are_kept_in_their_order():
+    run = numba_kernel(describe_both, outs=(Struct((2,), jnp.int32), Struct((2,), jnp.float32)))
+    for first, second in ((np.int32(3), np.float32(0.5)), (np.float32(0.5), np.int32(3))):
+        kinds, out = run(first=first, second=second)
+        expected = [INT + 32 if value == 3 else FLOAT + 32 for value in (first, second)]
+        assert_array_equal(kinds, expected)
+        assert_array_equal(out, [first, second])
+
+
 def test_types_are_kept_inside_one_jit():
     results = jax.jit(lambda: [run_describe(value=value)[0] for value, _ in KINDS])()
     assert [int(kind) for kind in results] == [kind for _, kind in KINDS]
