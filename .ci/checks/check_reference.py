@@ -26,7 +26,10 @@ PUBLIC = {
     "sparse": ("xlakernel.sparse", "xlakernel.sparse.networks"),
 }
 #: Functions whose arguments are arrays, but for these, and whose docstrings therefore have shapes and dtypes.
-ARRAY_FUNCTIONS = {"sparse": frozenset({"shape", "transpose", "backend", "rng", "draw", "mean"})}
+ARRAY_FUNCTIONS = {
+    "sparse": frozenset({"shape", "transpose", "backend", "rng", "draw", "mean"})
+    | {"network", "state", "parameters", "key", "steps", "piece", "inputs", "record", "progress"}
+}
 #: What says a dtype, or that any will do.
 DTYPE = re.compile(r"\b(dtypes?|bool|integers?|u?int\d+|float\d+|bfloat16|complex|real)\b")
 SHAPE = re.compile(r"``\([^`]*\)``")

@@ -1,6 +1,7 @@
 """Networks of spiking neurons, all steps of which run in one native call."""
 
 from .network import Network as Network
+from .pieces import run_in_pieces as run_in_pieces
 from .populations import Population as Population
 from .projections import Projection as Projection
 from .random import normal as normal
@@ -23,5 +24,6 @@ __all__ = [
     "Trace",
     "normal",
     "poisson",
+    "run_in_pieces",
     "uniform",
 ]

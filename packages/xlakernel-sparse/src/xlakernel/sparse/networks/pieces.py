@@ -1,0 +1,213 @@
+"""`run_in_pieces`: long runs with progress on the host, which Ctrl-C ends without loss."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import numpy as np
+
+from xlakernel.core.errors import ArgumentError, InputError
+
+from ..operators.arguments import as_integer
+from .network import Network
+from .recording import Record, Recording, Spikes
+from .state import NetworkState
+
+#: The least room for the spikes of a piece.
+_LEAST_ROOM = 1024
+#: Seconds from one line of progress to the next.
+_INTERVAL = 0.5
+
+
+def run_in_pieces(
+    network: Network,
+    state: NetworkState,
+    parameters: Any = None,
+    key: jax.Array | None = None,
+    *,
+    steps: int,
+    piece: int = 10_000,
+    inputs: Any = None,
+    record: Record | None = None,
+    progress: bool | Callable[[NetworkState, Recording], object] = True,
+    backend: str | None = None,
+) -> tuple[NetworkState, Recording]:
+    """Run a network for many steps in pieces, and report progress after each of them.
+
+    The results are those of one `Network.run` for all steps, bit by bit. Ctrl-C ends the run after the current piece:
+    a warning says how many steps were made, and their state and recording are returned, from which the run can be
+    continued. Ctrl-C again raises KeyboardInterrupt.
+
+    Args:
+      network: the network.
+      state: from `Network.initial`, or from an earlier run.
+      parameters: as for `Network.run`.
+      key: a key of `jax.random`, or None, as for `Network.run`.
+      steps: the number of steps, at least 1.
+      piece: the number of steps of a piece, at least 1; it is rounded up to a multiple of the interval of a trace.
+      inputs: for all steps, as for `Network.run`. NumPy arrays are moved to the device piece by piece.
+      record: what to record, with the room for the spikes of all steps.
+      progress: True for a line with the steps made, the time of a step and the time left; False for none; or a function
+        that is called after each piece with the state and the recording of that piece.
+      backend: as for `Network.run`.
+
+    Returns:
+      The state after the last step, and the `Recording` in NumPy arrays, which take no memory of a GPU.
+
+    Raises:
+      InputError: if *network* is of another type.
+      ArgumentError: if an argument is invalid, or traced; inside of ``jax.jit`` and ``jax.vmap``, use `Network.run`.
+      ShapeError: if a shape does not fit the population.
+      DtypeError: if a field has a dtype that is not supported.
+      CompileError: if Numba cannot compile a population's function, or if its results are not a state and a bool.
+    """
+    length = _check(network, state, parameters, key, inputs, piece, progress)
+    record = Record() if record is None else record
+    series = jax.tree.map(np.asarray, inputs)
+
+    def run(network: Network, state: NetworkState, given: Any, inputs: Any, *, count: int, room: int) -> Any:
+        of_piece = record._replace(spikes=room)
+        return network.run(state, *given, steps=count, inputs=inputs, record=of_piece, backend=backend)
+
+    # The checks of a run for all steps; nothing is computed.
+    jax.eval_shape(
+        lambda inputs: network.run(state, parameters, key, steps=steps, inputs=inputs, record=record, backend=backend),
+        series,
+    )
+    every = 1 if record.trace is None else record.trace.every
+    steps, length = int(steps), min(-(-length // every) * every, int(steps))
+    run_piece = jax.jit(run, static_argnames=("count", "room"))
+    left = record.spikes
+    room = min(left, max(_LEAST_ROOM, 2 * left * length // steps))
+    found: list[Recording] = []
+    report = _progress_line(int(state.step), steps, length) if progress is True else progress
+    with _deferred_interrupts() as interrupts:
+        for first in range(0, steps, length):
+            count = min(length, steps - first)
+            values = _slice(series, first, first + count)
+            while True:
+                following, recording = run_piece(network, state, (parameters, key), values, count=count, room=room)
+                total = int(recording.spikes.total)
+                if min(total, left) <= room:
+                    break
+                room = min(record.spikes, 2 * total)  # run again, the piece is the same
+            found.append(_on_host(recording, min(total, left)))
+            state, left = following, left - min(total, left)
+            if report:
+                report(state, found[-1])
+            if interrupts:
+                break
+    if progress is True:
+        sys.stdout.write("\n")
+    if interrupts:
+        warnings.warn(
+            f"run_in_pieces: interrupted after {first + count} of {steps} steps. The returned state and recording are "
+            "those of the steps made.",
+            stacklevel=2,
+        )
+    return state, _join(found, record.spikes)
+
+
+def _check(network: Any, state: Any, parameters: Any, key: Any, inputs: Any, piece: Any, progress: Any) -> int:
+    """Return the number of steps of a piece; the other arguments are checked by `Network.run`."""
+    if not isinstance(network, Network):
+        raise InputError(f"run_in_pieces: the network is a {type(network).__name__}; allowed: a Network.")
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((network, state, parameters, key, inputs))):
+        raise ArgumentError(
+            "run_in_pieces: an argument is traced; allowed: arrays, as progress is reported between the pieces. Use "
+            "Network.run inside of jax.jit and jax.vmap."
+        )
+    if not isinstance(progress, bool) and not callable(progress):
+        raise ArgumentError(f"run_in_pieces: progress is {progress!r}; allowed: True, False, or a function.")
+    length = as_integer(piece)
+    if length is None or length < 1:
+        raise ArgumentError(f"run_in_pieces: piece is {piece!r}; allowed: an integer of at least 1.")
+    return length
+
+
+def _slice(series: Any, first: int, stop: int) -> Any:
+    return jax.tree.map(lambda values: values[first:stop], series)
+
+
+@contextmanager
+def _deferred_interrupts() -> Iterator[Sequence[int]]:
+    """Provide the list of interrupts since: the first one is only noted, and the next handled as before.
+
+    Python handles signals in the main thread; in others the list stays empty.
+    """
+    seen: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield seen
+        return
+
+    def handle(number: int, frame: Any) -> None:
+        seen.append(number)
+        if len(seen) > 1:
+            before(number, frame)
+
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield seen
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _progress_line(first_step: int, steps: int, length: int) -> Callable[[NetworkState, Recording], None]:
+    """Return a function that writes a line over the last one: the steps made, the time of a step, and the time left.
+
+    The first piece and a shorter last one are compiled, and do not count for the time of a step.
+    """
+    before, last, written = 0, 0.0, 0.0
+    elapsed, counted = 0.0, 0
+
+    def report(state: NetworkState, _: Recording) -> None:
+        nonlocal before, last, written, elapsed, counted
+        now, done = time.perf_counter(), int(state.step) - first_step
+        if before and done - before == length:
+            elapsed, counted = elapsed + now - last, counted + length
+        before, last = done, now
+        line = f"{done} of {steps} steps"
+        if counted:
+            line += f", {elapsed / counted * 1e6:.3g} µs a step"
+        if counted and done < steps:
+            line += f", {elapsed / counted * (steps - done):.0f} s left"
+        if done == steps or now - written > _INTERVAL:
+            written = now
+            sys.stdout.write(f"\r{line:<60}")
+            sys.stdout.flush()
+
+    return report
+
+
+def _on_host(recording: Recording, count: int) -> Recording:
+    """Return a piece's recording in NumPy arrays, with the first *count* spikes."""
+    host: Any = jax.tree.map(np.asarray, recording)
+    step, neuron, total = host.spikes
+    # Copies: a view would keep the whole room.
+    return Recording(host.counts, Spikes(step[:count].copy(), neuron[:count].copy(), total), host.trace)
+
+
+def _join(found: Sequence[Recording], room: int) -> Recording:
+    """Return the recording of pieces that follow each other."""
+
+    def fill(parts: Sequence[Any]) -> Any:
+        spikes = np.full(room, -1, np.int32)
+        together = np.concatenate(parts)
+        spikes[: together.size] = together
+        return spikes
+
+    steps, neurons, totals = zip(*(recording.spikes for recording in found), strict=True)
+    # It wraps as in a single run.
+    total: Any = np.asarray(sum(int(each) for each in totals)).astype(np.int32)
+    trace: Any = {name: np.concatenate([recording.trace[name] for recording in found]) for name in found[0].trace}
+    counts: Any = np.concatenate([recording.counts for recording in found])
+    return Recording(counts, Spikes(fill(steps), fill(neurons), total), trace)
