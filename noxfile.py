@@ -1,4 +1,4 @@
-"""What can be run here. `nox -l` lists it; plain `nox` tests every package on this Python's CPU."""
+"""Sessions for nox. `nox -l` lists them; `nox` without arguments tests every package on the CPU with this Python."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ PROJECTS = {
     for path in sorted(ROOT.glob(f"packages/{PREFIX}*/pyproject.toml"))
 }
 
-# Files of tests side by side: each has kernels of its own, which its tests share.
+# Options that run test files in parallel. A file stays in one process, since its tests share compiled kernels.
 SIDE_BY_SIDE = ["--numprocesses=auto", "--maxprocesses=8", "--dist=loadfile"]
-# What a dry run tries of a package that is installed from its wheel: how it imports, and its first kernels.
+# Tests of an installed wheel that a dry run selects: imports and a first kernel of each package.
 QUICK = {
     "core": ["test_import.py", "test_operator.py", "test_native_callee.py", "command/test_documentation.py"],
     "cuda": ["test_package.py", "test_environment.py"],
@@ -52,13 +52,14 @@ QUICK = {
     ],
 }
 
-# The Python that runs nox is always one to test on, whether or not its name is on the PATH.
+# The Python that runs nox is always tested, even if no executable of its name is on the PATH.
 CURRENT = f"{sys.version_info.major}.{sys.version_info.minor}"
 PYTHONS = sorted({"3.11", "3.12", "3.13", CURRENT}, key=lambda name: int(name.partition(".")[2]))
-# An environment that another Python made is made anew.
+# Recreate an environment that was made with another Python.
 os.environ["NOX_ENABLE_STALENESS_CHECK"] = "1"
 os.environ["PATH"] += os.pathsep + str(Path(sys.executable).parent)
-# uv installs without bytecode: unless the first process keeps it, every one compiles all that it imports, for seconds.
+# uv installs packages without bytecode. Unless the first process writes it, each process spends seconds on compiling
+# its imports.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 nox.options.sessions = [f"together-{CURRENT}"]
@@ -70,9 +71,9 @@ def extras(package: str) -> dict[str, list[str]]:
 
 
 def closure(*wanted: str) -> list[str]:
-    """Return the packages of this repository that *wanted* need, as ``name`` or ``name[extra]``.
+    """Return *wanted* and their dependencies within this repository, each as ``name`` or ``name[extra]``.
 
-    They are installed together: none may come from an index while it is being changed here.
+    All of them are installed from the checkout, and none from an index, so that local changes are tested together.
     """
     asked: dict[str, set[str]] = {}
     todo = [Requirement(PREFIX + name) for name in wanted]
@@ -112,7 +113,7 @@ def only_packages(session: nox.Session) -> list[str]:
 
 
 def test_requirements(package: str, device: str) -> tuple[list[str], list[str]]:
-    """Return what the package's tests need on a device: packages of this repository, and what an index has."""
+    """Return the test requirements of a package on a device: those in this repository, and those from an index."""
     lines = [*dependency_groups(PROJECTS[package], "test")]
     if f"test-{device}" in PROJECTS[package].get("dependency-groups", {}):
         lines += dependency_groups(PROJECTS[package], f"test-{device}")
@@ -149,7 +150,9 @@ def run_pytest(session: nox.Session, package: str, device: str, rest: list[str])
 
 
 def own_cache(session: nox.Session) -> dict[str, str]:
-    """Return the variable that keeps examples with backend="auto" out of what is remembered for this user."""
+    """Return an environment variable for a cache in the session, so that timings of backend="auto" stay out of the
+    user's cache.
+    """
     return {"XLAKERNEL_CACHE_DIR": str(Path(session.virtualenv.location, "cache").resolve())}
 
 
@@ -159,7 +162,7 @@ def has_gpu() -> bool:
 
 
 def newest_cuda() -> str:
-    """Return the extra for the newest CUDA that the driver of the GPU knows."""
+    """Return the extra for the newest CUDA version that the GPU's driver supports."""
     said = subprocess.run(["nvidia-smi"], check=True, capture_output=True, text=True).stdout
     found = re.search(r"CUDA Version: (\d+)", said)
     return DEVICES[-1] if found is None or int(found[1]) >= 13 else DEVICES[0]
@@ -251,12 +254,12 @@ def typecheck(session: nox.Session) -> None:
 
 @nox.session
 def layers(session: nox.Session) -> None:
-    """Check that every import goes the way of .ci/checks/rooms.toml."""
+    """Check all imports against the rules in .ci/checks/rooms.toml."""
     session.run("python", str(CHECKS / "check_layers.py"))
 
 
 def kept(*paths: str) -> list[str]:
-    """Return the files under *paths* that git has or would add."""
+    """Return the files under *paths* that are tracked, or untracked and not ignored, by git."""
     listing = ["git", "-C", str(ROOT), "ls-files", "--cached", "--others", "--exclude-standard", "--", *paths]
     found = subprocess.run(listing, check=True, capture_output=True, text=True).stdout
     return [name for name in found.splitlines() if (ROOT / name).is_file()]
@@ -279,9 +282,10 @@ def reference(session: nox.Session) -> None:
 
 @nox.session
 def build(session: nox.Session) -> None:
-    """Build a wheel and a source archive of each package, or of those named, twice: the same bytes, and all in them.
+    """Build a wheel and a source archive of each package, or of those named, and check their contents.
 
-    So are the packages that those need, alone, with their extras, or for their tests.
+    Each is built twice and must be reproducible. The packages' dependencies in this repository, with those of their
+    extras and tests, are built as well.
     """
     session.install(*group("build"))
     named = only_packages(session)
@@ -296,18 +300,19 @@ def build(session: nox.Session) -> None:
             folder = f"packages/{PREFIX}{package}"
             command = ["python", "-m", "build", "--no-isolation", "--outdir"]
             session.run(*command, str(DIST), folder, env=env, silent=True)
-            # Elsewhere, from copies made now, and the wheel without the way through the source archive.
+            # The second build starts from fresh copies in another folder, and builds the wheel directly instead of from
+            # the source archive.
             session.run(*command, f"{away}/dist", "--sdist", "--wheel", f"{away}/{folder}", env=env, silent=True)
             files = sorted(DIST.glob(f"xlakernel_{package}-*"))
             for path in files:
                 if path.read_bytes() != Path(away, "dist", path.name).read_bytes():
-                    session.error(f"{path.name} came out differently when it was built again")
+                    session.error(f"{path.name} is not reproducible: a second build gave other bytes")
             session.run("twine", "check", "--strict", *map(str, files))
             session.run("python", str(CHECKS / "check_wheel.py"), package, *map(str, files))
 
 
 def wheels(packages: list[str]) -> list[str]:
-    """Return what to install for *packages* and their extras: the wheels that `build` made."""
+    """Return the requirements that install *packages*, with their extras, from the wheels that `build` made."""
     found = []
     for needed in packages:
         bare, bracket, inside = needed.partition("[")
@@ -316,16 +321,16 @@ def wheels(packages: list[str]) -> list[str]:
 
 
 def opened(packages: Iterable[str]) -> list[str]:
-    """Return each of *packages* alone, and with each of its extras that opens a room."""
+    """Return each of *packages* without extras, and with each extra that a room of rooms.toml requires."""
     rooms = [(name, room) for name in packages for room in ROOMS[name].get("rooms", {}).values()]
-    # Several rooms may be behind one extra.
+    # Several rooms may require the same extra.
     return list(dict.fromkeys([*packages, *(f"{name}[{room['extra']}]" for name, room in rooms if "extra" in room)]))
 
 
 @nox.session(requires=["build"], reuse_venv=False)
 @nox.parametrize("package", [nox.param(name, id=name) for name in opened(PROJECTS)])
 def isolation(session: nox.Session, package: str) -> None:
-    """Import all of a package from its wheel, installed with only what it declares."""
+    """Import every module of a package from its wheel, installed with its declared dependencies alone."""
     name, _, extra = package.rstrip("]").partition("[")
     if name not in only_packages(session):
         session.skip(f"asked for {session.posargs} only")
@@ -338,7 +343,7 @@ def isolation(session: nox.Session, package: str) -> None:
 @nox.session(python=PYTHONS, name="tests-wheel", requires=["build"], reuse_venv=False)
 @each_package
 def tests_wheel(session: nox.Session, package: str) -> None:
-    """Test a package as it is installed from wheels, outside the repository; `-- numba --quick` tries a part."""
+    """Test a package installed from wheels, outside the repository; `-- numba --quick` runs a few of its tests."""
     if package not in only_packages(session):
         session.skip(f"asked for {session.posargs} only")
     packages, requirements = test_requirements(package, "cpu")
@@ -351,7 +356,7 @@ def tests_wheel(session: nox.Session, package: str) -> None:
     if "--quick" in session.posargs:
         paths, options = [f"{folder}/tests/{name}" for name in QUICK[package]], ["-m", "not gpu and not slow"]
     with tempfile.TemporaryDirectory() as away:
-        # Tests read pages of the documentation and scripts: all is there but the sources of the packages.
+        # Tests read documentation pages and scripts, so everything is copied except the packages' sources.
         copy([name for name in kept() if "/src/" not in name], away)
         shutil.copyfile(CHECKS / "conftest_installed.py", Path(away, "conftest.py"))
         with session.chdir(away):
@@ -361,9 +366,9 @@ def tests_wheel(session: nox.Session, package: str) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure beside the peers, on the CPU and on a GPU if there is one: every suite, or the one named.
+    """Compare with peer libraries, on the CPU and on a GPU if there is one: every benchmark suite, or the one named.
 
-    `-- sparse --platform cpu` is one suite on one platform; `-- --quick` tries all and writes nothing.
+    `-- sparse --platform cpu` runs one suite on one platform; `-- --quick` runs all briefly and writes no results.
     """
     scripts = {path.stem: path for path in sorted(ROOT.glob("benchmarks/[!_]*.py"))}
     named, rest = session.posargs[:1], session.posargs[1:]
@@ -372,7 +377,7 @@ def bench(session: nox.Session) -> None:
     if named[0] not in scripts:
         session.error(f"there is no benchmark {named[0]!r}; there are {list(scripts)}")
     if CURRENT == "3.11":
-        session.warn("brainevent asks for Python 3.12: it is not measured on this Python")
+        session.warn("brainevent requires Python 3.12 or newer: it is not measured on this Python")
     wanted, peers = ["core[export]", "numba", "sparse", "warp"], group("bench")
     if has_gpu():
         cuda = newest_cuda()
@@ -385,7 +390,7 @@ def bench(session: nox.Session) -> None:
             session.run("python", str(scripts[name]), *rest)
             ended[name] = "all marks hold"
         except nox.command.CommandFailed:
-            ended[name] = "a mark does not hold, or it failed: see above"
+            ended[name] = "a mark does not hold, or the suite failed: see above"
     for name, how in ended.items():
         session.log(f"{name}: {how}")
     for path in sorted(ROOT.glob("benchmarks/results/*.json")):
@@ -407,9 +412,9 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def release(session: nox.Session) -> None:
-    """Check all that must hold before PACKAGE is tagged, then say how: `nox -s release -- core`.
+    """Run every check that a release of PACKAGE requires, then print the commands that tag it: `-- core`.
 
-    `nox -s release -- --dry-run` tries it with every package, or with those named, on any day.
+    `-- --dry-run` runs the shorter checks of every package, or of those named, at any time.
     """
     packages, options = split_posargs(session)
     dry = "--dry-run" in options
@@ -425,9 +430,9 @@ def release(session: nox.Session) -> None:
     if dry:
         quick = [f"tests-wheel-{CURRENT}({name})" for name in packages]
         session.run(*again, *alone, *quick, "--", *packages, "--quick", external=True)
-        session.log("A dry run does not refuse what only a release must have, which was said above, and leaves out:")
-        session.log("- lint, typecheck, layers, reference, other Pythons, the oldest dependencies: .ci/run has them;")
-        session.log("- the tests of the installed wheels, but for those in QUICK of noxfile.py.")
+        session.log("A dry run only reports problems that block a release alone (see above). It does not run:")
+        session.log("- lint, typecheck, layers, reference, other Pythons, the oldest dependencies: .ci/run runs them;")
+        session.log("- tests of the installed wheels, except those in QUICK of noxfile.py.")
         return
     (package,) = packages
     tested = [f"tests-wheel-{python}({package})" for python in PYTHONS]

@@ -1,8 +1,8 @@
-"""Compare what a package offers with what it offered in its last release.
+"""Compare the interface of a package with that of its last release.
 
-A package offers what its public modules list in ``__all__``, with all that a listed module or class holds under a
-public name. Its siblings rely on more: what they import from it must stay too, since a published sibling accepts every
-version of the package within its bounds.
+The interface consists of the names that public modules list in ``__all__``, and of the public members of listed modules
+and classes. Names that a sibling package imports belong to it too, since a published sibling accepts every version of
+the package within its bounds.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ Holder = griffe.Module | griffe.Class | griffe.Alias
 
 @dataclass(frozen=True)
 class Changes:
-    """What became of the names that a package offers."""
+    """Differences between two versions of a package's interface."""
 
-    broken: list[str]  # each with what happened to it
+    broken: list[str]  # each as the name and the change
     added: list[str]
 
 
 def compare(old: Tree, new: Tree, package: str) -> Changes:
-    """Return what changed in *package*."""
+    """Return the changes of *package* from *old* to *new*."""
     before, after, relied = load(old, package), load(new, package), relied_on(old, package)
-    # A name that only siblings used is new where it becomes public.
+    # A name that only siblings imported before counts as added once it is public.
     added = offered(after, set()) - offered(before, set())
     removed = offered(before, relied) - offered(after, relied)
-    # Griffe compares what is marked as public, by now all that anybody relies on. To it a name that is no longer listed
-    # is still there, so what is gone is found above.
+    # Griffe compares the members marked as public, which now include those that siblings import. It does not report a
+    # name that is defined but no longer listed, so its removals are replaced by the ones found above.
     changed = [one for one in griffe.find_breaking_changes(before, after) if one.kind is not REMOVED]
-    broken = {f"{name}: no longer offered" for name in removed} | {explain(one) for one in changed}
+    broken = {f"{name}: no longer public" for name in removed} | {explain(one) for one in changed}
     broken |= set(unseen(before, after))
     return Changes(sorted(broken), sorted(added))
 
 
 def relied_on(tree: Tree, package: str) -> set[str]:
-    """Return what the siblings import from the package."""
+    """Return the full names that sibling packages import from the package."""
     found = set()
     for sibling in tree.names():
         if sibling == package:
@@ -64,13 +64,13 @@ def load(tree: Tree, package: str) -> griffe.Module:
 
 
 def offered(module: griffe.Module, relied: set[str]) -> set[str]:
-    """Mark as public what the package offers, and what is *relied* on; return the names of both."""
+    """Mark the package's interface and the *relied* names as public, and return the names of both."""
     mark(module, relied, whole=False)
     return set(public_members(module))
 
 
 def mark(module: griffe.Module, relied: set[str], *, whole: bool) -> bool:
-    """Say of each member whether it is public, and return whether one is; *whole* is a module that another lists."""
+    """Set ``public`` of each member, and return True if one is public; *whole*: another module lists this one."""
     private = any(part.startswith("_") for part in module.path.split("."))
     listed = {str(name) for name in module.exports or ()}
     for name, member in module.members.items():
@@ -84,13 +84,13 @@ def mark(module: griffe.Module, relied: set[str], *, whole: bool) -> bool:
 
 
 def public_members(holder: Holder) -> dict[str, griffe.Object | griffe.Alias]:
-    """Return what is public in a module or class, by its name in full."""
+    """Return the public members of a module or class by full name."""
     found: dict[str, griffe.Object | griffe.Alias] = {}
     members = holder.members if holder.is_module else holder.all_members
     for name, member in members.items():
         if member.is_public:
             found[f"{holder.path}.{name}"] = member
-            # What comes from another distribution cannot be looked into, and is not ours to keep.
+            # Griffe cannot resolve an alias to another distribution, whose interface is not checked here.
             with contextlib.suppress(griffe.AliasResolutionError):
                 if member.is_module or member.is_class:
                     found |= public_members(member)
@@ -98,10 +98,10 @@ def public_members(holder: Holder) -> dict[str, griffe.Object | griffe.Alias]:
 
 
 def unseen(before: griffe.Module, after: griffe.Module) -> Iterator[str]:
-    """Yield what breaks in names that both offer, and Griffe does not report.
+    """Yield the breaking changes of names in both versions that Griffe does not report.
 
-    It takes a parameter for kept where ``*args`` or ``**kwargs`` swallows it, and the bases of a class if there are as
-    many as before. Whether a method is one of the class, it does not compare.
+    Griffe reports neither a removed parameter if ``*args`` or ``**kwargs`` accepts it, nor changed bases of a class if
+    their number is the same, nor a method that becomes or ceases to be a class method or static method.
     """
     new = public_members(after)
     for name, old in public_members(before).items():
@@ -117,17 +117,17 @@ def unseen(before: griffe.Module, after: griffe.Module) -> Iterator[str]:
                 by_name = [one for one in gone if old.parameters[one].kind in BY_NAME]
                 yield from (f"{old.canonical_path}({one}): parameter was removed" for one in by_name)
                 if bound(old) != bound(new[name]):
-                    yield f"{name}: is bound to something else, as {bound(new[name])}"
+                    yield f"{name}: is now a {bound(new[name])}"
 
 
 def bases(one: griffe.Object | griffe.Alias) -> set[str]:
-    """Return the names of a class's bases and of theirs, as far as they are ours, without private ones."""
+    """Return the public names of a class's bases, and of their bases as far as they belong to the package."""
     names = {str(base).rpartition(".")[2] for base in one.bases}
     return {name for name in names if not name.startswith("_")}.union(*map(bases, one.resolved_bases))
 
 
 def bound(function: griffe.Object | griffe.Alias) -> str:
-    """Return what a function is called on."""
+    """Return the kind of a function: ``"classmethod"``, ``"staticmethod"`` or ``"function"``."""
     return next((kind for kind in ("classmethod", "staticmethod") if kind in function.labels), "function")
 
 

@@ -1,6 +1,6 @@
-"""Check one package that was installed from its wheel: all of it imports, on what it declares.
+"""Check that every module of a package installed from its wheel imports with the declared dependencies alone.
 
-Runs in the environment that holds the wheel: ``check_isolation.py PACKAGE [EXTRA]``.
+Run it in the environment with the wheel: ``check_isolation.py PACKAGE [EXTRA]``.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from typing import Any
 from imports import find_imports, module_name
 
 RULES: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("rooms.toml").read_text("utf-8"))
-# The package whose distribution brings another one of the namespace.
+# Packages of the namespace without a distribution of their own, each with the package that ships it.
 BESIDE = {other: package for package, rule in RULES.items() for other in rule.get("beside", [])}
-# Libraries that another one ties to itself, release by release: to need it is to declare them.
+# Libraries whose version another library pins: a dependency on the latter counts as declaring them.
 BROUGHT = {"jax": {"jaxlib", "ml-dtypes"}, "numba": {"llvmlite"}, "numba-cuda": {"numba"}}
 
-# Where an import is named otherwise than its distribution, for one that is not installed.
+# Distributions of imports that have another name, for libraries that may not be installed.
 OWNERS = {"warp": ["warp-lang"]}
 
 
 def normal(name: str) -> str:
-    """Return a distribution's name as indexes compare it."""
+    """Return a distribution's name, normalized as in PEP 503."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def declared(distribution: str) -> set[str]:
-    """Return what *distribution* and the siblings that it needs ask for, in any extra."""
+    """Return the dependencies of *distribution*, in all its extras, and of the siblings that it requires."""
     names = {normal(distribution)}
     for requirement in metadata.requires(distribution) or []:
         name = normal(re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0])
@@ -52,7 +52,7 @@ def closed_rooms(package: str, extra: str | None) -> list[str]:
 
 
 def undeclared(paths: list[Path], root: Path, allowed: set[str], optional: set[str]) -> Iterator[str]:
-    """Yield the imports of installed distributions that the package does not declare; functions may have *optional*."""
+    """Yield the imports of undeclared distributions; imports within functions may also use those in *optional*."""
     owners = metadata.packages_distributions()
     for path in paths:
         for found in find_imports(path, root):
@@ -62,8 +62,8 @@ def undeclared(paths: list[Path], root: Path, allowed: set[str], optional: set[s
             if top == "xlakernel":
                 needed = {f"xlakernel-{BESIDE.get(rest[0], rest[0])}"}
             else:
-                # What is not installed here must at least be declared under its own name, or under that of its part
-                # of a namespace: cuda.bindings comes from cuda-bindings.
+                # A library that is not installed here must be declared under its import name, or under that of its
+                # part of a namespace: cuda.bindings comes from cuda-bindings.
                 needed = {normal(name) for name in owners.get(top, OWNERS.get(top, [top, "-".join([top, *rest[:1]])]))}
             if not needed & allowed:
                 where = f"{path.relative_to(root)}:{found.line}"
@@ -71,7 +71,7 @@ def undeclared(paths: list[Path], root: Path, allowed: set[str], optional: set[s
 
 
 def main(package: str, extra: str | None = None) -> None:
-    """Import every module of *package*, then compare what it imports with what it declares."""
+    """Import every module of *package*, then compare its imports with its declared dependencies."""
     distribution = f"xlakernel-{package}"
     root = Path(sysconfig.get_path("purelib"))
     folders = [root / "xlakernel" / name for name in (package, *RULES[package].get("beside", []))]
@@ -87,7 +87,7 @@ def main(package: str, extra: str | None = None) -> None:
         importlib.import_module(name)
     if lines := list(undeclared(paths, root, declared(distribution), set(RULES[package].get("optional", [])))):
         sys.exit("\n".join(lines))
-    shut = f", {len(names) - len(opened)} left to other extras" if closed else ""
+    shut = f", {len(names) - len(opened)} skipped that need other extras" if closed else ""
     label = f"{distribution}[{extra}]" if extra else distribution
     print(f"{label} {metadata.version(distribution)}: {len(opened)} modules imported{shut}")
 

@@ -1,4 +1,4 @@
-"""Check who imports whom: the arrows of rooms.toml, circles of files, heavy imports, private JAX, the namespace."""
+"""Check imports for violations of rooms.toml, cycles of files, heavy imports and private JAX, and the namespace."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ PACKAGES = CHECKS.parents[1] / "packages"
 RULES: dict[str, dict[str, Any]] = tomllib.loads((CHECKS / "rooms.toml").read_text("utf-8"))
 
 
-# Packages of the namespace that another's distribution brings, for itself.
+# Packages of the namespace that another package's distribution ships, for its own use.
 BESIDE = {other for rule in RULES.values() for other in rule.get("beside", [])}
 
 
 def room_of(package: str, module: str) -> dict[str, Any] | None:
-    """Return the rule of the room that *module* lies in, if it lies in one."""
+    """Return the rule of the room that contains *module*, or None."""
     for room, rule in RULES[package].get("rooms", {}).items():
         if f"{module}.".startswith(f"xlakernel.{package}.{room}."):
             return rule
@@ -29,7 +29,7 @@ def room_of(package: str, module: str) -> dict[str, Any] | None:
 
 
 def inner_module(package: str, found: Import) -> str | None:
-    """Return the module of *package* that an import reaches into and that its facade leaves out, if there is one."""
+    """Return the module of *package* that *found* imports although the facade does not list it, or None."""
     if not found.reaches(f"xlakernel.{package}") or "facade" not in RULES[package]:
         return None
     module = found.target.removeprefix(f"xlakernel.{package}").lstrip(".").partition(".")[0]
@@ -50,19 +50,19 @@ def broken_arrows(package: str, path: Path, root: Path) -> Iterator[tuple[Import
         for other in allowed - {package}:
             if hidden := inner_module(other, found):
                 facade = RULES[other]["facade"]
-                yield found, f"{hidden} is another package's own; of its modules only {facade} may be imported here"
+                yield found, f"{hidden} is internal to its package, of which only {facade} may be imported here"
         for heavy in rule.get("heavy", []):
             if room is None and found.at_import and found.reaches(heavy):
                 rooms = sorted(rule["rooms"])
-                yield found, f"while it is imported, only the rooms {rooms} may load {heavy}"
+                yield found, f"only the rooms {rooms} may import {heavy} at module level"
         if found.reaches("jax._src") and path.name != "_compat.py":
             yield found, "private JAX belongs in _compat.py"
 
 
 def circle(root: Path) -> list[str]:
-    """Return the files of one circle of imports, those in functions and for types included; none if there is no circle.
+    """Return the files of one import cycle, or an empty list. Each imports the one before it.
 
-    Each imports the one before it.
+    Imports within functions and under ``TYPE_CHECKING`` count as well.
     """
     files = {module_name(path, root): path for path in root.rglob("*.py")}
     needs = {
@@ -77,7 +77,7 @@ def circle(root: Path) -> list[str]:
 
 
 def problems() -> Iterator[str]:
-    """Yield one line for everything that is wrong with the packages."""
+    """Yield one line for each violation in the packages."""
     folders = {path.name.removeprefix("xlakernel-"): path for path in PACKAGES.glob("xlakernel-*")}
     if folders.keys() != RULES.keys():
         yield f"rooms.toml has {sorted(RULES)}, packages/ has {sorted(folders)}"
@@ -88,9 +88,9 @@ def problems() -> Iterator[str]:
         for room in RULES[package].get("rooms", {}):
             inside = root.joinpath("xlakernel", package, *room.split("."))
             if not inside.is_dir() and not inside.with_suffix(".py").exists():
-                yield f"{inside}: there is no such room, which rooms.toml names"
+                yield f"{inside} does not exist, but rooms.toml has a room of this name"
         if found_circle := circle(root):
-            yield f"xlakernel-{package}: a circle of files: {' → '.join(reversed(found_circle))}"
+            yield f"xlakernel-{package}: import cycle: {' → '.join(reversed(found_circle))}"
         for path in sorted(root.rglob("*.py")):
             for found, why in broken_arrows(package, path, root):
                 where = path.relative_to(PACKAGES.parent)
@@ -99,5 +99,5 @@ def problems() -> Iterator[str]:
 
 if __name__ == "__main__":
     if lines := list(problems()):
-        sys.exit("\n".join([*lines, f"{len(lines)} broken"]))
-    print(f"the imports of {len(RULES)} packages keep to rooms.toml")
+        sys.exit("\n".join([*lines, f"{len(lines)} violations"]))
+    print(f"the imports of {len(RULES)} packages follow rooms.toml")

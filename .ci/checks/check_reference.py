@@ -1,7 +1,7 @@
-"""Check the reference: it names all that is public, docstrings say what signatures do, and each name has a test.
+"""Check that each public name is in the reference, has a docstring that covers its signature, and occurs in a test.
 
-Griffe reads the sources, and imports none of them. What cannot be seen is left to readers: whether what a docstring
-says is true, where a formula is from, and errors from deeper than the helpers that a function calls itself.
+Griffe parses the sources without importing them. Three things are not checked: the truth of a docstring, the source of
+a formula, and errors raised deeper than in the helpers that a function calls directly.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from textwrap import dedent
 import griffe
 
 ROOT = Path(__file__).parents[2]
-#: The modules that users import from, by package.
+#: The public modules of each package.
 PUBLIC = {
     "core": ("xlakernel.core", "xlakernel.core.errors", "xlakernel.core.testing", "xlakernel.core.testing.conformance"),
     "numba": ("xlakernel.numba",),
@@ -25,22 +25,22 @@ PUBLIC = {
     "warp": ("xlakernel.warp",),
     "sparse": ("xlakernel.sparse", "xlakernel.sparse.networks"),
 }
-#: Functions whose arguments are arrays, but for these, and whose docstrings therefore have shapes and dtypes.
+#: Packages whose functions must document the shape and dtype of each argument, except for the arguments listed.
 ARRAY_FUNCTIONS = {
     "sparse": frozenset({"shape", "transpose", "backend", "rng", "draw", "mean"})
     | {"network", "state", "parameters", "key", "steps", "piece", "inputs", "record", "progress"}
 }
-#: What says a dtype, or that any will do.
+#: Words that document a dtype.
 DTYPE = re.compile(r"\b(dtypes?|bool|integers?|u?int\d+|float\d+|bfloat16|complex|real)\b")
 SHAPE = re.compile(r"``\([^`]*\)``")
-#: Quantities whose names do not say their unit, as *seconds* and *nbytes* do, and the units that there are.
+#: Names of quantities without a unit, unlike *seconds* and *nbytes*; their descriptions must contain a UNIT.
 QUANTITY = re.compile(r"(^|_)(mem|memory|time|timeout|duration|delay|interval)$")
 UNIT = re.compile(r"\b(seconds?|milliseconds|ms|µs|bytes|KiB|MiB|GiB)\b")
-#: The protocol of pytrees, documented by JAX.
+#: Methods of the pytree protocol, which JAX documents.
 NOT_OURS = {"tree_flatten", "tree_unflatten", "tree_flatten_with_keys"}
-#: Classes that users are given, and never make.
+#: Classes that users receive and do not construct, so that the parameters of ``__init__`` are not checked.
 GIVEN = {"Exported", "KernelCheckError", "SparseMatrix"}
-#: Modules that other packages use as well, whose tests may be there.
+#: Modules that may be tested in any package.
 SHARED = {"xlakernel.core.errors"}
 
 Definition = griffe.Class | griffe.Function
@@ -49,7 +49,7 @@ Definition = griffe.Class | griffe.Function
 def load(root: Path) -> griffe.Module:
     """Read the packages: the module ``xlakernel``, whose parts lie in several folders."""
     sources = sorted(root.glob("packages/xlakernel-*/src"))
-    logging.getLogger("griffe").setLevel(logging.ERROR)  # Ruff reports parameters that a docstring invents
+    logging.getLogger("griffe").setLevel(logging.ERROR)  # Ruff reports documented parameters that do not exist
     loader = griffe.GriffeLoader(search_paths=sources, allow_inspection=False, docstring_parser=griffe.Parser.google)
     module = loader.load("xlakernel")
     assert isinstance(module, griffe.Module)
@@ -85,7 +85,7 @@ def methods(owner: Definition, *, inherited: bool = False) -> Iterator[griffe.Fu
             yield found
 
 
-# What the reference has.
+# Names in the reference.
 
 
 def documented(root: griffe.Module, pages: Mapping[str, str]) -> set[str]:
@@ -113,7 +113,7 @@ def _directives(text: str) -> Iterator[tuple[str, str, dict[str, str]]]:
 
 
 def is_shown(root: griffe.Module, owner: Definition, one: Definition, shown: set[str]) -> bool:
-    """Return True if the reference has it, or, for a method, one of its name in a class of the same family."""
+    """Return True if the reference shows *one*, or, for a method, one of the same name in a related class."""
     if one.path in shown or one is owner:
         return one.path in shown
     others = (find(root, path.rpartition(".")[0]) for path in shown if path.endswith(f".{one.name}"))
@@ -121,11 +121,11 @@ def is_shown(root: griffe.Module, owner: Definition, one: Definition, shown: set
 
 
 def family(one: griffe.Class) -> set[str]:
-    """Return the names of a class and of its bases that are ours."""
+    """Return the names of a class and of its bases in these packages."""
     return {one.path, *(base.path for base in one.mro())}
 
 
-# What a docstring says.
+# Contents of docstrings.
 
 
 def sections(one: Definition) -> dict[str, dict[str, str]]:
@@ -140,7 +140,7 @@ def sections(one: Definition) -> dict[str, dict[str, str]]:
 
 
 def docstring_problems(one: Definition, package: str, errors: set[str]) -> Iterator[str]:
-    """Yield what the docstring of one definition does not say."""
+    """Yield the items that are missing from the docstring of one definition."""
     if one.docstring is None:
         yield "it has no docstring"
         return
@@ -151,7 +151,7 @@ def docstring_problems(one: Definition, package: str, errors: set[str]) -> Itera
             yield f"the parameter {parameter} is not under Args"
     for name, text in listed.items():
         if QUANTITY.search(name) and not UNIT.search(text):
-            yield f"{name} is a quantity, and its unit is not said"
+            yield f"{name} is a quantity without a unit"
     for name in sorted((raised(one) & errors) - said["raises"].keys()):
         yield f"it raises {name}, which is not under Raises"
     if package in ARRAY_FUNCTIONS and one.parent is not None and one.is_function and one.parent.is_module:
@@ -163,18 +163,18 @@ def docstring_problems(one: Definition, package: str, errors: set[str]) -> Itera
 
 
 def parameters(one: Definition) -> list[str]:
-    """Return the names of a definition's parameters, but for those that Python fills or that begin with ``_``."""
+    """Return the names of a definition's parameters, except for ``self``, ``cls`` and those that begin with ``_``."""
     if one.is_attribute or (one.is_class and one.name in GIVEN):
         return []
     given = (parameter.name.lstrip("*") for parameter in one.parameters)
     return [name for name in given if name not in ("self", "cls") and not name.startswith("_")]
 
 
-# What a function raises.
+# Errors that a function raises.
 
 
 def raised(one: Definition, *, deeper: bool = True) -> set[str]:
-    """Return the names of what a definition raises when called, itself or in a helper of the packages."""
+    """Return the names of the errors that a definition, or a helper that it calls directly, raises."""
     runs = one.all_members.get("__init__") if one.is_class else one
     if runs is None or not runs.source:
         return set()
@@ -193,18 +193,18 @@ def raised(one: Definition, *, deeper: bool = True) -> set[str]:
 
 
 def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield what runs when a function is called: not the insides of functions that it makes."""
+    """Yield the nodes that run when a function is called, without the bodies of nested functions and classes."""
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
             yield child
             yield from _own_nodes(child)
 
 
-# All of it.
+# The whole check.
 
 
 def problems(root: Path, public: Mapping[str, tuple[str, ...]] = PUBLIC) -> Iterator[str]:
-    """Yield one line for everything that is wrong."""
+    """Yield one line for each problem in the reference, the docstrings or the tests."""
     loaded = load(root)
     pages = {path.name: path.read_text("utf-8") for path in root.glob("docs/reference/*.md")}
     shown = documented(loaded, pages)
@@ -221,7 +221,7 @@ def problems(root: Path, public: Mapping[str, tuple[str, ...]] = PUBLIC) -> Iter
             yield f"{module}: no public name was found in it; is there an __all__ that cannot be read?"
         for name in names:
             found = find(loaded, f"{module}.{name}")
-            # A module has a name of its own in the reference; a table is at least spoken of.
+            # A module is documented by its own directive; a constant must at least be mentioned on a page.
             is_module = name in inside.modules
             if found is None and not is_module and not re.search(rf"\b{name}\b", "".join(pages.values())):
                 yield f"{module}.{name}: it is not in docs/reference"
@@ -246,5 +246,5 @@ def _words(root: Path, package: str) -> set[str]:
 
 if __name__ == "__main__":
     if lines := list(problems(ROOT)):
-        sys.exit("\n".join([*lines, f"{len(lines)} to mend"]))
-    print("the reference has every public name, its arguments and its errors; each has a test")
+        sys.exit("\n".join([*lines, f"{len(lines)} problems"]))
+    print("each public name is in the reference, with its arguments and errors, and occurs in a test")

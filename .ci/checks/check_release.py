@@ -1,7 +1,7 @@
-"""Check that one package can be tagged as it stands: ``check_release.py PACKAGE [--tag TAG] [--dry-run]``.
+"""Check that a package is ready to be tagged for a release: ``check_release.py PACKAGE [--tag TAG] [--dry-run]``.
 
-Needs the libraries ``packaging`` and ``griffelib``. A dry run refuses what no commit on main may have; what must hold
-only on the day of a release it says without refusing.
+Requires the libraries ``packaging`` and ``griffelib``. A dry run fails only for problems that no commit on main may
+have; it prints those that block a release alone.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from tree import PREFIX, Tree
 
 @dataclass
 class Findings:
-    """What is to be said of a package before its release."""
+    """Results of the checks of one package."""
 
     wrong: list[str] = field(default_factory=list)
-    not_yet: list[str] = field(default_factory=list)  # wrong on the day of a release, and nowhere else
+    not_yet: list[str] = field(default_factory=list)  # problems that block a release, but no other commit
     notes: list[str] = field(default_factory=list)
 
 
 def examine(tree: Tree, package: str, tag: str | None) -> Findings:
-    """Return every reason why the package cannot be released, for *tag* if that exists already."""
+    """Check a package for a release. *tag* is the release's tag if it exists already, else None."""
     findings = Findings()
     look_at_git(tree, package, tag, findings)
     look_at_changelog(tree, package, findings)
@@ -41,11 +41,11 @@ def examine(tree: Tree, package: str, tag: str | None) -> Findings:
 
 
 def look_at_git(tree: Tree, package: str, tag: str | None, findings: Findings) -> None:
-    """Find what the state of the checkout keeps from being released."""
+    """Add the reasons why the state of the checkout blocks a release."""
     if changed := tree.git_lines("status", "--porcelain"):
         findings.not_yet.append("\n".join(["the tree is not clean:", *changed]))
     if tree.git_lines("rev-parse", "--is-shallow-repository") == ["true"]:
-        findings.not_yet.append("the clone is shallow: earlier releases may be missing, get them with --unshallow")
+        findings.not_yet.append("the clone is shallow, so earlier releases may be missing: run git fetch --unshallow")
     if tag is None and tree.git_lines("tag", "--list", tree.tag(package)):
         findings.not_yet.append(f"{tree.tag(package)} exists already: raise __version__ first")
     if tag not in (None, tree.tag(package)):
@@ -53,7 +53,7 @@ def look_at_git(tree: Tree, package: str, tag: str | None, findings: Findings) -
 
 
 def look_at_changelog(tree: Tree, package: str, findings: Findings) -> None:
-    """Find what the changelog lacks for the package's version."""
+    """Add the problems of the changelog's section for the package's version."""
     path, version = tree.folder(package) / "CHANGELOG.md", tree.version(package)
     sections = re.split(r"^## ", path.read_text("utf-8"), flags=re.MULTILINE)
     section = next((s for s in sections if s.startswith(f"{version} (")), None)
@@ -70,7 +70,7 @@ def look_at_changelog(tree: Tree, package: str, findings: Findings) -> None:
 
 
 def look_at_version(tree: Tree, package: str, tag: str | None, findings: Findings) -> None:
-    """Find whether the version fits what changed since the last release."""
+    """Add the changes since the last release, and a problem if the version is too low for them."""
     last = last_release(tree, package, tag)
     if last is None:
         findings.notes.append(f"{PREFIX}{package} has no earlier release: there is no interface to compare with")
@@ -86,29 +86,29 @@ def look_at_version(tree: Tree, package: str, tag: str | None, findings: Finding
     lines += [f"  broken  {line}" for line in changes.broken]
     lines += [f"  added   {line}" for line in changes.added]
     findings.notes.append("\n".join(lines))
-    # The number of a final release counts: 0.2.0rc1 may have all that 0.2.0 may have.
+    # A release candidate is compared by its final version: 0.2.0rc1 may contain any change that 0.2.0 may.
     if Version(version.base_version) < needed:
-        # Until the version is raised, the tree holds what the next release will have.
+        # Before the version is raised, main already contains changes for the next release.
         rows = findings.not_yet if version == released else findings.wrong
         rows.append(f"after {name} this must be {needed} or higher, not {version}")
 
 
 def last_release(tree: Tree, package: str, tag: str | None) -> tuple[str, Version] | None:
-    """Return the highest final release, but for *tag*, that this commit descends from."""
+    """Return the highest final release that this commit descends from, other than *tag*."""
     prefix = f"{PREFIX}{package}-v"
     found = []
     for name in tree.git_lines("tag", "--list", f"{prefix}*", "--merged", "HEAD"):
         try:
             version = Version(name.removeprefix(prefix))
         except InvalidVersion:
-            continue  # somebody's tag, which is not the one of a release
+            continue  # a tag that does not name a release
         if name != tag and not version.is_prerelease:
             found.append((version, name))
     return (max(found)[1], max(found)[0]) if found else None
 
 
 def changes_since(tree: Tree, package: str, name: str) -> Changes:
-    """Return what changed in the package since a tag."""
+    """Return the changes of the package's interface since the tag *name*."""
     with tempfile.TemporaryDirectory() as folder:
         with tarfile.open(fileobj=io.BytesIO(tree.git("archive", "--format=tar", name, "packages"))) as archive:
             archive.extractall(folder, filter="data")
@@ -116,7 +116,7 @@ def changes_since(tree: Tree, package: str, name: str) -> Changes:
 
 
 def lowest_version(last: Version, changes: Changes) -> Version:
-    """Return the lowest version that may follow *last*: the rule of RELEASING.md."""
+    """Return the lowest version that may follow *last*, by the rule in RELEASING.md."""
     major, minor, patch = last.major, last.minor, last.micro
     if changes.broken:
         return Version(f"{major + 1}.0.0" if major else f"0.{minor + 1}.0")
@@ -126,7 +126,7 @@ def lowest_version(last: Version, changes: Changes) -> Version:
 
 
 def sibling_problems(tree: Tree, package: str) -> Iterator[str]:
-    """Yield the bounds, of this package and on it, that the versions in the tree do not meet."""
+    """Yield the version bounds between this package and its siblings that the tree does not satisfy."""
     for user in tree.names():
         for used, bounds in tree.bounds(user).items():
             if package not in (user, used):
@@ -139,12 +139,12 @@ def sibling_problems(tree: Tree, package: str) -> Iterator[str]:
 
 
 def main() -> None:
-    """Say what is found, and refuse what is wrong."""
+    """Print the findings, and exit with an error if the package cannot be released."""
     parser = argparse.ArgumentParser(prog="check_release.py", allow_abbrev=False)
     parser.add_argument("package")
-    parser.add_argument("--tag", help="the tag that asked for this release, if it exists already")
-    parser.add_argument("--dry-run", action="store_true", help="say, and do not refuse, what only a release must have")
-    parser.add_argument("--print", action="store_true", help="check nothing, print how to tag it")
+    parser.add_argument("--tag", help="the tag of this release, if it exists already")
+    parser.add_argument("--dry-run", action="store_true", help="only print problems that block a release alone")
+    parser.add_argument("--print", action="store_true", help="print the commands that tag the release, without checks")
     parser.add_argument("--root", type=Path, default=Path(__file__).parents[2], help="the repository")
     options = parser.parse_args()
     tree = Tree(options.root)
@@ -159,10 +159,10 @@ def main() -> None:
         print(note)
     if options.dry_run:
         for line in findings.not_yet:
-            print(f"{name}: a release would be refused, as {line}")
+            print(f"{name}: blocks a release: {line}")
     if refused := findings.wrong + ([] if options.dry_run else findings.not_yet):
         sys.exit("\n".join(f"{name}: {line}" for line in refused))
-    print(f"{name}: {'nothing that main may not have' if options.dry_run else 'can be tagged, if the sessions pass'}")
+    print(f"{name}: {'no problem for main' if options.dry_run else 'ready to be tagged, if the sessions pass'}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Check what the files to publish of a package hold: ``check_wheel.py PACKAGE WHEEL SDIST``."""
+"""Check the contents of a package's wheel and source archive: ``check_wheel.py PACKAGE WHEEL SDIST``."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ BESIDE = {"CHANGELOG.md", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml", 
 
 
 def folders(package: str) -> tuple[str, ...]:
-    """Return the folders that the distribution brings, its own first."""
+    """Return the folders in the distribution, with that of the package first."""
     return tuple(f"xlakernel/{name}/" for name in (package, *RULES[package].get("beside", [])))
 
 
 def source_files(package: str) -> set[str]:
-    """Return the files of the package that git does not ignore, named from ``src``."""
+    """Return the files of the package that git does not ignore, relative to ``src``."""
     root = ROOT / f"packages/xlakernel-{package}/src"
     listing = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(listing, cwd=root, capture_output=True, text=True, check=True).stdout
@@ -51,12 +51,12 @@ def wheel_problems(package: str, path: Path) -> Iterator[str]:
         yield f"{name} is missing"
     about = (ROOT / f"packages/xlakernel-{package}/src/{inside[0]}__about__.py").read_text("utf-8")
     if f'"{meta["Version"]}"' not in about:
-        yield f"its version is {meta['Version']}, which __about__.py does not say"
+        yield f"its version is {meta['Version']}, which differs from __about__.py"
     if meta["License-Expression"] != "Apache-2.0" or not licensed:
-        yield "it does not carry its license, Apache-2.0"
+        yield "the license, Apache-2.0, is missing"
     for requirement in meta.get_all("Requires-Dist", []):
         if " @ " in requirement:
-            yield f"it depends on an address: {requirement}"
+            yield f"it depends on a URL: {requirement}"
 
 
 def sdist_problems(package: str, path: Path) -> Iterator[str]:
@@ -80,7 +80,7 @@ def main(package: str, *files: str) -> None:
         check = wheel_problems if path.suffix == ".whl" else sdist_problems
         if lines := list(check(package, path)):
             sys.exit("\n".join(f"{path.name}: {line}" for line in lines))
-        print(f"{path.name}: as it should be")
+        print(f"{path.name}: contents and metadata are correct")
 
 
 if __name__ == "__main__":

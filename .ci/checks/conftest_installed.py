@@ -1,4 +1,4 @@
-"""What surrounds the tests of packages that are installed from wheels: nothing of ours may come from elsewhere."""
+"""Configuration of tests of installed wheels: the tests must not import xlakernel from a source folder."""
 
 import sysconfig
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 
 def places():
-    """Return the folders that make up the namespace, which a source folder on any path would be one of."""
+    """Return the folders of the namespace package; a source folder on the path would be among them."""
     import xlakernel
 
     return {Path(path) for path in xlakernel.__path__}

@@ -1,4 +1,4 @@
-"""Find every import in a Python source, in whatever form it is written."""
+"""Find every import in a Python source: statements, ``import_module`` of a literal, and ``jax._src``."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Import:
-    """One imported name, in full: ``from a import b`` is ``a.b``, relative ones are resolved."""
+    """One imported name in full: ``a.b`` for ``from a import b``, with relative imports resolved."""
 
     line: int
     target: str
     at_import: bool  # runs when its module is imported: not in a function, not for types only
 
     def reaches(self, name: str) -> bool:
-        """Whether this imports *name* or something inside it."""
+        """Return True if this imports *name* or a member of it."""
         return f"{self.target}.".startswith(f"{name}.")
 
 
@@ -45,7 +45,7 @@ def _walk(node: ast.AST, package: str, *, at_import: bool) -> Iterator[Import]:
 
 
 def _is_deferred(node: ast.AST, field: str) -> bool:
-    """Whether what *node* holds in *field* does not run while its module is being imported."""
+    """Return True if the children in *field* of *node* do not run while the module is imported."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
         return field == "body"
     if isinstance(node, ast.If) and field == "body":

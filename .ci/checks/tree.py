@@ -1,4 +1,4 @@
-"""What the packages of a tree say of themselves: versions, tags, and what each asks of its siblings."""
+"""Versions, tags and sibling bounds of the packages in a checkout."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Tree:
         return self.root / "packages" / f"{PREFIX}{package}"
 
     def version(self, package: str) -> str:
-        """Return the version that the package's source says."""
+        """Return the version in the package's ``__about__.py``."""
         about = self.folder(package) / f"src/xlakernel/{package}/__about__.py"
         found = re.search(r'^__version__ = "(.+)"$', about.read_text("utf-8"), re.MULTILINE)
         if not found:
@@ -40,7 +40,7 @@ class Tree:
         return found[1]
 
     def tag(self, package: str) -> str:
-        """Return the tag that releases the package's version."""
+        """Return the tag of the package's version."""
         return f"{PREFIX}{package}-v{self.version(package)}"
 
     def bounds(self, package: str) -> dict[str, SpecifierSet]:
@@ -56,9 +56,9 @@ class Tree:
         return bounds
 
     def git(self, *args: str) -> bytes:
-        """Return what a git command prints here."""
+        """Return the output of a git command run in the tree."""
         return subprocess.run(["git", "-C", str(self.root), *args], capture_output=True, check=True).stdout
 
     def git_lines(self, *args: str) -> list[str]:
-        """Return the lines that a git command prints here."""
+        """Return the output lines of a git command run in the tree."""
         return self.git(*args).decode().splitlines()

@@ -118,7 +118,7 @@ FAULTS = (
     (".. autoclass:: Matrix\n   :members:\n", ".. autoclass:: Matrix\n", "_product.Matrix.rows: it is not in docs"),
     ("      rows: how many.\n", "", "_product.Matrix: the parameter rows is not under Args"),
     ("          by: a number.\n", "", "_product._Base.scaled: the parameter by is not under Args"),
-    ("how many seconds it", "how long it", "_product._Base.scaled: timeout is a quantity, and its unit is not said"),
+    ("how many seconds it", "how long it", "_product._Base.scaled: timeout is a quantity without a unit"),
     ("      x: the vector", "      y: the vector", "_product.product: the parameter x is not under Args"),
     ("def product(data, x, *, shape)", "def product(data, x, *, shape, fast)", "the parameter fast is not under Args"),
     ("weights, ``(n,)``, float32", "weights, float32", "_product.product: the array data has no shape"),

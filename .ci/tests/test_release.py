@@ -183,17 +183,17 @@ def test_bounds_on_one_side(repository, bounds):
 
 
 BREAKING = {
-    "a name not listed": (("__init__.py", '"Table", ', ""), "xlakernel.core.Table.rows: no longer offered"),
+    "a name not listed": (("__init__.py", '"Table", ', ""), "xlakernel.core.Table.rows: no longer public"),
     "a name renamed": (
         ("__init__.py", "scale as scale", "scale as rescale"),
-        "xlakernel.core.scale: no longer offered",
+        "xlakernel.core.scale: no longer public",
     ),
     "a parameter removed": (("_scale.py", "x, factor=2", "x"), "_scale.scale(factor): parameter was removed"),
     "a parameter added, required": (("_scale.py", "x, factor", "x, by, factor"), None),
     "a default removed": (("_scale.py", "factor=2", "factor"), "scale(factor): parameter is now required"),
     "a default changed": (("_scale.py", "factor=2", "factor=3"), "scale(factor): parameter default was changed"),
     "made keyword-only": (("_scale.py", "factor=2, *", "*, factor=2"), "scale(factor): parameter kind was changed"),
-    "a method removed": (("_table.py", "def rows", "def lines"), "core.Table.rows: no longer offered"),
+    "a method removed": (("_table.py", "def rows", "def lines"), "core.Table.rows: no longer public"),
     "a base removed": (("errors.py", "(ValueError)", ""), "errors.SizeError: base class was removed"),
     "a base replaced": (
         ("errors.py", "(ValueError)", "(TypeError)"),
@@ -203,11 +203,11 @@ BREAKING = {
         ("_scale.py", "*, out=None", "**rest"),
         "_scale.scale(out): parameter was removed",
     ),
-    "a method of the class no more": (("_table.py", "    @classmethod\n", ""), "core.Table.empty: is bound to"),
-    "an error removed": (("errors.py", "SizeError", "LengthError"), "errors.SizeError: no longer offered"),
+    "a method of the class no more": (("_table.py", "    @classmethod\n", ""), "core.Table.empty: is now a"),
+    "an error removed": (("errors.py", "SizeError", "LengthError"), "errors.SizeError: no longer public"),
     "a name of another module": (("testing/_check.py", "(kernel)", "(kernel, inputs)"), "check(inputs): parameter was"),
     "what a sibling imports": (("inside.py", "def helper(x)", "def helper(x, y)"), "inside.helper(y): parameter was"),
-    "what a sibling imports, removed": (("inside.py", "def helper", "def other"), "inside.helper: no longer offered"),
+    "what a sibling imports, removed": (("inside.py", "def helper", "def other"), "inside.helper: no longer public"),
 }
 
 
