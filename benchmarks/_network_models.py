@@ -13,7 +13,7 @@ import numba
 import numpy as np
 
 from xlakernel.sparse import CSR
-from xlakernel.sparse.networks import Network, Population, Projection, poisson
+from xlakernel.sparse.networks import Network, Poisson, Population, Projection
 
 #: The step of all models, in ms.
 STEP = 0.1
@@ -110,8 +110,13 @@ class CurrentParameters(NamedTuple):
     threshold: jax.Array
     refractory: jax.Array
     drive: jax.Array
-    noise: jax.Array
     weight: jax.Array
+
+
+class External(NamedTuple):
+    """The spikes from outside of the network that reach a neuron in a step."""
+
+    spikes: Poisson
 
 
 def current_parameters(
@@ -121,7 +126,7 @@ def current_parameters(
     decay, leak = math.exp(-STEP / tau_synapse), math.exp(-STEP / tau)
     gain = tau_synapse * tau / (tau_synapse - tau) * (decay - leak) / capacity
     numbers = leak, decay, gain, threshold
-    return CurrentParameters(*map(jnp.float32, numbers), jnp.int32(round(refractory / STEP)), *[jnp.float32(0)] * 3)
+    return CurrentParameters(*map(jnp.float32, numbers), jnp.int32(round(refractory / STEP)), *[jnp.float32(0)] * 2)
 
 
 @numba.njit
@@ -138,10 +143,10 @@ def integrate_current(state, arrived, p, rng):
 
 
 @numba.njit
-def integrate_current_with_noise(state, arrived, p, rng):
-    """Integrate a neuron with Poisson input for one step; ``noise`` is the mean number of its spikes in a step."""
+def integrate_current_with_noise(state, arrived, p, rng, external):
+    """Integrate a neuron with spikes from outside of the network for one step."""
     v = np.float32(0) if state.wait > 0 else state.v * p.leak + (state.current + p.drive) * p.gain
-    current = state.current * p.decay + arrived.current + p.weight * np.float32(poisson(rng, 0, p.noise))
+    current = state.current * p.decay + arrived.current + p.weight * np.float32(external.spikes)
     wait = max(state.wait - 1, 0)
     fired = v >= p.threshold
     if fired:
@@ -151,12 +156,13 @@ def integrate_current_with_noise(state, arrived, p, rng):
 
 
 class Model(NamedTuple):
-    """A network, its parameters, initial state and the group of each neuron."""
+    """A network, its parameters, initial state, the group of each neuron, and the inputs of a run."""
 
     network: Network
     parameters: NamedTuple
     neurons: NamedTuple
     groups: np.ndarray
+    inputs: NamedTuple | None = None
 
 
 def microcircuit(seed: int = 1, *, scale: float = 1.0, noise: bool = True, blocks: int | None = None) -> Model:
@@ -191,7 +197,6 @@ def microcircuit(seed: int = 1, *, scale: float = 1.0, noise: bool = True, block
     constant = 0.0 if noise else weight * scale * external * 0.5
     missing = _missing_current(counts, full, scale, mean * math.sqrt(scale) * factor)
     parameters = current_parameters(tau=10, tau_synapse=0.5, capacity=250, threshold=15, refractory=2)._replace(
-        noise=jnp.asarray((external * scale * STEP)[group], jnp.float32),
         weight=jnp.float32(weight),
         drive=jnp.asarray((constant + missing * np.ones(8))[group], jnp.float32),
     )
@@ -199,7 +204,8 @@ def microcircuit(seed: int = 1, *, scale: float = 1.0, noise: bool = True, block
     v = np.array(_MEAN_V)[group] + 65 + np.array(_DEVIATION_V)[group] * rng.standard_normal(group.size)
     zeros = np.zeros(group.size)
     state = CurrentState(*(jnp.asarray(a, jnp.float32) for a in (v, zeros)), jnp.asarray(zeros, jnp.int32))
-    return Model(network, parameters, state, group)
+    inputs = External(Poisson(jnp.asarray((external * scale * STEP)[group], jnp.float32))) if noise else None
+    return Model(network, parameters, state, group, inputs)
 
 
 def _missing_current(counts: np.ndarray, sizes: np.ndarray, scale: float, weights: np.ndarray) -> np.ndarray:

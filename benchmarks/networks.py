@@ -33,7 +33,7 @@ def measure(name: str, platform: str, rounds: int) -> tuple[dict[str, float], li
     jax.block_until_ready(model.network)
     built = time.perf_counter() - start
     state, key = model.network.initial(model.neurons), jax.random.key(0) if is_random else None
-    run = jax.jit(lambda network, state: network.run(state, model.parameters, key, steps=steps))
+    run = jax.jit(lambda network, state: network.run(state, model.parameters, key, steps=steps, inputs=model.inputs))
     seconds = []
     for _ in range(rounds + 1):
         start = time.perf_counter()

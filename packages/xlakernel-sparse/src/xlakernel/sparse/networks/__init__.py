@@ -1,6 +1,8 @@
 """Networks of spiking neurons, all steps of which run in one native call."""
 
 from .network import Network as Network
+from .noise import Normal as Normal
+from .noise import Poisson as Poisson
 from .pieces import run_in_pieces as run_in_pieces
 from .populations import Population as Population
 from .projections import Projection as Projection
@@ -16,6 +18,8 @@ from .state import NetworkState as NetworkState
 __all__ = [
     "Network",
     "NetworkState",
+    "Normal",
+    "Poisson",
     "Population",
     "Projection",
     "Record",

@@ -18,6 +18,8 @@ from numba import njit
 
 from xlakernel.core.errors import ArgumentError, DtypeError, ShapeError
 
+from .noise import Normal, Poisson
+
 
 # Unsigned indices are not compared with 0: Numba's negative ones count from the end, and loops with such a comparison
 # are not vectorised.
@@ -99,13 +101,28 @@ _KINDS = {
 }
 
 
+#: The types of random inputs in Numba, by distribution.
+_RANDOM = {"poisson": np.int64, "normal": np.float32}
+
+
+_GETTERS = {f"get_{name}": kind.get for name, kind in _KINDS.items()}
+
+
 class Field(NamedTuple):
-    """A field, and the place of its first word: among those of each neuron, or among those that all share."""
+    """A field, and the place of its first word: among those of each neuron, or among those that all share.
+
+    A random input has its distribution in place of a dtype, and the number of its draw in place of a word.
+    """
 
     name: str
     dtype: str
     shared: bool
     word: int
+
+
+def is_random(field: Field) -> bool:
+    """Return True for a random input."""
+    return field.dtype in _RANDOM
 
 
 class Fields(NamedTuple):
@@ -116,6 +133,11 @@ class Fields(NamedTuple):
     words: int
     shared: int
 
+    @property
+    def random(self) -> int:
+        """The number of random inputs."""
+        return sum(map(is_random, self.fields))
+
 
 class _Empty(NamedTuple):
     pass
@@ -125,14 +147,18 @@ class _Empty(NamedTuple):
 EMPTY = Fields(_Empty, (), 0, 0)
 
 
-def fields_of(what: str, values: Any, size: int, *, leading: tuple[int, ...] = (), first_shared: int = 0) -> Fields:
+def fields_of(
+    what: str, values: Any, size: int, *, leading: tuple[int, ...] = (), first: int = 0, first_shared: int = 0
+) -> Fields:
     """Return the fields of a named tuple of arrays.
 
     Args:
       what: its name, for messages.
-      values: the named tuple; each field has the shape ``leading``, or ``(*leading, size)``; None: no fields.
+      values: the named tuple; each field has the shape ``leading``, or ``(*leading, size)``, or is random if there are
+        leading dimensions; None: no fields.
       size: the number of neurons.
       leading: the dimensions before the neurons.
+      first: the place of the first word.
       first_shared: the place of the first shared word.
 
     Raises:
@@ -147,8 +173,15 @@ def fields_of(what: str, values: Any, size: int, *, leading: tuple[int, ...] = (
             f"{what}: a {type(values).__name__}; allowed: a named tuple of arrays (typing.NamedTuple), whose fields "
             "are what the neuron's function reads."
         )
-    found, word, shared = [], 0, first_shared
+    found: list[Field] = []
+    word, shared, draws = first, first_shared, 0
     for name, value in zip(values._fields, values, strict=True):
+        if isinstance(value, Poisson | Normal):
+            if not leading:
+                raise ArgumentError(f"{what}.{name}: a {type(value).__name__}; allowed: in the inputs of Network.run.")
+            found.append(Field(name, type(value).__name__.lower(), False, draws))
+            draws += 1
+            continue
         shape, dtype = np.shape(value), jax.dtypes.canonicalize_dtype(jnp.result_type(value)).name
         if dtype not in _KINDS:
             raise DtypeError(f"{what}.{name}: {dtype}; allowed: {', '.join(_KINDS)}.")
@@ -161,7 +194,7 @@ def fields_of(what: str, values: Any, size: int, *, leading: tuple[int, ...] = (
             shared += _KINDS[dtype].words
         else:
             word += _KINDS[dtype].words
-    return Fields(type(values), tuple(found), word, shared - first_shared)
+    return Fields(type(values), tuple(found), word - first, shared - first_shared)
 
 
 def _words_of(value: ArrayLike, dtype: str, axis: int) -> jax.Array:
@@ -177,6 +210,8 @@ def pack(fields: Fields, values: Any, size: int, *, leading: tuple[int, ...] = (
     """Return the words of all neurons, ``(*leading, words, size)``, and the shared ones, ``(*leading, shared, 1)``."""
     own, shared = [], []
     for field in fields.fields:
+        if is_random(field):
+            continue
         value = jnp.asarray(getattr(values, field.name))
         if field.shared:
             shared.append(_words_of(value[..., None], field.dtype, -2))
@@ -207,18 +242,26 @@ def read_field(field: Field, words: jax.Array) -> jax.Array:
 
 def scalars_of(fields: Fields) -> Any:
     """Return a named tuple of scalars, each of the type that the neuron's function gets."""
-    return fields.kind(**{field.name: _KINDS[field.dtype].scalar(0) for field in fields.fields})
+    scalars = {**_RANDOM, **{name: kind.scalar for name, kind in _KINDS.items()}}
+    return fields.kind(**{field.name: scalars[field.dtype](0) for field in fields.fields})
 
 
 @functools.cache
 def loader(fields: Fields) -> Any:
-    """Return ``load(words, shared, i)``, the named tuple of neuron *i*."""
-    values = [
-        f"get_{field.dtype}({'shared' if field.shared else 'words'}, {field.word}, {'0' if field.shared else 'i'})"
-        for field in fields.fields
-    ]
-    names = {f"get_{name}": kind.get for name, kind in _KINDS.items()}
-    return generate("load(words, shared, i)", [f"return kind({', '.join(values)})"], {**names, "kind": fields.kind})
+    """Return ``load(words, shared, i, noise=())``, the named tuple of neuron *i*; *noise* are the random inputs."""
+    values = ", ".join(_value(field) for field in fields.fields)
+    return generate("load(words, shared, i, noise=())", [f"return kind({values})"], {**_GETTERS, "kind": fields.kind})
+
+
+def _value(field: Field) -> str:
+    if is_random(field):
+        return f"noise[{field.word}]"
+    return f"get_{field.dtype}({f'shared, {field.word}, 0' if field.shared else f'words, {field.word}, i'})"
+
+
+def getter(field: Field) -> Any:
+    """Return ``get(words, shared, i)``, the value of one field of neuron *i*."""
+    return generate("get(words, shared, i)", [f"return {_value(field)}"], _GETTERS)
 
 
 @functools.cache

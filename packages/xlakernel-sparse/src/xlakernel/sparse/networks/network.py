@@ -16,6 +16,7 @@ from ..operators.arguments import as_integer
 from .entries import choose_scales, choose_weight_bits, order_entries
 from .fields import fields_of, pack, read_field, unpack
 from .layout import Layout, choose_layout
+from .noise import noise_of
 from .populations import ALONE, Part, Population, check_function, check_populations, code_of
 from .projections import Projection, check_projections
 from .recording import Plan, Record, Recording, Spikes, check_record
@@ -151,7 +152,8 @@ class Network(ImmutablePytree):
           key: a key of `jax.random`, the same in all runs that continue each other; None: there are no random numbers,
             and *rng* is None.
           steps: the number of steps, at least 1.
-          inputs: a named tuple of arrays ``(steps,)`` or ``(steps, size)``; with several populations, a dictionary.
+          inputs: a named tuple whose fields are arrays ``(steps,)`` or ``(steps, size)``, or `Poisson` or `Normal`, for
+            random numbers; with several populations, a dictionary of them.
           record: what to record.
           backend: ``"numba"`` on the CPU, ``"numba_cuda"`` on a GPU, or ``"jax"``; None: that of context and defaults.
 
@@ -174,17 +176,23 @@ class Network(ImmutablePytree):
             )
         self._check_state(state)
         parts = self._parts(state.neurons, parameters, inputs, number)
+        if key is None and any(part.inputs.random for part in parts):
+            raise ArgumentError("Network.run: there are random inputs, and key is None; allowed: a key of jax.random.")
         unread = {part.first: check_function(part, self.layout.receptors, key is not None) for part in parts}
         _check_receptors(self.arrivals, parts, unread)
         plan = check_record(record, parts)
         given = state, parameters, inputs, self.scales
         state, parameters, inputs, scales = _without_derivative(given)
-        words, _ = self._words(parts, [part.state for part in parts], state.neurons, "state", ())
+        neurons = [self._values_of(state.neurons, part.name, "state") for part in parts]
+        own = [self._values_of(parameters, part.name, "parameters") for part in parts]
+        series = [self._values_of(inputs, part.name, "inputs") for part in parts]
+        noise = [noise_of(values) for values in series]
+        words, _ = _words(parts, (), state=neurons)
         outs = simulate(
             (self.starts, self.entries, scales),
             (self._pending(state), words, state.step),
-            self._words(parts, [part.parameters for part in parts], parameters, "parameters", ()),
-            self._words(parts, [part.inputs for part in parts], inputs, "inputs", (number,)),
+            _words(parts, (), parameters=own, noise=noise),
+            _words(parts, (number,), inputs=series),
             key,
             parts=tuple(parts),
             layout=self.layout,
@@ -193,12 +201,12 @@ class Network(ImmutablePytree):
             backend=backend,
         )
         pending, words, counts, spike_steps, spike_neurons, total, traces = outs
-        neurons = {}
+        following = {}
         for part in parts:
-            own = words[: part.state.words, part.first : part.first + part.size]
-            neurons[part.name] = unpack(part.state, own)
-        following = NetworkState(self._join(neurons), pending, self.scales, state.step + number)
-        return following, Recording(counts, Spikes(spike_steps, spike_neurons, total[0]), _traces(plan, parts, traces))
+            found = words[: part.state.words, part.first : part.first + part.size]
+            following[part.name] = unpack(part.state, found)
+        after = NetworkState(self._join(following), pending, self.scales, state.step + number)
+        return after, Recording(counts, Spikes(spike_steps, spike_neurons, total[0]), _traces(plan, parts, traces))
 
     def _check_state(self, state: NetworkState) -> None:
         layout = self.layout
@@ -251,23 +259,19 @@ class Network(ImmutablePytree):
             own = fields_of(f"Network.run: parameters{of}", values, size, first_shared=shared)
             given = self._values_of(inputs, name, "inputs")
             series = fields_of(f"Network.run: inputs{of}", given, size, leading=(steps,), first_shared=shared_inputs)
+            noise = fields_of(
+                f"Network.run: inputs{of}",
+                noise_of(given),
+                size,
+                first=own.words,
+                first_shared=shared + own.shared,
+            )
             code = code_of(population.function)
-            parts.append(Part(population.function, code, population.reference, name, first, size, state, own, series))
-            first, shared, shared_inputs = first + size, shared + own.shared, shared_inputs + series.shared
+            arguments = state, own, series, noise
+            parts.append(Part(population.function, code, population.reference, name, first, size, *arguments))
+            first, shared = first + size, shared + own.shared + noise.shared
+            shared_inputs += series.shared
         return parts
-
-    def _words(
-        self, parts: Sequence[Part], fields: Sequence[Any], values: Any, what: str, leading: tuple[int, ...]
-    ) -> tuple[jax.Array, jax.Array]:
-        """Return the words of all populations side by side, and the shared ones behind each other."""
-        most = max(own.words for own in fields)
-        side_by_side, shared = [], []
-        for part, own in zip(parts, fields, strict=True):
-            words, common = pack(own, self._values_of(values, part.name, what), part.size, leading=leading)
-            missing = [(0, 0)] * len(leading) + [(0, most - own.words), (0, 0)]
-            side_by_side.append(jnp.pad(words, missing))
-            shared.append(common)
-        return jnp.concatenate(side_by_side, axis=-1), jnp.concatenate(shared, axis=-2)
 
     def __repr__(self) -> str:
         layout = self.layout
@@ -275,6 +279,24 @@ class Network(ImmutablePytree):
             f"Network(neurons={layout.size}, entries={self.entries.size // (2 if layout.wide else 1)}, "
             f"receptors={layout.receptors}, longest delay={layout.depth}, blocks={layout.blocks})"
         )
+
+
+def _words(parts: Sequence[Part], leading: tuple[int, ...], **values: Sequence[Any]) -> tuple[jax.Array, jax.Array]:
+    """Return the words of all populations side by side, and the shared ones behind each other.
+
+    Args:
+      parts: the populations.
+      leading: the dimensions before the words.
+      values: for one or several of a part's `Fields`, by name, the named tuple of each population.
+    """
+    columns, shared = [], []
+    for number, part in enumerate(parts):
+        packed = [pack(getattr(part, name), own[number], part.size, leading=leading) for name, own in values.items()]
+        columns.append(jnp.concatenate([words for words, _ in packed], axis=-2))
+        shared += [common for _, common in packed]
+    most = max(words.shape[-2] for words in columns)
+    missing = [[(0, 0)] * len(leading) + [(0, most - words.shape[-2]), (0, 0)] for words in columns]
+    return jnp.concatenate(list(map(jnp.pad, columns, missing)), axis=-1), jnp.concatenate(shared, axis=-2)
 
 
 def _strong(value: Any) -> jax.Array:

@@ -18,6 +18,7 @@ from xlakernel.core.errors import ArgumentError, InputError
 
 from ..operators.arguments import as_integer
 from .network import Network
+from .noise import Normal, Poisson
 from .recording import Record, Recording, Spikes
 from .state import NetworkState
 
@@ -134,7 +135,12 @@ def _check(network: Any, state: Any, parameters: Any, key: Any, inputs: Any, pie
 
 
 def _slice(series: Any, first: int, stop: int) -> Any:
-    return jax.tree.map(lambda values: values[first:stop], series)
+    """Return the inputs of some steps; random ones are the same in all."""
+
+    def of_steps(values: Any) -> Any:
+        return values if isinstance(values, Poisson | Normal) else values[first:stop]
+
+    return jax.tree.map(of_steps, series, is_leaf=lambda values: isinstance(values, Poisson | Normal))
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from xlakernel.core.backend import fingerprint
 from xlakernel.core.errors import ArgumentError, CompileError, KernelTypeError
 
 from ..operators.arguments import as_integer
+from .drawing import drawing, filling, reading
 from .fields import Fields, converter, generate, loader, scalars_of, storer
 from .random import Generator
 
@@ -75,7 +76,10 @@ def check_populations(populations: Any) -> tuple[tuple[str, Population], ...]:
 
 
 class Part(NamedTuple):
-    """The neurons of one population in a run: their function, its fingerprint, and the fields of its arguments."""
+    """The neurons of one population in a run: their function, its fingerprint, and the fields of its arguments.
+
+    *noise* are the parameters of the random inputs, behind the other parameters.
+    """
 
     function: Any
     code: str
@@ -86,14 +90,16 @@ class Part(NamedTuple):
     state: Fields
     parameters: Fields
     inputs: Fields
+    noise: Fields
 
 
 class Functions(NamedTuple):
     """Numba functions on the words of one population's neurons.
 
     ``load(words, shared, i)`` and ``store(words, i, state)`` are those of the state, ``parameters(words, shared, i)``
-    and ``inputs(words, shared, i)`` return the other arguments, ``arrived(sums, at, stride, scales)`` the arrivals, and
-    ``update(state, arrived, parameters, inputs, rng)`` returns the next state and whether the neuron fired.
+    and ``inputs(words, shared, i, noise)`` return the other arguments, ``arrived(sums, at, stride, scales)`` the
+    arrivals, and ``update(state, arrived, parameters, inputs, rng)`` the next state and whether the neuron fired.
+    *draw*, *fill* and *read* draw the random inputs, see `drawing`.
     """
 
     load: Any
@@ -102,17 +108,26 @@ class Functions(NamedTuple):
     inputs: Any
     arrived: Any
     update: Any
+    draw: Any
+    fill: Any
+    read: Any
 
 
 def functions_of(part: Part, receptors: tuple[str, ...], is_random: bool) -> Functions:
     """Return the functions of a population; without random numbers, the function of the neuron gets None for *rng*."""
-    fields = part.state, part.parameters, part.inputs
+    fields = part.state, part.parameters, part.inputs, part.noise
     return _functions(part.function, *fields, receptors, is_random)
 
 
 @functools.cache
 def _functions(
-    function: Any, state: Fields, parameters: Fields, inputs: Fields, receptors: tuple[str, ...], is_random: bool
+    function: Any,
+    state: Fields,
+    parameters: Fields,
+    inputs: Fields,
+    noise: Fields,
+    receptors: tuple[str, ...],
+    is_random: bool,
 ) -> Functions:
     convert = converter(state)
     if not inputs.fields:
@@ -128,7 +143,17 @@ def _functions(
             following, fired = function(state, arrived, parameters, rng if is_random else None, inputs)
             return convert(following), fired
 
-    return Functions(loader(state), storer(state), loader(parameters), loader(inputs), arrivals(receptors), update)
+    return Functions(
+        loader(state),
+        storer(state),
+        loader(parameters),
+        loader(inputs),
+        arrivals(receptors),
+        update,
+        drawing(inputs, noise),
+        filling(inputs, noise),
+        reading(inputs),
+    )
 
 
 @functools.cache

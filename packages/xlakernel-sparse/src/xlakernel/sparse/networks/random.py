@@ -105,10 +105,16 @@ def normal(rng, draw):
     """
     a, b, c, d = _words(rng, draw, NORMAL)
     lane = np.uint32(rng.neuron) & np.uint32(3)
-    first, second = (c, d) if lane & _TWO else (a, b)
+    first, second = normals(c, d) if lane & _TWO else normals(a, b)
+    return second if lane & np.uint32(1) else first
+
+
+@njit(forceinline=True)
+def normals(first, second):
+    """Return the two numbers of a Box-Muller transform of two words."""
     radius = math.sqrt(np.float32(-2.0) * math.log(np.float32(1.0) - _fraction(first)))
     angle = np.float32(2 * math.pi) * _fraction(second)
-    return np.float32(radius * (math.sin(angle) if lane & np.uint32(1) else math.cos(angle)))
+    return np.float32(radius * math.cos(angle)), np.float32(radius * math.sin(angle))
 
 
 @njit(forceinline=True)
@@ -136,22 +142,37 @@ def poisson(rng, draw, mean):
 @njit(forceinline=True)
 def _inverse(word, mean):
     """Return the count of a Poisson distribution with a mean of at most 3.5 at a quantile, ``word / 2**32``."""
-    fixed = np.uint64(np.uint32(mean * np.float32(2.0**30)))
-    if fixed == 0:
-        return np.int64(0)
-    probability = _first_probability(fixed)
-    quantile, cumulative, count = np.uint64(word), probability, np.int64(0)
-    # The first terms without branches, which a processor would predict badly.
-    for k in range(FIRST_TERMS):
-        count += quantile >= cumulative
-        probability = _next_probability(probability, fixed, k)
-        cumulative += probability
+    count = np.int64(first_count(word, mean))
     if count == FIRST_TERMS:
+        fixed, quantile = _fixed(mean), np.uint64(word)
+        probability = _first_probability(fixed)
+        cumulative = probability
+        for k in range(FIRST_TERMS):
+            probability = _next_probability(probability, fixed, k)
+            cumulative += probability
         while quantile >= cumulative and probability > 0:
             probability = _next_probability(probability, fixed, count)
             cumulative += probability
             count += 1
     return count
+
+
+@njit(forceinline=True)
+def first_count(word, mean):
+    """Return `_inverse`, or `FIRST_TERMS` for this and all larger counts, without branches."""
+    fixed, quantile = _fixed(mean), np.uint64(word)
+    probability = _first_probability(fixed)
+    cumulative, count = probability, np.uint64(0)
+    for k in range(FIRST_TERMS):
+        count += np.uint64(quantile >= cumulative)
+        probability = _next_probability(probability, fixed, k)
+        cumulative += probability
+    return np.int32(count if fixed > 0 else 0)
+
+
+@njit(forceinline=True)
+def _fixed(mean):
+    return np.uint64(np.uint32(mean * np.float32(2.0**30)))
 
 
 @njit(forceinline=True)

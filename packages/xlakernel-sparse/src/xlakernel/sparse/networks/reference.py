@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .fields import Fields
+from .noise import FIRST_DRAW
 from .random_streams import (
     INCREMENTS,
     LOG2_E,
@@ -21,6 +23,19 @@ from .random_streams import (
     SHARE,
     UNIFORM,
 )
+
+
+def draw(fields: Fields, noise: Fields, values: Any, rng: Any) -> list[jax.Array]:
+    """Return the random inputs; *values* are their parameters, the fields *noise*."""
+    found: list[jax.Array] = []
+    for field in fields.fields:
+        own = [getattr(values, other.name) for other in noise.fields if other.name.partition("_of_")[2] == field.name]
+        number = FIRST_DRAW + field.word
+        if field.dtype == "poisson":
+            found.append(poisson(rng, number, own[0]))
+        elif field.dtype == "normal":
+            found.append(own[0] + own[1] * normal(rng, number))
+    return found
 
 
 def _product(a: Any, b: Any) -> tuple[jax.Array, jax.Array]:
@@ -44,7 +59,8 @@ def philox(key0: Any, key1: Any, a: Any, b: Any, c: Any, d: Any) -> tuple[jax.Ar
 
 def _words(rng: Any, draw: Any, kind: Any) -> tuple[jax.Array, tuple[jax.Array, ...]]:
     """Return the place of each neuron among the four that share four words, and these."""
-    key0, key1, neuron, step, draw, kind = (jnp.asarray(value).astype(jnp.uint32) for value in (*rng, draw, kind))
+    key0, key1, neuron, step = (jnp.asarray(value).astype(jnp.uint32) for value in rng)
+    draw, kind = jnp.uint32(draw), jnp.uint32(kind)
     return neuron & 3, philox(key0, key1, neuron >> 2, step, draw, kind)
 
 

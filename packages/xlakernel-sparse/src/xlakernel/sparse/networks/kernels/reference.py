@@ -10,10 +10,11 @@ import jax.numpy as jnp
 
 from xlakernel.core.errors import ArgumentError
 
-from ..fields import Fields, pack, read_field, unpack
+from ..fields import Field, Fields, is_random, pack, read_field, unpack
 from ..layout import Layout
 from ..populations import Part, arrivals_type
 from ..random import Generator
+from ..reference import draw
 
 
 def run(
@@ -64,7 +65,9 @@ def run(
                     Generator(key[0], key[1], neuron, number.astype(jnp.uint32)) if is_random else None,
                 ]
                 if part.inputs.fields:
-                    arguments.append(_values(part.inputs, inputs[:, own], shared_inputs))
+                    values = _values(part.noise, parameters[:, own], shared)
+                    noise = draw(part.inputs, part.noise, values, Generator(key[0], key[1], neuron, number))
+                    arguments.append(_values(part.inputs, inputs[:, own], shared_inputs, noise))
                 values, has_fired = part.reference(*arguments)  # type: ignore[misc]
                 values = jax.tree.map(lambda value, part=part: jnp.broadcast_to(value, (part.size,)), values)
                 words = pack(part.state, values, part.size)[0]
@@ -108,8 +111,12 @@ def _coordinates(layout: Layout, starts: jax.Array, entries: jax.Array, edges: j
     return segment // layout.blocks, row, target, jnp.where(number < starts[-1], weight, 0)
 
 
-def _values(fields: Fields, words: jax.Array, shared: jax.Array) -> Any:
+def _values(fields: Fields, words: jax.Array, shared: jax.Array, noise: Sequence[jax.Array] = ()) -> Any:
     """Return the named tuple of a population's values, of which shared ones are numbers."""
-    return fields.kind(
-        *(read_field(field, shared)[0] if field.shared else read_field(field, words) for field in fields.fields)
-    )
+
+    def value(field: Field) -> jax.Array:
+        if is_random(field):
+            return noise[field.word]
+        return read_field(field, shared)[0] if field.shared else read_field(field, words)
+
+    return fields.kind(*map(value, fields.fields))

@@ -182,7 +182,7 @@ def _record(step, t, found, spikes_of, groups, counts, spike_steps, spike_neuron
 
 def _block_run(functions: Functions, receptors: int, wide: bool, single: bool) -> Any:
     """Return a device function that makes all steps of a block; *single* if a thread has at most one neuron."""
-    load_state, store, parameters_of, inputs_of, arrived_of, update = functions
+    load_state, store, parameters_of, inputs_of, arrived_of, update, draw, _, _ = functions
     deliver, scales_of = _delivery(wide), tuple_of(receptors)
 
     @cuda.jit(device=True, forceinline=True)
@@ -217,6 +217,8 @@ def _block_run(functions: Functions, receptors: int, wide: bool, single: bool) -
         head, step = 0, first_step[0]
         cuda.syncthreads()
         for t in range(steps + 1):
+            # Before the spikes of the other blocks are waited for.
+            noise = draw(parameters, shared, own, Generator(key0, key1, np.uint32(own), np.uint32(step)))
             if t > 0:
                 parity = (t - 1) & 1
                 deliver(form, block, t, head, starts, entries, edges, records[parity], lists[parity], ring, scratch)
@@ -228,12 +230,13 @@ def _block_run(functions: Functions, receptors: int, wide: bool, single: bool) -
             parity = t & 1
             for i in range(first + thread, stop, threads):
                 at = head * form.width + i - first
+                rng = Generator(key0, key1, np.uint32(i), np.uint32(step))
                 following, fired = update(
                     current if single else load_state(next_state, next_state, i),
                     arrived_of(ring, at, form.width, scales),
                     fixed if single else parameters_of(parameters, shared, i),
-                    inputs_of(series[t], shared_series[t], i),
-                    Generator(key0, key1, np.uint32(i), np.uint32(step)),
+                    inputs_of(series[t], shared_series[t], i, noise if single else draw(parameters, shared, i, rng)),
+                    rng,
                 )
                 clear_sums(ring, at, form.width)
                 if single:

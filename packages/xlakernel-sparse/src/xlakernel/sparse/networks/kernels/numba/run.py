@@ -18,6 +18,7 @@ def run(
 ) -> Callable[..., Any]:
     """Return the function of a run, whose inputs and results are the parameters of the kernel in `simulation`."""
     functions = tuple(functions_of(part, layout.receptors, is_random) for part in parts)
-    kernel = numba_kernel(simulation(functions, len(layout.receptors), layout.wide), tuple(outs))
+    sources = max(part.inputs.random for part in parts)
+    kernel = numba_kernel(simulation(functions, len(layout.receptors), sources, layout.wide), tuple(outs))
     numbers = {"width": layout.width, "target_bits": layout.target_bits, "row_bits": layout.row_bits, "every": every}
     return functools.partial(kernel, **numbers)

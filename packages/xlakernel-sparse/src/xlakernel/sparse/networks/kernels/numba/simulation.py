@@ -23,20 +23,22 @@ _NEURONS_OF_A_THREAD = 8_000
 def _block_update(functions: Functions, receptors: int) -> Any:
     """Return a function that makes one step of the neurons of a block, and clears the sums that it read.
 
-    *arrays* are the scales, the words of state, parameters, shared parameters, and of the inputs in each step.
+    *arrays* are the scales, the words of state, parameters, shared parameters, and of the inputs in each step; *drawn*
+    has room for the random inputs.
     """
-    load, store, parameters_of, inputs_of, arrived_of, update = functions
+    load, store, parameters_of, inputs_of, arrived_of, update, _, fill, read = functions
 
     @njit
-    def update_block(which, first, stop, sums, at, width, arrays, key, step, t, fired):
+    def update_block(which, first, stop, sums, at, width, arrays, key, step, t, drawn, fired):
         scales, state, parameters, shared, series, shared_series = arrays
         inputs, shared_inputs = series[t], shared_series[t]
+        fill(parameters, shared, first, stop, key, step, drawn)
         for i in range(first, stop):
             following, has_fired = update(
                 load(state, state, i),
                 arrived_of(sums, at + i - first, width, scales),
                 parameters_of(parameters, shared, i),
-                inputs_of(inputs, shared_inputs, i),
+                inputs_of(inputs, shared_inputs, i, read(drawn, np.uint64(i - (first & ~3)))),
                 Generator(key[0], key[1], np.uint32(i), step),
             )
             store(state, i, following)
@@ -55,11 +57,11 @@ def _choose(updates: tuple[Any, ...]) -> Any:
     rest = _choose(updates[1:])
 
     @njit
-    def update_of(which, first, stop, sums, at, width, arrays, key, step, t, fired):
+    def update_of(which, first, stop, sums, at, width, arrays, key, step, t, drawn, fired):
         if which == 0:
-            head(which, first, stop, sums, at, width, arrays, key, step, t, fired)
+            head(which, first, stop, sums, at, width, arrays, key, step, t, drawn, fired)
         else:
-            rest(which - 1, first, stop, sums, at, width, arrays, key, step, t, fired)
+            rest(which - 1, first, stop, sums, at, width, arrays, key, step, t, drawn, fired)
 
     return update_of
 
@@ -114,8 +116,10 @@ def _write_pending(form, block, edges, pending, sums, head):
 
 
 @functools.cache
-def simulation(functions: tuple[Functions, ...], receptors: int, wide: bool) -> Any:
-    """Return the kernel of a run; *functions* are those of the populations, *wide* that of the `Layout`.
+def simulation(functions: tuple[Functions, ...], receptors: int, sources: int, wide: bool) -> Any:
+    """Return the kernel of a run.
+
+    *functions* are those of the populations, *sources* the most random inputs of one, and *wide* that of the `Layout`.
 
     A network's other numbers are scalars, so that networks of the same functions share one compiled kernel.
     """
@@ -138,6 +142,7 @@ def simulation(functions: tuple[Functions, ...], receptors: int, wide: bool) -> 
         key,
         step,
         t,
+        drawn,
         fired,
         listed,
         found,
@@ -145,7 +150,10 @@ def simulation(functions: tuple[Functions, ...], receptors: int, wide: bool) -> 
         first, stop = edges[block], edges[block + 1]
         at = block * form.rows * form.width
         deliver(form, block, spikes, count, starts, entries, sums, at, head)
-        update(owners[block], first, stop, sums, at + head * form.width, form.width, arrays, key, step, t, fired)
+        update(
+            owners[block], first, stop, sums, at + head * form.width, form.width, arrays, key, step, t, drawn[block],
+            fired,
+        )  # fmt: skip
         number = 0
         for i in range(first, stop):
             listed[np.uint64(first + number)] = i
@@ -186,6 +194,8 @@ def simulation(functions: tuple[Functions, ...], receptors: int, wide: bool) -> 
         blocks, rows, size, steps = owners.size, pending.shape[0], state.shape[1], series.shape[0]
         threads = max(1, min(blocks, size // _NEURONS_OF_A_THREAD, thread_count()))
         sums = np.zeros(blocks * rows * width, np.int32)
+        # Blocks do not begin at multiples of 4, but the neurons that share random words do.
+        drawn = np.empty((blocks, sources, width + 6), np.int32)
         fired = np.zeros(size, np.uint8)
         listed, spikes = np.empty(size, np.int32), np.empty(size, np.int32)
         found = np.zeros(blocks, np.int64)
@@ -205,7 +215,7 @@ def simulation(functions: tuple[Functions, ...], receptors: int, wide: bool) -> 
                 for block in range(blocks):
                     advance(
                         form, block, edges, owners, spikes, count, starts, entries, sums, head, arrays, key, step, t,
-                        fired, listed, found,
+                        drawn, fired, listed, found,
                     )  # fmt: skip
             else:
                 for thread in prange(threads):
@@ -214,7 +224,7 @@ def simulation(functions: tuple[Functions, ...], receptors: int, wide: bool) -> 
                     for block in range(first_of(blocks, thread, threads), first_of(blocks, thread + 1, threads)):
                         advance(
                             form, block, edges, owners, spikes, count, starts, entries, sums, head, arrays, key, step,
-                            t, fired, listed, found,
+                            t, drawn, fired, listed, found,
                         )  # fmt: skip
             head = (head + receptors) % rows
             count = 0

@@ -1,0 +1,48 @@
+"""`Poisson` and `Normal`: random inputs, which a run draws before it calls the functions of the neurons."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+
+class Poisson(NamedTuple):
+    """Numbers from a Poisson distribution as a field of the inputs, one for each neuron and step: integers.
+
+    They are drawn for all neurons at once, which is faster than `poisson` in the neuron's function.
+
+    Args:
+      mean: the mean of the distribution, a number or an array ``(size,)``, rounded to float32; see `poisson`.
+    """
+
+    mean: Any
+
+
+class Normal(NamedTuple):
+    """Numbers from a normal distribution as a field of the inputs, one for each neuron and step: float32.
+
+    Args:
+      mean: the mean of the distribution, a number or an array ``(size,)``.
+      deviation: the standard deviation, likewise.
+    """
+
+    mean: Any = 0.0
+    deviation: Any = 1.0
+
+
+#: The *draw* of the first random input; the neurons' functions use smaller ones.
+FIRST_DRAW = 1 << 31
+
+
+def noise_of(inputs: Any) -> Any:
+    """Return the parameters of the random inputs as a named tuple, or None if there are none."""
+    values: dict[str, Any] = {}
+    for name, value in zip(getattr(inputs, "_fields", ()), inputs or (), strict=False):
+        if isinstance(value, Poisson | Normal):
+            values |= {f"{parameter}_of_{name}": part for parameter, part in value._asdict().items()}
+    return _kind(tuple(values))(**values) if values else None
+
+
+@functools.cache
+def _kind(names: tuple[str, ...]) -> Any:
+    return NamedTuple("Noise", [(name, float) for name in names])  # type: ignore[misc]
