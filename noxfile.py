@@ -220,8 +220,8 @@ def minimum_versions(session: nox.Session, package: str) -> None:
 
 @nox.session
 def demo(session: nox.Session) -> None:
-    """Simulate a spiking network whose spikes a Numba kernel delivers; arguments go to it."""
-    session.install(*editable("numba"), *group("demo"))
+    """Run a spiking network in one native call, beside plain JAX; arguments go to it."""
+    session.install(*editable("sparse"), *group("demo"))
     env = {"JAX_PLATFORMS": "cpu"}
     session.run("python", "docs/examples/spiking_network.py", *session.posargs, env=env)
 
