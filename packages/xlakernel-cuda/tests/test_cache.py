@@ -81,7 +81,7 @@ def test_code_for_a_launch_configuration_is_not_kept():
 def test_what_cannot_be_pickled_is_a_warning():
     cache = copy_dispatcher(doubled, "content")._cache
     cache.load_overload(SIGNATURES[0], CONTEXT)
-    with pytest.warns(CacheWarning, match=r"doubled is not kept on disk, as cuda.jit's cache=True requests: .*pickle"):
+    with pytest.warns(CacheWarning, match=r"doubled is not cached on disk despite cuda.jit's cache=True: .*pickle"):
         cache.save_overload(SIGNATURES[0], Compiled(handle=threading.Lock()))
 
 

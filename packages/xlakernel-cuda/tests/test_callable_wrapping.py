@@ -228,7 +228,7 @@ def test_dtypes_that_share_bytes(dtype):
 
 @pytest.mark.parametrize("dtype", [jnp.float8_e5m2, jnp.float8_e4m3fn])
 def test_dtypes_that_a_library_lacks(dtype):
-    with refuses(errors.DtypeError, "copy: output 0 has the dtype float8", "arrays of 'numba'", "a constructor"):
+    with refuses(errors.DtypeError, "copy: output 0 has the dtype float8", "arrays of 'numba'", "arrays=function"):
         numba_cuda_callable(copy, X).xlakernel.target([X], [Struct((4,), dtype)], {})
 
 

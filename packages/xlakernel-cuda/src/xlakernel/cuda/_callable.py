@@ -30,7 +30,7 @@ def numba_cuda_callable(
     transpose: Transpose | None = None,
     sharding_rule: str | None = None,
 ) -> Callable[..., Any]:
-    """Make a function of JAX arrays from one that launches Numba CUDA kernels; without it, return a decorator.
+    """Make a function of JAX arrays from one that launches Numba CUDA kernels; without *func*, return a decorator.
 
     It is `cuda_callable` with Numba's device arrays and streams: ``func(input1, ..., output1, ..., stream)``. Launch on
     the stream, ``kernel[blocks, threads, stream](...)``; temporaries are ``cuda.device_array(...)``, whose memory XLA
@@ -110,18 +110,18 @@ def cuda_callable(
     transpose: Transpose | None = None,
     sharding_rule: str | None = None,
 ) -> Callable[..., Any]:
-    """Make a function of JAX arrays from one that launches work with any CUDA library; without it, return a decorator.
+    """Make a function of JAX arrays from one that launches work of CUDA libraries; without *func*, return a decorator.
 
     The function is ``func(input1, ..., output1, ..., stream)``, with static scalars at any position. Its arguments are
     arrays over XLA's own memory; it launches kernels, fills and copies on the stream, and returns nothing. When a
     program is compiled, the function is called at least twice and its launches are recorded, without being executed:
-    afterwards machine code replays them, and Python is not called again. So it must launch the same each time: it may
-    decide by shapes, dtypes and static scalars, and only kernels may decide by data. A replay uses the kernels, device
-    arrays, numbers and attributes that the function referred to when it was recorded, even if a name is bound to
-    another object since: pass values that vary as static scalars. A device array that the function refers to ties a
-    call to the array's device; an input does not. While a function is recorded, no other thread can use CUDA's default
-    stream. The function must not write to its inputs, which only debug mode detects; outputs begin with arbitrary
-    values.
+    afterwards machine code replays them, and Python is not called again. The function must therefore launch the same
+    work each time: its control flow may depend on shapes, dtypes and static scalars, but not on data, on which only
+    kernels may branch. A replay uses the kernels, device arrays, numbers and attributes that the function referred to
+    when it was recorded, even if a name is bound to another object since: pass values that vary as static scalars. If
+    the function refers to a device array that is not an argument, its calls run only on the device of that array. While
+    a function is recorded, no other thread can use CUDA's default stream. The function must not write to its inputs,
+    which only debug mode detects; outputs begin with arbitrary values.
 
     A function that reads data back, waits for the stream, copies from the host, or allocates memory outside of the
     supported libraries cannot be recorded. Depending on *record*, Python then runs it in every call, on XLA's stream.

@@ -1,4 +1,4 @@
-"""Targets of functions in loaded programs; `xlakernel.core.deserialize` calls `prepare`."""
+"""Registration of functions for deserialized programs; `xlakernel.core.deserialize` calls `prepare`."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from xlakernel.core.errors import MissingDependencyError, SettingError
 
 #: The oldest numba-cuda that these wrappers work with.
 OLDEST = "0.24"
-# It imports with NumPy 2.5, and fails when it compiles.
+# With NumPy 2.5, numba-cuda up to 0.30.4 can be imported, but cannot compile kernels.
 _BREAKS_ON_NUMPY = "2.5"
 _KNOWN_TO_BREAK = "0.30.4"
 

@@ -1,4 +1,4 @@
-"""Targets of kernels in loaded programs; `xlakernel.core.deserialize` calls `prepare`."""
+"""Registration of kernels for deserialized programs; `xlakernel.core.deserialize` calls `prepare`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from ._kernels.recipe import COMPILER
 def prepare(target: str, data: Mapping[str, Any]) -> Callable[[], None]:
     """Find the launch that *data* describes, and return a function that records and registers it as *target*.
 
-    The name comes from the program: other versions of Numba CUDA and its libraries would give another one here.
+    *target* is the name in the program. A call of the kernel in this process may use another name, which depends on the
+    versions of Numba CUDA and its libraries.
 
     Raises:
       ExportError: if the kernel has changed since the export.

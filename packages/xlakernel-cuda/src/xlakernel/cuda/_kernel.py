@@ -37,14 +37,13 @@ def numba_cuda_kernel(
     transpose: Transpose | None = None,
     sharding_rule: str | None = None,
 ) -> Callable[..., Any]:
-    """Make a function of JAX arrays from a Numba CUDA kernel; without the kernel, return a decorator that does.
+    """Make a function of JAX arrays from a Numba CUDA kernel; without the kernel, return a decorator.
 
     The kernel is compiled once for each combination of dtypes and ranks. Its launch is recorded once for each
-    combination of shapes and replayed by machine code: a running program takes neither Python nor the GIL for it, and
-    XLA may capture it in CUDA graphs. The kernel's parameters are its inputs, then its outputs, as C-contiguous device
-    arrays over XLA's own memory (0-d arrays for scalars: read ``x[()]``). Inputs are read-only. Outputs begin with
-    arbitrary values unless *output_init* is given, so the kernel must write every element. As in C, indices are not
-    checked.
+    combination of shapes and replayed by machine code, without Python and the GIL; XLA may capture it in CUDA graphs.
+    The kernel's parameters are its inputs, then its outputs, as C-contiguous device arrays over XLA's own memory (0-d
+    arrays for scalars: read ``x[()]``). Inputs are read-only. Outputs begin with arbitrary values unless *output_init*
+    is given, so the kernel must write every element. As in C, indices are not checked.
 
     Give either *grid* and *block*, or *launch_dims*. Each of them may be a function of the inputs' shape/dtype structs,
     and of scalars that it has parameters for, so that one wrapper serves every size; it must return the same each time.
@@ -52,12 +51,12 @@ def numba_cuda_kernel(
     split over devices, the function is called with the shapes of a device's part. A launch of no threads, where an
     extent is 0, only fills the outputs with *output_init*, or zeros.
 
-    In debug mode (`xlakernel.core.debug_mode`, or ``XLAKERNEL_DEBUG=1`` in the environment) the kernel is compiled once
-    more and works on copies of its arrays, and each call waits for its end. Errors report an exception of the kernel,
-    with its thread; the first element of an output that it did not write, or of an input that it changed; a write just
-    outside of an array; and an illegal memory access, with the kernel's name. Other indices are not checked, as Numba
-    CUDA has no ``boundscheck``. Exceptions are not reported by kernels with more than 48 KiB of dynamic shared memory,
-    nor from device functions that were compiled without ``debug=True``.
+    In debug mode (`xlakernel.core.debug_mode`, or ``XLAKERNEL_DEBUG=1`` in the environment) the kernel is compiled
+    again, with checks, and runs on copies of its arrays; each call waits until it has finished. Errors report an
+    exception of the kernel, with its thread; the first element of an output that it did not write, or of an input that
+    it changed; a write just outside of an array; and an illegal memory access, with the kernel's name. Other indices
+    are not checked, as Numba CUDA has no ``boundscheck``. Exceptions are not reported by kernels with more than 48 KiB
+    of dynamic shared memory, nor from device functions that were compiled without ``debug=True``.
 
     Args:
       kernel: a function decorated with ``numba.cuda.jit``. Its options apply (``fastmath``, ``max_registers``,
@@ -98,13 +97,14 @@ def numba_cuda_kernel(
       vjp: ``vjp(primals, results, cotangents, **scalars) -> cotangents of the inputs``, for reverse mode; None for
         integers and for zeros. If *jvp* or *reference* is also given, both modes work; higher orders differentiate the
         reference, or else *jvp* and *vjp*.
-      transpose: ``{input: function}`` for inputs that the kernel is linear in, the others held fixed, where
-        ``function(inputs, cotangents, **scalars)`` returns the input's cotangent; linear inputs are None there. A tuple
-        of inputs, as a key, is jointly linear: its function returns a tuple. All orders and both modes follow from it.
+      transpose: ``{input: function}`` for inputs in which the kernel is linear if the others are fixed.
+        ``function(inputs, cotangents, **scalars)`` returns the cotangent of the input; linear inputs are passed to it
+        as None. A tuple of inputs as a key means that the kernel is jointly linear in them; its function returns a
+        tuple. It defines both modes and all orders.
       sharding_rule: how a call is split over devices under ``jax.jit``, einsum-like, such as ``"m k, k n -> m n"``.
-        Factors that the outputs lack are summed over the devices; a factor in brackets, ``"i [j] -> i [j]"``, is not
-        split, as a mean, a maximum or a sum with a bias needs it whole. Without a rule a call gathers its inputs and
-        runs on each device; `jax.shard_map` works with or without it.
+        Factors that are missing in the outputs are summed over the devices. A factor in brackets,
+        ``"i [j] -> i [j]"``, is not split, as required for a mean, a maximum or a sum with a bias. Without a rule, a
+        call gathers its inputs and runs on each device; `jax.shard_map` works with and without one.
 
     Returns:
       A function of the inputs, and of scalars by keyword: numbers, arrays without dimensions, or values that JAX

@@ -1,4 +1,4 @@
-"""A function that launches work on the GPU, as the target that core registers for the types of a call."""
+"""Functions that launch work on the GPU: recording and registration for the array types of a call."""
 
 from __future__ import annotations
 
@@ -129,7 +129,8 @@ class CudaFunction(Kernel):
     ) -> Recipe:
         """Return the recipe that makes the target in another process; `_callable_export.prepare` reads it.
 
-        Raise `ExportError` if the fingerprint of the function is no longer *content*, or if it cannot be found there.
+        Raise `ExportError` if the function's fingerprint is no longer *content*, or if another process cannot import
+        the function.
         """
         data = {
             "format": FORMAT,
@@ -188,7 +189,7 @@ class CudaFunction(Kernel):
                     raise DtypeError(
                         f"{where} has the dtype {struct.dtype.name}, which arrays of {self.adapter.arrays!r} cannot "
                         "have. Convert it with astype, or view it as an integer with jax.lax.bitcast_convert_type; a "
-                        "constructor, arrays=..., takes every dtype of whole bytes."
+                        "function, cuda_callable(..., arrays=function), can accept every dtype of whole bytes."
                     )
 
 

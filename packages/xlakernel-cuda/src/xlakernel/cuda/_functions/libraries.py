@@ -78,8 +78,8 @@ def _is_plain(dtype: np.dtype[Any]) -> bool:
 def _numba_array(buffer: DeviceBuffer, stream: int) -> Any:
     from numba import cuda
 
-    # With XLA's stream as the array's own, `out[:] = x` and `out.copy_to_device(x)` go there by default. The typestr is
-    # a dtype, which Numba also accepts, because bfloat16 has no typestr.
+    # XLA's stream is the array's default stream, so that `out[:] = x` and `out.copy_to_device(x)` run on it. The
+    # typestr is a dtype, which Numba also accepts, because bfloat16 has no typestr.
     interface = {
         "shape": buffer.shape,
         "typestr": buffer.dtype,
@@ -103,7 +103,7 @@ def _numba_has_dtype(dtype: np.dtype[Any]) -> bool:
 
 
 def _numba_recording() -> Any:
-    """Delay the release of device arrays, whose addresses would be used again."""
+    """Delay the release of device arrays, so that no address is used twice."""
     from numba import cuda
 
     return cuda.defer_cleanup()
@@ -135,7 +135,7 @@ def _cupy_stream(handle: int, device: int) -> Any:
 
 
 def _cupy_recording() -> Any:
-    """Allocate CuPy's arrays in the ranges of a recording: its pool would hide them in larger blocks."""
+    """Allocate each CuPy array from the address ranges of the recording, not from larger blocks of CuPy's pool."""
     import cupy
 
     from xlakernel.core.backend.gpu import addresses  # type: ignore[attr-defined,unused-ignore]
@@ -285,7 +285,7 @@ class Adapter:
 
 @contextlib.contextmanager
 def recording() -> Iterator[None]:
-    """Prepare every imported library for a recording: a function may use other libraries than its arguments' one."""
+    """Prepare every imported library for a recording, since a function may use more than that of its arguments."""
     with contextlib.ExitStack() as stack:
         for library in _imported():
             stack.enter_context(library.recording())
@@ -293,7 +293,7 @@ def recording() -> Iterator[None]:
 
 
 def unused(sizes: Sequence[int], position: int) -> Collection[int]:
-    """Return the words that no kernel of the imported libraries reads; see ``Launchable.unused``."""
+    """Return the offsets of words that kernels of the imported libraries never read; see ``Launchable.unused``."""
     return frozenset(at for library in _imported() for at in library.unused(sizes, position))
 
 

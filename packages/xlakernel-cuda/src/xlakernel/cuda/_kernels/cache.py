@@ -1,8 +1,9 @@
 """On-disk cache of compiled kernels, for functions that are decorated with ``cuda.jit(cache=True)``.
 
-The key of Numba's own cache has neither a kernel's options nor its globals and helpers, and two processes may write
-different kernels under one number of its index. Here a kernel is one file of `xlakernel.core.code_files`: a pickle of
-Numba's state of the kernel, which is read from the user's own folder after its digest was compared.
+The key of Numba's own cache omits a kernel's options, globals and helpers, and two processes may store different
+kernels under the same number of its index. Here each kernel is a file of `xlakernel.core.code_files`, which contains a
+pickle of Numba's state of the kernel. Pickles are loaded only from the user's own folder, and only if the digest of the
+file matches.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class KernelCache(NullCache):  # type: ignore[misc]  # Numba CUDA has no stubs
         stored = read_code(fingerprint)
         if stored is None:
             return None
-        # In older versions than about 0.24, this selects Numba CUDA's compiler for the parts of the kernel.
+        # Before about version 0.24, Numba CUDA needs this to rebuild the kernel with its own compiler.
         with getattr(utils, "numba_target_override", contextlib.nullcontext)():
             return cuda_dispatcher._Kernel._rebuild(**pickle.loads(stored))
 
@@ -52,6 +53,6 @@ class KernelCache(NullCache):  # type: ignore[misc]  # Numba CUDA has no stubs
         try:
             stored = serialize.dumps(kernel._reduce_states())
         except Exception as error:  # noqa: BLE001  # Numba raises several kinds, for linked files and arrays
-            warn(f"{self._name} is not kept on disk, as cuda.jit's cache=True requests: {error}", CacheWarning)
+            warn(f"{self._name} is not cached on disk despite cuda.jit's cache=True: {error}", CacheWarning)
             return
         write_code(self._fingerprints[signature], stored)

@@ -56,7 +56,7 @@ def _njit_parts(dispatcher: Any) -> tuple[Any, ...]:
 
 
 def _make_njit(*arguments: Any) -> Any:
-    """Return a function of ``numba.njit``; Numba CUDA refuses one that declares its signatures."""
+    """Return an ``njit`` function, which Numba CUDA rejects if the original has declared signatures."""
     *parts, can_compile = arguments
     made = make_dispatcher(*parts)
     made.disable_compile(not can_compile)
@@ -124,9 +124,9 @@ def copy_dispatcher(
 
 
 def _entry(body: Any, loads: Mapping[str, str]) -> types.FunctionType:
-    """Return a kernel with the parameters of *body*, a device function, that loads scalars and calls it.
+    """Return a kernel that loads its scalars and calls the device function *body*, with the same parameters.
 
-    It has the file and line of the body, for debug information, and its name, for profilers.
+    The kernel has the file and line of the body for debug information, and its name for profilers.
     """
     function = body.py_func
     code = function.__code__
