@@ -149,5 +149,7 @@ def test_numbas_message_is_kept_with_advice(kernel, first, message):
 def test_an_unwrapped_kernel_of_a_generator_is_an_error_that_names_the_wrapper():
     op = XLACustomKernel("an_unwrapped_cuda_kernel", replace=True)
     op.def_kernel("mine", "cpu", lambda outs: cuda.jit(plain))
-    with pytest.raises(GeneratorError, match=r"with output parameters.*xlakernel\.cuda\.numba_cuda_kernel makes one"):
+    with pytest.raises(
+        GeneratorError, match=r"with output parameters.*Wrap it with xlakernel\.cuda\.numba_cuda_kernel"
+    ):
         op(jnp.ones(1), outs=jax.ShapeDtypeStruct((1,), jnp.float32))

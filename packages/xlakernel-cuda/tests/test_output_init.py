@@ -111,7 +111,7 @@ def test_values_stand_where_the_outputs_do(wrong):
 
 @pytest.mark.parametrize("init", [0, [0]])
 def test_an_output_with_an_inputs_memory_begins_with_that(make_axpy, init):
-    with pytest.raises(AliasError, match="output 0 begins with input 1"):
+    with pytest.raises(AliasError, match="output 0 begins with the values of input 1"):
         make_axpy(output_init=init, input_output_aliases={1: 0})
     make_axpy(output_init=[None], input_output_aliases={1: 0})
 

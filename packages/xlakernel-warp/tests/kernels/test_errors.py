@@ -156,7 +156,7 @@ OPTIONS = [
     (
         {"output_init": [0], "input_output_aliases": {0: 0}},
         AliasError,
-        "output 0 begins with input 0.*Give None for it",
+        "output 0 begins with the values of input 0.*Give None for it",
     ),
     ({"vmap_method": "parallel"}, VmapMethodError, "unknown vmap_method 'parallel'; allowed: .*native"),
     ({"input_output_aliases": 0}, AliasError, r"input_output_aliases is 0; expected \{input: output, ...\}"),
@@ -423,7 +423,7 @@ def test_without_a_gpu_a_program_for_one_is_refused():
 def test_the_error_of_an_unwrapped_kernel_names_the_wrapper():
     op = XLACustomKernel("an_unwrapped_warp_kernel", replace=True)
     op.def_kernel("mine", "cpu", lambda outs: copy)
-    with pytest.raises(GeneratorError, match=r"with output parameters.*xlakernel\.warp\.warp_kernel makes one"):
+    with pytest.raises(GeneratorError, match=r"with output parameters.*Wrap it with xlakernel\.warp\.warp_kernel"):
         op(jnp.ones(1), outs=Struct((1,), F32))
 
 

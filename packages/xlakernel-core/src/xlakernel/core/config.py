@@ -166,8 +166,8 @@ def _debug_from_environment() -> bool:
     switch = _SWITCH.get(value.strip().lower())
     if switch is None:
         raise SettingError(
-            f"the environment variable {_DEBUG_VARIABLE} is {value!r}; allowed: 1, true, yes or on to check "
-            "kernels, and 0, false, no, off or nothing not to. Set it before Python starts, or use "
+            f"the environment variable {_DEBUG_VARIABLE} is {value!r}; allowed: 1, true, yes or on to enable "
+            "debug mode; 0, false, no, off or an empty value to disable it. Set it before Python starts, or use "
             "xlakernel.core.debug_mode() instead."
         )
     return switch

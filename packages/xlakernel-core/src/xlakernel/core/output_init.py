@@ -60,8 +60,8 @@ def check_aliases(kernel: str, output_init: OutputInit, aliases: Mapping[int, in
     for i, o in aliases.items():
         if _value_of(output_init, o) is not None:
             raise AliasError(
-                f"{kernel}: output {o} begins with input {i} (input_output_aliases), and cannot begin with an "
-                "output_init too. Give None for it, and a value for each other output."
+                f"{kernel}: output {o} begins with the values of input {i} (input_output_aliases), so it cannot have "
+                "an output_init. Give None for it, and a value for each other output."
             )
 
 
@@ -78,8 +78,8 @@ def check_sums(kernel: str, output_init: OutputInit, rule: str | None) -> None:
         if missing and number != 0:
             raise ShardingRuleError(
                 f"{kernel}: sharding_rule {rule!r} sums output {i} over {sorted(map(str, missing))}, and output_init "
-                f"begins it with {number}, which would be added once for each device. Begin with 0 and add it to "
-                "the result, or write the factor in brackets."
+                f"is {number}, which would be added once for each device. Set output_init to 0 and add {number} to the "
+                "result, or write the factor in brackets."
             )
 
 

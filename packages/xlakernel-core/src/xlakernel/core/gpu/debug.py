@@ -1,4 +1,4 @@
-"""Debug mode on the device: each call runs through Python on copies of its arrays, and the handler waits for its end.
+"""Debug mode on the GPU: calls run through Python on copies of their arrays, and handlers wait until they finish.
 
 The checks are those of debug mode on the CPU (`native.debugging`). The copies are in device memory, between guards, and
 are compared on the host.
@@ -30,7 +30,7 @@ def build_debug_handler(launchable: Launchable, *, once: bool, stream: int | Non
     """Build the handler that runs ``launchable.launch`` under observation.
 
     Args:
-      launchable: the work of a call, whose kernels are compiled with the checks that their compiler has.
+      launchable: the work of a call; its kernels are compiled with the checks that their compiler provides.
       once: whether a call must launch it only once.
       stream: see `build_python_handler`; memory still comes from the driver.
 
@@ -67,7 +67,7 @@ class DeviceMemory(Memory):
       stream: the stream of all copies. The work before the call must have finished.
     """
 
-    # A block of 1024 threads without bounds checks writes up to this far beyond an array of the widest elements.
+    # How far a block of 1024 threads without bounds checks writes beyond an array of 16-byte elements, the widest.
     guard = 16 * 1024
 
     def __init__(self, stream: int) -> None:

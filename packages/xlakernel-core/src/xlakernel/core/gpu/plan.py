@@ -63,7 +63,7 @@ class Pointer:
     """A place in the memory of a call.
 
     Attributes:
-      array: the number of one of the plan's arrays, or of a scratch block, counted on after the arrays.
+      array: the number of one of the plan's arrays, or of a scratch block, numbered after the arrays.
       offset: bytes from its beginning; negative or beyond its end for a reversed view, for example.
     """
 

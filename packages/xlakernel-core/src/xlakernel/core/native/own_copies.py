@@ -80,8 +80,8 @@ class OwnCopies:
     """The copies of a kernel's Python function and of its helpers. The compiler's lock must be held.
 
     Args:
-      compiler: the kernel's.
-      dispatcher: the user's.
+      compiler: the compiler of the kernel.
+      dispatcher: the user's dispatcher.
       options: further compile options of helpers.
 
     Attributes:
@@ -211,7 +211,7 @@ class OwnCopies:
 
         Args:
           function: the original.
-          defines: the function that *function* returns implementations of; None: *function* is compiled itself.
+          defines: the function for which *function* returns implementations; None: *function* itself is compiled.
         """
         names = frozenset(names_in(function.__code__))
         # Only the names in use: the whole module would keep its arrays alive as long as the code.

@@ -48,7 +48,7 @@ class ChosenKernel:
         if wrapper is not None:
             raise GeneratorError(
                 f"{self.name}: the generator of {self} returned {kernel!r}, a compiled kernel with output parameters; "
-                f"expected a function of the inputs that returns the results. {wrapper} makes one of it."
+                f"expected a function of the inputs that returns the results. Wrap it with {wrapper}."
             )
 
         def run(*ins: Any) -> list[Any]:

@@ -48,7 +48,7 @@ class Closure:
 
     Attributes:
       arrays: the device arrays.
-      state: numbers, texts, and the identities of other objects. It changes when an attribute is bound anew.
+      state: numbers, texts, and the identities of other objects. It changes when an attribute is rebound.
     """
 
     def __init__(self, roots: Iterable[Any]) -> None:
@@ -60,7 +60,7 @@ class Closure:
 
     @property
     def objects(self) -> list[Any]:
-        """All objects found. The kernels among them keep their modules loaded, whose code a plan launches."""
+        """All objects found. Those that are kernels keep the modules loaded that contain the code of a plan."""
         return list(self._seen.values())
 
     def _visit(self, value: Any, names: frozenset[str], depth: int) -> None:

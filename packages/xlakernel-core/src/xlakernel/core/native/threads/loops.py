@@ -159,8 +159,9 @@ def _emit_parallel_for(module: ir.Module, rows: ir.Function, counted: ir.Functio
     arrays from row to row. If *threads* is 0, as in loops compiled by `prange`, *data* is the `MEMORY` of the loop;
     otherwise it is passed to the body.
 
-    The rows are divided into units, at most one for each thread: with ``numba.parallel_chunksize`` there are more rows
-    than threads, and unit u has the rows u, u + units, u + 2 units, … Its number is the thread number of these rows.
+    The rows are divided into units, at most one for each thread. If there are more rows than threads, as with
+    ``numba.parallel_chunksize``, unit u consists of the rows u, u + units, u + 2 units, … These rows run with the
+    thread number u.
     """
     function, builder = new_function(module, "numba_parallel_for", PARALLEL_FOR, linkage="external")
     body, arguments, extents, steps, data, dimensions, arrays, asked = function.args
