@@ -277,7 +277,7 @@ def test_a_kernel_with_a_recursive_helper_is_not_stored(tmp_path):
     """https://github.com/numba/numba/issues/6061"""
     for done in run_twice(tmp_path, RECURSION):
         assert done.stdout == "[0, 1, 1, 2, 3, 5, 8]\n"
-        assert "calls_recursive is not kept on disk" in done.stderr
+        assert "calls_recursive is not cached on disk" in done.stderr
 
 
 LOW_LEVEL = """

@@ -314,7 +314,7 @@ def test_the_effect_of_object_mode_reaches_the_objects_of_the_next_process(proce
     for _ in range(2):
         printed, said = process(program, warn=True)
         assert printed == "1 1 1\n"
-        assert said.count("not kept on disk in spite of njit's cache=True: its objmode block may use an object") == 2
+        assert said.count("not cached on disk despite njit's cache=True: its objmode block may use an object") == 2
     assert process("print(call(kernels.python_and_helper())[0])") == "1.0\n"  # a warning would be an error
 
 

@@ -113,15 +113,15 @@ def read_kernel(fingerprint: str, dispatcher: Any, signature: tuple[types.Type, 
 
 
 def write_kernel(fingerprint: str, compiled: Any, owned: Sequence[Any]) -> None:
-    """Store Numba's compile result, or warn that it cannot be stored; *owned* is that of its `Examination`."""
+    """Store Numba's compile result, or warn that it cannot be stored; *owned* is ``Examination.owned``."""
     try:
         if owned:  # an objmode block would change copies of them
             kind = type(owned[0]).__name__
-            raise _NotStorableError(f"its objmode block may use an object of a closure or default value ({kind}).")
+            raise _NotStorableError(f"its objmode block may use an object in a closure or a default value ({kind}).")
         content = _serialized(fingerprint, compiled)
     except _NotStorableError as reason:
         name = compiled.fndesc.qualname
-        warn(f"{name} is not kept on disk in spite of njit's cache=True: {reason}", CacheWarning)
+        warn(f"{name} is not cached on disk despite njit's cache=True: {reason}", CacheWarning)
     else:
         write_code(fingerprint, content)
 

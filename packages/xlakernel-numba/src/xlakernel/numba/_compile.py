@@ -73,7 +73,7 @@ class NumbaKernel(Kernel):
         return str(self.dispatcher.__name__)
 
     def __reduce__(self) -> Any:
-        """Return the dispatcher by value: Numba's own pickle may lead to a copy with the globals of an earlier time."""
+        """Pickle the dispatcher by value: unpickling Numba's own pickle may return a copy with outdated globals."""
         return _unpickled, (dumps(COMPILER, self.dispatcher),)
 
     def __eq__(self, other: object) -> bool:
@@ -126,8 +126,8 @@ class NumbaKernel(Kernel):
     def _register_now(self, arguments: Sequence[Argument], mode: Mapping[str, bool], target: str | None) -> str:
         function = self.dispatcher.py_func
         types_ = ", ".join(f"{a.source[0]}{a.index} {a.content}" for a in arguments)
-        # Building takes Numba's lock while it holds the registry's. To exclude a deadlock, Numba's lock is taken first,
-        # here. It also keeps other threads from compiling a helper between its fingerprint and its use.
+        # Building acquires Numba's lock while it holds the registry's lock. To exclude a deadlock, Numba's lock is
+        # acquired before both. It also prevents other threads from compiling a helper between fingerprint and use.
         with global_compiler_lock:
             found = COMPILER.examine(self.dispatcher)
             content = fingerprint(found.digest, {**environment(), **mode})
@@ -206,13 +206,13 @@ class NumbaKernel(Kernel):
             own.compile(signature)
         except (OSError, MemoryError, ChangedError):  # not caused by the kernel
             raise
-        except Exception as error:  # noqa: BLE001  # Numba lets AttributeError and others of its own escape
+        except Exception as error:  # noqa: BLE001  # Numba's internal errors, such as AttributeError, too
             # The frames are internal to Numba, and its message is part of ours.
             raise self._explain(own, error, signature) from (error if numba.config.FULL_TRACEBACKS else None)
         compiled = own.overloads[signature]
         if compiled.objectmode:
             raise CompileError(
-                f"{self.name}: compiled in object mode, which needs the interpreter for every step; decorate the "
+                f"{self.name}: compiled in object mode, which runs in the Python interpreter; decorate the "
                 "kernel with numba.njit."
             )
         if compiled.fndesc.restype != types.none:

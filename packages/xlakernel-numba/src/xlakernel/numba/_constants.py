@@ -1,7 +1,7 @@
-"""Arrays that compiled code refers to: private copies of them.
+"""Private copies of the arrays that compiled code refers to.
 
-Numba writes the bytes of a small contiguous array into the code of a kernel. Of any other array, the code contains the
-address, so that it would read what the array contains when it runs, and not when it was compiled.
+Numba embeds the bytes of a small contiguous array in the code of a kernel. For any other array the code contains the
+address, so that a kernel would read the array's values at the time of a call instead of those at compile time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def private_arrays() -> Iterator[None]:
 
 
 def _copy(array: Any) -> Any:
-    """Return the copy of *array*, compact and of the same memory order; code for any strides reads it too."""
+    """Return the copy of *array*: contiguous, in the same memory order, and readable by code for any strides."""
     content = fingerprint(array)
     if content not in arrays_in_code:
         arrays_in_code[content] = np.array(array)

@@ -46,9 +46,9 @@ def numba_kernel(
     detected. Indices in ufuncs, in ``x.flat``, in functions that are part of Numba, and in implementations declared
     with ``numba.extending`` are not checked; of their wrong writes, only those next to an array are detected.
 
-    As under ``jax.jit``, the compiled code contains the values that globals, closure cells and attributes of modules
-    have when the call is lowered, and copies of arrays among them. Helpers of all kinds are compiled again with these
-    values, even if Numba has compiled them with others, in this process or on disk.
+    As under ``jax.jit``, the compiled code contains the values that globals, closure cells and module attributes have
+    when the call is lowered; arrays among them are copied. Helpers of all kinds are compiled again with these values,
+    even if Numba has compiled them with other values in this process or has them in its on-disk cache.
 
     Args:
       kernel: a function decorated with ``numba.njit``, with any of its options, including ``parallel=True`` and
@@ -78,8 +78,9 @@ def numba_kernel(
         integers and for zeros. Together with *jvp* or *reference*, both modes work; higher orders differentiate the
         reference, or else *jvp* and *vjp*.
       transpose: ``{input: function}`` for inputs in which the kernel is linear if the others are fixed.
-        ``function(inputs, cotangents, **scalars)`` returns the cotangent of the input; linear inputs are None there. A
-        tuple of inputs is jointly linear, and its function returns a tuple. It defines both modes and all orders.
+        ``function(inputs, cotangents, **scalars)`` returns the cotangent of the input; linear inputs are passed to it
+        as None. A tuple of inputs as a key means that the kernel is jointly linear in them; its function returns a
+        tuple. It defines both modes and all orders.
       sharding_rule: the partition of a call over devices under ``jax.jit``, einsum-like, such as
         ``"m k, k n -> m n"``. Factors that are missing in the outputs are summed over the devices. A factor in
         brackets, ``"i [j] -> i [j]"``, is not split, as required for a mean, a maximum or a sum with a bias. Without a
