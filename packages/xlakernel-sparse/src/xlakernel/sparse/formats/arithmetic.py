@@ -29,7 +29,7 @@ class Arithmetic(Format, abc.ABC):
 
     __slots__ = ()
 
-    #: Like JAX's arrays, which have no equality as objects, a matrix has no hash.
+    #: A matrix is not hashable, like an array of JAX, since ``==`` does not compare objects.
     __hash__ = None  # type: ignore[assignment]  # Python's own convention
 
     def __eq__(self, other: object) -> bool:
@@ -97,7 +97,7 @@ class Arithmetic(Format, abc.ABC):
         different. Without duplicates, ``A.with_data(A.data**n)`` keeps one weight.
 
         Args:
-          n: the exponent, a number above 0, because others would make zeros that are not stored nonzero.
+          n: the exponent, a number above 0; with others, zeros that are not stored would become nonzero.
 
         Raises:
           ArgumentError: if *n* is not a number above 0.
@@ -115,17 +115,17 @@ def _refuse_comparison(matrix: Format, sign: str, other: object) -> None:
     """Raise `InputError` if *other* has elements; Python compares other objects by identity."""
     if isinstance(other, (Format, EventArray, jax.Array, np.ndarray, *_NUMBERS)):
         raise InputError(
-            f"{type(matrix).__name__} {sign} x: sparse matrices are not compared: their elements would mostly be equal "
-            f"zeros. Write A.todense() {sign} B.todense(); for weights of one structure A.data {sign} B.data; for "
-            "objects A is B."
+            f"{type(matrix).__name__} {sign} x: sparse matrices cannot be compared, since most of their elements would "
+            f"be equal zeros. Write A.todense() {sign} B.todense(); for weights of one structure A.data {sign} B.data; "
+            "for objects A is B."
         )
 
 
 def _entry_weights(matrix: Format) -> jax.Array:
     """Return the weights, 0 for padding.
 
-    The weights of padding are arbitrary and are not part of results. But in the derivative with respect to a factor of
-    all weights, a NaN among them, times a cotangent of 0, would add NaN.
+    The weights of padding are arbitrary and do not affect results. But the derivative with respect to a factor of all
+    weights multiplies them by cotangents of 0, so that a NaN among them would make the derivative NaN.
     """
     if (matrix.homogeneous and matrix.nnz != 1) or not jnp.issubdtype(matrix.dtype, jnp.inexact):
         return matrix.data

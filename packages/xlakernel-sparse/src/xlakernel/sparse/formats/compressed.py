@@ -58,7 +58,7 @@ class Compressed(Format):
     @property
     @abc.abstractmethod
     def T(self) -> Compressed:
-        """The transposed matrix, of the same arrays."""
+        """The transposed matrix, which shares the arrays."""
 
     @property
     def line_shape(self) -> tuple[int, int]:

@@ -24,8 +24,8 @@ from .sharded import ShardedMatrix, shard
 class SparseMatrix(Arithmetic):
     """A matrix of which only some entries are stored; the base of `CSR`, `CSC` and `COO`.
 
-    It is an immutable pytree, and all its arrays are leaves: it goes through ``jax.jit``, ``jax.vmap``,
-    ``jax.lax.scan`` and ``jax.export`` like an array, and two matrices of one shape and number of entries share a
+    It is an immutable pytree with its arrays as leaves. Functions under ``jax.jit``, ``jax.vmap``, ``jax.lax.scan`` and
+    ``jax.export`` can take and return it like an array, and matrices of the same shape and number of entries share a
     compiled program. Its *data* is differentiable: take gradients with respect to ``A.data``, and set new weights with
     `with_data`. Like JAX's arrays it has no hash and cannot be a static argument. Comparison with ``==`` is an error:
     compare ``A.todense() == B.todense()``.
@@ -48,10 +48,10 @@ class SparseMatrix(Arithmetic):
     @property
     @abc.abstractmethod
     def T(self) -> SparseMatrix:
-        """The transposed matrix, of the same arrays."""
+        """The transposed matrix, which shares the arrays."""
 
     def transpose(self, *axes: Any, copy: bool = False) -> SparseMatrix:
-        """Return the transposed matrix, of the same arrays, like `T`.
+        """Return the transposed matrix, which shares the arrays, like `T`.
 
         Args:
           *axes: as in JAX and SciPy: none, None, or 1 and 0, also as a tuple.
@@ -92,8 +92,9 @@ class SparseMatrix(Arithmetic):
 
         Args:
           dense: the dense matrix, ``(rows, columns)``.
-          nnz: the number of entries to allocate, the last of which are padding; None: as many as are needed, which
-            requires that *dense* is not traced. If *dense* is traced and has more, all entries are NaN.
+          nnz: the number of entries to allocate; those beyond the nonzero elements are padding. None: the number of
+            nonzero elements, which requires that *dense* is not traced. If *dense* is traced and has more than *nnz*,
+            all entries are NaN.
 
         Raises:
           ShapeError: if it is not a matrix, or has more elements that are not zero than *nnz*.
@@ -126,7 +127,7 @@ class SparseMatrix(Arithmetic):
         """Convert a `jax.experimental.sparse.BCOO` without batch and dense dimensions.
 
         Args:
-          matrix: JAX's, ``(rows, columns)``.
+          matrix: JAX's matrix, ``(rows, columns)``.
 
         Raises:
           InputError: if it is of another type.
@@ -140,7 +141,7 @@ class SparseMatrix(Arithmetic):
         """Convert a `jax.experimental.sparse.BCSR` without batch and dense dimensions.
 
         Args:
-          matrix: JAX's, ``(rows, columns)``.
+          matrix: JAX's matrix, ``(rows, columns)``.
 
         Raises:
           InputError: if it is of another type.
@@ -168,10 +169,10 @@ class SparseMatrix(Arithmetic):
           key: a key of `jax.random`.
           shape: (rows, columns).
           density: the fraction of all places that are entries, between 0 and 1: ``round(density * rows * columns)``
-            different places, drawn from all.
+            distinct places of the matrix.
           per_row: instead of *density*: the number of entries in each row, drawn from its columns.
           weights: a function ``(key, shape, dtype)`` like those of `jax.random`; or the weight of all entries.
-          dtype: that of the weights; None: float32, or that of the number.
+          dtype: the dtype of the weights; None: float32, or the dtype of the number.
 
         Raises:
           InputError: if *key* is not a key.
@@ -231,7 +232,7 @@ class _CompressedMatrix(Compressed, SparseMatrix):
     @property
     @abc.abstractmethod
     def T(self) -> _CompressedMatrix:
-        """The transposed matrix, of the same arrays."""
+        """The transposed matrix, which shares the arrays."""
 
     def shard(self, mesh: Any, axis_name: str) -> ShardedMatrix:
         """Spread the matrix over the devices of a mesh: its rows if it is in compressed rows, else its columns.
@@ -266,8 +267,8 @@ class CSR(_CompressedMatrix):
         each entry, ``(nnz,)``, in any order within a row; duplicates add up; and the first entry of each row,
         ``(rows + 1,)``. Indices are int32 or int64. Entries from ``indptr[-1]`` on are padding.
       shape: (rows, columns); it is never inferred from the indices.
-      check: check the values of the indices: kernels read and write where they point. None: unless they are traced;
-        True: an error if they are traced; False: no check, for indices that you trust.
+      check: whether to check the values of the indices, which kernels use without bounds checks. None: check them
+        unless they are traced; True: raise an error if they are traced; False: do not check them, for trusted indices.
 
     Raises:
       ArgumentError: if *check* is not one of these, or True where indices are traced.
@@ -291,7 +292,7 @@ class CSR(_CompressedMatrix):
 
     @property
     def T(self) -> CSC:
-        """The transposed matrix, in compressed columns, of the same arrays."""
+        """The transposed matrix, in compressed columns, which shares the arrays."""
         return CSC._of(**self._transposed())
 
 
@@ -321,7 +322,7 @@ class CSC(_CompressedMatrix):
 
     @property
     def T(self) -> CSR:
-        """The transposed matrix, in compressed rows, of the same arrays."""
+        """The transposed matrix, in compressed rows, which shares the arrays."""
         return CSR._of(**self._transposed())
 
 
@@ -329,16 +330,16 @@ class CSC(_CompressedMatrix):
 class COO(Coordinates, SparseMatrix):
     """A matrix in coordinates: entry ``k`` is in row ``row[k]``, column ``col[k]``, in any order.
 
-    It is the format to build a matrix in. Each product converts it to compressed rows: convert it once, with `tocsr` or
-    `tocsc`, before several products.
+    Use it to build a matrix. Each product converts it to compressed rows, so convert it once, with `tocsr` or `tocsc`,
+    before several products.
 
     Args:
       arrays: ``(data, row, col)``: weights, ``(nnz,)``, or ``(1,)`` where all entries are equal; the row and the column
         of each entry, ``(nnz,)``, int32 or int64. Entries of one place add up. An entry with the row and the column of
         *shape*, out of range, is padding.
       shape: (rows, columns); it is never inferred from the indices.
-      check: check the values of the indices: kernels read and write where they point. None: unless they are traced;
-        True: an error if they are traced; False: no check, for indices that you trust.
+      check: whether to check the values of the indices, which kernels use without bounds checks. None: check them
+        unless they are traced; True: raise an error if they are traced; False: do not check them, for trusted indices.
 
     Raises:
       ArgumentError: if *check* is not one of these, or True where indices are traced.
@@ -359,5 +360,5 @@ class COO(Coordinates, SparseMatrix):
 
     @property
     def T(self) -> COO:
-        """The transposed matrix, of the same arrays."""
+        """The transposed matrix, which shares the arrays."""
         return self._like(row=self.col, col=self.row, shape=self.shape[::-1])

@@ -68,7 +68,7 @@ class ShardedMatrix(ImmutablePytree):
 
     @property
     def T(self) -> ShardedMatrix:
-        """The transposed matrix, of the same arrays."""
+        """The transposed matrix, which shares the arrays."""
         return self._like(blocks=self.blocks.T, shape=self.shape[::-1], axis=1 - self.axis)
 
     def __repr__(self) -> str:

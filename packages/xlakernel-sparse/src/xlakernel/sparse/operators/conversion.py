@@ -18,9 +18,9 @@ from .entries import in_order
 
 _Struct = jax.ShapeDtypeStruct
 
-#: Inputs ``indices, indptr``; results: those of the transpose, and the permutation. Static keyword: ``shape``.
+#: Inputs: ``indices, indptr``. Results: those of the transpose, and the permutation. Static keyword: ``shape``.
 structure_transpose = XLACustomKernel("csr_transpose", "The operator behind `xlakernel.sparse.csr_transpose`.")
-#: The same with ``data`` moved along; without the permutation.
+#: The same with ``data`` as the first input and result, and without the permutation.
 matrix_transpose = XLACustomKernel("csr_to_csc", "The operator behind `xlakernel.sparse.csr_to_csc`.")
 for _op, _generator in ((structure_transpose, "transpose"), (matrix_transpose, "transpose_with_data")):
     register(_op, _generator, without=("warp",))
@@ -41,7 +41,7 @@ def csr_transpose(
     Returns:
       ``indices``, the rows of the entries by columns, ``(nnz,)``, ascending within each column; ``indptr``, the first
       entry of each column, ``(columns + 1,)``; and the permutation, ``(nnz,)``: entry ``k`` by columns is entry
-      ``permutation[k]`` by rows. Padding stays behind the entries.
+      ``permutation[k]`` by rows. Padding follows the entries.
 
     Raises:
       ShapeError: if *indptr* does not fit *shape*.
@@ -112,10 +112,10 @@ def compress(
 
     Args:
       data: the weights, ``(nnz,)``, or ``(1,)``.
-      line: the line of each entry, ``(nnz,)``; that of padding is out of range.
-      place: its place within the line, likewise.
+      line: the line of each entry, ``(nnz,)``; out of range for padding.
+      place: the place of each entry within its line, ``(nnz,)``; out of range for padding.
       shape: the number of lines, and of places in a line.
-      in_range: True if no line is known to be negative, or more than the number of lines.
+      in_range: True if all lines are known to be between 0 and the number of lines, which is the line of padding.
 
     Returns:
       The weights, ``indices`` and ``indptr``, with padding behind the entries.
@@ -124,8 +124,8 @@ def compress(
     entries = line.shape[0]
     if not in_range:
         line = _brought_into_range(line, lines)  # kernels count without bounds checks
-    # The entries are passed as a matrix of one row, whose columns are the lines: its transposition sorts by lines. One
-    # more line, after these, is that of padding.
+    # Entries are sorted by lines by the transposition of a matrix with one row, whose columns are the lines. One more
+    # line, after these, contains the padding.
     check_room("the sorting of entries", "numbers of entries", "int64", entries)
     one_row = jnp.array([0, entries], line.dtype if fits(entries, line.dtype) else jnp.int64)
     _, indptr, permutation = csr_transpose(line, one_row, shape=(1, lines + 1))
@@ -135,7 +135,7 @@ def compress(
 
 @jax.jit
 def _brought_into_range(line: jax.Array, lines: int) -> jax.Array:
-    """Return the lines of the entries; for those out of range *lines*, the line of padding."""
+    """Return the lines of the entries, with those out of range replaced by *lines*, the line of padding."""
     return jnp.where((line >= 0) & (line < lines), line, lines)
 
 

@@ -1,4 +1,4 @@
-"""The transpose of a compressed matrix times a dense matrix, or one of events."""
+"""The transpose of a compressed matrix times a dense matrix or a matrix of events."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _kernel(operand: str, kind: type, homogeneous: bool, group: int) -> Any:
 
 
 def scatter_matrix(out: jax.ShapeDtypeStruct, *, operand: str, homogeneous: bool) -> Callable[..., Any]:
-    """Return ``f(data, indices, indptr, x)``, the transpose times a matrix of as many columns as the output has."""
+    """Return ``f(data, indices, indptr, x)``, the transpose times a matrix with as many columns as *out*."""
     columns = out.shape[1]
     kernel = _kernel(operand, kind_of(out.dtype), homogeneous, group_of(columns))
 

@@ -1,8 +1,8 @@
 """The transpose of a compressed matrix times a vector: each block first sums its own entries in shared memory.
 
-Additions in shared memory are faster than those in the L2 cache, which all multiprocessors share, but in the end each
-block adds its sums of all columns to the output. This is faster if there are many more active entries than columns. For
-a vector of events, each block estimates their number from a sample, which is the same in all blocks.
+Atomic additions in shared memory are faster than those in the L2 cache, but each block must finally add its sums of all
+columns to the output. The kernel is therefore faster if there are many more active entries than columns. For a vector
+of events, each block estimates the number of active entries from a sample, which is the same in all blocks.
 
 If all weights are equal, binary events are counted, in 16 bits; otherwise floats are added. If shared memory cannot
 hold all columns, each half of the blocks sums one half of them; see `slices`.
@@ -33,9 +33,9 @@ from .launches import capability, filling, multiprocessors, places_of, shared_by
 _THREADS = 1024
 _SHARES = _THREADS // LANES
 #: The number of active entries per column from which this kernel is faster; the key is True if entries are counted,
-#: False if floats are added. On GPUs that do not add four floats at once, it is twice that.
+#: False if floats are added. It is doubled on GPUs without atomic additions of four floats.
 MANY = {True: 12, False: 15}
-#: The value at which a counter of 16 bits is emptied, long before it overflows: other threads may add meanwhile.
+#: A 16-bit counter is emptied at this value, well below its maximum, since other threads may increment it meanwhile.
 _FULL = 1 << 15
 _MOST_SLICES = 2
 

@@ -11,7 +11,7 @@ from .helpers.parts import first_of, part_count, private_part_count
 from .helpers.prefetch import prefetch
 from .scatter import add_private, clear
 
-# Entries of the next row to prefetch, and the most of them in a cache line.
+# The number of entries of the next row to prefetch, and the largest number of them in a cache line.
 _AHEAD = np.uint64(256)
 _LINE = np.uint64(16)
 
@@ -65,7 +65,7 @@ def _scatter(active, count, values, data, indices, indptr, y):
 
 @njit(cache=True)
 def scatter_flags(data, indices, indptr, x, y):
-    """The sum of the rows i with ``x[i]`` True."""
+    """Compute the sum of the rows i for which ``x[i]`` is True."""
     active = np.empty(x.size + 1, np.uint64)
     count = active_flags(x, active)
     _scatter(active, count, np.empty((1, 1), y.dtype), data, indices, indptr, y)
@@ -73,7 +73,7 @@ def scatter_flags(data, indices, indptr, x, y):
 
 @njit(cache=True)
 def scatter_values(data, indices, indptr, x, y):
-    """The sum of the rows i with ``x[i]`` other than 0, each times that."""
+    """Compute the sum of ``x[i]`` times row i over all nonzero ``x[i]``."""
     active = np.empty(x.size + 1, np.uint64)
     count = active_values(x, active)
     _scatter(active, count, x, data, indices, indptr, y)
@@ -81,5 +81,5 @@ def scatter_values(data, indices, indptr, x, y):
 
 @njit(cache=True)
 def scatter_listed(data, indices, indptr, active, count, y):
-    """The sum of the rows ``active[:count]``."""
+    """Compute the sum of the rows ``active[:count]``."""
     _scatter(active, count[()], np.empty((1, 1), y.dtype), data, indices, indptr, y)

@@ -1,4 +1,4 @@
-"""A matrix times a matrix with any number of columns, ``x`` and ``y`` being row-major."""
+"""Products with a dense matrix of any number of columns; ``x`` and ``y`` are row-major."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .helpers.tiles import gather_tile, tile_width
 
 @njit
 def _row(i, data, indices, begin, end, x, y, active):
-    """Compute row i of *y*, in the widest tiles that fit. The last may overlap the one before, with equal sums."""
+    """Compute row i of *y*, in the widest tiles that fit; the last may overlap the one before, with equal sums."""
     columns = y.shape[1]
     if columns >= tile_width(128, y):
         width = tile_width(128, y)
@@ -55,23 +55,23 @@ def _gather(data, indices, indptr, x, y, active):
 
 @njit(cache=True)
 def gather_matrix(data, indices, indptr, x, y):
-    """``y[i] = sum(data[k] * x[indices[k]])``, rows of *x*, over the entries k of row i."""
+    """Compute ``y[i, :] = sum(data[k] * x[indices[k], :])`` over the entries k of each row i."""
     _gather(data, indices, indptr, x, y, None)
 
 
 @njit(cache=True)
 def gather_active_matrix(data, indices, indptr, x, y):
-    """The same over the elements of *x* that are not 0 or False."""
+    """Compute `gather_matrix` over the elements of *x* that are not 0 or False."""
     _gather(data, indices, indptr, x, y, True)
 
 
 @njit(cache=True)
 def scatter_matrix(data, indices, indptr, x, y):
-    """``y[indices[k]] += data[k] * x[i]``, rows of *x*, for all entries k of all rows i, from 0."""
+    """Compute ``y[indices[k], :] += data[k] * x[i, :]`` from zeros, for all entries k of each row i."""
     scatter_strips(data, indices, indptr, x, y, None)
 
 
 @njit(cache=True)
 def scatter_active_matrix(data, indices, indptr, x, y):
-    """The same for the elements of *x* that are not 0 or False; rows of *x* without any are skipped."""
+    """Compute `scatter_matrix` over elements of *x* that are not 0 or False; rows of *x* without any are skipped."""
     scatter_strips(data, indices, indptr, x, y, True)

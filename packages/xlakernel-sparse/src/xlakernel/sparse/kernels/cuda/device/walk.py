@@ -1,8 +1,8 @@
-"""A warp's walk along entries of a compressed matrix, which adds the sums of their rows to a vector.
+"""Row sums over a warp's share of the entries of a compressed matrix, added to a vector.
 
-A warp processes its entries in tiles of 512: each thread loads four times four consecutive ones, 16 bytes at a time if
-the dtype allows, looks the operand up for all of them, and then finds their rows. The sum of a row is added to the
-output at its end, and at the end of the warp's share, so that several warps can share a row of any length.
+A warp processes its entries in tiles of 512. Each thread loads four groups of four consecutive entries, 16 bytes at a
+time if the dtype allows, gathers the operand for all of them, and then determines their rows. The sum of a row is added
+to the output where the row or the warp's share ends, so that several warps can share a row of any length.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ TILE = 512
 def walk_of(entries: Entries) -> Any:
     """Return a device function that adds the rows of some entries to the output.
 
-    All threads of a warp call ``walk(data, indices, indptr, rows, source, start, stop, y, skipped)``: for the entries
-    from *start* to *stop*, at least one; ``y`` begins with row *skipped*.
+    All threads of a warp call ``walk(data, indices, indptr, rows, source, start, stop, y, skipped)`` for the entries
+    from *start* to *stop*, at least one. The first element of *y* is for row *skipped*.
     """
     kind, raw, terms, one, value, is_aligned = entries
     total = warp_sum(kind)

@@ -84,7 +84,7 @@ def entries_of(active, count, indptr):
 
 @njit
 def cut_active(active, count, indptr, entries, cuts):
-    """Cut the rows ``active[:count]`` into parts with equally many of their *entries*; write the borders to *cuts*."""
+    """Divide the rows ``active[:count]`` into parts with equal numbers of *entries*; write the boundaries to *cuts*."""
     parts = cuts.size - 1
     seen, part = np.int64(0), 1
     cuts[0] = 0
