@@ -51,13 +51,16 @@ def two_populations(blocks=None):
     )
 
 
+TRACES = {"clocks": Trace("is_on", [6], 10), "cells": Trace(["wait", "v"], [2, 0], 4)}
+
+
 def run_both(network, backend):
     neurons = {
         "clocks": Clock(jnp.arange(7, dtype=jnp.int32), jnp.zeros(7, bool)),
         "cells": start(30),
     }
     parameters = {"clocks": Period(jnp.arange(5, 12, dtype=jnp.int32)), "cells": PARAMETERS}
-    record = Record(counts=True, spikes=500, trace=Trace(["wait", "v"], [2, 0], 4, population="cells"))
+    record = Record(counts=True, spikes=500, trace=TRACES)
     return network.run(network.initial(neurons), parameters, steps=100, record=record, backend=backend)
 
 
@@ -69,8 +72,10 @@ def test_populations_of_two_functions(blocks):
     np.testing.assert_array_equal(recording.counts, expected.counts)
     assert np.all(np.asarray(recording.counts).sum(0) > 10)
     np.testing.assert_array_equal(recording.spikes.neuron, expected.spikes.neuron)
-    np.testing.assert_array_equal(recording.trace["wait"], expected.trace["wait"])
-    np.testing.assert_allclose(recording.trace["v"], expected.trace["v"], atol=1e-5)
+    assert recording.trace["clocks"]["is_on"].shape == (10, 1)
+    np.testing.assert_array_equal(recording.trace["clocks"]["is_on"], expected.trace["clocks"]["is_on"])
+    np.testing.assert_array_equal(recording.trace["cells"]["wait"], expected.trace["cells"]["wait"])
+    np.testing.assert_allclose(recording.trace["cells"]["v"], expected.trace["cells"]["v"], atol=1e-5)
     np.testing.assert_array_equal(state.neurons["clocks"].left, expected_state.neurons["clocks"].left)
     np.testing.assert_array_equal(state.neurons["clocks"].is_on, expected_state.neurons["clocks"].is_on)
 

@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from models import PARAMETERS, balanced, noisy, noisy_arrays, start
+from models import NATIVE, PARAMETERS, balanced, integrate, noisy, noisy_arrays, random_matrix, start
 
-from xlakernel.sparse.networks import Record, Recording, Spikes, Trace
+from xlakernel.core.errors import ArgumentError
+from xlakernel.sparse.networks import Network, Population, Projection, Record, Recording, Spikes, Trace
 
 
 def assert_equal(found, expected):
@@ -38,6 +39,32 @@ def test_two_pieces_are_one_run(network):
     assert int(whole.step) == 60
     assert isinstance(recorded, Recording)
     assert isinstance(recorded.spikes, Spikes)
+
+
+@pytest.mark.parametrize("backend", [NATIVE, "jax"])
+def test_pieces_record_at_the_steps_of_the_whole_run(network, backend):
+    def run(state, steps, trace):
+        return network.run(state, PARAMETERS, KEY, steps=steps, record=Record(trace=trace), backend=backend)
+
+    trace = Trace(("v", "wait"), [1, 7], 10)
+    _, whole = run(network.initial(start(60)), 40, trace)
+    state, _ = run(network.initial(start(60)), 5, None)
+    _, later = run(state, 30, trace)
+    for name in ("v", "wait"):
+        np.testing.assert_array_equal(later.trace[name], whole.trace[name][:3])
+
+
+def test_a_state_has_the_receptors_by_name(network):
+    state = network.initial(start(60))
+    assert set(state.scales) == {"excitatory", "inhibitory"}
+    other = state._replace(scales={"excitatory": state.scales["excitatory"], "gaba": state.scales["inhibitory"]})
+    with pytest.raises(ArgumentError, match=r"receptors of the state are \['excitatory', 'gaba'\]; allowed: .*'inhib"):
+        network.run(other, PARAMETERS, KEY, steps=1)
+    matrix = random_matrix(np.random.default_rng(0), 60, 60, 0.1)
+    projections = [Projection(matrix, 1, "excitatory"), Projection(matrix * np.float32(0.5), 2, "inhibitory")]
+    first, second = (Network(Population(integrate, 60), some) for some in (projections, projections[::-1]))
+    middle, _ = first.run(first.initial(start(60)), PARAMETERS, steps=5)
+    assert_equal(second.run(middle, PARAMETERS, steps=5), first.run(middle, PARAMETERS, steps=5))
 
 
 def test_any_number_of_blocks_gives_the_same_bits(network):

@@ -70,7 +70,7 @@ def test_sums_are_those_of_the_matrices(blocks, weight_bits):
 @pytest.mark.parametrize("blocks", [1, 3, 60])
 def test_native_kernel_agrees_with_jax(blocks, delays):
     network = balanced(blocks=blocks, delays=delays)
-    record = Record(counts=True, spikes=400, trace=Trace(("v", "wait"), [3, 59, 3], 7))
+    record = Record(counts=True, spikes=400, trace=Trace(("v", "wait"), [3, 59, 3], 8))
     state = network.initial(start(60))
     found = network.run(state, PARAMETERS, steps=200, record=record, backend=NATIVE)
     expected = network.run(state, PARAMETERS, steps=200, record=record, backend="jax")

@@ -197,6 +197,11 @@ def fields_of(
     return Fields(type(values), tuple(found), word - first, shared - first_shared)
 
 
+def words_of(field: Field) -> int:
+    """Return the number of words of a field."""
+    return _KINDS[field.dtype].words
+
+
 def _words_of(value: ArrayLike, dtype: str, axis: int) -> jax.Array:
     """Return a value as words along a new dimension *axis*, counted from the end."""
     value = jnp.asarray(value, dtype)

@@ -14,12 +14,12 @@ from xlakernel.core.errors import ArgumentError, DtypeError, ShapeError
 from .._immutable import ImmutablePytree
 from ..operators.arguments import as_integer
 from .entries import choose_scales, choose_weight_bits, order_entries
-from .fields import fields_of, pack, read_field, unpack
+from .fields import fields_of, pack, unpack
 from .layout import Layout, choose_layout
 from .noise import noise_of
 from .populations import ALONE, Part, Population, check_function, check_populations, code_of
 from .projections import Projection, check_projections
-from .recording import Plan, Record, Recording, Spikes, check_record
+from .recording import Record, Recording, Spikes, check_record, read_traces
 from .simulation import multiprocessors, simulate
 from .state import NetworkState
 
@@ -49,7 +49,7 @@ class Network(ImmutablePytree):
         1/32 of the weights of a projection, apart from zeros, are below 1/256 of the largest one of their receptor.
 
     Attributes:
-      scales: the weight of one unit of each receptor, float32 ``(receptors,)``.
+      scales: the weight of one unit of each receptor, float32 ``(receptors,)``, in the order of their names.
 
     Raises:
       InputError: if a projection or its matrix has another type.
@@ -127,7 +127,7 @@ class Network(ImmutablePytree):
             values = self._values_of(neurons, name, "neurons")
             spread[name] = jax.tree.map(lambda value, n=population.size: jnp.broadcast_to(_strong(value), (n,)), values)
         pending = jnp.zeros((self.layout.rows, self.size), jnp.int32)
-        return NetworkState(self._join(spread), pending, self.scales, jnp.int32(0))
+        return NetworkState(self._join(spread), pending, self._named_scales(), jnp.int32(0))
 
     def run(
         self,
@@ -180,7 +180,7 @@ class Network(ImmutablePytree):
             raise ArgumentError("Network.run: there are random inputs, and key is None; allowed: a key of jax.random.")
         unread = {part.first: check_function(part, self.layout.receptors, key is not None) for part in parts}
         _check_receptors(self.arrivals, parts, unread)
-        plan = check_record(record, parts)
+        plan = check_record(record, parts, number)
         given = state, parameters, inputs, self.scales
         state, parameters, inputs, scales = _without_derivative(given)
         neurons = [self._values_of(state.neurons, part.name, "state") for part in parts]
@@ -205,17 +205,20 @@ class Network(ImmutablePytree):
         for part in parts:
             found = words[: part.state.words, part.first : part.first + part.size]
             following[part.name] = unpack(part.state, found)
-        after = NetworkState(self._join(following), pending, self.scales, state.step + number)
-        return after, Recording(counts, Spikes(spike_steps, spike_neurons, total[0]), _traces(plan, parts, traces))
+        trace = read_traces(plan, traces, state.step)
+        after = NetworkState(self._join(following), pending, self._named_scales(), state.step + number)
+        return after, Recording(counts, Spikes(spike_steps, spike_neurons, total[0]), trace)
 
     def _check_state(self, state: NetworkState) -> None:
-        layout = self.layout
-        for name, shape, dtype in (
-            ("pending", (layout.rows, self.size), jnp.int32),
-            ("scales", (len(layout.receptors),), jnp.float32),
-            ("step", (), jnp.int32),
+        receptors = self.layout.receptors
+        if not isinstance(state.scales, Mapping) or set(state.scales) != set(receptors):
+            names = sorted(state.scales) if isinstance(state.scales, Mapping) else state.scales
+            raise ArgumentError(f"Network.run: the receptors of the state are {names}; allowed: {list(receptors)}.")
+        for name, value, shape, dtype in (
+            ("pending", state.pending, (self.layout.rows, self.size), jnp.int32),
+            *((f"scales[{name!r}]", state.scales[name], (), jnp.float32) for name in receptors),
+            ("step", state.step, (), jnp.int32),
         ):
-            value = getattr(state, name)
             if jnp.shape(value) != shape:
                 raise ShapeError(
                     f"Network.run: state.{name} has the shape {jnp.shape(value)}; allowed: {shape}, that of a state of "
@@ -225,11 +228,15 @@ class Network(ImmutablePytree):
                 found = getattr(value, "dtype", type(value).__name__)
                 raise DtypeError(f"Network.run: state.{name} is of {found}; allowed: an array of {dtype.__name__}.")
 
+    def _named_scales(self) -> dict[str, jax.Array]:
+        return {name: self.scales[k] for k, name in enumerate(self.layout.receptors)}
+
     def _pending(self, state: NetworkState) -> jax.Array:
         """Return the pending sums in the units of this network."""
         if not self.layout.receptors:
             return state.pending
-        old, new = (jnp.tile(scales, self.layout.depth)[:, None] for scales in (state.scales, self.scales))
+        of_state = jnp.stack([state.scales[name] for name in self.layout.receptors])
+        old, new = (jnp.tile(scales, self.layout.depth)[:, None] for scales in (of_state, self.scales))
         return jnp.where(old == new, state.pending, jnp.rint(state.pending * (old / new)).astype(jnp.int32))
 
     def _values_of(self, values: Any, name: str, what: str) -> Any:
@@ -345,13 +352,6 @@ def _check_receptors(
                 f"in {functions}; used there: {used}. Correct the receptor's name or the function, or remove the "
                 "projection."
             )
-
-
-def _traces(plan: Plan, parts: Sequence[Part], traces: jax.Array) -> dict[str, jax.Array]:
-    if not plan.probes.variables:
-        return {}
-    fields = {field.name: field for field in parts[plan.probes.part].state.fields}
-    return {name: read_field(fields[name], traces) for name in plan.probes.variables}
 
 
 @jax.custom_jvp

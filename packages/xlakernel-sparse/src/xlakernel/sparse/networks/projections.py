@@ -75,15 +75,17 @@ def check_projections(
     """
     if isinstance(projections, Projection) or not isinstance(projections, Sequence):
         raise InputError(f"Network: projections are a {type(projections).__name__}; allowed: a list of Projection.")
-    receptors: dict[str, int] = {}
-    found = []
     for number, projection in enumerate(projections):
         if not isinstance(projection, Projection):
             raise InputError(f"Network: projection {number} is a {type(projection).__name__}; allowed: a Projection.")
-        receptor = check_name(f"Network: the receptor of projection {number}", projection.receptor)
-        receptors.setdefault(receptor, len(receptors))
-        found.append(_check(f"Network: projection {number}", projection, receptors[receptor], ranges, size))
-    return tuple(receptors), found
+        check_name(f"Network: the receptor of projection {number}", projection.receptor)
+    # Sorted, so that a state does not depend on the order of the projections.
+    receptors = tuple(sorted({projection.receptor for projection in projections}))
+    found = [
+        _check(f"Network: projection {number}", projection, receptors.index(projection.receptor), ranges, size)
+        for number, projection in enumerate(projections)
+    ]
+    return receptors, found
 
 
 def _check(

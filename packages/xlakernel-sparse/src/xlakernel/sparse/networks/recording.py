@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
 from xlakernel.core.errors import ArgumentError
 
 from ..operators.arguments import as_integer
+from .fields import Field, read_field, words_of
 from .populations import ALONE, Part
 
 
@@ -21,14 +24,14 @@ class Trace(NamedTuple):
     Args:
       variables: names of fields of the state.
       neurons: neurons of the population, integers ``(count,)``.
-      every: steps from one recorded value to the next, at least 1; the first is after this many steps.
-      population: the population's name.
+      every: steps from one recorded value to the next, a divisor of the steps of the run. Values are those after the
+        steps whose number, from the network's first step on, is a multiple of it: pieces of a run record what the
+        whole run records.
     """
 
     variables: Sequence[str]
     neurons: Any
     every: int = 1
-    population: str = ALONE
 
 
 class Record(NamedTuple):
@@ -38,12 +41,12 @@ class Record(NamedTuple):
       counts: True for the spikes of each population in each step; or the group of each neuron, integers ``(neurons,)``,
         for those of groups, with -1 for neurons in no group.
       spikes: the room for spikes: the number of those that are recorded one by one.
-      trace: state variables of some neurons.
+      trace: state variables of some neurons; with several populations, a dictionary of `Trace` by population.
     """
 
     counts: Any = False
     spikes: int = 0
-    trace: Trace | None = None
+    trace: Trace | Mapping[str, Trace] | None = None
 
 
 class Spikes(NamedTuple):
@@ -52,7 +55,8 @@ class Spikes(NamedTuple):
     Attributes:
       step: the step of each spike, int32 ``(room,)``; -1 behind the last one.
       neuron: the neuron of each spike among all of the network, int32 ``(room,)``; -1 behind the last one.
-      total: the number of spikes of the run, int32; more than the room if some were not recorded. It wraps at 2**31.
+      total: the number of spikes of the run, int32; more than the room if some were not recorded.
+        It is at most 2**31 - 1.
     """
 
     step: jax.Array
@@ -66,21 +70,27 @@ class Recording(NamedTuple):
     Attributes:
       counts: the spikes of each group in each step, int32 ``(steps, groups)``; no groups unless asked for.
       spikes: the first spikes.
-      trace: each variable, ``(steps // every, neurons)``.
+      trace: a dictionary of the variables, each ``(steps // every, neurons)``; with several populations, a
+        dictionary of such dictionaries.
     """
 
     counts: jax.Array
     spikes: Spikes
-    trace: dict[str, jax.Array]
+    trace: dict[str, Any]
 
 
-class Probes(NamedTuple):
-    """A checked `Trace`: its neurons in the network, and the fields that it records."""
+class Probe(NamedTuple):
+    """A checked `Trace`: its population, its neurons in the network, and the fields that it records."""
 
-    neurons: tuple[int, ...]
-    variables: tuple[str, ...]
-    part: int
+    name: str
+    neurons: np.ndarray
+    fields: tuple[Field, ...]
     every: int
+
+    @property
+    def words(self) -> np.ndarray:
+        """The words of its fields."""
+        return np.array([field.word + k for field in self.fields for k in range(words_of(field))], np.int32)
 
 
 class Plan(NamedTuple):
@@ -89,10 +99,15 @@ class Plan(NamedTuple):
     groups: np.ndarray
     group_count: int
     room: int
-    probes: Probes
+    probes: tuple[Probe, ...]
+
+    @property
+    def every(self) -> int:
+        """The steps from one time at which the kernel records to the next, or 0."""
+        return math.gcd(*(probe.every for probe in self.probes))
 
 
-def check_record(record: Record | None, parts: Sequence[Part]) -> Plan:
+def check_record(record: Record | None, parts: Sequence[Part], steps: int) -> Plan:
     """Return a checked record.
 
     Raises:
@@ -105,7 +120,7 @@ def check_record(record: Record | None, parts: Sequence[Part]) -> Plan:
     if room is None or room < 0:
         raise ArgumentError(f"Network.run: record.spikes is {record.spikes!r}; allowed: an integer of at least 0.")
     groups, count = _groups(record.counts, parts)
-    return Plan(groups, count, room, _probes(record.trace, parts))
+    return Plan(groups, count, room, _probes(record.trace, parts, steps))
 
 
 def _groups(counts: bool | ArrayLike, parts: Sequence[Part]) -> tuple[np.ndarray, int]:
@@ -125,24 +140,55 @@ def _groups(counts: bool | ArrayLike, parts: Sequence[Part]) -> tuple[np.ndarray
     return groups.astype(np.int32), int(groups.max()) + 1
 
 
-def _probes(trace: Trace | None, parts: Sequence[Part]) -> Probes:
+def _probes(trace: Any, parts: Sequence[Part], steps: int) -> tuple[Probe, ...]:
     if trace is None:
-        return Probes((), (), 0, 0)
-    names = [part.name for part in parts]
-    if trace.population not in names:
-        raise ArgumentError(f"Network.run: a trace of population {trace.population!r}; allowed: one of {names}.")
-    index = names.index(trace.population)
-    part = parts[index]
-    fields = [field.name for field in part.state.fields]
+        return ()
+    by_name = {part.name: part for part in parts}
+    traces = {ALONE: trace} if ALONE in by_name else trace
+    allowed = "a Trace" if ALONE in by_name else f"a dictionary of Trace by population, {list(by_name)}"
+    if not isinstance(traces, Mapping) or set(traces) - set(by_name):
+        found = list(traces) if isinstance(traces, Mapping) else f"a {type(traces).__name__}"
+        raise ArgumentError(f"Network.run: record.trace is {found}; allowed: {allowed}.")
+    for one in traces.values():
+        if not isinstance(one, Trace):
+            raise ArgumentError(f"Network.run: record.trace is a {type(one).__name__}; allowed: {allowed}.")
+    return tuple(_probe(one, by_name[name], steps) for name, one in traces.items())
+
+
+def _probe(trace: Trace, part: Part, steps: int) -> Probe:
+    fields = {field.name: field for field in part.state.fields}
     variables = (trace.variables,) if isinstance(trace.variables, str) else tuple(trace.variables)
     if not variables or set(variables) - set(fields):
-        raise ArgumentError(f"Network.run: a trace of {variables}; allowed: variables of the state, {fields}.")
+        raise ArgumentError(f"Network.run: a trace of {variables}; allowed: variables of the state, {list(fields)}.")
     every = as_integer(trace.every)
     if every is None or every < 1:
         raise ArgumentError(f"Network.run: a trace every {trace.every!r} steps; allowed: an integer of at least 1.")
+    if steps % every:
+        raise ArgumentError(f"Network.run: a trace every {every} steps in {steps}; allowed: a divisor of the steps.")
     neurons = np.asarray(trace.neurons)
     if neurons.ndim != 1 or neurons.dtype.kind not in "iu" or np.any((neurons < 0) | (neurons >= part.size)):
         raise ArgumentError(
-            f"Network.run: the neurons of a trace are {trace.neurons!r}; allowed: integers from 0 to {part.size - 1}."
+            f"Network.run: the neurons of a trace are {trace.neurons!r}; allowed: a list or an array of integers from "
+            f"0 to {part.size - 1}."
         )
-    return Probes(tuple((neurons + part.first).tolist()), variables, index, every)
+    return Probe(part.name, neurons.astype(np.int32) + part.first, tuple(fields[name] for name in variables), every)
+
+
+def read_traces(plan: Plan, words: jax.Array, first_step: jax.Array) -> dict[str, Any]:
+    """Return the traces of the kernel's words, ``(steps // plan.every, all words of all probes)``."""
+    found, first = {}, 0
+    for probe in plan.probes:
+        count = len(probe.words)
+        own = words[:, first : first + count * len(probe.neurons)].reshape(-1, count, len(probe.neurons))
+        first += count * len(probe.neurons)
+        ratio = probe.every // plan.every
+        if ratio > 1:
+            # The first row is that of the multiple ``first_step // plan.every + 1``.
+            skipped = -(first_step // plan.every + 1) % ratio
+            own = own[skipped + ratio * jnp.arange(own.shape[0] // ratio)]
+        variables, word = {}, 0
+        for field in probe.fields:
+            variables[field.name] = read_field(field._replace(word=word), own)
+            word += words_of(field)
+        found[probe.name] = variables
+    return found.get(ALONE, found)

@@ -56,10 +56,10 @@ def simulate(
       steps: the number of steps.
       backend: the requested backend.
     """
-    probes = plan.probes
     pending, words, first_step = state
-    recorded = _recorded_words(parts, plan)
-    rows = steps // probes.every if probes.every else 0
+    recorded = [np.zeros(0, np.int32), *(np.repeat(probe.words, len(probe.neurons)) for probe in plan.probes)]
+    probes = [np.zeros(0, np.int32), *(np.tile(probe.neurons, len(probe.words)) for probe in plan.probes)]
+    rows = steps // plan.every if plan.every else 0
     shapes = [
         pending.shape,
         words.shape,
@@ -67,7 +67,7 @@ def simulate(
         (plan.room,),
         (plan.room,),
         (1,),
-        (rows, len(recorded), len(probes.neurons)),
+        (rows, sum(map(len, probes))),
     ]
     seed = jnp.zeros(2, jnp.uint32) if key is None else jax.random.bits(key, (2,), jnp.uint32)
     starts, synapses, scales = entries
@@ -84,23 +84,16 @@ def simulate(
         seed,
         first_step[None],
         jnp.asarray(plan.groups),
-        jnp.asarray(probes.neurons, jnp.int32),
-        jnp.asarray(recorded, jnp.int32),
+        jnp.asarray(np.concatenate(probes)),
+        jnp.asarray(np.concatenate(recorded)),
         outs=[jax.ShapeDtypeStruct(shape, jnp.int32) for shape in shapes],
         backend=backend,
         parts=parts,
         layout=layout,
-        every=probes.every,
+        every=plan.every,
         is_random=key is not None,
     )
     return found
-
-
-def _recorded_words(parts: Sequence[Part], plan: Plan) -> np.ndarray:
-    """Return the words of the traced state: all of the population's, of which the variables are a part."""
-    if not plan.probes.variables:
-        return np.zeros(0, np.int32)
-    return np.arange(parts[plan.probes.part].state.words, dtype=np.int32)
 
 
 def _numba(outs: Sequence[Any], **static: Any) -> Any:

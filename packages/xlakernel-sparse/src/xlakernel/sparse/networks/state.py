@@ -13,12 +13,12 @@ class NetworkState(NamedTuple):
     Attributes:
       neurons: the named tuple of the neurons' state, arrays ``(size,)``; with several populations, a dictionary.
       pending: sums that arrive in the next steps, in units of *scales*, int32 ``(longest delay * receptors, n)``, those
-        of all receptors for each step.
-      scales: the weight of one unit of each receptor, float32 ``(receptors,)``. A run with other weights converts.
+        of all receptors, in the order of their names, for each step.
+      scales: the weight of one unit of each receptor, a dictionary of float32. A run with other weights converts.
       step: the number of the next step, int32.
     """
 
     neurons: Any
     pending: jax.Array
-    scales: jax.Array
+    scales: dict[str, jax.Array]
     step: jax.Array

@@ -82,17 +82,19 @@ def run(
                 .add(spikes.astype(jnp.int32), mode="drop")
             )
             count, steps, neurons = written
-            at = jnp.where(spikes, count + jnp.cumsum(spikes) - 1, room)
+            at = jnp.where(spikes & (count < room), count + jnp.cumsum(spikes) - 1, room)
             steps = steps.at[at].set(number, mode="drop")
             neurons = neurons.at[at].set(jnp.arange(size, dtype=jnp.int32), mode="drop")
-            written = count + jnp.sum(spikes, dtype=jnp.int32), steps, neurons
-            return (pending, state, number + 1, written), (counts, state[probe_words][:, probes])
+            more = jnp.minimum(jnp.sum(spikes, dtype=jnp.int32), jnp.iinfo(jnp.int32).max - count)
+            written = count + more, steps, neurons
+            return (pending, state, number + 1, written), (counts, state[probe_words, probes])
 
         nothing = jnp.full(room, -1, jnp.int32)
         start = pending, state, first_step[0], (jnp.int32(0), nothing, nothing)
         end, (counts, traces) = jax.lax.scan(step, start, (series, shared_series))
         pending, state, _, (total, steps, neurons) = end
-        recorded = traces[every - 1 :: every] if every else traces[:0]
+        rows = jnp.arange(traces.shape[0] // every) * every - (first_step[0] + 1) % -every if every else slice(0)
+        recorded = traces[rows]
         return pending, state, counts, steps, neurons, total[None], recorded
 
     return simulate

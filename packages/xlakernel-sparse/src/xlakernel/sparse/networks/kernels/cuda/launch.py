@@ -82,6 +82,8 @@ def run(
         pending, state, counts, steps, neurons, total, traces, *_ = call(*ins)
         if room:
             steps, neurons = _ordered(steps, neurons, room)
+        # The sum of the kernel wraps.
+        total = jnp.where(total < 0, jnp.iinfo(jnp.int32).max, total)
         return pending, state, counts, steps, neurons, total, traces
 
     return simulate

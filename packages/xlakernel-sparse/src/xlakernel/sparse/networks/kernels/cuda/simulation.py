@@ -214,7 +214,7 @@ def _block_run(functions: Functions, receptors: int, wide: bool, single: bool) -
         own = min(first + thread, stop - 1)
         current = load_state(state, state, own)
         fixed = parameters_of(parameters, shared, own)
-        head, step = 0, first_step[0]
+        head, step, recorded = 0, first_step[0], 0
         cuda.syncthreads()
         for t in range(steps + 1):
             # Before the spikes of the other blocks are waited for.
@@ -255,14 +255,14 @@ def _block_run(functions: Functions, receptors: int, wide: bool, single: bool) -
             elif thread >= 32:
                 spikes_of = records[parity, 2 * block * form.slots :], lists[parity, 2 * first :], form.slots
                 _record(step, t, found[0], spikes_of, groups, counts, spike_steps, spike_neurons, spike_count)
-            if form.every > 0 and (t + 1) % form.every == 0:
+            if form.every > 0 and (step + 1) % form.every == 0:
                 if single and has_neuron:
                     store(next_state, own, current)
                 cuda.syncthreads()
                 for k in range(thread, probes.size, threads):
                     if first <= probes[k] < stop:
-                        for word in range(probe_words.size):
-                            traces[t // form.every, word, k] = next_state[probe_words[word], probes[k]]
+                        traces[recorded, k] = next_state[probe_words[k], probes[k]]
+                recorded += 1
             cuda.syncthreads()
             head += receptors
             if head >= form.rows:

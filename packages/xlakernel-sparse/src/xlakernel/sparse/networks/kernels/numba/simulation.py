@@ -206,7 +206,7 @@ def simulation(functions: tuple[Functions, ...], receptors: int, sources: int, w
             _read_pending(_Form(blocks, rows, width, target_bits, row_bits), block, edges, pending, sums)
         for k in range(spike_steps.size):
             spike_steps[k], spike_neurons[k] = -1, -1
-        count, total, head = 0, np.int64(0), 0
+        count, total, head, recorded = 0, np.int64(0), 0, 0
         for t in range(steps):
             step = np.uint32(first_step[0] + t)
             if threads == 1:
@@ -234,11 +234,11 @@ def simulation(functions: tuple[Functions, ...], receptors: int, sources: int, w
                     count += 1
             _record_spikes(first_step[0] + t, t, spikes, count, total, groups, counts, spike_steps, spike_neurons)
             total += count
-            if every > 0 and (t + 1) % every == 0:
-                for word in range(probe_words.size):
-                    for k in range(probes.size):
-                        traces[t // every, word, k] = next_state[probe_words[word], probes[k]]
-        spike_count[0] = total
+            if every > 0 and (first_step[0] + t + 1) % every == 0:
+                for k in range(probes.size):
+                    traces[recorded, k] = next_state[probe_words[k], probes[k]]
+                recorded += 1
+        spike_count[0] = min(total, 2**31 - 1)
         form = _Form(blocks, rows, width, target_bits, row_bits)
         for block in range(blocks):
             deliver(form, block, spikes, count, starts, entries, sums, block * rows * width, head)
