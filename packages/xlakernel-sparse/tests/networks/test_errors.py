@@ -110,6 +110,15 @@ def test_wrong_options(options, message):
         ({"record": Record(trace=Trace("u", [0]))}, ArgumentError, r"a trace of \('u',\); allowed: .*'v'"),
         ({"record": Record(trace=Trace("v", [60]))}, ArgumentError, "integers from 0 to 59"),
         ({"record": Record(trace=Trace("v", [0], every=0))}, ArgumentError, "every 0 steps"),
+        ({"record": Record(trace=Trace("v", [0], every=2))}, ArgumentError, "every 2 steps in 3; allowed: a divisor"),
+        ({"record": Record(trace=["v"])}, ArgumentError, "record.trace is a list; allowed: a Trace"),
+        ({"record": ["v"]}, ArgumentError, "record is a list; allowed: a Record"),
+        ({"parameters": None}, CompileError, r"It reads '\w+' of parameters or inputs that are not given"),
+        (
+            {"inputs": PARAMETERS._replace(**dict.fromkeys(PARAMETERS._fields, jnp.ones(3)))},
+            CompileError,
+            r"integrate has the parameters \(state, arrived, p, rng\); allowed: 5 with inputs",
+        ),
         ({"state": start(60)}, ArgumentError, "the state is a State; allowed: a NetworkState"),
     ],
 )
@@ -118,6 +127,41 @@ def test_wrong_runs(changed, error, message):
     arguments = {"state": network.initial(start(60)), "parameters": PARAMETERS, "steps": 3, **changed}
     with pytest.raises(error, match=message):
         network.run(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("neurons", "error", "message"),
+    [
+        (start(30), ShapeError, r"neurons.v: shape \(30,\); allowed: \(\) or \(60,\)"),
+        ({"v": 0.0}, ArgumentError, "neurons: a dict; allowed: a named tuple"),
+        (None, ArgumentError, "neurons have no fields"),
+    ],
+)
+def test_wrong_initial_states(neurons, error, message):
+    with pytest.raises(error, match=message):
+        balanced().initial(neurons)
+
+
+def test_wrong_names_of_populations():
+    network = Network({"cells": POPULATION}, [projection(), projection(receptor="inhibitory")])
+    with pytest.raises(ArgumentError, match=r"neurons are \['cell'\]; allowed: a dictionary by population"):
+        network.initial({"cell": start(4)})
+    state = network.initial({"cells": start(4)})
+    with pytest.raises(ArgumentError, match=r"record.trace is \['cell'\]; allowed: a dictionary of Trace"):
+        network.run(state, PARAMETERS, steps=3, record=Record(trace={"cell": Trace("v", [0])}))
+    with pytest.raises(ArgumentError, match=r"record.trace is a Trace; allowed: a dictionary of Trace"):
+        network.run(state, PARAMETERS, steps=3, record=Record(trace=Trace("v", [0])))
+
+
+@numba.njit
+def takes_inputs(state, arrived, p, rng, inputs):
+    return state, inputs.current > 0
+
+
+def test_missing_inputs():
+    network = Network(Population(takes_inputs, 4), [])
+    with pytest.raises(CompileError, match=r"allowed: 4 without inputs of .* Give inputs to Network.run"):
+        network.run(network.initial(start(4)), steps=3)
 
 
 def test_state_of_another_network():

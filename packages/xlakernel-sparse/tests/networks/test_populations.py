@@ -13,7 +13,8 @@ from models import NATIVE, PARAMETERS, State, integrate, integrate_arrays, rando
 
 from xlakernel.core.errors import ArgumentError
 from xlakernel.sparse import CSR
-from xlakernel.sparse.networks import Network, Population, Projection, Record, Trace
+from xlakernel.sparse.networks import Network, Population, Projection, Record, Trace, fields, populations
+from xlakernel.sparse.networks.kernels.numba import simulation
 from xlakernel.sparse.networks.layout import choose_layout
 
 pytestmark = pytest.mark.kernels
@@ -208,6 +209,13 @@ def test_receptors_without_an_effect_are_errors():
     for function, receptors in ((unpack, ("inhibitory", "excitatory")), (add_by_helper, ("excitatory",))):
         network = Network(Population(function, 4), [Projection(matrix, 1, name) for name in receptors])
         network.run(network.initial(Sums(0.0)), steps=1)
+
+
+def test_caches_that_keep_functions_are_bounded():
+    caches = [cache for module in (fields, populations, simulation) for cache in vars(module).values()]
+    sizes = [cache.cache_parameters()["maxsize"] for cache in caches if hasattr(cache, "cache_parameters")]
+    assert sizes.count(None) == 1  # that of a flag, in `simulation`
+    assert len(sizes) > 6
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 from models import NATIVE, PARAMETERS, balanced, integrate, noisy, noisy_arrays, random_matrix, start
 
-from xlakernel.core.errors import ArgumentError
+from xlakernel.core.errors import ArgumentError, GatheredOperandsWarning
 from xlakernel.sparse.networks import Network, Population, Projection, Record, Recording, Spikes, Trace
 
 
@@ -147,6 +149,36 @@ def test_derivatives_are_refused(network):
 
     with pytest.raises(TypeError, match="no derivative: spikes are events"):
         jax.grad(loss)(jnp.float32(0.1))
+
+
+@pytest.mark.parametrize("map_shards", [False, True])
+def test_a_batch_spread_over_devices(network, map_shards):
+    mesh = jax.make_mesh((2,), ("seed",), (AxisType.Auto,), devices=jax.devices()[:2])
+    keys = jax.device_put(jax.random.split(KEY, 4), NamedSharding(mesh, P("seed")))
+
+    def run(key):
+        return network.run(network.initial(start(60)), PARAMETERS, key, steps=20, record=Record(counts=True))
+
+    batch = jax.vmap(run)
+    if map_shards:
+        batch = jax.shard_map(batch, mesh=mesh, in_specs=P("seed"), out_specs=P("seed"))
+        found = jax.jit(batch)(keys)
+    else:
+        with pytest.warns(GatheredOperandsWarning, match="or call it inside jax.shard_map"):
+            found = jax.block_until_ready(jax.jit(batch)(keys))
+    for k in range(4):
+        assert_equal(jax.tree.map(lambda x, k=k: x[k], found), run(jax.random.split(KEY, 4)[k]))
+
+
+@pytest.mark.parametrize("part", ["state", "parameters"])
+def test_a_network_of_sharded_arrays(network, part):
+    mesh = jax.make_mesh((2,), ("x",), (AxisType.Auto,), devices=jax.devices()[:2])
+    given = {"state": network.initial(start(60)), "parameters": PARAMETERS._replace(drive=jnp.linspace(0.1, 0.3, 60))}
+    expected = network.run(**given, key=KEY, steps=20)
+    placed = jax.tree.map(
+        lambda x: jax.device_put(x, NamedSharding(mesh, P("x") if x.shape == (60,) else P())), given[part]
+    )
+    assert_equal(network.run(**{**given, part: placed}, key=KEY, steps=20), expected)
 
 
 def test_nested_batches_and_batches_of_nothing(network):

@@ -20,6 +20,9 @@ from xlakernel.core.errors import ArgumentError, DtypeError, ShapeError
 
 from .noise import Normal, Poisson
 
+#: Generated functions of each kind that are kept: those of a notebook's earlier definitions are dropped.
+KEPT = 128
+
 
 # Unsigned indices are not compared with 0: Numba's negative ones count from the end, and loops with such a comparison
 # are not vectorised.
@@ -251,7 +254,7 @@ def scalars_of(fields: Fields) -> Any:
     return fields.kind(**{field.name: scalars[field.dtype](0) for field in fields.fields})
 
 
-@functools.cache
+@functools.lru_cache(KEPT)
 def loader(fields: Fields) -> Any:
     """Return ``load(words, shared, i, noise=())``, the named tuple of neuron *i*; *noise* are the random inputs."""
     values = ", ".join(_value(field) for field in fields.fields)
@@ -269,14 +272,14 @@ def getter(field: Field) -> Any:
     return generate("get(words, shared, i)", [f"return {_value(field)}"], _GETTERS)
 
 
-@functools.cache
+@functools.lru_cache(KEPT)
 def storer(fields: Fields) -> Any:
     """Return ``store(words, i, value)``, which writes the named tuple *value* for neuron *i*."""
     lines = [f"set_{field.dtype}(words, {field.word}, i, value.{field.name})" for field in fields.fields]
     return generate("store(words, i, value)", lines, {f"set_{name}": kind.set for name, kind in _KINDS.items()})
 
 
-@functools.cache
+@functools.lru_cache(KEPT)
 def converter(fields: Fields) -> Any:
     """Return ``convert(value)``, the named tuple with each field in the type that `loader` gives it."""
     names = {f"as_{name}": kind.convert for name, kind in _KINDS.items()}

@@ -121,10 +121,18 @@ class Network(ImmutablePytree):
         Args:
           neurons: the named tuple of the neurons' state: arrays ``(size,)``, or scalars for all; with several
             populations, a dictionary of them.
+
+        Raises:
+          ArgumentError: if *neurons* are no named tuple, or no dictionary with all populations.
+          ShapeError: if a shape does not fit the population.
+          DtypeError: if a field has a dtype that is not supported.
         """
         spread = {}
         for name, population in self.populations:
             values = self._values_of(neurons, name, "neurons")
+            of = f" of {name!r}" if name else ""
+            if not fields_of(f"Network.initial: neurons{of}", values, population.size).fields:
+                raise ArgumentError(f"Network.initial: neurons{of} have no fields; allowed: a named tuple of arrays.")
             spread[name] = jax.tree.map(lambda value, n=population.size: jnp.broadcast_to(_strong(value), (n,)), values)
         pending = jnp.zeros((self.layout.rows, self.size), jnp.int32)
         return NetworkState(self._join(spread), pending, self._named_scales(), jnp.int32(0))
@@ -245,7 +253,8 @@ class Network(ImmutablePytree):
             return values
         names = [name for name, _ in self.populations]
         if not isinstance(values, Mapping) or set(values) - set(names):
-            raise ArgumentError(f"Network: {what} are {values!r:.200}; allowed: a dictionary by population, {names}.")
+            found = list(values) if isinstance(values, Mapping) else f"a {type(values).__name__}"
+            raise ArgumentError(f"Network: {what} are {found}; allowed: a dictionary by population, {names}.")
         if name not in values and what in {"neurons", "state"}:
             raise ArgumentError(f"Network: {what} have no {name!r}; allowed: a dictionary with all of {names}.")
         return values.get(name)

@@ -19,7 +19,7 @@ from xlakernel.core.errors import ArgumentError, CompileError, KernelTypeError
 
 from ..operators.arguments import as_integer
 from .drawing import drawing, filling, reading
-from .fields import Fields, converter, generate, loader, scalars_of, storer
+from .fields import KEPT, Fields, converter, generate, loader, scalars_of, storer
 from .random import Generator
 
 
@@ -119,7 +119,7 @@ def functions_of(part: Part, receptors: tuple[str, ...], is_random: bool) -> Fun
     return _functions(part.function, *fields, receptors, is_random)
 
 
-@functools.cache
+@functools.lru_cache(KEPT)
 def _functions(
     function: Any,
     state: Fields,
@@ -156,13 +156,13 @@ def _functions(
     )
 
 
-@functools.cache
+@functools.lru_cache(KEPT)
 def arrivals_type(receptors: tuple[str, ...]) -> Any:
     """Return the named tuple of the arrivals."""
     return NamedTuple("Arrived", [(name, float) for name in receptors])  # type: ignore[misc]
 
 
-@functools.cache
+@functools.lru_cache(KEPT)
 def arrivals(receptors: tuple[str, ...]) -> Any:
     """Return ``arrived(sums, at, stride, scales)``: sums are integers, those of receptor ``k`` at ``at + k * stride``.
 
@@ -173,7 +173,7 @@ def arrivals(receptors: tuple[str, ...]) -> Any:
     return generate("arrived(sums, at, stride, scales)", [f"return kind({', '.join(values)})"], names)
 
 
-@functools.cache
+@functools.lru_cache(KEPT)
 def tuple_of(length: int) -> Any:
     """Return ``f(array)``, the first elements of an array as a tuple of this length."""
     values = "".join(f"array[{k}], " for k in range(length))
@@ -196,7 +196,7 @@ def check_name(what: str, name: Any) -> str:
     return name
 
 
-@functools.cache
+@functools.lru_cache(KEPT)
 def check_function(part: Part, receptors: tuple[str, ...], is_random: bool) -> frozenset[str]:
     """Compile a population's function for its arguments, and return the receptors that have no effect in it.
 
@@ -212,6 +212,7 @@ def check_function(part: Part, receptors: tuple[str, ...], is_random: bool) -> f
         *([scalars_of(part.inputs)] if part.inputs.fields else []),
     ]
     types = tuple(map(numba.typeof, arguments))
+    _check_signature(name, part, len(arguments))
     try:
         copy = njit(part.function.py_func)  # the user's own function is left as it is
         copy.compile(types)
@@ -222,8 +223,21 @@ def check_function(part: Part, receptors: tuple[str, ...], is_random: bool) -> f
         ) from error
     _check_returned(name, part.state, returned)
     unused = _unused_arguments(copy.overloads[types])
-    arrived = list(inspect.signature(part.function.py_func).parameters)[1]
+    arrived = [*inspect.signature(part.function.py_func).parameters, ""][1]
     return frozenset(name for k, name in enumerate(receptors) if f"arg.{arrived}.{k}" in unused)
+
+
+def _check_signature(name: str, part: Part, count: int) -> None:
+    signature = inspect.signature(part.function.py_func)
+    try:
+        signature.bind(*range(count))
+    except TypeError:
+        given = "with" if count == 5 else "without"
+        raise CompileError(
+            f"{name} has the parameters {signature}; allowed: {count} {given} inputs of Network.run, (state, arrived, "
+            f"p, rng{', inputs' * (count == 5)}). {'Remove the inputs' if count == 5 else 'Give inputs'} to "
+            "Network.run, or change the function."
+        ) from None
 
 
 def _unused_arguments(compiled: Any) -> set[str]:
@@ -241,6 +255,8 @@ def _hint(error: str, is_random: bool) -> str:
     """Return the next step for the mistakes that are made most."""
     if not is_random and "key0" in error:
         return " It draws random numbers: give a key to Network.run."
+    if missing := re.search(r"Unknown attribute '(\w+)' of type _Empty", error):
+        return f" It reads {missing[1]!r} of parameters or inputs that are not given: give them to Network.run."
     if "unify return type" in error:
         return (
             " The types of its returns differ: write np.float32(...) around literals, and around products of integers "

@@ -25,6 +25,7 @@ from numba import cuda
 
 from ....kernels.cuda.device.memory import load, load_stamped, store_stamped
 from ....kernels.cuda.device.warp import ALL
+from ...fields import KEPT
 from ...populations import Functions, tuple_of
 from ...random import Generator
 
@@ -329,7 +330,7 @@ def _sums(in_shared: bool) -> Any:
     return sums_of
 
 
-@functools.cache
+@functools.lru_cache(KEPT)
 def simulation(
     functions: tuple[Functions, ...],
     receptors: int,

@@ -13,6 +13,7 @@ import numpy as np
 from numba import njit, prange
 
 from ....kernels.numba.helpers.parts import first_of, thread_count
+from ...fields import KEPT
 from ...populations import Functions
 from ...random import Generator
 
@@ -115,7 +116,7 @@ def _write_pending(form, block, edges, pending, sums, head):
             pending[row, i] = sums[at + (head + row) % form.rows * form.width + i - first]
 
 
-@functools.cache
+@functools.lru_cache(KEPT)
 def simulation(functions: tuple[Functions, ...], receptors: int, sources: int, wide: bool) -> Any:
     """Return the kernel of a run.
 
