@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -53,7 +54,7 @@ def run_in_pieces(
       parameters: as for `Network.run`.
       key: a key of `jax.random`, or None, as for `Network.run`.
       steps: the number of steps, at least 1.
-      piece: the number of steps of a piece, at least 1; it is rounded up to a multiple of the interval of a trace.
+      piece: the number of steps of a piece, at least 1; it is rounded up to a multiple of the intervals of traces.
       inputs: for all steps, as for `Network.run`. NumPy arrays are moved to the device piece by piece.
       record: what to record, with the room for the spikes of all steps.
       progress: True for a line with the steps made, the time of a step and the time left; False for none; or a function
@@ -83,7 +84,8 @@ def run_in_pieces(
         lambda inputs: network.run(state, parameters, key, steps=steps, inputs=inputs, record=record, backend=backend),
         series,
     )
-    every = 1 if record.trace is None else record.trace.every
+    traces: Any = record.trace.values() if isinstance(record.trace, Mapping) else [record.trace] * bool(record.trace)
+    every = math.lcm(*(trace.every for trace in traces))
     steps, length = int(steps), min(-(-length // every) * every, int(steps))
     run_piece = jax.jit(run, static_argnames=("count", "room"))
     left = record.spikes
@@ -212,8 +214,7 @@ def _join(found: Sequence[Recording], room: int) -> Recording:
         return spikes
 
     steps, neurons, totals = zip(*(recording.spikes for recording in found), strict=True)
-    # It wraps as in a single run.
-    total: Any = np.asarray(sum(int(each) for each in totals)).astype(np.int32)
-    trace: Any = {name: np.concatenate([recording.trace[name] for recording in found]) for name in found[0].trace}
+    total: Any = np.asarray(min(sum(int(each) for each in totals), 2**31 - 1)).astype(np.int32)
+    trace: Any = jax.tree.map(lambda *parts: np.concatenate(parts), *(recording.trace for recording in found))
     counts: Any = np.concatenate([recording.counts for recording in found])
     return Recording(counts, Spikes(fill(steps), fill(neurons), total), trace)
