@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from .fields import Field, Fields, generate, getter, is_random
+from .fields import KEPT, Field, Fields, generate, getter, is_random
 from .noise import FIRST_DRAW
 from .random import Generator, first_count, normal, normals, philox, poisson
 from .random_streams import FIRST_TERMS, NORMAL, POISSON, SHARE
@@ -27,7 +27,7 @@ def _sources(inputs: Fields, noise: Fields) -> Iterator[tuple[Field, list[Any]]]
             yield field, own
 
 
-@functools.cache
+@functools.lru_cache(KEPT)
 def drawing(inputs: Fields, noise: Fields) -> Any:
     """Return ``draw(words, shared, i, rng)``, the tuple of the random inputs of neuron *i*.
 
@@ -46,7 +46,7 @@ def drawing(inputs: Fields, noise: Fields) -> Any:
     return generate("draw(words, shared, i, rng)", [f"return ({values})"], names)
 
 
-@functools.cache
+@functools.lru_cache(KEPT)
 def reading(inputs: Fields) -> Any:
     """Return ``read(drawn, at)``, the random inputs of a neuron as they were written by `filling`."""
     get = {"normal": "np.int32(drawn[{0}, at]).view(np.float32), ", "poisson": "np.int64(drawn[{0}, at]), "}
@@ -54,7 +54,7 @@ def reading(inputs: Fields) -> Any:
     return generate("read(drawn, at)", [f"return ({values})"], {"np": np})
 
 
-@functools.cache
+@functools.lru_cache(KEPT)
 def filling(inputs: Fields, noise: Fields) -> Any:
     """Return ``fill(words, shared, first, stop, key, step, drawn)``, which draws the random inputs of some neurons.
 
