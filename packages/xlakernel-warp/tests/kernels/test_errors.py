@@ -199,7 +199,7 @@ TRACED = [
     (
         {"outs": lambda x: Struct((3,), jnp.int32)},
         DtypeError,
-        "'out' .output 0., .*float32, got int32.*Let outs ask",
+        "'out' .output 0., .*float32, got int32.*Give outs the dtype",
     ),
     ({"outs": lambda x: Struct((3, 1), F32)}, InputError, r"'out' .output 0., expected 1 dimensions, got 2: \(3, 1\)"),
     (
@@ -339,7 +339,7 @@ def test_no_scalar_becomes_another_number(dtype, value, takes):
 
 
 def test_scalars_are_given_by_keyword_while_tracing():
-    with pytest.raises(StaticArgumentError, match=r"'value' must be a static value, and is traced.*static_argnames"):
+    with pytest.raises(StaticArgumentError, match=r"'value' must be a static value, but is traced.*static_argnames"):
         jax.jit(lambda v: run_fill(value=v))(3)
     with pytest.raises(StaticArgumentError, match=r"fill: 'value' is an array, float64\[1\], and is passed by keyword"):
         run_fill(value=np.ones(1))

@@ -44,7 +44,7 @@ def test_numbers_of_every_kind_are_scalars(number):
 def test_an_array_with_axes_is_no_scalar():
     with pytest.raises(StaticArgumentError, match=r"scale: 's' is an array, float32\[1\]"):
         warp_kernel(scale, lambda x: x)(X, s=jnp.ones(1))
-    with pytest.raises(StaticArgumentError, match="scale: Argument 's' must be a static value, and is traced"):
+    with pytest.raises(StaticArgumentError, match="scale: Argument 's' must be a static value, but is traced"):
         jax.jit(lambda s: warp_kernel(scale, lambda x: x)(X, s=s))(2.0)
 
 

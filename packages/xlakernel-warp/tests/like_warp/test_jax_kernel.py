@@ -609,5 +609,5 @@ def test_an_annotation_is_no_description_of_an_output(outs):
 
 
 def test_an_output_of_another_dtype_is_asked_for_otherwise():
-    with pytest.raises(DtypeError, match=r"\(output 0\), expected float32, got int32. Let outs ask for float32"):
+    with pytest.raises(DtypeError, match=r"\(output 0\), expected float32, got int32. Give outs the dtype float32"):
         warp_kernel(scale, jax.ShapeDtypeStruct((3,), np.int32))(X, factor=2.0)

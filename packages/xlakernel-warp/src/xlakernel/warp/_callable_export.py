@@ -1,4 +1,4 @@
-"""Targets of functions in loaded programs: `prepare` is called by `xlakernel.core.deserialize`."""
+"""Registration of functions for deserialized programs; `xlakernel.core.deserialize` calls `prepare`."""
 
 from __future__ import annotations
 

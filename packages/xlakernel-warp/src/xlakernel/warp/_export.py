@@ -1,4 +1,4 @@
-"""Targets of kernels in loaded programs: `prepare` is called by `xlakernel.core.deserialize`."""
+"""Registration of kernels for deserialized programs; `xlakernel.core.deserialize` calls `prepare`."""
 
 from __future__ import annotations
 

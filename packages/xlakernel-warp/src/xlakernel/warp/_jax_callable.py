@@ -1,4 +1,4 @@
-"""`jax_callable`: Warp's function of this name, without Python in a call on a GPU."""
+"""`jax_callable`: the counterpart of Warp's function of this name, with calls on a GPU that run without Python."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def jax_callable(
     """Make a function of JAX arrays from one that launches Warp kernels, with the arguments of ``warp.jax_callable``.
 
     On a GPU the launches of the function, and its temporary arrays, are recorded once for each combination of shapes
-    and replayed by machine code, in XLA's CUDA graphs too. A function that cannot be recorded, because it reads results
-    on the host or launches something else each time, runs through Python, with one `RecordingWarning`. On the CPU
-    Python calls the function each time. In debug mode the function is given copies of its arrays, which are checked as
-    a kernel's are (see `warp_kernel`).
+    and replayed by machine code, also in XLA's CUDA graphs. A function that cannot be recorded, because it reads
+    results on the host or its launches vary, runs through Python, with one `RecordingWarning`. On the CPU Python calls
+    the function each time. In debug mode the function gets copies of its arrays, which are checked like those of a
+    kernel (see `warp_kernel`).
 
     Warp's own graphs and staging buffers are not needed for that: *graph_mode*, *stage_in_argnames*,
     *stage_out_argnames*, *graph_cache_max* and *module_preload_mode* are accepted and have no effect, except that the
@@ -47,7 +47,7 @@ def jax_callable(
       func: a function with the annotations of a Warp kernel, inputs before outputs. It launches kernels on Warp's
         current device and stream, the default of ``warp.launch``, and returns nothing. Under ``jax.vmap`` it runs for
         each slice.
-      num_outputs: number of outputs, those in *in_out_argnames* among them.
+      num_outputs: number of outputs, including those in *in_out_argnames*.
       graph_mode: a ``warp.JaxCallableGraphMode``; None: ``JAX``.
       vmap_method: the behaviour under ``jax.vmap``; see `warp_kernel`.
       output_dims: extents of all outputs, or of each in a dict by its name, with or without the dimensions of vectors
@@ -60,9 +60,9 @@ def jax_callable(
       has_side_effect: whether to keep every call, even if it is unused or equal to another.
 
     Returns:
-      A function of the inputs by position, scalars among them, which must be numbers while JAX traces. It takes
-      *output_dims* and *vmap_method* by keyword, in place of those given here. It returns a list of the outputs. The
-      same arguments give the same object.
+      A function of the inputs by position, including scalars, which must not be traced. The keyword arguments
+      *output_dims* and *vmap_method* override those given here. The function returns a list of the outputs. Equal
+      arguments of `jax_callable` give the same function object.
 
     Raises:
       KernelTypeError: if *func* is not a function, or a parameter is not annotated as an array or a scalar.
@@ -97,7 +97,7 @@ def jax_callable(
 
 @dataclasses.dataclass(eq=False, repr=False)
 class JaxCallable:
-    """The result of `jax_callable`, with the attributes that Warp's has."""
+    """The result of `jax_callable`, with the attributes of Warp's counterpart."""
 
     xlakernel: WarpFunction
     vmap_method: VmapMethod

@@ -26,7 +26,7 @@ class Parameter:
 
     Attributes:
       name: its name.
-      dtype: Warp's type of the scalar, or of the array's elements; None: generic, as the argument has it.
+      dtype: Warp's type of the scalar, or of the array's elements; None: generic, taken from the argument.
       ndim: dimensions of the array, without those of a vector or matrix; None: a scalar.
       inner: extents of an element that is a vector or matrix.
       choices: the types allowed for a generic parameter; empty: any.
@@ -81,7 +81,7 @@ class Parameter:
             self._check_choice(jaxtype_to_warptype(struct.dtype), DtypeError, f"{kernel}: {where}, {self.name!r},")
         elif struct.dtype != wanted:
             given = where.startswith("input")
-            fix = f"Convert it with astype({wanted.name!r})" if given else f"Let outs ask for {wanted.name}"
+            fix = f"Convert it with astype({wanted.name!r})" if given else f"Give outs the dtype {wanted.name}"
             raise DtypeError(
                 f"{kernel}: Invalid data type for array argument {self.name!r} ({where}), expected {wanted.name}, got "
                 f"{struct.dtype.name}. {fix}, or annotate the parameter otherwise."
@@ -105,16 +105,16 @@ class Parameter:
             raise error(f"{what} is of Warp's type {kind.__name__}; its generic type allows {allowed}. Convert it.")
 
     def number(self, given: Any, kernel: str) -> Any:
-        """Return a scalar of a call as core takes it: a Python number, or a NumPy scalar of a dtype that XLA has.
+        """Return a scalar argument in core's form: a Python number, or a NumPy scalar of a dtype that XLA has.
 
         Raises:
           StaticArgumentError: if it is traced.
         """
         if isinstance(given, jax.core.Tracer):
             raise StaticArgumentError(
-                f"{kernel}: Argument {self.name!r} must be a static value, and is traced ({given}). Name it in "
-                "static_argnames of the jax.jit that it comes from; or annotate the parameter as an array, pass one of "
-                f"one element, and read {self.name}[0]."
+                f"{kernel}: Argument {self.name!r} must be a static value, but is traced ({given}). Name it in "
+                "static_argnames of jax.jit; or annotate the parameter as an array, pass an array of one element, and "
+                f"read {self.name}[0]."
             )
         if isinstance(given, (jax.Array, np.ndarray)) and not given.shape:
             given = np.asarray(given)[()]
@@ -122,10 +122,10 @@ class Parameter:
         return given.item() if is_half else given
 
     def value_of(self, value: np.generic, kernel: str) -> np.generic:
-        """Return a scalar as it is passed to Warp. 16-bit floats are rounded here: Warp rounds them unlike NumPy.
+        """Return a scalar as it is passed to Warp. 16-bit floats are rounded as by NumPy, which differs from Warp.
 
         Raises:
-          StaticArgumentError: if the parameter's type cannot represent the value; Warp would make 2**32 an int32 of 0.
+          StaticArgumentError: if the parameter's type cannot represent the value (Warp would convert 2**32 to int32 0).
         """
         kind, number = self.type_for(value), value.item()
         self._check_choice(kind, StaticArgumentError, f"{kernel}: the static scalar {self.name!r}, {number!r},")
@@ -163,9 +163,9 @@ class Parameter:
 
 
 def number_arrays(parameters: Sequence[Parameter], in_out: Sequence[str], inputs: int) -> dict[str, int]:
-    """Return the number of each parameter's array in a call of that many *inputs*, which are counted before outputs.
+    """Return the number of each parameter's array in a call with *inputs* inputs, which are numbered before outputs.
 
-    A parameter that is both has the number of its output, whose initial values are the input's.
+    A parameter that is both has the number of its output, which begins with the values of the input.
     """
     names = [parameter.name for parameter in parameters if parameter.is_array]
     outputs = [*in_out, *names[inputs:]]
@@ -254,12 +254,12 @@ def name_of(kernel: Any) -> str:
     return str(kernel.func.__name__)
 
 
-# Overloads are stored, because making one again would make Warp load its module again.
+# Overloads are stored, because Warp would load the module again if one were made again.
 _overloads: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
 
 
 def concrete(kernel: Any, given: Sequence[tuple[Parameter, Any]]) -> Any:
-    """Return the kernel, or its overload if it is generic, for parameters with their arrays' structs and scalars."""
+    """Return the kernel, or its overload if it is generic, for parameters *given* with their structs or scalars."""
     if not kernel.is_generic:
         return kernel
     types = tuple(parameter.type_for(argument) for parameter, argument in given)

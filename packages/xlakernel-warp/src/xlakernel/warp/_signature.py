@@ -28,8 +28,8 @@ class Signature:
     """The parameters of a kernel or function, divided into inputs and outputs.
 
     Attributes:
-      name: the kernel's or function's, for messages.
-      parameters: all of them: inputs, then outputs.
+      name: the name of the kernel or function, for messages.
+      parameters: all parameters, inputs before outputs.
       count: the number of parameters that are passed in a call.
       in_out: the names of parameters that are both input and output, in the order of the parameters.
     """
@@ -56,18 +56,18 @@ class Signature:
 
     @property
     def aliases(self) -> dict[int, int]:
-        """Number of an input → number of the output that has its memory."""
+        """The number of the output that shares an input's memory, by the number of the input."""
         both = [i for i, parameter in enumerate(self.inputs) if parameter.name in self.in_out]
         return {i: output for output, i in enumerate(both)}
 
     @property
     def aliased(self) -> frozenset[int]:
-        """The outputs that have an input's memory."""
+        """The outputs that share an input's memory."""
         return frozenset(self.aliases.values())
 
     @property
     def filled(self) -> dict[str, Any]:
-        """Names for all arrays and scalars of a call, as core takes the parameters of a kernel; without defaults."""
+        """All arrays and scalars of a call by name, without defaults, in core's form of a kernel's parameters."""
         names = [parameter.name for parameter in self.parameters] + [f"{name} (output)" for name in self.in_out]
         return dict.fromkeys(names, inspect.Parameter.empty)
 
@@ -100,7 +100,7 @@ class Signature:
         return self.inputs[0].outer(inputs[0].shape)
 
     def outs(self, inputs: Sequence[Struct], dims: FrozenDims) -> list[Struct]:
-        """Return the structs of the outputs, those that are inputs as well first, then others with extents *dims*.
+        """Return the structs of the outputs: first those that are also inputs, then the others, with extents *dims*.
 
         Raises:
           OutputSpecError: if the extents of one are missing, or have another rank.
@@ -137,14 +137,14 @@ class Signature:
 
 
 def divide_parameters(name: str, parameters: Sequence[Parameter], num_outputs: int, in_out: Sequence[str]) -> Signature:
-    """Return the signature of a kernel or function with *num_outputs* outputs, those named in *in_out* among them.
+    """Return the signature of a kernel or function with *num_outputs* outputs, including those named in *in_out*.
 
     Raises:
-      ArgumentError: if they cannot be divided like that.
+      ArgumentError: if *num_outputs* or *in_out* does not fit the parameters.
       KernelTypeError: if an output is not an array.
     """
     if len(set(in_out)) != len(in_out):
-        raise ArgumentError(f"{name}: in_out_argnames must not contain duplicate names, and is {list(in_out)}.")
+        raise ArgumentError(f"{name}: in_out_argnames must not contain duplicate names, but is {list(in_out)}.")
     try:
         count = operator.index(num_outputs)
     except TypeError:

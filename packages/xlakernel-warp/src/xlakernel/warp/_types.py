@@ -85,7 +85,7 @@ def jaxinfo_to_warpinfo(info: Any, *, dtype: Any = None) -> Any:
     """Return the annotation for an array parameter of a Warp kernel that takes such an array.
 
     Args:
-      info: an object with a shape and a dtype: a ``jax.ShapeDtypeStruct``, an array of JAX or NumPy, a traced one.
+      info: an object with a shape and a dtype: a ``jax.ShapeDtypeStruct``, or an array of JAX (also traced) or NumPy.
       dtype: Warp's type of an element that is a vector, a matrix, a quaternion or a transformation, whose dimensions
         are the last ones of the shape. None: elements are numbers.
 
@@ -171,12 +171,13 @@ def warpinfo_to_jaxinfo(info: Any, shape: Any = None) -> jax.ShapeDtypeStruct:
 
 
 def split_warptype(dtype: Any) -> tuple[Any, tuple[int, ...]]:
-    """Return the scalar type of an element's type, and its own dimensions: none, one or two.
+    """Return the scalar type of an element type, and the extents of an element: none, one or two.
 
     Raises:
       DtypeError: if it is neither a number nor made of numbers of a dtype that JAX has.
     """
-    # Warp has a public function for the kind of a type, and only these attributes for its numbers and shape.
+    # Warp has a public function that recognizes composite types, but only private attributes for their scalar type and
+    # their shape.
     composite = wp.types.type_is_composite(dtype)
     scalar, inner = (dtype._wp_scalar_type_, tuple(dtype._shape_)) if composite else (dtype, ())
     if isinstance(scalar, type):

@@ -35,13 +35,13 @@ def load(name: str, kernel: Any, device: str, block_dim: int) -> None:
             raise CompileError(_failures.get(kernel, again))
         if code.is_merged(kernel):
             raise CompileError(
-                f"{name}: Warp {warp.__version__} does not tell two definitions of the kernel apart, which refer to "
+                f"{name}: Warp {warp.__version__} does not distinguish two definitions of the kernel that refer to "
                 'different functions, types or values: with module="unique" it returned the first kernel for both. '
                 'Leave out module="unique", or give the functions different names.'
             )
         _forget_replaced(kernel.module)
         restore_overload(kernel)
-        # Warp 1.14 compiles a module anew for a launch on the CPU unless *block_dim* is 1 there.
+        # Warp 1.14 compiles a module again for a launch on the CPU unless *block_dim* is 1.
         load_module = functools.partial(warp.load_module, kernel.module, device=device, block_dim=block_dim)
         try:
             retry_while_defined(kernel.module, load_module)
@@ -76,19 +76,19 @@ def _message(name: str, kernel: Any, device: str, error: Exception) -> str:
     other = ""
     if named and named[1] not in (name, kernel.key):
         other = (
-            f" Warp compiles the kernels of a file or notebook together. If {named[1]} is not part of this one, fix it "
-            'nevertheless, or give it a module of its own: @warp.kernel(module="unique").'
+            f" Warp compiles the kernels of a file or notebook together. Fix {named[1]} "
+            'even if it is not part of this one, or give it a module of its own: @warp.kernel(module="unique").'
         )
     return (
-        f"{name}: Warp {warp.__version__} does not compile the kernel for {device}. Warp says: "
+        f"{name}: Warp {warp.__version__} does not compile the kernel for {device}. Warp's error: "
         f"{type(error).__name__}: {error}{other}"
     )
 
 
 def retry_while_defined(module: Any, work: Callable[[], _Result]) -> _Result:
-    """Return the result of *work*, which loads a module; try again if another thread defined kernels there meanwhile.
+    """Return the result of *work*, which loads a module; retry if another thread defined kernels there meanwhile.
 
-    Warp hashes the kernels of a module and then compiles those that it finds there: one defined in between has no hash.
+    Warp first hashes the kernels of a module and then compiles them; a kernel that is defined in between has no hash.
     """
     for _ in range(_ATTEMPTS - 1):
         before = getattr(module, "hashers", None)  # Warp makes a new dict for each change
@@ -114,8 +114,8 @@ def _hash_missing_kernels(module: Any) -> bool:
     return True
 
 
-# Overloads: Warp compiles all of them with their module and never forgets one. One that does not compile would keep the
-# other kernels of the module from compiling.
+# Overloads. Warp compiles all of them with their module and never removes one, so that the module no longer compiles
+# if one of them does not.
 
 
 def overload(kernel: Any, annotations: list[Any]) -> Any:
@@ -147,10 +147,10 @@ def _drop_overload(kernel: Any) -> None:
 
 
 def _forget_replaced(module: Any) -> None:
-    """Remove kernels from a module that failed to compile and have been redefined since.
+    """Remove from a module those kernels that failed to compile and have been redefined since.
 
-    Warp drops such a kernel with the last reference to it; but JAX's caches keep references, in the failed calls. With
-    Warp 1.19 no other kernel of the module would then compile, as in a notebook, whose cells are one module.
+    Warp removes such a kernel when no reference to it is left, but the failed calls in JAX's caches refer to it. With
+    Warp 1.19 no other kernel of the module would then compile. (All cells of a notebook are one module.)
     """
     live: Any = getattr(module, "_live_kernels", ())
     for kernel in [code.generic(kernel) or kernel for kernel in list(_failures) if kernel.module is module]:
@@ -160,7 +160,7 @@ def _forget_replaced(module: Any) -> None:
 
 
 def _hash_anew_beside_given_up(module: Any) -> None:
-    """Make Warp hash a module again that failed to compile, if Warp leaves out one of its kernels from then on.
+    """Make Warp hash a module again after a failed compilation, if it will omit one of the kernels in the future.
 
     Warp 1.14 compiles that kernel without its body, and would store the binary under the hash of the complete kernels.
     """

@@ -46,7 +46,7 @@ class KernelCall:
       outs: the structs of its outputs.
       static: its static scalars.
       ordered: whether the slices of a batch run one after the other.
-      debug: whether the target checks what the kernel does.
+      debug: whether the target runs in debug mode.
       content: the kernel's fingerprint when the target was made; empty if Warp had compiled an older version of it.
     """
 
@@ -64,9 +64,9 @@ class KernelCall:
         self.content = "" if outdated else _examine(self.described.kernel).digest
 
     def target_name(self, arguments: str, key: Any) -> str:
-        """Return the target's name: *arguments* for readers, and a hash of *key*, on which its code depends."""
+        """Return the target's name, with *arguments* in readable form and a hash of *key*, which fixes its code."""
         kernel = self.described.kernel
-        # The file and line, for messages; not if the kernel is importable: they may differ in another process.
+        # The file and line are in messages. Those of an importable kernel may differ in another process.
         place = "" if _is_importable(kernel) else self.described.place
         digest = hashlib.sha256(repr((warp.__version__, place, key)).encode()).hexdigest()[:32]
         return f"xlakernel.warp/{_path(kernel)}({arguments})#{digest}"
@@ -77,7 +77,7 @@ class KernelCall:
         *native* is for the CPU: the form of the recorded launch, or None for a target that runs through Python.
 
         Raises:
-          ExportError: if it cannot be made there, or its code has changed.
+          ExportError: if another process cannot import the kernel, or its code has changed.
         """
         described, kernel = self.described, self.described.kernel
         name = _path(kernel)
@@ -120,13 +120,13 @@ def read_kernel(target: str, data: Mapping[str, Any]) -> Any:
         kernel = overloads.get(str(data["parameters"]), kernel)
     check_listed(what, "parameters", data["parameters"], _listed(kernel))
     here = code.options(kernel)
-    names = {name for name, _ in here} & {name for name, _ in data["options"]}  # other versions have others
+    names = {name for name, _ in here} & {name for name, _ in data["options"]}  # options differ between versions
     check_listed(what, "options", *([pair for pair in found if pair[0] in names] for found in (data["options"], here)))
     return kernel
 
 
 def check_code(call: KernelCall, data: Mapping[str, Any]) -> None:
-    """Raise `ExportError` unless a kernel equals the exported one, and Warp runs its present code."""
+    """Raise `ExportError` if a kernel differs from the exported one, or Warp runs an earlier version of its code."""
     name, kernel = data["name"], call.described.kernel
     if call.launch.is_outdated(call.described.platform):
         raise ExportError(

@@ -30,13 +30,13 @@ def check_gpu(name: str) -> None:
     if not warp.is_cuda_available():
         raise DeviceError(
             f"{name}: this build of Warp does not include CUDA support, or finds no driver. Install a wheel from PyPI, "
-            "pip install warp-lang, and look at what warp.init() prints."
+            "pip install warp-lang, and check the output of warp.init()."
         )
 
 
 @contextlib.contextmanager
 def device_set_up() -> Iterator[None]:
-    """Have Warp set up the current device before a launch is recorded there."""
+    """Make Warp set up the current device before a launch is recorded on it."""
     warp_streams.set_up(driver.current_device())
     yield
 
