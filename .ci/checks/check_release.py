@@ -135,7 +135,7 @@ def sibling_problems(tree: Tree, package: str) -> Iterator[str]:
             if not {">=", "<"} <= operators:
                 yield f"{PREFIX}{user} must bound {PREFIX}{used} on both sides, not {str(bounds)!r}"
             if not bounds.contains(Version(tree.version(used)), prereleases=True):
-                yield f"{PREFIX}{user} wants {PREFIX}{used} {bounds}; here is {tree.version(used)}"
+                yield f"{PREFIX}{user} requires {PREFIX}{used} {bounds}; the tree has {tree.version(used)}"
 
 
 def main() -> None:

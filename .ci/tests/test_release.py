@@ -170,8 +170,8 @@ def test_a_version_below_the_last(released):
 def test_bounds_that_are_not_met(repository, bounds, version):
     repository.set_bounds(bounds)
     (problem,) = refused(repository, version)
-    assert problem.startswith("xlakernel-numba wants xlakernel-core ")
-    assert problem.endswith(f"; here is {version}")
+    assert problem.startswith("xlakernel-numba requires xlakernel-core ")
+    assert problem.endswith(f"; the tree has {version}")
     assert examine(repository, "numba", None).wrong == [problem]
 
 
