@@ -102,7 +102,10 @@ class CurrentState(NamedTuple):
 
 
 class CurrentParameters(NamedTuple):
-    """Constants of the exact integration over one step (Rotter and Diesmann, Biological Cybernetics 81, 1999)."""
+    """Constants of the exact integration over one step (Rotter and Diesmann, Biological Cybernetics 81, 1999).
+
+    ``gain`` is in mV per pA of the synaptic current, and ``drive`` the effect of a constant current, in mV.
+    """
 
     leak: jax.Array
     decay: jax.Array
@@ -131,8 +134,8 @@ def current_parameters(
 
 @numba.njit
 def integrate_current(state, arrived, p, rng):
-    """Integrate a neuron with a constant drive in pA for one step."""
-    v = np.float32(0) if state.wait > 0 else state.v * p.leak + (state.current + p.drive) * p.gain
+    """Integrate a neuron with a constant current for one step."""
+    v = np.float32(0) if state.wait > 0 else state.v * p.leak + state.current * p.gain + p.drive
     current = state.current * p.decay + arrived.current
     wait = max(state.wait - 1, 0)
     fired = v >= p.threshold
@@ -145,7 +148,7 @@ def integrate_current(state, arrived, p, rng):
 @numba.njit
 def integrate_current_with_noise(state, arrived, p, rng, external):
     """Integrate a neuron with spikes from outside of the network for one step."""
-    v = np.float32(0) if state.wait > 0 else state.v * p.leak + (state.current + p.drive) * p.gain
+    v = np.float32(0) if state.wait > 0 else state.v * p.leak + state.current * p.gain + p.drive
     current = state.current * p.decay + arrived.current + p.weight * np.float32(external.spikes)
     wait = max(state.wait - 1, 0)
     fired = v >= p.threshold
@@ -198,7 +201,8 @@ def microcircuit(seed: int = 1, *, scale: float = 1.0, noise: bool = True, block
     missing = _missing_current(counts, full, scale, mean * math.sqrt(scale) * factor)
     parameters = current_parameters(tau=10, tau_synapse=0.5, capacity=250, threshold=15, refractory=2)._replace(
         weight=jnp.float32(weight),
-        drive=jnp.asarray((constant + missing * np.ones(8))[group], jnp.float32),
+        # A constant current raises the potential by more than one that decays during the step.
+        drive=jnp.asarray(((constant + missing) * 10 / 250 * -math.expm1(-STEP / 10))[group], jnp.float32),
     )
     rng = np.random.default_rng(seed)
     v = np.array(_MEAN_V)[group] + 65 + np.array(_DEVIATION_V)[group] * rng.standard_normal(group.size)
