@@ -104,7 +104,7 @@ def test_wrong_options(options, message):
         ({"steps": 2.5}, ArgumentError, "steps is 2.5"),
         ({"parameters": {"leak": 1}}, ArgumentError, "parameters"),
         ({"parameters": PARAMETERS._replace(leak=jnp.ones(3))}, ShapeError, r"parameters.leak: shape \(3,\)"),
-        ({"parameters": PARAMETERS._replace(leak=1j)}, DtypeError, "parameters.leak: complex64; allowed"),
+        ({"parameters": PARAMETERS._replace(leak=1j)}, DtypeError, "parameters.leak: a complex; allowed"),
         ({"record": Record(spikes=-1)}, ArgumentError, "record.spikes is -1"),
         ({"record": Record(counts=np.zeros(3, int))}, ArgumentError, "record.counts is of shape"),
         ({"record": Record(trace=Trace("u", [0]))}, ArgumentError, r"a trace of \('u',\); allowed: .*'v'"),

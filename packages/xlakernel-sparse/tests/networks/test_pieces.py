@@ -117,9 +117,18 @@ def test_progress_is_a_line(network, capsys):
     assert " µs a step " in written
 
 
+@pytest.fixture
+def interruptible():
+    """Handle interrupts as Python does; in a shell's background job they are ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_ends_the_run_after_the_piece(network):
     state, record = network.initial(start(60)), Record(counts=True, spikes=2000, trace=Trace("v", [1], 4))
-    before = signal.getsignal(signal.SIGINT)
 
     def progress(state, _):
         if int(state.step) == 40:
@@ -129,22 +138,19 @@ def test_an_interrupt_ends_the_run_after_the_piece(network):
         half, first = run_in_pieces(
             network, state, PARAMETERS, KEY, steps=100, piece=20, record=record, progress=progress
         )
-    assert signal.getsignal(signal.SIGINT) is before
     assert_equal((half, first), network.run(state, PARAMETERS, KEY, steps=40, record=record))
     whole, _ = run_in_pieces(network, half, PARAMETERS, KEY, steps=60, piece=20, progress=False)
     assert_equal(whole, network.run(state, PARAMETERS, KEY, steps=100)[0])
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_a_second_interrupt_is_raised(network):
-    before = signal.getsignal(signal.SIGINT)
-
     def progress(state, _):
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
         run_in_pieces(network, network.initial(start(60)), PARAMETERS, KEY, steps=20, piece=10, progress=progress)
-    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_runs_in_another_thread(network):

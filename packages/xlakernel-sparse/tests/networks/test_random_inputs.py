@@ -11,7 +11,7 @@ import numba
 import numpy as np
 import pytest
 
-from xlakernel.core.errors import ArgumentError, ShapeError
+from xlakernel.core.errors import ArgumentError, DtypeError, ShapeError
 from xlakernel.sparse.networks import (
     Network,
     Normal,
@@ -23,7 +23,10 @@ from xlakernel.sparse.networks import (
     poisson,
     run_in_pieces,
 )
-from xlakernel.sparse.networks.noise import FIRST_DRAW
+from xlakernel.sparse.networks.drawing import drawing
+from xlakernel.sparse.networks.fields import fields_of
+from xlakernel.sparse.networks.noise import FIRST_DRAW, noise_of
+from xlakernel.sparse.networks.random import Generator
 
 pytestmark = pytest.mark.kernels
 SIZE = 1003
@@ -135,10 +138,50 @@ def test_several_populations_have_parameters_of_their_own():
     np.testing.assert_array_equal(found["b"].noise, np.arange(21.0))
 
 
+@pytest.mark.parametrize("wide", [False, True])
+def test_types_do_not_depend_on_those_of_parameters(network, wide, request):
+    if wide:
+        request.getfixturevalue("x64")
+    key = jax.random.key(3)
+    whole = run(network, key, given(2)._replace(noise=Normal(0, 2)))
+    real = run(network, key, given(2.0)._replace(noise=Normal(0.0, 2.0)))
+    jax.tree.map(np.testing.assert_array_equal, whole, real)
+    expected = run(network, key, given(2)._replace(noise=Normal(0, 2)), backend="jax")
+    np.testing.assert_array_equal(whole.small, expected.small)
+    np.testing.assert_allclose(whole.noise, expected.noise, rtol=1e-5, atol=1e-5)
+
+
+def test_drawn_numbers_have_the_types_that_are_checked(x64):
+    noise = Noise(Poisson(0.3), Normal(0, 2), Normal())
+    inputs = fields_of("inputs", noise, 4, leading=(1,))
+    words = numba.types.Array(numba.int32, 2, "C")
+    rng = numba.typeof(Generator(*[np.uint32(0)] * 4))
+    draw = drawing(inputs, fields_of("noise", noise_of(noise), 4))
+    draw.compile((words, words, numba.int64, rng))
+    types = draw.nopython_signatures[0].return_type
+    assert tuple(types) == (numba.int64, numba.float32, numba.float32)
+
+
+class Noise(NamedTuple):
+    a: Any
+    b: Any
+    c: Any
+
+
 def test_errors(network):
     with pytest.raises(ArgumentError, match="random inputs, and key is None"):
         run(network, None, given())
     with pytest.raises(ShapeError, match=r"mean_of_small: shape \(3,\); allowed: \(\) or \(1003,\)"):
         run(network, jax.random.key(0), given(jnp.ones(3)))
+    with pytest.raises(ArgumentError, match=r"inputs: a Poisson; allowed: a named tuple"):
+        run(network, jax.random.key(0), Poisson(1.0))
+    for inputs in (given([1.0] * SIZE), given()._replace(drive=[0.0, 1.0, 2.0])):
+        with pytest.raises(DtypeError, match=r": a list; allowed: a number, or an array of float32"):
+            run(network, jax.random.key(0), inputs)
+        state = network.initial(Drawn(jnp.int32(0), jnp.int32(0), jnp.float32(0)))
+        with pytest.raises(DtypeError, match=r": a list; allowed: a number, or an array of float32"):
+            run_in_pieces(network, state, None, jax.random.key(0), steps=3, inputs=inputs)
+    with pytest.raises(DtypeError, match=r"mean_of_small: a NoneType; allowed: a number"):
+        run(network, jax.random.key(0), given(None))
     with pytest.raises(ArgumentError, match=r"noise: a Normal; allowed: in the inputs of Network\.run"):
         network.run(network.initial(Drawn(0, 0, 0.0)), Drawn(0, 0, Normal()), jax.random.key(0), steps=1)

@@ -137,6 +137,27 @@ def test_plain_jax_draws_the_same_for_each_mean():
     np.testing.assert_array_equal(found, expected)
 
 
+def test_plain_jax_has_the_same_counts_at_each_step_of_the_distribution():
+    means = np.concatenate([np.float32(10.0) ** np.arange(-9, 1), np.linspace(0, 3.5, 300)]).astype(np.float32)
+    words, each = [], []
+    for mean in means:
+        quantiles = np.floor(scipy.stats.poisson(mean).cdf(np.arange(12)) * 2**32)
+        near = (quantiles[:, None] + np.arange(-4, 5)).reshape(-1)
+        own = np.unique(np.clip([*near, 0, 2**32 - 1], 0, 2**32 - 1)).astype(np.uint32)
+        words.append(own)
+        each.append(np.full(own.size, mean))
+    words, each = np.concatenate(words), np.concatenate(each)
+    np.testing.assert_array_equal(reference._inverse(jnp.asarray(words), jnp.asarray(each)), invert_all(words, each))
+
+
+@numba.njit
+def invert_all(words, means):
+    found = np.zeros(words.size, np.int32)
+    for k in range(words.size):
+        found[k] = _inverse(words[k], means[k])
+    return found
+
+
 @numba.njit
 def draw_poisson(rng, mean):
     return poisson(rng, 2, mean)

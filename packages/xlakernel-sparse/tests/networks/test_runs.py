@@ -117,14 +117,24 @@ def test_batches_are_runs_of_their_own(network, size):
 
 
 def test_batches_of_networks():
-    networks = [balanced(seed=seed, delays=False) for seed in (1, 1)]
-    scaled = networks[1]._like(scales=2 * networks[1].scales)
-    stacked = jax.tree.map(lambda a, b: jnp.stack([a, b]), networks[0], scaled)
-    state = networks[0].initial(start(60))
-    found = jax.vmap(lambda network: network.run(state, PARAMETERS, steps=30)[0])(stacked)
-    for k, network in enumerate((networks[0], scaled)):
-        expected, _ = network.run(state, PARAMETERS, steps=30)
-        assert_equal(jax.tree.map(lambda x, k=k: x[k], found), expected)
+    def with_inhibition(factor):
+        rng = np.random.default_rng(1)
+        excitation, inhibition = random_matrix(rng, 60, 60, 0.2), random_matrix(rng, 60, 60, 0.1)
+        projections = [
+            Projection(excitation, 1, "excitatory"),
+            Projection(inhibition.with_data(factor * inhibition.data), 2, "inhibitory"),
+        ]
+        return Network(Population(integrate, 60), projections, weight_bits=16)
+
+    networks = [with_inhibition(factor) for factor in (0, 1, 2)]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *networks)
+
+    def run(network):
+        return network.run(network.initial(start(60)), PARAMETERS, steps=30)[0]
+
+    found = jax.vmap(run)(stacked)
+    for k, network in enumerate(networks):
+        assert_equal(jax.tree.map(lambda x, k=k: x[k], found), run(network))
 
 
 def test_runs_in_a_scan(network):

@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 
 from .fields import KEPT, Field, Fields, generate, getter, is_random
-from .noise import FIRST_DRAW
+from .noise import FIRST_DRAW, parameters_of
 from .random import Generator, first_count, normal, normals, philox, poisson
 from .random_streams import FIRST_TERMS, NORMAL, POISSON, SHARE
 
@@ -22,9 +22,8 @@ from .random_streams import FIRST_TERMS, NORMAL, POISSON, SHARE
 def _sources(inputs: Fields, noise: Fields) -> Iterator[tuple[Field, list[Any]]]:
     """Yield each random input with the functions that return its parameters."""
     for field in inputs.fields:
-        own = [getter(other) for other in noise.fields if other.name.partition("_of_")[2] == field.name]
         if is_random(field):
-            yield field, own
+            yield field, list(map(getter, parameters_of(field.name, noise)))
 
 
 @functools.lru_cache(KEPT)
@@ -33,14 +32,14 @@ def drawing(inputs: Fields, noise: Fields) -> Any:
 
     *words* and *shared* are those of the parameters.
     """
-    names: dict[str, Any] = {"normal": normal, "poisson": poisson}
+    names: dict[str, Any] = {"normal": normal, "poisson": poisson, "float32": np.float32}
     values = ""
     for number, (field, own) in enumerate(_sources(inputs, noise)):
         names |= {f"get_{number}_{k}": get for k, get in enumerate(own)}
         mean, *deviation = (f"get_{number}_{k}(words, shared, i)" for k in range(len(own)))
         draw = FIRST_DRAW + field.word
         if deviation:
-            values += f"{mean} + {deviation[0]} * normal(rng, {draw}), "
+            values += f"float32({mean} + {deviation[0]} * normal(rng, {draw})), "
         else:
             values += f"poisson(rng, {draw}, {mean}), "
     return generate("draw(words, shared, i, rng)", [f"return ({values})"], names)
@@ -82,6 +81,10 @@ def _in_turn(fills: Sequence[Any]) -> Any:
     return fill
 
 
+# It is called for few neurons: not inlined, which makes the loop around it shorter to compile.
+_draw_again = njit(poisson.py_func)
+
+
 def _poisson(number: int, mean_of: Any) -> Any:
     draw = np.uint32(FIRST_DRAW + number)
 
@@ -97,7 +100,7 @@ def _poisson(number: int, mean_of: Any) -> Any:
             own[at + np.uint64(3)] = bits[3]
         has_more = False
         for i in range(first, stop):
-            mean = mean_of(words, shared, i)
+            mean = np.float32(mean_of(words, shared, i))
             at = np.uint64(i - 4 * base)
             share = min(mean, np.float32(SHARE)) if mean > np.float32(0) else np.float32(0)
             count = first_count(np.uint32(own[at]), share)
@@ -105,10 +108,10 @@ def _poisson(number: int, mean_of: Any) -> Any:
             has_more |= (count == FIRST_TERMS) | (mean > np.float32(SHARE))
         if has_more:
             for i in range(first, stop):
-                mean = mean_of(words, shared, i)
+                mean = np.float32(mean_of(words, shared, i))
                 at = np.uint64(i - 4 * base)
                 if own[at] == FIRST_TERMS or mean > np.float32(SHARE):
-                    own[at] = poisson(Generator(key[0], key[1], np.uint32(i), step), draw, mean)
+                    own[at] = _draw_again(Generator(key[0], key[1], np.uint32(i), step), draw, mean)
 
     return fill
 

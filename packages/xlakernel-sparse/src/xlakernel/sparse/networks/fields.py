@@ -171,7 +171,7 @@ def fields_of(
     """
     if values is None:
         return EMPTY
-    if not isinstance(values, tuple) or not hasattr(values, "_fields"):
+    if not isinstance(values, tuple) or not hasattr(values, "_fields") or isinstance(values, Poisson | Normal):
         raise ArgumentError(
             f"{what}: a {type(values).__name__}; allowed: a named tuple of arrays (typing.NamedTuple), whose fields "
             "are what the neuron's function reads."
@@ -185,6 +185,10 @@ def fields_of(
             found.append(Field(name, type(value).__name__.lower(), False, draws))
             draws += 1
             continue
+        if not hasattr(value, "dtype") and not isinstance(value, int | float):
+            raise DtypeError(
+                f"{what}.{name}: a {type(value).__name__}; allowed: a number, or an array of {', '.join(_KINDS)}."
+            )
         shape, dtype = np.shape(value), jax.dtypes.canonicalize_dtype(jnp.result_type(value)).name
         if dtype not in _KINDS:
             raise DtypeError(f"{what}.{name}: {dtype}; allowed: {', '.join(_KINDS)}.")

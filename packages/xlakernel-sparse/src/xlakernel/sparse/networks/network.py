@@ -99,7 +99,7 @@ class Network(ImmutablePytree):
         arrivals = tuple(
             (number, receptors[projection.receptor], projection.targets)
             for number, projection in enumerate(synapses)
-            if projection.survey.largest_weight > 0
+            if projection.matrix.nnz  # not of weights: networks of other weights have one structure
         )
         self._set(
             starts=starts,

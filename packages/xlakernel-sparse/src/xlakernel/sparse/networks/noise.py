@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from .fields import Field, Fields
 
 
 class Poisson(NamedTuple):
     """Numbers from a Poisson distribution as a field of the inputs, one for each neuron and step: integers.
 
-    They are drawn for all neurons at once, which is faster than `poisson` in the neuron's function.
+    They are drawn for all neurons at once, which is faster than `poisson` in the neuron's function. The mean is the
+    same in all steps; for one that changes, give the means as an input and call `poisson` in the function.
 
     Args:
       mean: the mean of the distribution, a number or an array ``(size,)``, rounded to float32; see `poisson`.
@@ -41,6 +45,11 @@ def noise_of(inputs: Any) -> Any:
         if isinstance(value, Poisson | Normal):
             values |= {f"{parameter}_of_{name}": part for parameter, part in value._asdict().items()}
     return _kind(tuple(values))(**values) if values else None
+
+
+def parameters_of(name: str, noise: Fields) -> list[Field]:
+    """Return the fields of *noise* that are parameters of the random input *name*."""
+    return [field for field in noise.fields if field.name.partition("_of_")[2] == name]
 
 
 @functools.cache

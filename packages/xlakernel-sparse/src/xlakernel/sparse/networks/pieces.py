@@ -73,7 +73,12 @@ def run_in_pieces(
     """
     length = _check(network, state, parameters, key, inputs, piece, progress)
     record = Record() if record is None else record
-    series = jax.tree.map(np.asarray, inputs)
+    # A list is no array to JAX, and so is rejected by the checks.
+    series = jax.tree.map(
+        lambda values: values if isinstance(values, list) else np.asarray(values),
+        inputs,
+        is_leaf=lambda values: isinstance(values, list),
+    )
 
     def run(network: Network, state: NetworkState, given: Any, inputs: Any, *, count: int, room: int) -> Any:
         of_piece = record._replace(spikes=room)
@@ -88,7 +93,7 @@ def run_in_pieces(
     every = math.lcm(*(trace.every for trace in traces))
     steps, length = int(steps), min(-(-length // every) * every, int(steps))
     run_piece = jax.jit(run, static_argnames=("count", "room"))
-    left = record.spikes
+    left = int(record.spikes)
     room = min(left, max(_LEAST_ROOM, 2 * left * length // steps))
     found: list[Recording] = []
     report = _progress_line(int(state.step), steps, length) if progress is True else progress

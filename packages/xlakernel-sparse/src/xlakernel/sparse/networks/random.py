@@ -164,7 +164,7 @@ def first_count(word, mean):
     probability = _first_probability(fixed)
     cumulative, count = probability, np.uint64(0)
     for k in range(FIRST_TERMS):
-        count += np.uint64(quantile >= cumulative)
+        count += np.uint64((quantile >= cumulative) & (probability > 0))
         probability = _next_probability(probability, fixed, k)
         cumulative += probability
     return np.int32(count if fixed > 0 else 0)

@@ -26,7 +26,7 @@ class Trace(NamedTuple):
       neurons: neurons of the population, integers ``(count,)``.
       every: steps from one recorded value to the next, a divisor of the steps of the run. Values are those after the
         steps whose number, from the network's first step on, is a multiple of it: pieces of a run record what the
-        whole run records.
+        whole run records. Several traces are stored at their greatest common divisor during the run.
     """
 
     variables: Sequence[str]

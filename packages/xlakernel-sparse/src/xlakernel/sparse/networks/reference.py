@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .fields import Fields
-from .noise import FIRST_DRAW
+from .noise import FIRST_DRAW, parameters_of
 from .random_streams import (
     INCREMENTS,
     LOG2_E,
@@ -29,12 +29,12 @@ def draw(fields: Fields, noise: Fields, values: Any, rng: Any) -> list[jax.Array
     """Return the random inputs; *values* are their parameters, the fields *noise*."""
     found: list[jax.Array] = []
     for field in fields.fields:
-        own = [getattr(values, other.name) for other in noise.fields if other.name.partition("_of_")[2] == field.name]
+        own = [getattr(values, parameter.name) for parameter in parameters_of(field.name, noise)]
         number = FIRST_DRAW + field.word
         if field.dtype == "poisson":
             found.append(poisson(rng, number, own[0]))
         elif field.dtype == "normal":
-            found.append(own[0] + own[1] * normal(rng, number))
+            found.append((own[0] + own[1] * normal(rng, number)).astype(jnp.float32))
     return found
 
 
@@ -114,7 +114,9 @@ def _inverse(word: jax.Array, mean: jax.Array) -> jax.Array:
     power = jnp.full_like(fixed, POWERS[-1])
     for coefficient in POWERS[-2::-1]:
         power = jnp.uint32(coefficient) - _product(fraction, power)[0]
-    probability = (jnp.uint32(0xFFFFFFFF) - _product(fraction, power)[0]) >> (high >> 29)
+    power, whole = jnp.uint32(0xFFFFFFFF) - _product(fraction, power)[0], high >> 29
+    # Rounded; the sum with a half would not fit in 32 bits.
+    probability = (power >> whole) + jnp.where(whole > 0, power >> jnp.maximum(whole, 1) - 1 & 1, 0)
     reciprocals = jnp.asarray(RECIPROCALS, jnp.uint32)
 
     def has_more(carry: Any) -> jax.Array:

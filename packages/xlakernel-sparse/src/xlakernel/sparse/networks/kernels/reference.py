@@ -58,15 +58,16 @@ def run(
             for part in parts:
                 own = slice(part.first, part.first + part.size)
                 neuron = jnp.arange(part.first, part.first + part.size, dtype=jnp.uint32)
+                rng = Generator(key[0], key[1], neuron, number.astype(jnp.uint32))
                 arguments = [
                     unpack(part.state, state[: part.state.words, own]),
                     arrivals_type(layout.receptors)(*arrived[:, own]),
                     _values(part.parameters, parameters[:, own], shared),
-                    Generator(key[0], key[1], neuron, number.astype(jnp.uint32)) if is_random else None,
+                    rng if is_random else None,
                 ]
                 if part.inputs.fields:
                     values = _values(part.noise, parameters[:, own], shared)
-                    noise = draw(part.inputs, part.noise, values, Generator(key[0], key[1], neuron, number))
+                    noise = draw(part.inputs, part.noise, values, rng)
                     arguments.append(_values(part.inputs, inputs[:, own], shared_inputs, noise))
                 values, has_fired = part.reference(*arguments)  # type: ignore[misc]
                 values = jax.tree.map(lambda value, part=part: jnp.broadcast_to(value, (part.size,)), values)
