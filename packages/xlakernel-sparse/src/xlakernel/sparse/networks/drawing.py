@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from .fields import KEPT, Field, Fields, generate, getter, is_random
-from .noise import FIRST_DRAW, parameters_of
+from .fields import KEPT, Field, Fields, generate, getter, is_random, parameters_of
+from .noise import FIRST_DRAW
 from .random import Generator, first_count, normal, normals, philox, poisson
 from .random_streams import FIRST_TERMS, NORMAL, POISSON, SHARE
 

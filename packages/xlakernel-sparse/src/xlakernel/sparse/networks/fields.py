@@ -204,6 +204,11 @@ def fields_of(
     return Fields(type(values), tuple(found), word - first, shared - first_shared)
 
 
+def parameters_of(name: str, noise: Fields) -> list[Field]:
+    """Return the fields of *noise* that are parameters of the random input *name*, as `noise_of` names them."""
+    return [field for field in noise.fields if field.name.partition("_of_")[2] == name]
+
+
 def words_of(field: Field) -> int:
     """Return the number of words of a field."""
     return _KINDS[field.dtype].words

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from .fields import Field, Fields
+from typing import Any, NamedTuple
 
 
 class Poisson(NamedTuple):
@@ -45,11 +42,6 @@ def noise_of(inputs: Any) -> Any:
         if isinstance(value, Poisson | Normal):
             values |= {f"{parameter}_of_{name}": part for parameter, part in value._asdict().items()}
     return _kind(tuple(values))(**values) if values else None
-
-
-def parameters_of(name: str, noise: Fields) -> list[Field]:
-    """Return the fields of *noise* that are parameters of the random input *name*."""
-    return [field for field in noise.fields if field.name.partition("_of_")[2] == name]
 
 
 @functools.cache

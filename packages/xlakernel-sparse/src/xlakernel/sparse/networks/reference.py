@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .fields import Fields
-from .noise import FIRST_DRAW, parameters_of
+from .fields import Fields, parameters_of
+from .noise import FIRST_DRAW
 from .random_streams import (
     INCREMENTS,
     LOG2_E,
