@@ -67,7 +67,7 @@ class DeviceMemory(Memory):
       stream: the stream of all copies. The work before the call must have finished.
     """
 
-    # How far a block of 1024 threads without bounds checks writes beyond an array of 16-byte elements, the widest.
+    # The bytes that 1024 threads without bounds checks write beyond an array of the widest elements, of 16 bytes.
     guard = 16 * 1024
 
     def __init__(self, stream: int) -> None:
