@@ -46,4 +46,4 @@ def noise_of(inputs: Any) -> Any:
 
 @functools.cache
 def _kind(names: tuple[str, ...]) -> Any:
-    return NamedTuple("Noise", [(name, float) for name in names])  # type: ignore[misc]
+    return NamedTuple("Noise", [(name, float) for name in names])  # type: ignore[misc]  # mypy asks for a literal list

@@ -116,11 +116,8 @@ def _numba_cuda(outs: Sequence[Any], **static: Any) -> Any:
 
 def multiprocessors() -> int:
     """Return the number of multiprocessors of JAX's default device: the blocks that it has room for at once."""
-    return (
-        getattr(jax.devices()[0], "core_count", _USUAL_MULTIPROCESSORS)
-        if jax.default_backend() == "gpu"
-        else (_USUAL_MULTIPROCESSORS)
-    )
+    is_gpu = jax.default_backend() == "gpu"
+    return getattr(jax.devices()[0], "core_count", _USUAL_MULTIPROCESSORS) if is_gpu else _USUAL_MULTIPROCESSORS
 
 
 def _run_batch(ins: Sequence[Any], axes: Sequence[int | None], *, outs: Any, dispatch: Any, **static: Any) -> Any:
