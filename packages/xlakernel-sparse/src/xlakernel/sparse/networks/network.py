@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from xlakernel.core.backend import fingerprint
 from xlakernel.core.errors import ArgumentError, DtypeError, ShapeError
 
 from .._immutable import ImmutablePytree
@@ -17,7 +18,7 @@ from .entries import choose_scales, choose_weight_bits, order_entries
 from .fields import fields_of, pack, unpack
 from .layout import Layout, choose_layout
 from .noise import noise_of
-from .populations import ALONE, Part, Population, check_function, check_populations, code_of
+from .populations import ALONE, Part, Population, check_function, check_populations
 from .projections import Projection, check_projections
 from .recording import Record, Recording, Spikes, check_record, read_traces
 from .simulation import multiprocessors, simulate
@@ -282,7 +283,7 @@ class Network(ImmutablePytree):
                 first=own.words,
                 first_shared=shared + own.shared,
             )
-            code = code_of(population.function)
+            code = fingerprint(population.function)
             arguments = state, own, series, noise
             parts.append(Part(population.function, code, population.reference, name, first, size, *arguments))
             first, shared = first + size, shared + own.shared + noise.shared

@@ -14,7 +14,6 @@ import numpy as np
 from numba import njit
 from numba.core.dispatcher import Dispatcher
 
-from xlakernel.core.backend import fingerprint
 from xlakernel.core.errors import ArgumentError, CompileError, KernelTypeError
 
 from ..operators.arguments import as_integer
@@ -78,7 +77,8 @@ def check_populations(populations: Any) -> tuple[tuple[str, Population], ...]:
 class Part(NamedTuple):
     """The neurons of one population in a run: their function, its fingerprint, and the fields of its arguments.
 
-    *noise* are the parameters of the random inputs, behind the other parameters.
+    The fingerprint *code* has the values of globals: a changed one is compiled anew. *noise* are the parameters of the
+    random inputs, behind the other parameters.
     """
 
     function: Any
@@ -159,7 +159,7 @@ def _functions(
 @functools.lru_cache(KEPT)
 def arrivals_type(receptors: tuple[str, ...]) -> Any:
     """Return the named tuple of the arrivals."""
-    return NamedTuple("Arrived", [(name, float) for name in receptors])  # type: ignore[misc]
+    return NamedTuple("Arrived", [(name, float) for name in receptors])  # type: ignore[misc]  # mypy asks for a literal list
 
 
 @functools.lru_cache(KEPT)
@@ -178,11 +178,6 @@ def tuple_of(length: int) -> Any:
     """Return ``f(array)``, the first elements of an array as a tuple of this length."""
     values = "".join(f"array[{k}], " for k in range(length))
     return generate("values(array)", [f"return ({values})"], {})
-
-
-def code_of(function: Any) -> str:
-    """Return the fingerprint of a function with the values of its globals: a changed one is compiled anew."""
-    return fingerprint(function)
 
 
 def check_name(what: str, name: Any) -> str:
