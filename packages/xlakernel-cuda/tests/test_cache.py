@@ -13,7 +13,7 @@ from numba.cuda import types
 
 from xlakernel.core import code_files
 from xlakernel.core.errors import CacheWarning
-from xlakernel.cuda._kernels.recipe import copy_dispatcher
+from xlakernel.cuda._kernels.recipe import COMPILER, copy_dispatcher
 
 pytestmark = pytest.mark.versions
 
@@ -27,6 +27,9 @@ def cache_folder(monkeypatch, tmp_path):
 @cuda.jit(cache=True)
 def doubled(x, out):
     out[0] = 2 * x[0]
+
+
+EXAMINED = COMPILER.examine(doubled)
 
 
 class Compiled:
@@ -48,29 +51,31 @@ SIGNATURES = [types.void(array, array) for array in (types.float32[::1], types.f
 
 
 def test_a_dispatcher_of_ours_is_named_as_the_users_and_has_files_of_our_own():
-    own = copy_dispatcher(doubled, "content")
+    own = copy_dispatcher(doubled, EXAMINED, "content")
     assert own.py_func.__qualname__ == doubled.py_func.__qualname__
     assert own.stats.cache_path is None
-    assert copy_dispatcher(doubled)._cache.load_overload(SIGNATURES[0], CONTEXT) is None
+    assert copy_dispatcher(doubled, EXAMINED)._cache.load_overload(SIGNATURES[0], CONTEXT) is None
 
 
 def test_each_signature_and_content_has_a_file_of_its_own(monkeypatch):
     monkeypatch.setattr(cuda_dispatcher, "_Kernel", Compiled)
     cases = [(content, signature) for content in ("one", "two") for signature in SIGNATURES]
     for number, (content, signature) in enumerate(cases):
-        cache = copy_dispatcher(doubled, content)._cache
+        cache = copy_dispatcher(doubled, EXAMINED, content)._cache
         assert cache.load_overload(signature, CONTEXT) is None
         cache.save_overload(signature, Compiled(number=number))
     for number, (content, signature) in enumerate(cases):
-        assert copy_dispatcher(doubled, content)._cache.load_overload(signature, CONTEXT).states == {"number": number}
+        assert copy_dispatcher(doubled, EXAMINED, content)._cache.load_overload(signature, CONTEXT).states == {
+            "number": number
+        }
     assert len(list(code_files.code_folder().iterdir())) == len(cases)
     for file in code_files.code_folder().iterdir():
         file.write_bytes(bytes(file.stat().st_size))
-    assert copy_dispatcher(doubled, "one")._cache.load_overload(SIGNATURES[0], CONTEXT) is None
+    assert copy_dispatcher(doubled, EXAMINED, "one")._cache.load_overload(SIGNATURES[0], CONTEXT) is None
 
 
 def test_code_for_a_launch_configuration_is_not_kept():
-    cache = copy_dispatcher(doubled, "content")._cache
+    cache = copy_dispatcher(doubled, EXAMINED, "content")._cache
     kernel = Compiled()
     kernel.launch_config_sensitive = True
     cache.load_overload(SIGNATURES[0], CONTEXT)
@@ -79,7 +84,7 @@ def test_code_for_a_launch_configuration_is_not_kept():
 
 
 def test_what_cannot_be_pickled_is_a_warning():
-    cache = copy_dispatcher(doubled, "content")._cache
+    cache = copy_dispatcher(doubled, EXAMINED, "content")._cache
     cache.load_overload(SIGNATURES[0], CONTEXT)
     with pytest.warns(CacheWarning, match=r"doubled is not cached on disk despite cuda.jit's cache=True: .*pickle"):
         cache.save_overload(SIGNATURES[0], Compiled(handle=threading.Lock()))

@@ -49,7 +49,7 @@ def compile_entry(monkeypatch):
     monkeypatch.setattr(dispatcher, "get_current_device", Device)
 
     def compile_(kernel, loads, signature, **options):
-        own = recipe.copy_dispatcher(kernel, loads=loads, **options)
+        own = recipe.copy_dispatcher(kernel, recipe.COMPILER.examine(kernel), loads=loads, **options)
         assert own.py_func.__name__ == kernel.py_func.__name__
         with recipe.COMPILER.lock:
             return cuda.compile(own.py_func, signature, device=False, abi="numba", output="ptx", cc=(9, 0))[0]

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numba
 import numpy as np
 import pytest
+from numba.core.cpu import CPUContext
 from numba.extending import intrinsic, overload, overload_attribute, overload_method, register_jitable
 
 from xlakernel.core.backend.native import OwnCopies
@@ -329,24 +330,63 @@ def test_a_global_that_another_thread_changes_during_compilation(name, monkeypat
 
     with monkeypatch.context() as patch:
         patch.setattr(OwnCopies, "_copy", changing)
-        assert run(cell["kernel"]) == second
-    cell["G"] = first
-    assert run(cell["kernel"]) == first
-    cell["G"] = second
-    assert run(cell["kernel"]) == second
+        assert run(cell["kernel"]) == first
+    for value in (second, first):
+        cell["G"] = value
+        assert run(cell["kernel"]) == value
 
 
-def test_a_global_that_always_changes_is_an_error(monkeypatch):
-    cell = define(HELPERS["njit"] + "\n" + KERNEL, G=0.5)  # which no other test has compiled
-    copy = OwnCopies._copy
+@pytest.mark.parametrize("order", ["contiguous", "strided"])
+def test_an_array_that_another_thread_changes_during_compilation(order, monkeypatch):
+    table = np.ones(8) if order == "contiguous" else np.ones(16)[::2]
+    kernel = define("@numba.njit\ndef kernel(x, out): out[0] = x[0] + A[0] + A[7]", A=table)["kernel"]
+    lower = CPUContext.make_constant_array
 
-    def changing(copies, *args, **options):
-        cell["G"] += 1
-        return copy(copies, *args, **options)
+    def changing(*args):
+        table[:] = 3 - table
+        return lower(*args)
 
-    monkeypatch.setattr(OwnCopies, "_copy", changing)
-    with pytest.raises(CompileError, match="a global or a helper that it refers to changes in another thread"):
-        run(cell["kernel"])
+    with monkeypatch.context() as patch:
+        patch.setattr(CPUContext, "make_constant_array", changing)
+        assert run(kernel) == 2
+    for value in (2, 1):
+        table[:] = value
+        assert run(kernel) == 2 * value
+
+
+def test_a_record_that_another_thread_changes_during_compilation(monkeypatch):
+    table = np.ones(1, [("gain", "f8")])
+    cell = define("@numba.njit\ndef kernel(x, out): out[0] = x[0] + R.gain", R=table[0])
+    get = CPUContext.get_constant_generic
+
+    def changing(*args):
+        table["gain"] = 2
+        return get(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CPUContext, "get_constant_generic", changing)
+        assert run(cell["kernel"]) == 1
+    for value in (2, 1):
+        table["gain"] = value
+        assert run(cell["kernel"]) == value
+
+
+def test_a_list_that_another_thread_changes_during_compilation():
+    table = [1.0]
+
+    def change():
+        table[0] += 1
+
+    declare = (
+        "def helper(v): pass\n@overload(helper)\ndef declare(v):\n    CHANGE[0]()\n    gain = T[0]\n"
+        "    return lambda v: v + gain\n"
+    )
+    changes = [change]
+    kernel = define(declare + KERNEL, T=table, CHANGE=changes)["kernel"]
+    with pytest.raises(CompileError, match="a list, dictionary or set that it refers to was changed by another thread"):
+        run(kernel)
+    changes[0] = print
+    assert run(kernel) == table[0]
 
 
 def test_a_list_that_contains_itself():

@@ -5,6 +5,7 @@ import inspect
 import pickle
 import subprocess
 import sys
+import types
 
 import jax
 import jax.numpy as jnp
@@ -131,6 +132,31 @@ def test_a_constant_that_differs_without_the_kernel_is_an_error(monkeypatch):
     monkeypatch.setattr(sys.modules[__name__], "FACTOR", 5.0)
     with pytest.raises(PickledKernelError, match="globals that the kernel refers to must be the same in each process"):
         pickle.loads(pickled)(jnp.ones(2))
+
+
+settings = types.ModuleType("settings_of_test_pickling")
+settings.FACTOR = 2.0
+sys.modules[settings.__name__] = settings
+
+
+@numba.njit
+def scale_by_setting(x, out):
+    for i in range(x.size):
+        out[i] = settings.FACTOR * x[i]
+
+
+def test_a_module_attribute_that_differs_is_an_error(monkeypatch):
+    pickled = pickle.dumps(numba_kernel(scale_by_setting, outs=same))
+    assert pickle.loads(pickled)(jnp.ones(1)) == 2
+    monkeypatch.setattr(settings, "FACTOR", 5.0)
+    with pytest.raises(PickledKernelError, match="globals that the kernel refers to must be the same in each process"):
+        pickle.loads(pickled)(jnp.ones(1))
+
+
+def test_a_global_named_like_an_attribute_is_not_part_of_the_kernel(monkeypatch):
+    pickled = pickle.dumps(numba_kernel(scale_by_setting, outs=same))
+    monkeypatch.setattr(sys.modules[__name__], "FACTOR", 5.0)
+    assert pickle.loads(pickled)(jnp.ones(1)) == 2
 
 
 def test_an_object_that_cannot_be_pickled_is_named():

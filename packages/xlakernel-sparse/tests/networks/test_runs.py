@@ -6,11 +6,12 @@ import pickle
 
 import jax
 import jax.numpy as jnp
+import numba
 import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from models import NATIVE, PARAMETERS, balanced, integrate, noisy, noisy_arrays, random_matrix, start
+from models import NATIVE, PARAMETERS, State, balanced, integrate, noisy, noisy_arrays, random_matrix, start
 
 from xlakernel.core.errors import ArgumentError, GatheredOperandsWarning
 from xlakernel.sparse.networks import Network, Population, Projection, Record, Recording, Spikes, Trace
@@ -41,6 +42,28 @@ def test_two_pieces_are_one_run(network):
     assert int(whole.step) == 60
     assert isinstance(recorded, Recording)
     assert isinstance(recorded.spikes, Spikes)
+
+
+GAIN = np.float32(1)
+
+
+@numba.njit
+def amplify(state, arrived, p, rng):
+    return State(state.v * GAIN, state.current, state.wait), False
+
+
+def amplify_arrays(state, arrived, p, rng):
+    return State(state.v * GAIN, state.current, state.wait), jnp.zeros(state.v.shape, bool)
+
+
+@pytest.mark.parametrize("backend", [NATIVE, "jax"])
+def test_a_pickled_network_has_the_present_globals(backend, monkeypatch):
+    network = Network(Population(amplify, 2, amplify_arrays), [])
+    for gain in (2, 3):
+        monkeypatch.setitem(globals(), "GAIN", np.float32(gain))
+        for some in (network, pickle.loads(pickle.dumps(network))):
+            end, _ = some.run(some.initial(State(1.0, 0.0, 0)), steps=1, backend=backend)
+            assert end.neurons.v.tolist() == [gain, gain]
 
 
 @pytest.mark.parametrize("backend", [NATIVE, "jax"])

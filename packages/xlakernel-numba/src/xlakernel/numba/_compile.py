@@ -10,7 +10,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numba
-from numba.core import serialize, types
+from numba.core import types
 from numba.core.compiler_lock import global_compiler_lock
 
 from xlakernel.core.backend import (
@@ -32,21 +32,18 @@ from xlakernel.core.backend.native import (
     OwnCopies,
     array_type,
     build_handler,
-    changed,
     compile_error,
-    dumps,
     is_importable,
     numba_dtype,
     on_xla_threads,
-    until_unchanged,
     write_recipe,
 )
 from xlakernel.core.errors import CompileError
 
 from ._bounds import explained_bounds
 from ._cache import code_fingerprint, read_kernel, write_kernel
-from ._constants import private_arrays
 from ._recipe import COMPILER, environment
+from .pickles import dump_function, load_function
 
 _Scalars = Mapping[str, Scalar]
 
@@ -55,7 +52,7 @@ _NO_WRAPPERS = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
 def _unpickled(dispatcher: bytes) -> NumbaKernel:
-    return NumbaKernel(serialize.loads(dispatcher))
+    return NumbaKernel(load_function(dispatcher))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -73,8 +70,8 @@ class NumbaKernel(Kernel):
         return str(self.dispatcher.__name__)
 
     def __reduce__(self) -> Any:
-        """Pickle the dispatcher by value: unpickling Numba's own pickle may return a copy with outdated globals."""
-        return _unpickled, (dumps(COMPILER, self.dispatcher),)
+        """Pickle the dispatcher with the present values of its globals."""
+        return _unpickled, (dump_function(self.dispatcher),)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, NumbaKernel) and other.dispatcher is self.dispatcher
@@ -121,9 +118,6 @@ class NumbaKernel(Kernel):
 
     def register(self, arguments: Sequence[Argument], mode: Mapping[str, bool], target: str | None = None) -> str:
         """Register the kernel and return its name: *target*, or a name that identifies its code."""
-        return until_unchanged(lambda: self._register_now(arguments, mode, target))
-
-    def _register_now(self, arguments: Sequence[Argument], mode: Mapping[str, bool], target: str | None) -> str:
         function = self.dispatcher.py_func
         types_ = ", ".join(f"{a.source[0]}{a.index} {a.content}" for a in arguments)
         # Building acquires Numba's lock while it holds the registry's lock. To exclude a deadlock, Numba's lock is
@@ -140,7 +134,7 @@ class NumbaKernel(Kernel):
             return ensure_registered(
                 target or name + self._place_suffix(),
                 "cpu",
-                lambda: self._build(arguments, found.digest, on_disk, mode),
+                lambda: self._build(arguments, found, on_disk, mode),
                 lambda: write_recipe(COMPILER, self.dispatcher, content=found.digest, call=_call(arguments, mode)),
             )
 
@@ -159,18 +153,17 @@ class NumbaKernel(Kernel):
         return f"{code.co_filename}:{code.co_firstlineno}"
 
     def _build(
-        self, arguments: Sequence[Argument], code: str, content: str | None, mode: Mapping[str, bool]
+        self, arguments: Sequence[Argument], found: Examination, content: str | None, mode: Mapping[str, bool]
     ) -> Handler:
         signature = tuple(argument.type for argument in arguments)
         # Parallel loops of the kernel and its helpers are compiled for XLA's threads.
         declarations = COMPILER.declarations()
-        found = examine(self.dispatcher, None, declarations)
+        examine(self.dispatcher, None, declarations, snapshot=found.snapshot)  # collects the declarations
         options = [getattr(function, "targetoptions", {}) for function in found.functions]
         options += [getattr(declared, "_jit_options", None) or {} for declared in declarations.met]
         parallel = SUPPORTED and any(given.get("parallel") for given in options)
-        own = self._own_dispatcher(code, debug=mode["debug"])
+        own = self._own_dispatcher(found, debug=mode["debug"])
         with contextlib.ExitStack() as stack:
-            stack.enter_context(private_arrays())
             if parallel:
                 stack.enter_context(on_xla_threads())
             if mode["debug"]:
@@ -222,15 +215,13 @@ class NumbaKernel(Kernel):
             )
         return compiled
 
-    def _own_dispatcher(self, code: str, *, debug: bool) -> Any:
+    def _own_dispatcher(self, found: Examination, *, debug: bool) -> Any:
         """Return a copy of the dispatcher, which calls copies of its helpers.
 
         The user's dispatcher may be limited to declared signatures, and may hold code that was compiled before a global
         changed. Its cache file must not contain code for handlers.
         """
-        copies = OwnCopies(COMPILER, self.dispatcher, {"boundscheck": True} if debug else None)
-        if copies.content != code:
-            raise changed(self.name)
+        copies = OwnCopies(COMPILER, self.dispatcher, found, {"boundscheck": True} if debug else None)
         own, _ = COMPILER.kernels.copy(self.dispatcher, copies.function)
         own.targetoptions.update({"boundscheck": True} if debug else _NO_WRAPPERS)
         copies.fill(own)

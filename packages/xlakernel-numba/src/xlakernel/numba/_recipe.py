@@ -9,6 +9,7 @@ import numba
 import numpy as np
 from numba.core.ccallback import CFunc
 from numba.core.compiler_lock import global_compiler_lock
+from numba.core.cpu import CPUContext
 from numba.core.dispatcher import Dispatcher
 from numba.core.registry import cpu_target
 from numba.np.ufunc.dufunc import DUFunc
@@ -121,5 +122,6 @@ COMPILER = Compiler(
     _HELPERS,
     lambda: Declarations(cpu_target),
     global_compiler_lock,
+    CPUContext,
     environment,
 )

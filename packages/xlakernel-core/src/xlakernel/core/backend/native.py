@@ -13,7 +13,7 @@ from ..native.handler import HANDLER_VERSION, build_handler
 from ..native.machine.frame import I8, I64, POINTER, Frame, i64
 from ..native.machine.lock import new_lock
 from ..native.machine.machine_code import compiler_facts, load_object_code, pointer_to
-from ..native.own_copies import ChangedError, OwnCopies, changed, until_unchanged
+from ..native.own_copies import ChangedError, OwnCopies
 from ..native.pickled import (
     declare,
     declared_signatures,
@@ -47,7 +47,6 @@ __all__ = [
     "Slices",
     "array_type",
     "build_handler",
-    "changed",
     "compile_error",
     "compiler_facts",
     "declare",
@@ -63,6 +62,5 @@ __all__ = [
     "on_xla_threads",
     "pointer_to",
     "read_kernel",
-    "until_unchanged",
     "write_recipe",
 ]

@@ -69,8 +69,10 @@ class KernelFunction(functools.partial):  # type: ignore[type-arg]
     def __reduce__(self) -> Any:
         """Return a reference by name and digest, with the pieces if they can be pickled; else the pieces alone."""
         name, digest = name_in_module(self, self.__name__), _digest(self._pieces)
-        if name is None or digest is None:
+        if digest is None:
             return _make_again, self._pieces
+        if name is None:
+            return _make_same, (self._pieces, self.__name__, digest)
         try:
             pieces = pickle.dumps(self._pieces)
         except _NOT_PICKLED:  # the name is enough if it leads to the same kernel
@@ -88,6 +90,19 @@ class KernelFunction(functools.partial):  # type: ignore[type-arg]
 
 def _make_again(make: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     return make(**arguments)
+
+
+def _make_same(pieces: tuple[Callable[..., Any], Mapping[str, Any]], name: str, digest: str) -> Any:
+    """Return a wrapper of the pieces if it has the digest."""
+    made = _make_again(*pieces)
+    if _digest(made._pieces) == digest:
+        return made
+    return MissingKernel(
+        "kernel",
+        name,
+        "another kernel",
+        "The globals that the kernel refers to must be the same in each process; pass what changes as an argument.",
+    )
 
 
 def _find_again(module: str, name: str, digest: str, pieces: bytes | None) -> Any:

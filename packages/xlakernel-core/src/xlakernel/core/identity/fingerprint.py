@@ -27,10 +27,10 @@ import numpy as np
 
 from .kinds import describe as describe_kind
 from .literals import base_items, literal_writer
-from .names import attributes_in, imports_in, names_in
+from .names import attributes_in, globals_in, imports_in
 from .object_mode import is_object_mode, mutable_objects, number_of
+from .snapshot import Snapshot
 from .versioned import (
-    attributes_of,
     imported,
     is_numba_type,
     is_versioned,
@@ -67,6 +67,8 @@ class Examination:
         package, or by an import inside a function. A compiler that copies what a function refers to misses them.
       owned: if one of the functions uses object mode, the mutable objects in closure cells and default values. Another
         process cannot find them by a name.
+      has_containers: whether one of the functions refers to a list, dictionary or set.
+      snapshot: the references that the fingerprint covers.
     """
 
     digest: str
@@ -76,6 +78,8 @@ class Examination:
     names: frozenset[str]
     hidden: list[Any]
     owned: list[Any]
+    has_containers: bool
+    snapshot: Snapshot = dataclasses.field(compare=False)
 
 
 def examine(
@@ -83,6 +87,7 @@ def examine(
     options: Mapping[str, Any] | None = None,
     implementations: Implementations = lambda _: (),
     describe: Describe = describe_kind,
+    snapshot: Snapshot | None = None,
 ) -> Examination:
     """Walk over *function* and everything that it refers to.
 
@@ -94,9 +99,10 @@ def examine(
         function (``numba.overload``), the name of an attribute (``numba.extending.overload_method``), or None, which
         stands for all operators and builtins.
       describe: returns the value to hash in place of an object, such as a kernel of another library; or None.
+      snapshot: the references that were read before; None: all are read now.
     """
-    walk = _Walk(implementations, describe)
-    parts = itertools.chain(walk.value(dict(sorted((options or {}).items()))), walk.content(function))
+    walk = _Walk(implementations, describe, snapshot)
+    parts = itertools.chain(walk.settings(dict(sorted((options or {}).items()))), walk.content(function))
     content = digest = _digest(parts)
     functions = [found for _, found in walk.functions.values()]
     if walk.has_object_mode and (number := number_of(content, [*walk.owned, *walk.globals])):
@@ -104,7 +110,17 @@ def examine(
     hidden = list(walk.hidden.values())
     # The references of a compiled function are in the list too.
     owned = [value for value in mutable_objects(walk.owned) if walk.has_object_mode and not wraps_function(value)]
-    return Examination(digest, content, walk.unknown, functions, frozenset(walk.names), hidden, owned)
+    return Examination(
+        digest=digest,
+        content=content,
+        unknown=walk.unknown,
+        functions=functions,
+        names=frozenset(walk.names),
+        hidden=hidden,
+        owned=owned,
+        has_containers=walk.has_containers,
+        snapshot=walk.snapshot,
+    )
 
 
 def fingerprint(function: Any, options: Mapping[str, Any] | None = None, *arguments: Any, **more: Any) -> str:
@@ -127,14 +143,17 @@ class _Walk:
         self,
         implementations: Implementations = lambda _: (),
         describe: Describe = describe_kind,
+        snapshot: Snapshot | None = None,
     ) -> None:
         self.implementations = implementations
         self.describe = describe
+        self.snapshot = snapshot or Snapshot()
         self.unknown: list[Any] = []
         self.names: set[str] = set()
         self.owned: list[Any] = []  # the values of functions' closure cells and defaults
         self.globals: list[Any] = []  # the values of functions' globals
         self.has_object_mode = False
+        self.has_containers = False
         # Identity → number, in the order of the walk, and function.
         self.functions: dict[int, tuple[int, Any]] = {}
         self._modules: dict[int, tuple[types.ModuleType, bool]] = {}
@@ -149,6 +168,12 @@ class _Walk:
         yield from self._implementations(None)
         yield from self._attributes()
 
+    def settings(self, value: Any) -> Iterator[bytes]:
+        """Yield the parts of options, whose containers are not among the function's."""
+        before = self.has_containers
+        yield from self.value(value)
+        self.has_containers = before
+
     def value(self, value: Any) -> Iterator[bytes]:
         kind: Any = type(value)
         yield f"{kind.__module__}.{kind.__qualname__}".encode()
@@ -157,7 +182,7 @@ class _Walk:
             yield from self.value((value.name, value.value))
         elif isinstance(value, (np.ndarray, np.generic)) and value.dtype != np.dtype(object):
             yield f"{value.dtype!r}{value.shape}{_layout(value)}".encode()
-            yield np.ascontiguousarray(value).tobytes()
+            yield (self.snapshot.array(value) if isinstance(value, (np.ndarray, np.void)) else value).tobytes()
         elif literal := literal_writer(kind):
             if isinstance(value, str):  # `getattr(module, NAME)`
                 self.names.add(value)
@@ -167,12 +192,14 @@ class _Walk:
         elif id(value) in self._containers:  # a list or dictionary that contains itself
             yield f"container {self._containers[id(value)]}".encode()
         elif isinstance(value, (list, dict)):
+            self.has_containers = True
             self._containers[id(value)] = len(self._containers)
             yield from self._hidden(self._items(value))
             del self._containers[id(value)]
         elif isinstance(value, tuple):
             yield from self._items(value)
         elif isinstance(value, (set, frozenset)):
+            self.has_containers = self.has_containers or isinstance(value, set)
             items = base_items(value, set, frozenset)
             yield repr(sorted(_digest(self._hidden(self.value(item))) for item in items)).encode()
         elif isinstance(value, np.dtype):
@@ -256,9 +283,10 @@ class _Walk:
             yield qualified_name(function).encode()
             yield from self._implementations(function)
         else:
-            self.owned += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+            refers = self.snapshot.references(function)
+            self.owned += [*(refers.defaults or ()), *(refers.keyword_defaults or {}).values()]
             yield code_digest(function.__code__)
-            yield from self.value((function.__defaults__, function.__kwdefaults__))
+            yield from self.value((refers.defaults, refers.keyword_defaults))
             yield from self._free(function)
             yield from self._implementations(value)
 
@@ -271,8 +299,8 @@ class _Walk:
 
     def _options(self, wrapper: Any) -> Iterator[bytes]:
         """Yield the options of Numba's wrapper, and its signatures if these are final."""
-        yield from self.value(dict(sorted(getattr(wrapper, "targetoptions", {}).items())))
-        yield from self.value(sorted((getattr(wrapper, "locals", None) or {}).items()))
+        yield from self.settings(dict(sorted(getattr(wrapper, "targetoptions", {}).items())))
+        yield from self.settings(sorted((getattr(wrapper, "locals", None) or {}).items()))
         yield from self.value(getattr(getattr(wrapper, "_compiler", None), "pipeline_class", None))
         # Declared signatures are final: arguments are converted to them. Those of a dispatcher that compiles on demand
         # depend only on its earlier calls.
@@ -281,14 +309,15 @@ class _Walk:
         yield str(getattr(wrapper, "_sig", "")).encode()  # a C callback's
         # A ufunc's identity and layout, a stencil's mode and options.
         names = ("identity", "reorderable", "signature", "is_dynamic", "mode", "options")
-        yield from self.value({name: getattr(wrapper, name) for name in names if hasattr(wrapper, name)})
+        yield from self.settings({name: getattr(wrapper, name) for name in names if hasattr(wrapper, name)})
         builder = getattr(wrapper, "gufunc_builder", None)
-        yield from self.value((getattr(builder, "targetoptions", None), getattr(builder, "writable_args", None)))
+        yield from self.settings((getattr(builder, "targetoptions", None), getattr(builder, "writable_args", None)))
 
     def _free(self, function: types.FunctionType) -> Iterator[bytes]:
         """Yield the parts of the function's closure, imports and globals."""
         self.names |= attributes_in(function.__code__)
-        for cell in function.__closure__ or ():
+        refers = self.snapshot.references(function)
+        for cell in refers.cells:
             try:
                 content = cell.cell_contents
             except ValueError:  # not bound yet
@@ -299,11 +328,11 @@ class _Walk:
         for name in imports_in(function.__code__):
             yield name.encode()
             yield from self._hidden(self.value(imported(name, function.__globals__.get("__package__"))))
-        for name in names_in(function.__code__):
-            if name in function.__globals__:
-                self.globals.append(function.__globals__[name])
+        for name in globals_in(function.__code__):
+            if name in refers.globals:
+                self.globals.append(refers.globals[name])
                 yield name.encode()
-                yield from self.value(function.__globals__[name])
+                yield from self.value(refers.globals[name])
             elif name in vars(builtins):
                 value = vars(builtins)[name]
                 if not is_versioned(value) or qualified_name(value) != f"builtins:{name}":
@@ -327,14 +356,14 @@ class _Walk:
                 done = followed.setdefault(id(module), set())
                 asked = self.names - done
                 done |= asked
-                values = attributes_of(module, asked)
+                values = self.snapshot.attributes(module, asked)
                 found = found or bool(values)
                 for name in sorted(values):
                     parts = self._attribute(module, name, values[name])
                     yield from self._hidden(parts) if is_hidden or is_versioned(module) else parts
             if not found and not self.names - declared:
                 break
-        yield from self.value(settings(self.names))
+        yield from self.settings(settings(self.names))
 
     def _attribute(self, module: types.ModuleType, name: str, value: Any) -> Iterator[bytes]:
         if isinstance(value, types.ModuleType) and is_versioned(module):

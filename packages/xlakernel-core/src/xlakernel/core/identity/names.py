@@ -9,18 +9,23 @@ import types
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+# The instructions for globals. Those of class bodies use the two others than `LOAD_GLOBAL` to read one.
+_OF_GLOBALS = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS", "STORE_GLOBAL", "DELETE_GLOBAL"}
+
 
 @functools.lru_cache(maxsize=4096)
-def names_in(code: types.CodeType) -> tuple[str, ...]:
-    """Return the names of globals and attributes in *code* and the functions inside it."""
-    inner = [names_in(const) for const in code.co_consts if isinstance(const, types.CodeType)]
-    return tuple(sorted({*code.co_names, *itertools.chain.from_iterable(inner)}))
+def globals_in(code: types.CodeType) -> tuple[str, ...]:
+    """Return the names of globals and builtins in *code* and the functions inside it."""
+    inner = [globals_in(const) for const in code.co_consts if isinstance(const, types.CodeType)]
+    own = {found.argval for found in dis.get_instructions(code) if found.opname in _OF_GLOBALS} if code.co_names else ()
+    return tuple(sorted({*own, *itertools.chain.from_iterable(inner)}))
 
 
 @functools.lru_cache(maxsize=4096)
 def attributes_in(code: types.CodeType) -> frozenset[str]:
-    """Return the names that may be attributes: `names_in` and, for ``getattr``, strings."""
-    return frozenset({*names_in(code), *_strings(code.co_consts)})
+    """Return the names that may be attributes in *code* and the functions inside it: also strings, for ``getattr``."""
+    inner = [attributes_in(const) for const in code.co_consts if isinstance(const, types.CodeType)]
+    return frozenset({*code.co_names, *_strings(code.co_consts), *itertools.chain.from_iterable(inner)})
 
 
 @functools.lru_cache(maxsize=4096)

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 from ..identity.fingerprint import Examination, examine
+from ..identity.snapshot import Snapshot
 from .declarations import Declarations
 
 Finish = Callable[[Any], Any]
@@ -51,6 +52,7 @@ class Compiler:
       helpers: the kinds of compiled functions that a kernel may call.
       declarations: returns the present declarations of users.
       lock: held during compilation.
+      context: the class of Numba's target context, which lowers constants.
       environment: returns the versions and settings that the code of all kernels depends on.
       options: returns further data that a dispatcher's code depends on.
     """
@@ -61,6 +63,7 @@ class Compiler:
     helpers: Sequence[FunctionKind]
     declarations: Callable[[], Declarations]
     lock: AbstractContextManager[Any]
+    context: type
     environment: Callable[[], Mapping[str, Any]]
     options: Callable[[Any], Mapping[str, Any]] = lambda _: {}
 
@@ -71,9 +74,9 @@ class Compiler:
         """
         return self.kernels.make(*self.kernels.parts(dispatcher))
 
-    def examine(self, dispatcher: Any) -> Examination:
+    def examine(self, dispatcher: Any, snapshot: Snapshot | None = None) -> Examination:
         """Examine a kernel and everything that it refers to."""
-        return examine(dispatcher, self.options(dispatcher) or None, self.declarations())
+        return examine(dispatcher, self.options(dispatcher) or None, self.declarations(), snapshot=snapshot)
 
     def fingerprint(self, dispatcher: Any) -> str:
         """Return the fingerprint of a kernel and of everything that it refers to."""

@@ -76,7 +76,8 @@ class Declarations:
 
     def of_module(self, module: types.ModuleType) -> bool:
         """Return True if attributes of *module* are declared."""
-        return Module(module) in self._context._attributes
+        # Not `Module(module) in …`: that needs the module's representation, which its `__getattr__` may prevent.
+        return any(isinstance(known, Module) and known.pymod is module for known in self._context._attributes)
 
     def _templates(self, what: Any) -> Iterable[Any]:
         if what is None:

@@ -17,16 +17,15 @@ import dataclasses
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any
+
+import numpy as np
 
 from ..errors import CompileError
-from ..identity.fingerprint import examine, fingerprint
-from ..identity.names import names_in
+from ..identity.fingerprint import Examination, examine
 from .compiler import Compiler, Finish, FunctionKind
+from .constants import private_arrays
 from .declarations import definition_of
-
-_Built = TypeVar("_Built")
-_ATTEMPTS = 10
 
 # Packages with special support in Numba.
 _COMPILED_SPECIALLY = ("numba", "numba_cuda", "numpy", "math", "cmath", "operator", "random", "scipy")
@@ -47,6 +46,8 @@ class _Kept:
 # By content, place and options; never freed, because machine code calls them.
 _helpers: dict[tuple[Any, ...], _Kept] = {}
 _declared: dict[tuple[Any, ...], tuple[dict[str, Any], list[_Kept]]] = {}
+# Copies with the contents of containers that were changed during their compilation. Their code may be in use.
+_discarded: list[Any] = []
 # The dispatchers among the copies, including those of kernels.
 _own: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -57,46 +58,35 @@ def is_own(dispatcher: Any) -> bool:
 
 
 class ChangedError(CompileError):
-    """Another thread changed an object that a kernel refers to, after its fingerprint was taken."""
-
-
-def changed(name: str) -> ChangedError:
-    """Return the error for a kernel or helper of this name."""
-    return ChangedError(
-        f"{name}: a global or a helper that it refers to changes in another thread while it is compiled. "
-        "Change it before the call, or pass it as an argument."
-    )
-
-
-def until_unchanged(build: Callable[[], _Built]) -> _Built:
-    """Return the result of *build*, which is called again if another thread changes the objects that it copies."""
-    for _ in range(_ATTEMPTS - 1):
-        with contextlib.suppress(ChangedError):
-            return build()
-    return build()
+    """Another thread changed a list, dictionary or set that a kernel refers to while the kernel was compiled."""
 
 
 class OwnCopies:
     """The copies of a kernel's Python function and of its helpers. The compiler's lock must be held.
 
+    The copies refer to what the *snapshot* of the examination contains, as its fingerprint does.
+
     Args:
       compiler: the compiler of the kernel.
       dispatcher: the user's dispatcher.
+      found: the examination of the dispatcher by which the code is named.
       options: further compile options of helpers.
 
     Attributes:
-      content: the kernel's fingerprint.
-      function: a copy of its Python function; `fill` completes it.
+      function: a copy of the kernel's Python function; `fill` completes it.
     """
 
-    def __init__(self, compiler: Compiler, dispatcher: Any, options: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, compiler: Compiler, dispatcher: Any, found: Examination, options: Mapping[str, Any] | None = None
+    ) -> None:
         self._compiler = compiler
-        self.content = compiler.fingerprint(dispatcher)
+        # Not the examination itself, which refers to the user's dispatcher.
+        self._content, self._snapshot, self._has_containers = found.digest, found.snapshot, found.has_containers
         self._dispatcher = weakref.ref(dispatcher)
         self._options = tuple((options or {}).items())
         self._declarations = compiler.declarations()
         self._declarations.load()
-        self._names = examine(dispatcher, None, self._declarations).names  # collects the declarations
+        self._names = self._examine(dispatcher).names  # collects the declarations
         self._modules: dict[int, types.ModuleType] = {}
         self._frozen: list[tuple[types.ModuleType, list[str]]] = []  # modules, and their values during the compilation
         self._kept: dict[int, _Kept] = {}  # by the original's identity: functions may call each other
@@ -106,67 +96,68 @@ class OwnCopies:
         self._original = dispatcher
 
     def fill(self, own: Any) -> None:
-        """Complete the namespace of `function`, in which *own* replaces the user's dispatcher.
-
-        Raises:
-          ChangedError: if the copies may differ from the fingerprint.
-        """
+        """Complete the namespace of `function`, in which *own* replaces the user's dispatcher."""
         _own.add(own)
         self._kept[id(self._original)] = _Kept(own, None, [])
         self._fill_kernel()
-        self._check_unchanged()
         del self._original, self._fill_kernel  # these copies live as long as *own*
 
     @contextlib.contextmanager
     def compiling(self) -> Iterator[None]:
-        """Make Numba use the copies of declared implementations in this context.
+        """Make Numba use the copies of declared implementations and of arrays in this context.
 
         Raises:
-          ChangedError: if the copies may differ from the fingerprint.
+          ChangedError: if the code may differ from the fingerprint.
         """
         states = [(template, self._state_of(template)) for template in self._declarations.met]
         before = [(template, {name: vars(template)[name] for name in state}) for template, state in states]
-        if not self._options:  # with options, as in debug mode, Numba may use different implementations here
-            self._check_unchanged()
         try:
             _set_all(states)
-            _finish(self._top)
-            yield
+            with private_arrays(self._compiler.context, self._snapshot.array):
+                _finish(self._top)
+                yield
         finally:
             _set_all(before)
             for module, names in self._frozen:
                 for name in names:
                     vars(module).pop(name, None)
+        self._check_containers()
 
-    def _check_unchanged(self) -> None:
-        """Raise `ChangedError` if the copies may differ from the fingerprint."""
+    def _check_containers(self) -> None:
+        """Raise `ChangedError` if the contents of containers, which are not copied, differ from the fingerprint."""
         dispatcher = self._dispatcher()
-        if dispatcher is not None and self._compiler.fingerprint(dispatcher) != self.content:
-            raise changed(dispatcher.py_func.__name__)
+        if dispatcher is None or not self._has_containers:
+            return
+        if self._compiler.examine(dispatcher, self._snapshot).digest != self._content:
+            _discarded.append((dict(_helpers), dict(_declared)))
+            _helpers.clear()
+            _declared.clear()
+            raise ChangedError(
+                f"{dispatcher.py_func.__name__}: a list, dictionary or set that it refers to was changed by another "
+                "thread while it was compiled. Change it before the call, or pass its elements as arguments."
+            )
+
+    def _examine(self, function: Any, options: Mapping[str, Any] | None = None) -> Examination:
+        return examine(function, options, self._declarations, snapshot=self._snapshot)
 
     def _state_of(self, template: Any) -> dict[str, Any]:
         """Return the attributes of *template* during the compilation of a kernel."""
         name, function = definition_of(template)
-        key = (template, self._content(function), self._options)
+        key = (template, self._content_of(function), self._options)
         if key not in _declared:
             outer, self._level = self._level, []
             copy, fill = self._copy(function, defines=template.key)
             fill()
             state = {name: staticmethod(copy), **{cache: {} for cache in _CACHES if cache in vars(template)}}
             below, self._level = self._level, outer
-            self._check_content(function, key[1], name)
             _declared[key] = state, below
         state, below = _declared[key]
         self._top += below
         return state
 
-    def _check_content(self, function: Any, content: str, name: str) -> None:
-        if self._content(function) != content:
-            raise changed(name)
-
-    def _content(self, helper: Any) -> str:
+    def _content_of(self, helper: Any) -> str:
         options = self._compiler.environment()
-        return fingerprint(helper, options, self._compiler.declarations())
+        return examine(helper, options, self._compiler.declarations(), snapshot=self._snapshot).digest
 
     def _helper(self, original: Any, helper: FunctionKind) -> Any:
         kept = self._kept.get(id(original)) or self._shared(original, helper)
@@ -177,11 +168,9 @@ class OwnCopies:
     def _shared(self, original: Any, helper: FunctionKind) -> _Kept:
         function = helper.parts(original)[0]
         place = function.__code__.co_filename, function.__code__.co_firstlineno
-        key = (self._content(original), *place, self._options)
+        key = (self._content_of(original), *place, self._options)
         if key not in _helpers:
-            made = self._make(original, function, helper)
-            self._check_content(original, key[0], function.__name__)
-            _helpers[key] = made
+            _helpers[key] = self._make(original, function, helper)
         return _helpers[key]
 
     def _make(self, original: Any, function: types.FunctionType, helper: FunctionKind) -> _Kept:
@@ -213,21 +202,21 @@ class OwnCopies:
           function: the original.
           defines: the function for which *function* returns implementations; None: *function* itself is compiled.
         """
-        names = frozenset(names_in(function.__code__))
+        refers = self._snapshot.references(function)
         # Only the names in use: the whole module would keep its arrays alive as long as the code.
-        space = {name: value for name, value in function.__globals__.items() if name in names or name[:2] == "__"}
-        cells = tuple(types.CellType() for _ in function.__closure__ or ())
-        copied = types.FunctionType(function.__code__, space, function.__name__, function.__defaults__, cells or None)
-        copied.__kwdefaults__ = function.__kwdefaults__
+        space = {name: value for name, value in function.__globals__.items() if name[:2] == "__"} | refers.globals
+        cells = tuple(types.CellType() for _ in refers.cells)
+        copied = types.FunctionType(function.__code__, space, function.__name__, refers.defaults, cells or None)
+        copied.__kwdefaults__ = None if refers.keyword_defaults is None else dict(refers.keyword_defaults)
         copied.__qualname__, copied.__module__ = function.__qualname__, function.__module__
         vars(copied).update(vars(function))
-        if function.__defaults__:  # read by the constructor of a dispatcher
-            copied.__defaults__ = tuple(self._value(value) for value in function.__defaults__)
+        if refers.defaults:  # read by the constructor of a dispatcher
+            copied.__defaults__ = tuple(self._value(value) for value in refers.defaults)
 
         def fill() -> None:
-            for name in space.keys() & set(names_in(function.__code__)):
-                space[name] = self._value(space[name], defines)
-            for cell, own in zip(function.__closure__ or (), cells, strict=True):
+            for name, value in refers.globals.items():
+                space[name] = self._value(value, defines)
+            for cell, own in zip(refers.cells, cells, strict=True):
                 with contextlib.suppress(ValueError):  # an unbound cell stays unbound
                     own.cell_contents = self._value(cell.cell_contents, defines)
 
@@ -249,6 +238,8 @@ class OwnCopies:
             return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
         if isinstance(value, types.ModuleType):
             return self._module(value)
+        if isinstance(value, np.void):  # a record, which NumPy changes in place
+            return self._snapshot.array(value)[()]
         if defines is not None and isinstance(value, types.FunctionType):
             return self._implementation(value, defines)
         return value
@@ -270,12 +261,11 @@ class OwnCopies:
 
         Numba identifies modules by identity, so a helper with a module as argument is compiled for each copy.
         """
-        names = self._names & vars(module).keys()
-        if not names or _package(module.__name__) in _COMPILED_SPECIALLY or self._declarations.of_module(module):
+        present = self._snapshot.attributes(module, self._names)
+        if not present or _package(module.__name__) in _COMPILED_SPECIALLY or self._declarations.of_module(module):
             return module
         if id(module) not in self._modules:
             self._modules[id(module)] = made = _Module(module)  # modules may import each other
-            present = {name: vars(module)[name] for name in names}
             vars(made).update({name: self._value(value) for name, value in present.items()})
             values = [name for name, value in present.items() if vars(made)[name] is value]
             self._frozen.append((made, values))
@@ -304,6 +294,9 @@ class _Module(types.ModuleType):
     def __delattr__(self, name: str) -> None:
         vars(self).pop(name, None)
         delattr(vars(self)["_original"], name)
+
+    def __repr__(self) -> str:
+        return f"<module {self.__name__!r}>"
 
     def __dir__(self) -> list[str]:
         return dir(vars(self)["_original"])

@@ -11,7 +11,7 @@ from typing import Any
 from ..errors import ExportError
 from ..identity.fingerprint import Examination, examine, fingerprint
 from ..identity.kinds import describe
-from ..identity.names import names_in
+from ..identity.names import globals_in
 from ..identity.versioned import is_versioned, python_function, wraps_function
 from .comparison import Compared, refers_to
 from .reference import Reference
@@ -164,7 +164,7 @@ def _compiled_before(kernel: Any) -> Any:
 
 def _refers_to_values(function: Any) -> bool:
     """Return True if *function* uses a value that may change: a closure's cell, or a global of its module."""
-    names, space = names_in(function.__code__), function.__globals__
+    names, space = globals_in(function.__code__), function.__globals__
     return bool(function.__closure__) or any(name in space and not is_versioned(space[name]) for name in names)
 
 

@@ -14,6 +14,7 @@ from numba import cuda
 
 from xlakernel.core.backend import (
     Entry,
+    Examination,
     Kernel,
     OutputInit,
     Scalar,
@@ -28,7 +29,7 @@ from xlakernel.core.backend import (
     write_structs,
 )
 from xlakernel.core.backend.gpu import Launchable, arrays_of, register
-from xlakernel.core.backend.native import changed, is_importable, until_unchanged, write_recipe
+from xlakernel.core.backend.native import is_importable, write_recipe
 from xlakernel.core.errors import ExportError
 
 from .._environment import versions
@@ -152,30 +153,29 @@ class NumbaCudaKernel(Kernel):
         launch = (geometry, self.form.batch_axis, self.shared_mem, self.output_init, self.aliased)
         structs = tuple((s.shape, s.dtype) for s in (*inputs, *outs))
         operands = tuple((name, scalar.dtype, scalar.struct.shape) for name, scalar in scalars.items())
-        key = (self._code(), launch, len(inputs), structs, operands, ordered, debug, levels)
+        found = self._examine()
+        key = (found.digest, launch, len(inputs), structs, operands, ordered, debug, levels)
         if key not in known:
-            described = until_unchanged(lambda: self.launchable(inputs, outs, scalars, debug=debug, levels=levels))
-            target = register(described, once=ordered, debug=debug)
-            if self._code() != key[0]:  # another thread changed the code: the target may run the old or the new one
-                return target
-            known[key] = target
+            described = self.launchable(inputs, outs, scalars, found, debug=debug, levels=levels)
+            known[key] = register(described, once=ordered, debug=debug)
         return known[key]
 
-    def _code(self) -> str:
-        """Return the fingerprint of the present code."""
+    def _examine(self) -> Examination:
+        """Examine the present code."""
         with COMPILER.lock:  # a thread that compiles may have replaced implementations
-            return COMPILER.fingerprint(self.dispatcher)
+            return COMPILER.examine(self.dispatcher)
 
     def launchable(
         self,
         inputs: Sequence[Struct],
         outs: Sequence[Struct],
         scalars: _Scalars,
+        found: Examination | None = None,
         *,
         debug: bool = False,
         levels: int = 0,
     ) -> Launchable:
-        """Return the launch of a call; see `target`."""
+        """Return the launch of a call; see `target`. *found* is the examination of the code; None: it is made now."""
         slices = [Struct(s.shape[levels:], s.dtype) for s in inputs], [Struct(s.shape[levels:], s.dtype) for s in outs]
         self.check(*slices)
         if self.takes_batches:
@@ -190,11 +190,11 @@ class NumbaCudaKernel(Kernel):
         init = patterns(self.name, self.output_init, outs)
         if geometry.is_empty:
             init = or_zeros(init, outs, self.aliased)
-        code = self._code()
-        content = _content(code)
+        found = found or self._examine()
+        content = _content(found.digest)
         launch = KernelLaunch(
             self.name,
-            self._own_dispatcher(content, scalars, debug=checked),
+            self._own_dispatcher(content, found, scalars, debug=checked),
             geometry,
             self.shared_mem,
             slots,
@@ -216,7 +216,7 @@ class NumbaCudaKernel(Kernel):
             recipe=lambda: write_recipe(
                 COMPILER,
                 self.dispatcher,
-                content=code,
+                content=found.digest,
                 call=self._call(inputs, outs, scalars, debug=debug, levels=levels),
             ),
         )
@@ -266,7 +266,7 @@ class NumbaCudaKernel(Kernel):
         }
         return tuple(by_name[name] if name in by_name else next(rest) for name in self.parameters)
 
-    def _own_dispatcher(self, content: str, scalars: Collection[str], *, debug: bool) -> Any:
+    def _own_dispatcher(self, content: str, found: Examination, scalars: Collection[str], *, debug: bool) -> Any:
         """Return our copy of the dispatcher.
 
         The user's may be limited to declared signatures, and may hold code compiled before a global changed.
@@ -277,13 +277,10 @@ class NumbaCudaKernel(Kernel):
         if key not in _copies:
             # A kernel that refers to an unknown object has another fingerprint in each process: no other process would
             # read its file.
-            cached = self.dispatcher.stats.cache_path is not None and not COMPILER.examine(self.dispatcher).unknown
+            cached = self.dispatcher.stats.cache_path is not None and not found.unknown
             of_entry = fingerprint(content, loads) if loads else content
             kept = of_entry if cached and not debug else None
-            own = copy_dispatcher(self.dispatcher, kept, checked=debug, loads=loads)
-            if _content(self._code()) != content:
-                raise changed(self.name)
-            _copies[key] = own
+            _copies[key] = copy_dispatcher(self.dispatcher, found, kept, checked=debug, loads=loads)
         return _copies[key]
 
     def _target_name(self, launch: KernelLaunch, content: str, *, debug: bool, levels: int) -> str:

@@ -11,7 +11,9 @@ from typing import Any
 from numba import cuda
 from numba.core.dispatcher import Dispatcher
 from numba.cuda.dispatcher import CUDADispatcher, global_compiler_lock
+from numba.cuda.target import CUDATargetContext
 
+from xlakernel.core.backend import Examination
 from xlakernel.core.backend.native import (
     Compiler,
     Declarations,
@@ -78,18 +80,25 @@ COMPILER = Compiler(
     (_CUDA, FunctionKind(Dispatcher, _njit_parts, _make_njit)),
     lambda: Declarations(CUDADispatcher.targetdescr),
     global_compiler_lock,
+    CUDATargetContext,
     versions,
     linked_files,
 )
 
 
 def copy_dispatcher(
-    dispatcher: Any, content: str | None = None, *, checked: bool = False, loads: Mapping[str, str] | None = None
+    dispatcher: Any,
+    found: Examination,
+    content: str | None = None,
+    *,
+    checked: bool = False,
+    loads: Mapping[str, str] | None = None,
 ) -> Any:
     """Return a dispatcher of the same function and options that has compiled nothing and may compile any signature.
 
     Args:
       dispatcher: the user's dispatcher.
+      found: the examination of the dispatcher by which its code is named.
       content: the key of its on-disk cache; None: compiled kernels are not stored.
       checked: whether its kernels report the exceptions that they raise.
       loads: index expressions of the parameters that are scalars in the function and arrays in the kernel, by name;
@@ -97,7 +106,7 @@ def copy_dispatcher(
     """
     _, options = _parts(dispatcher)
     with global_compiler_lock:
-        copies = OwnCopies(COMPILER, dispatcher)
+        copies = OwnCopies(COMPILER, dispatcher, found)
         if checked:
             options |= {"debug": True, "opt": False, "lineinfo": False, "lto": False}
         if loads:

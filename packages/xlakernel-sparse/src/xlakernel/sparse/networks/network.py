@@ -283,7 +283,7 @@ class Network(ImmutablePytree):
                 first=own.words,
                 first_shared=shared + own.shared,
             )
-            code = fingerprint(population.function)
+            code = fingerprint((population.function, population.reference))
             arguments = state, own, series, noise
             parts.append(Part(population.function, code, population.reference, name, first, size, *arguments))
             first, shared = first + size, shared + own.shared + noise.shared

@@ -15,6 +15,7 @@ from numba import njit
 from numba.core.dispatcher import Dispatcher
 
 from xlakernel.core.errors import ArgumentError, CompileError, KernelTypeError
+from xlakernel.numba.pickles import dump_function, load_function
 
 from ..operators.arguments import as_integer
 from .drawing import drawing, filling, reading
@@ -40,6 +41,18 @@ class Population(NamedTuple):
     function: Callable[..., Any]
     size: int
     reference: Callable[..., Any] | None = None
+
+    def __reduce__(self) -> Any:
+        """Pickle the function with the present values of its globals."""
+        return _unpickled, (dump_function(self.function), self.size, self.reference)
+
+    def __deepcopy__(self, memo: Any) -> Population:
+        """Return itself, as for a function."""
+        return self
+
+
+def _unpickled(function: bytes, size: int, reference: Callable[..., Any] | None) -> Population:
+    return Population(load_function(function), size, reference)
 
 
 #: The name of the population in a network of one.

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ...identity.names import names_in
+from ...identity.names import attributes_in, globals_in
 
 _DEPTH = 8  # levels of nested objects to search
 # Packages whose functions and objects are not searched: they refer to many objects, but to no array of the user.
@@ -92,15 +92,15 @@ def _parts(value: Any) -> Iterator[tuple[Any, frozenset[str]]]:
     if isinstance(value, types.FunctionType):
         if str(value.__module__).partition(".")[0] in _NOT_ENTERED:
             return
-        names = frozenset(names_in(value.__code__))
+        names = attributes_in(value.__code__)
         for cell in value.__closure__ or ():
             try:
                 yield cell.cell_contents, names
             except ValueError:  # an empty cell
                 continue
         yield (value.__defaults__, value.__kwdefaults__), names
-        for name in sorted(names & value.__globals__.keys()):
-            yield value.__globals__[name], names
+        space = value.__globals__
+        yield from ((space[name], names) for name in globals_in(value.__code__) if name in space)
     elif isinstance(value, functools.partial):
         yield (value.func, value.args, value.keywords), nothing
     elif isinstance(value, types.MethodType):

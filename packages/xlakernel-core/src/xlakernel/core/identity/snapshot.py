@@ -1,0 +1,70 @@
+"""`Snapshot`: the references of functions, each read once."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .names import globals_in
+from .versioned import attributes_of
+
+
+class References(NamedTuple):
+    """What a function refers to: its globals by name, copies of its closure cells, and its default values."""
+
+    globals: dict[str, Any]
+    cells: tuple[types.CellType, ...]
+    defaults: tuple[Any, ...] | None
+    keyword_defaults: dict[str, Any] | None
+
+
+class Snapshot:
+    """The references of functions, the attributes of modules and the elements of arrays, each read once.
+
+    Another thread may change them at any time. A fingerprint describes the code that is compiled because both are made
+    from one snapshot. It does not cover the elements of lists, dictionaries and sets.
+    """
+
+    def __init__(self) -> None:
+        # By identity; each value contains the object, so that no other object gets its identity.
+        self._references: dict[int, tuple[types.FunctionType, References]] = {}
+        self._attributes: dict[int, tuple[types.ModuleType, dict[str, Any], set[str]]] = {}
+        self._arrays: dict[int, tuple[Any, np.ndarray[Any, Any]]] = {}
+
+    def references(self, function: types.FunctionType) -> References:
+        """Return the references of a function."""
+        if id(function) not in self._references:
+            space, names = function.__globals__, globals_in(function.__code__)
+            found = {name: space[name] for name in names if name in space}
+            cells = tuple(_copy_of_cell(cell) for cell in function.__closure__ or ())
+            keywords = function.__kwdefaults__ and dict(function.__kwdefaults__)
+            self._references[id(function)] = function, References(found, cells, function.__defaults__, keywords)
+        return self._references[id(function)][1]
+
+    def attributes(self, module: types.ModuleType, names: Iterable[str]) -> dict[str, Any]:
+        """Return the attributes of a module that have one of the *names*."""
+        _, found, asked = self._attributes.setdefault(id(module), (module, {}, set()))
+        names = set(names)
+        if new := names - asked:
+            found.update(attributes_of(module, new))
+            asked |= new
+        return {name: found[name] for name in names & found.keys()}
+
+    def array(self, array: np.ndarray[Any, Any] | np.void) -> np.ndarray[Any, Any]:
+        """Return a read-only copy of an array or a record: contiguous, in the same memory order."""
+        if id(array) not in self._arrays:
+            own = array.copy() if isinstance(array, np.void) else array  # np.array(record) is a view of its array
+            copy = np.array(own)
+            copy.flags.writeable = False
+            self._arrays[id(array)] = array, copy
+        return self._arrays[id(array)][1]
+
+
+def _copy_of_cell(cell: types.CellType) -> types.CellType:
+    try:
+        return types.CellType(cell.cell_contents)
+    except ValueError:  # not bound yet
+        return types.CellType()
