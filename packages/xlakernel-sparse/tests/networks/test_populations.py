@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import jax
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from models import NATIVE, PARAMETERS, State, integrate, integrate_arrays, random_matrix, start
 
+from xlakernel.core import use_backend
 from xlakernel.core.errors import ArgumentError
 from xlakernel.sparse import CSR
 from xlakernel.sparse.networks import Network, Population, Projection, Record, Trace, fields, populations
@@ -250,8 +252,10 @@ def hold(state, arrived, p, rng):
     return Sums(state.excitatory + np.float32(LEVEL)), False
 
 
-def test_network_without_projections_and_a_changed_global(monkeypatch):
-    network = Network(Population(hold, 3), [])
+@pytest.mark.parametrize("order", ["jax", None])
+def test_network_without_projections_and_a_changed_global(monkeypatch, order):
+    with use_backend(order) if order else nullcontext():
+        network = Network(Population(hold, 3), [])
     state = network.initial(Sums(0.0))
     for level in (1.0, 9.0):
         monkeypatch.setitem(globals(), "LEVEL", level)

@@ -184,6 +184,10 @@ def test_derivatives_are_refused(network):
         jax.grad(loss)(jnp.float32(0.1))
 
 
+several_devices = pytest.mark.skipif(jax.device_count() < 2, reason="a mesh of two devices; this machine has one GPU")
+
+
+@several_devices
 @pytest.mark.parametrize("map_shards", [False, True])
 def test_a_batch_spread_over_devices(network, map_shards):
     mesh = jax.make_mesh((2,), ("seed",), (AxisType.Auto,), devices=jax.devices()[:2])
@@ -203,6 +207,7 @@ def test_a_batch_spread_over_devices(network, map_shards):
         assert_equal(jax.tree.map(lambda x, k=k: x[k], found), run(jax.random.split(KEY, 4)[k]))
 
 
+@several_devices
 @pytest.mark.parametrize("part", ["state", "parameters"])
 def test_a_network_of_sharded_arrays(network, part):
     mesh = jax.make_mesh((2,), ("x",), (AxisType.Auto,), devices=jax.devices()[:2])

@@ -141,7 +141,7 @@ def _sort_in_jax(outs: Sequence[Any], *, layout: Layout, ranges: Sequence[tuple[
     mask = (1 << layout.target_bits) - 1
 
     def sort(places: jax.Array, *arrays: jax.Array) -> tuple[jax.Array, jax.Array]:
-        keys, columns = [], []
+        keys, columns = [jnp.zeros(0, jnp.uint32)], [jnp.zeros((0, words), jnp.int32)]
         for number, (first_source, first_target) in enumerate(ranges):
             entries, indices, indptr = arrays[3 * number : 3 * number + 3]
             source = (

@@ -10,8 +10,9 @@ blocks, which would take longer than the rest of a step: a fence, an atomic addi
 words of a step are overwritten two steps later, by blocks that have read the words of the step between, which a block
 writes after it has read all words of the first.
 
-The entries of the spikes of a round lie in segments of several lengths; a prefix sum lays them end to end, and a thread
-finds its entry by bisection, so that all loads of a round are under way at once.
+A block collects the spikes of all records in a list in shared memory. Their entries lie in segments of several lengths;
+a prefix sum lays them end to end, and a thread finds its entry by bisection, so that all loads of a round are under way
+at once. More spikes than threads take several rounds.
 """
 
 from __future__ import annotations
@@ -50,26 +51,79 @@ class Form(NamedTuple):
 
 
 @cuda.jit(device=True, forceinline=True)
-def _inclusive_sums(value: Any, sums: Any) -> Any:
-    """Return the sum of *value* over the threads up to this one, and over all; *sums* are 32 shared integers."""
-    lane, warp = cuda.threadIdx.x & 31, cuda.threadIdx.x >> 5
+def _sums_of_warp(value: Any) -> Any:
+    """Return the sum of *value* over the lanes up to this one."""
+    lane = cuda.threadIdx.x & 31
     for offset in (1, 2, 4, 8, 16):
         before = cuda.shfl_up_sync(ALL, value, offset)
         if lane >= offset:
             value += before
+    return value
+
+
+@cuda.jit(device=True, forceinline=True)
+def _sums_of_block(value: Any, sums: Any) -> Any:
+    """Return the sum of *value* over the threads up to this one, and over all; *sums* are 32 shared integers."""
+    lane, warp = cuda.threadIdx.x & 31, cuda.threadIdx.x >> 5
+    value = _sums_of_warp(value)
     if lane == 31:
         sums[np.uint64(warp)] = value
     cuda.syncthreads()
     # Each warp adds up the sums of all warps for itself, which saves a barrier.
-    total = sums[np.uint64(lane)] if lane < cuda.blockDim.x >> 5 else 0
-    for offset in (1, 2, 4, 8, 16):
-        before = cuda.shfl_up_sync(ALL, total, offset)
-        if lane >= offset:
-            total += before
+    total = _sums_of_warp(sums[np.uint64(lane)] if lane < cuda.blockDim.x >> 5 else 0)
     earlier = cuda.shfl_sync(ALL, total, max(warp - 1, 0))
     if warp > 0:
         value += earlier
     return value, cuda.shfl_sync(ALL, total, 31)
+
+
+@cuda.jit(device=True, forceinline=True)
+def _collect(form, cursor, stamp, edges, records, lists, spikes, counter):
+    """Append spikes of the last step to the shared list *spikes* until it is full or all are read.
+
+    The place of a warp is its *cursor*: the word of this thread and its value, the number of spikes in the record, the
+    place among them, and whether the spike at this place is not in the list yet. Returns the next cursor, and whether
+    spikes are left.
+    """
+    word, value, count, place, is_new = cursor
+    thread, threads = cuda.threadIdx.x, cuda.blockDim.x
+    lane, words = thread & 31, form.blocks * form.slots
+    slot = lane & (form.slots - 1)
+    while True:
+        wanted = cuda.ballot_sync(ALL, is_new)
+        if wanted != 0:
+            first = np.int32(0)
+            if lane == 0:
+                first = cuda.atomic.add(counter, 0, cuda.popc(wanted))
+            at = cuda.shfl_sync(ALL, first, 0) + cuda.popc(wanted & ((1 << lane) - 1))
+            if is_new and at < threads:
+                spikes[np.uint64(at)] = value
+                is_new = False
+            if cuda.any_sync(ALL, is_new):
+                return (word, value, count, place, is_new), True
+        place += form.slots - 1
+        is_new = slot > 0 and place < count
+        if cuda.any_sync(ALL, is_new):
+            if is_new:
+                at_list = edges[word // form.slots] + place
+                found, value = load_stamped(lists, at_list)
+                while found != stamp:
+                    found, value = load_stamped(lists, at_list)
+            continue
+        word += threads
+        if word - lane >= words:
+            return (word, value, np.int32(0), place, False), False
+        waiting = True
+        while waiting:
+            found, value = stamp, np.int32(0)
+            if word < words:
+                found, value = load_stamped(records, word)
+            # The first word of a record is the number of its spikes, and is written last.
+            count = cuda.shfl_sync(ALL, value, lane & ~(form.slots - 1))
+            is_counted = cuda.shfl_sync(ALL, found, lane & ~(form.slots - 1)) == stamp
+            waiting = cuda.all_sync(ALL, is_counted and (slot > count or found == stamp)) == 0
+        place = slot - 1
+        is_new = slot > 0 and place < count
 
 
 @functools.cache
@@ -77,22 +131,15 @@ def _delivery(wide: bool) -> Any:
     """Return a device function that adds the entries of the last step's spikes to the block's own sums.
 
     *records* and *lists* are those of the last step, and *stamp* is its number from 1 on. *head* is the row of sums of
-    the present step, and *scratch* are shared arrays.
+    the present step, and *scratch* are shared arrays. *turn* is 0 or 1, by which counters are used in turn: those of
+    the next round are cleared in each round. Returns that of the next round.
     """
 
     @cuda.jit(device=True, forceinline=True)
-    def entry_at(form, head, entries, ends, offsets, number):
-        first, last = 0, cuda.blockDim.x - 1
-        while first < last:
-            middle = (first + last) >> 1
-            if ends[np.uint64(middle)] > number:
-                last = middle
-            else:
-                first = middle + 1
-        entry = offsets[np.uint64(first)] + number
+    def load_entry(form, entries, entry):
         if wide:
-            return load(entries, 2 * entry), load(entries, 2 * entry + 1)
-        bits = load(entries, entry)
+            return load(entries, 2 * np.int64(entry)), load(entries, 2 * np.int64(entry) + 1)
+        bits = load(entries, np.int64(entry))
         return bits, np.int32(bits >> (form.target_bits + form.row_bits))
 
     @cuda.jit(device=True, forceinline=True)
@@ -104,63 +151,102 @@ def _delivery(wide: bool) -> Any:
         cuda.atomic.add(ring, np.uint64(row * form.width + target), weight)
 
     @cuda.jit(device=True, forceinline=True)
-    def deliver(form, block, stamp, head, starts, entries, edges, records, lists, ring, scratch):
-        warp_sums, ends, offsets, overflow, _ = scratch
+    def add_two(form, head, entries, ring, one, other, number, total):
+        # Two entries at once, so that the loads overlap.
+        if number < total:
+            bits, weight = load_entry(form, entries, one)
+            if number + cuda.blockDim.x < total:
+                other_bits, other_weight = load_entry(form, entries, other)
+                add(form, head, ring, other_bits, other_weight)
+            add(form, head, ring, bits, weight)
+
+    @cuda.jit(device=True, forceinline=True)
+    def segment_of(form, block, starts, spike):
+        at = np.int64(spike) * form.blocks + block
+        low = np.int32(load(starts, at))
+        return low, np.int32(load(starts, at + 1)) - low
+
+    @cuda.jit(device=True, forceinline=True)
+    def entry_in_warp(end, offset, number):
+        first = 0
+        for half in (16, 8, 4, 2, 1):
+            if cuda.shfl_sync(ALL, end, first + half - 1) <= number:
+                first += half
+        return cuda.shfl_sync(ALL, offset, first) + number
+
+    @cuda.jit(device=True, forceinline=True)
+    def deliver_few(form, block, head, starts, entries, ring, spikes, spike_count):
+        # Each warp finds the segments for itself, which takes no barrier.
         thread, threads = cuda.threadIdx.x, cuda.blockDim.x
-        words = form.blocks * form.slots
-        for tile in range(0, words, threads):
-            word = tile + thread
-            slot = word & (form.slots - 1)
-            inside = word < words
-            value, count = np.int32(0), np.int32(0)
-            waiting = True
-            while waiting:
-                found = stamp
-                if inside:
-                    found, value = load_stamped(records, word)
-                # The first word of a record is the number of its spikes, and is written last.
-                first_lane = thread & 31 & ~(form.slots - 1)
-                count = cuda.shfl_sync(ALL, value, first_lane)
-                is_counted = cuda.shfl_sync(ALL, found, first_lane) == stamp
-                is_ready = is_counted and (slot > count or found == stamp)
-                waiting = cuda.all_sync(ALL, is_ready) == 0
-            place = slot - 1
-            first_round = True
-            while True:
-                low, length = np.int64(0), np.int32(0)
-                if inside and slot > 0 and place < count:
-                    spike = value
-                    if not first_round:
-                        at = edges[word // form.slots] + place
-                        found, spike = load_stamped(lists, at)
-                        while found != stamp:
-                            found, spike = load_stamped(lists, at)
-                    segment = np.int64(spike) * form.blocks + block
-                    low = np.int64(load(starts, segment))
-                    length = np.int32(np.int64(load(starts, segment + 1)) - low)
-                place += form.slots - 1
-                if thread == 0:
-                    overflow[0] = 0
-                end, total = _inclusive_sums(length, warp_sums)
-                ends[np.uint64(thread)] = end
-                offsets[np.uint64(thread)] = low - (end - length)
-                if inside and slot > 0 and place < count:
-                    overflow[0] = 1
-                cuda.syncthreads()
-                more = overflow[0] != 0
-                for number in range(thread, total, 2 * threads):
-                    # Two entries at once, so that the loads overlap.
-                    bits, weight = entry_at(form, head, entries, ends, offsets, number)
-                    other = number + threads
-                    if other < total:
-                        other_bits, other_weight = entry_at(form, head, entries, ends, offsets, other)
-                        add(form, head, ring, other_bits, other_weight)
-                    add(form, head, ring, bits, weight)
-                # The shared arrays are read before they are written in the next round or step.
-                cuda.syncthreads()
-                if not more:
-                    break
-                first_round = False
+        lane = thread & 31
+        low, length = np.int32(0), np.int32(0)
+        if lane < spike_count:
+            low, length = segment_of(form, block, starts, spikes[np.uint64(lane)])
+        end = _sums_of_warp(length)
+        total, offset = cuda.shfl_sync(ALL, end, 31), low - (end - length)
+        for base in range(thread - lane, total, 2 * threads):
+            number = base + lane
+            one = entry_in_warp(end, offset, number)
+            other = one
+            if base + threads < total:
+                other = entry_in_warp(end, offset, number + threads)
+            add_two(form, head, entries, ring, one, other, number, total)
+
+    @cuda.jit(device=True, forceinline=True)
+    def entry_in_block(ends, offsets, number, count):
+        first, last = 0, count - 1
+        while first < last:
+            middle = (first + last) >> 1
+            if ends[np.uint64(middle)] > number:
+                last = middle
+            else:
+                first = middle + 1
+        return offsets[np.uint64(first)] + number
+
+    @cuda.jit(device=True, forceinline=True)
+    def deliver_many(form, block, head, starts, entries, ring, spikes, offsets, warp_sums, spike_count):
+        thread, threads = cuda.threadIdx.x, cuda.blockDim.x
+        low, length = np.int32(0), np.int32(0)
+        if thread < spike_count:
+            low, length = segment_of(form, block, starts, spikes[np.uint64(thread)])
+        end, total = _sums_of_block(length, warp_sums)
+        ends = spikes  # each thread has read its spike
+        ends[np.uint64(thread)] = end
+        offsets[np.uint64(thread)] = low - (end - length)
+        cuda.syncthreads()
+        for number in range(thread, total, 2 * threads):
+            one = entry_in_block(ends, offsets, number, spike_count)
+            other = one
+            if number + threads < total:
+                other = entry_in_block(ends, offsets, number + threads, spike_count)
+            add_two(form, head, entries, ring, one, other, number, total)
+
+    @cuda.jit(device=True, forceinline=True)
+    def deliver(form, block, stamp, head, turn, starts, entries, edges, records, lists, ring, scratch):
+        warp_sums, spikes, offsets, counters, _ = scratch
+        thread, threads = cuda.threadIdx.x, cuda.blockDim.x
+        cursor = (thread - threads, np.int32(0), np.int32(0), np.int32(0), False)
+        is_left = True
+        while True:
+            counter = counters[2 * turn : 2 * turn + 2]
+            if is_left:
+                cursor, is_left = _collect(form, cursor, stamp, edges, records, lists, spikes, counter)
+                if is_left:
+                    counter[1] = 1
+            cuda.syncthreads()
+            count, more = min(counter[0], threads), counter[1] != 0
+            turn = 1 - turn
+            if thread == 0:
+                counters[2 * turn] = 0
+                counters[2 * turn + 1] = 0
+            if count > 32:
+                deliver_many(form, block, head, starts, entries, ring, spikes, offsets, warp_sums, count)
+            elif count > 0:
+                deliver_few(form, block, head, starts, entries, ring, spikes, count)
+            # The sums are complete, and the shared arrays are read before they are written in the next round or step.
+            cuda.syncthreads()
+            if not more:
+                return turn
 
     return deliver
 
@@ -200,7 +286,7 @@ def _block_run(functions: Functions, receptors: int, wide: bool, single: bool) -
         (
             next_pending, next_state, counts, spike_steps, spike_neurons, spike_count, traces, records, lists,
         ) = outs  # fmt: skip
-        found = scratch[4]
+        counters, found = scratch[3], scratch[4]
         thread, threads = cuda.threadIdx.x, cuda.blockDim.x
         first, stop = np.int64(edges[block]), np.int64(edges[block + 1])
         steps = series.shape[0]
@@ -215,17 +301,20 @@ def _block_run(functions: Functions, receptors: int, wide: bool, single: bool) -
         own = min(first + thread, stop - 1)
         current = load_state(state, state, own)
         fixed = parameters_of(parameters, shared, own)
-        head, step, recorded = 0, first_step[0], 0
+        head, step, recorded, turn = 0, first_step[0], 0, 0
+        if thread < 4:
+            counters[thread] = 0
+        elif thread < 6:
+            found[thread - 4] = 0
         cuda.syncthreads()
         for t in range(steps + 1):
             # Before the spikes of the other blocks are waited for.
             noise = draw(parameters, shared, own, Generator(key0, key1, np.uint32(own), np.uint32(step)))
             if t > 0:
-                parity = (t - 1) & 1
-                deliver(form, block, t, head, starts, entries, edges, records[parity], lists[parity], ring, scratch)
-            if thread == 0:
-                found[0] = 0
-            cuda.syncthreads()
+                before = (t - 1) & 1
+                turn = deliver(
+                    form, block, t, head, turn, starts, entries, edges, records[before], lists[before], ring, scratch
+                )
             if t == steps:
                 break
             parity = t & 1
@@ -245,17 +334,18 @@ def _block_run(functions: Functions, receptors: int, wide: bool, single: bool) -
                 else:
                     store(next_state, i, following)
                 if fired:
-                    number = cuda.atomic.add(found, 0, 1)
+                    number = cuda.atomic.add(found, parity, 1)
                     if number < form.slots - 1:
                         store_stamped(records[parity], block * form.slots + 1 + number, t + 1, i)
                     else:
                         store_stamped(lists[parity], first + number, t + 1, i)
             cuda.syncthreads()
             if thread == 0:
-                store_stamped(records[parity], block * form.slots, t + 1, found[0])
+                store_stamped(records[parity], block * form.slots, t + 1, found[parity])
+                found[1 - parity] = 0  # all threads have read that of the last step
             elif thread >= 32:
                 spikes_of = records[parity, 2 * block * form.slots :], lists[parity, 2 * first :], form.slots
-                _record(step, t, found[0], spikes_of, groups, counts, spike_steps, spike_neurons, spike_count)
+                _record(step, t, found[parity], spikes_of, groups, counts, spike_steps, spike_neurons, spike_count)
             if form.every > 0 and (step + 1) % form.every == 0:
                 if single and has_neuron:
                     store(next_state, own, current)
@@ -264,7 +354,7 @@ def _block_run(functions: Functions, receptors: int, wide: bool, single: bool) -
                     if first <= probes[k] < stop:
                         traces[recorded, k] = next_state[probe_words[k], probes[k]]
                 recorded += 1
-            cuda.syncthreads()
+            # The threads meet in the next delivery.
             head += receptors
             if head >= form.rows:
                 head = 0
@@ -398,10 +488,10 @@ def simulation(
         # Numba gives shared arrays of several device functions the same names, so that all of them are made here.
         scratch = (
             cuda.shared.array(32, numba.int32),  # the sums of warps
-            cuda.shared.array(THREADS, numba.int32),  # the ends of segments
-            cuda.shared.array(THREADS, numba.int64),  # their first entries
-            cuda.shared.array(1, numba.int32),  # 1 if there is another round
-            cuda.shared.array(1, numba.int32),  # the spikes of the block
+            cuda.shared.array(THREADS, numba.int32),  # spikes, and then the ends of their segments
+            cuda.shared.array(THREADS, numba.int32),  # the first entries of segments, less the entries before them
+            cuda.shared.array(4, numba.int32),  # the collected spikes, and 1 if some are left, in two rounds
+            cuda.shared.array(2, numba.int32),  # the spikes of the block in two steps
         )
         ins = (
             of(starts, net),
