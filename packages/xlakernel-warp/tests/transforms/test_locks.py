@@ -26,6 +26,7 @@ def program():
         return child.communicate()[0]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("case", [key.value for key in TABLE.keys])
 def test_threads_do_not_deadlock(case, program):
     assert f"passed: {case}\n" in program, program[-3000:]
