@@ -63,7 +63,7 @@ def _sums_of_warp(value: Any) -> Any:
 
 @cuda.jit(device=True, forceinline=True)
 def _sums_of_block(value: Any, sums: Any) -> Any:
-    """Return the sum of *value* over the threads up to this one, and over all; *sums* are 32 shared integers."""
+    """Return the sum of *value* over the threads up to this one; *sums* are 32 shared integers."""
     lane, warp = cuda.threadIdx.x & 31, cuda.threadIdx.x >> 5
     value = _sums_of_warp(value)
     if lane == 31:
@@ -74,7 +74,7 @@ def _sums_of_block(value: Any, sums: Any) -> Any:
     earlier = cuda.shfl_sync(ALL, total, max(warp - 1, 0))
     if warp > 0:
         value += earlier
-    return value, cuda.shfl_sync(ALL, total, 31)
+    return value
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -151,49 +151,7 @@ def _delivery(wide: bool) -> Any:
         cuda.atomic.add(ring, np.uint64(row * form.width + target), weight)
 
     @cuda.jit(device=True, forceinline=True)
-    def add_two(form, head, entries, ring, one, other, number, total):
-        # Two entries at once, so that the loads overlap.
-        if number < total:
-            bits, weight = load_entry(form, entries, one)
-            if number + cuda.blockDim.x < total:
-                other_bits, other_weight = load_entry(form, entries, other)
-                add(form, head, ring, other_bits, other_weight)
-            add(form, head, ring, bits, weight)
-
-    @cuda.jit(device=True, forceinline=True)
-    def segment_of(form, block, starts, spike):
-        at = np.int64(spike) * form.blocks + block
-        low = np.int32(load(starts, at))
-        return low, np.int32(load(starts, at + 1)) - low
-
-    @cuda.jit(device=True, forceinline=True)
-    def entry_in_warp(end, offset, number):
-        first = 0
-        for half in (16, 8, 4, 2, 1):
-            if cuda.shfl_sync(ALL, end, first + half - 1) <= number:
-                first += half
-        return cuda.shfl_sync(ALL, offset, first) + number
-
-    @cuda.jit(device=True, forceinline=True)
-    def deliver_few(form, block, head, starts, entries, ring, spikes, spike_count):
-        # Each warp finds the segments for itself, which takes no barrier.
-        thread, threads = cuda.threadIdx.x, cuda.blockDim.x
-        lane = thread & 31
-        low, length = np.int32(0), np.int32(0)
-        if lane < spike_count:
-            low, length = segment_of(form, block, starts, spikes[np.uint64(lane)])
-        end = _sums_of_warp(length)
-        total, offset = cuda.shfl_sync(ALL, end, 31), low - (end - length)
-        for base in range(thread - lane, total, 2 * threads):
-            number = base + lane
-            one = entry_in_warp(end, offset, number)
-            other = one
-            if base + threads < total:
-                other = entry_in_warp(end, offset, number + threads)
-            add_two(form, head, entries, ring, one, other, number, total)
-
-    @cuda.jit(device=True, forceinline=True)
-    def entry_in_block(ends, offsets, number, count):
+    def entry_at(ends, offsets, number, count):
         first, last = 0, count - 1
         while first < last:
             middle = (first + last) >> 1
@@ -204,22 +162,28 @@ def _delivery(wide: bool) -> Any:
         return offsets[np.uint64(first)] + number
 
     @cuda.jit(device=True, forceinline=True)
-    def deliver_many(form, block, head, starts, entries, ring, spikes, offsets, warp_sums, spike_count):
+    def deliver_round(form, block, head, starts, entries, ring, spikes, offsets, warp_sums, count):
         thread, threads = cuda.threadIdx.x, cuda.blockDim.x
         low, length = np.int32(0), np.int32(0)
-        if thread < spike_count:
-            low, length = segment_of(form, block, starts, spikes[np.uint64(thread)])
-        end, total = _sums_of_block(length, warp_sums)
+        if thread < count:
+            at = np.int64(spikes[np.uint64(thread)]) * form.blocks + block
+            low = np.int32(load(starts, at))
+            length = np.int32(load(starts, at + 1)) - low
+        end = _sums_of_warp(length) if count <= 32 else _sums_of_block(length, warp_sums)
         ends = spikes  # each thread has read its spike
-        ends[np.uint64(thread)] = end
-        offsets[np.uint64(thread)] = low - (end - length)
+        if thread < count:
+            ends[np.uint64(thread)] = end
+            offsets[np.uint64(thread)] = low - (end - length)
         cuda.syncthreads()
+        total = ends[np.uint64(count - 1)]
         for number in range(thread, total, 2 * threads):
-            one = entry_in_block(ends, offsets, number, spike_count)
-            other = one
-            if number + threads < total:
-                other = entry_in_block(ends, offsets, number + threads, spike_count)
-            add_two(form, head, entries, ring, one, other, number, total)
+            # Two entries at once, so that the loads overlap.
+            bits, weight = load_entry(form, entries, entry_at(ends, offsets, number, count))
+            other = number + threads
+            if other < total:
+                other_bits, other_weight = load_entry(form, entries, entry_at(ends, offsets, other, count))
+                add(form, head, ring, other_bits, other_weight)
+            add(form, head, ring, bits, weight)
 
     @cuda.jit(device=True, forceinline=True)
     def deliver(form, block, stamp, head, turn, starts, entries, edges, records, lists, ring, scratch):
@@ -239,10 +203,8 @@ def _delivery(wide: bool) -> Any:
             if thread == 0:
                 counters[2 * turn] = 0
                 counters[2 * turn + 1] = 0
-            if count > 32:
-                deliver_many(form, block, head, starts, entries, ring, spikes, offsets, warp_sums, count)
-            elif count > 0:
-                deliver_few(form, block, head, starts, entries, ring, spikes, count)
+            if count > 0:
+                deliver_round(form, block, head, starts, entries, ring, spikes, offsets, warp_sums, count)
             # The sums are complete, and the shared arrays are read before they are written in the next round or step.
             cuda.syncthreads()
             if not more:
