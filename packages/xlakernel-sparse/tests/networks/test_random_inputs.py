@@ -23,7 +23,7 @@ from xlakernel.sparse.networks import (
     poisson,
     run_in_pieces,
 )
-from xlakernel.sparse.networks.drawing import drawing
+from xlakernel.sparse.networks.drawing import drawing, preparing
 from xlakernel.sparse.networks.fields import fields_of
 from xlakernel.sparse.networks.noise import FIRST_DRAW, noise_of
 from xlakernel.sparse.networks.random import Generator
@@ -156,8 +156,10 @@ def test_drawn_numbers_have_the_types_that_are_checked(x64):
     inputs = fields_of("inputs", noise, 4, leading=(1,))
     words = numba.types.Array(numba.int32, 2, "C")
     rng = numba.typeof(Generator(*[np.uint32(0)] * 4))
-    draw = drawing(inputs, fields_of("noise", noise_of(noise), 4))
-    draw.compile((words, words, numba.int64, rng))
+    own = inputs, fields_of("noise", noise_of(noise), 4)
+    prepare, draw = preparing(*own), drawing(*own)
+    prepare.compile((words, words, numba.int64))
+    draw.compile((prepare.nopython_signatures[0].return_type, rng))
     types = draw.nopython_signatures[0].return_type
     assert tuple(types) == (numba.int64, numba.float32, numba.float32)
 

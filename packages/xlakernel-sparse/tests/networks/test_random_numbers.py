@@ -13,7 +13,7 @@ import scipy.stats
 
 from xlakernel.sparse import CSR
 from xlakernel.sparse.networks import Network, Population, Projection, normal, poisson, reference, uniform
-from xlakernel.sparse.networks.random import Generator, _inverse, philox
+from xlakernel.sparse.networks.random import Generator, _inverse, philox, quantiles_of
 
 pytestmark = pytest.mark.kernels
 
@@ -111,6 +111,14 @@ def test_the_distribution_function_of_poisson_numbers(mean):
                 low = middle + 1
         assert low / 2**32 == pytest.approx(law.cdf(count), abs=1e-8)
     assert law.sf(counts[1]) < 2e-8
+
+
+@pytest.mark.parametrize("mean", [0, 1e-12, 1e-9, 1e-4, 0.3, 1.0, 2.7, 3.5, 10.0, np.nan])
+def test_quantiles_are_the_steps_of_the_distribution(mean):
+    share = np.float32(min(mean, 3.5)) if mean > 0 else np.float32(0)
+    for count, last in enumerate(map(int, quantiles_of(np.float32(mean)))):
+        assert _inverse(np.uint32(last), share) <= count
+        assert last == 2**32 - 1 or _inverse(np.uint32(last + 1), share) > count
 
 
 def test_plain_jax_draws_the_same(drawn):

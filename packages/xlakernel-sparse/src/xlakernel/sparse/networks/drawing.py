@@ -15,7 +15,7 @@ from numba import njit
 
 from .fields import KEPT, Field, Fields, generate, getter, is_random, parameters_of
 from .noise import FIRST_DRAW
-from .random import Generator, first_count, normal, normals, philox, poisson
+from .random import Generator, first_count, normal, normals, philox, poisson, poisson_of, quantiles_of
 from .random_streams import FIRST_TERMS, NORMAL, POISSON, SHARE
 
 
@@ -27,22 +27,33 @@ def _sources(inputs: Fields, noise: Fields) -> Iterator[tuple[Field, list[Any]]]
 
 
 @functools.lru_cache(KEPT)
-def drawing(inputs: Fields, noise: Fields) -> Any:
-    """Return ``draw(words, shared, i, rng)``, the tuple of the random inputs of neuron *i*.
+def preparing(inputs: Fields, noise: Fields) -> Any:
+    """Return ``prepare(words, shared, i)``, what all draws of neuron *i* have in common: a tuple for each random input.
 
     *words* and *shared* are those of the parameters.
     """
-    names: dict[str, Any] = {"normal": normal, "poisson": poisson, "float32": np.float32}
+    names: dict[str, Any] = {"quantiles_of": quantiles_of, "float32": np.float32}
     values = ""
-    for number, (field, own) in enumerate(_sources(inputs, noise)):
+    for number, (_, own) in enumerate(_sources(inputs, noise)):
         names |= {f"get_{number}_{k}": get for k, get in enumerate(own)}
         mean, *deviation = (f"get_{number}_{k}(words, shared, i)" for k in range(len(own)))
-        draw = FIRST_DRAW + field.word
-        if deviation:
-            values += f"float32({mean} + {deviation[0]} * normal(rng, {draw})), "
+        second = deviation[0] if deviation else f"quantiles_of(float32({mean}))"
+        values += f"({mean}, {second}), "
+    return generate("prepare(words, shared, i)", [f"return ({values})"], names)
+
+
+@functools.lru_cache(KEPT)
+def drawing(inputs: Fields, noise: Fields) -> Any:
+    """Return ``draw(prepared, rng)``, the tuple of the random inputs of a neuron; *prepared* is that of `preparing`."""
+    names: dict[str, Any] = {"normal": normal, "poisson_of": poisson_of, "float32": np.float32}
+    values = ""
+    for number, (field, own) in enumerate(_sources(inputs, noise)):
+        draw, mean, second = FIRST_DRAW + field.word, f"prepared[{number}][0]", f"prepared[{number}][1]"
+        if len(own) == 2:
+            values += f"float32({mean} + {second} * normal(rng, {draw})), "
         else:
-            values += f"poisson(rng, {draw}, {mean}), "
-    return generate("draw(words, shared, i, rng)", [f"return ({values})"], names)
+            values += f"poisson_of(rng, {draw}, float32({mean}), {second}), "
+    return generate("draw(prepared, rng)", [f"return ({values})"], names)
 
 
 @functools.lru_cache(KEPT)

@@ -18,7 +18,7 @@ from xlakernel.core.errors import ArgumentError, CompileError, KernelTypeError
 from xlakernel.numba.pickles import dump_function, load_function
 
 from ..operators.arguments import as_integer
-from .drawing import drawing, filling, reading
+from .drawing import drawing, filling, preparing, reading
 from .fields import KEPT, Fields, converter, generate, loader, scalars_of, storer
 from .random import Generator
 
@@ -112,7 +112,8 @@ class Functions(NamedTuple):
     ``load(words, shared, i)`` and ``store(words, i, state)`` are those of the state, ``parameters(words, shared, i)``
     and ``inputs(words, shared, i, noise)`` return the other arguments, ``arrived(sums, at, stride, scales)`` the
     arrivals, and ``update(state, arrived, parameters, inputs, rng)`` the next state and whether the neuron fired.
-    *draw*, *fill* and *read* draw the random inputs, see `drawing`.
+    *prepare*, *draw*, *fill* and *read* draw the random inputs, see `drawing`. *are_equal* is True if all neurons have
+    the same parameters, those of random inputs included.
     """
 
     load: Any
@@ -121,9 +122,11 @@ class Functions(NamedTuple):
     inputs: Any
     arrived: Any
     update: Any
+    prepare: Any
     draw: Any
     fill: Any
     read: Any
+    are_equal: bool
 
 
 def functions_of(part: Part, receptors: tuple[str, ...], is_random: bool) -> Functions:
@@ -163,9 +166,11 @@ def _functions(
         loader(inputs),
         arrivals(receptors),
         update,
+        preparing(inputs, noise),
         drawing(inputs, noise),
         filling(inputs, noise),
         reading(inputs),
+        parameters.words + noise.words == 0,
     )
 
 

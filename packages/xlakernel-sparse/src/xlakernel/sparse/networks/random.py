@@ -171,6 +171,41 @@ def first_count(word, mean):
 
 
 @njit(forceinline=True)
+def poisson_of(rng, draw, mean, quantiles):
+    """Return `poisson`; *quantiles* are those of the mean, see `quantiles_of`."""
+    word, count = _word(rng, draw, POISSON), np.int32(0)
+    for quantile in quantiles:
+        count += np.int32(word > quantile)
+    if count == FIRST_TERMS or mean > np.float32(SHARE):
+        return poisson(rng, draw, mean)
+    return np.int64(count)
+
+
+@njit(forceinline=True)
+def quantiles_of(mean):
+    """Return the last words with the counts 0, 1, ... in `_inverse`, each at most; all words for a mean above 3.5."""
+    share = min(mean, np.float32(SHARE)) if mean > np.float32(0) else np.float32(0)
+    fixed = _fixed(share)
+    probability = _first_probability(fixed)
+    return _quantiles(fixed, probability, probability)
+
+
+def _quantiles_from(count):
+    if count == FIRST_TERMS:
+        return njit(lambda fixed, probability, cumulative: ())
+    rest = _quantiles_from(count + 1)
+
+    @njit(forceinline=True)
+    def quantiles(fixed, probability, cumulative):
+        is_last = (probability == 0) | (cumulative > _MASK) | (fixed == 0)
+        following = _next_probability(probability, fixed, count)
+        own = np.uint32(_MASK if is_last else cumulative - np.uint64(1))
+        return (own, *rest(fixed, following, cumulative + following))
+
+    return quantiles
+
+
+@njit(forceinline=True)
 def _fixed(mean):
     return np.uint64(np.uint32(mean * np.float32(2.0**30)))
 
@@ -191,3 +226,6 @@ def _first_probability(mean):
 def _next_probability(probability, mean, count):
     """Return the probability of ``count + 1`` from that of *count*."""
     return probability * (mean * _RECIPROCALS[count] >> np.uint64(31)) >> np.uint64(30)
+
+
+_quantiles = _quantiles_from(0)

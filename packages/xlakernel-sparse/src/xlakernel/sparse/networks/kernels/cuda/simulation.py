@@ -231,8 +231,9 @@ def _record(step, t, found, spikes_of, groups, counts, spike_steps, spike_neuron
 
 def _block_run(functions: Functions, receptors: int, wide: bool, single: bool) -> Any:
     """Return a device function that makes all steps of a block; *single* if a thread has at most one neuron."""
-    load_state, store, parameters_of, inputs_of, arrived_of, update, draw, _, _ = functions
+    load_state, store, parameters_of, inputs_of, arrived_of, update, prepare, draw, _, _, are_equal = functions
     deliver, scales_of = _delivery(wide), tuple_of(receptors)
+    is_fixed = single or are_equal
 
     @cuda.jit(device=True, forceinline=True)
     def clear_sums(ring, at, width):
@@ -262,7 +263,7 @@ def _block_run(functions: Functions, receptors: int, wide: bool, single: bool) -
         has_neuron = first + thread < stop
         own = min(first + thread, stop - 1)
         current = load_state(state, state, own)
-        fixed = parameters_of(parameters, shared, own)
+        fixed, prepared = parameters_of(parameters, shared, own), prepare(parameters, shared, own)
         head, step, recorded, turn = 0, first_step[0], 0, 0
         if thread < 4:
             counters[thread] = 0
@@ -271,7 +272,7 @@ def _block_run(functions: Functions, receptors: int, wide: bool, single: bool) -
         cuda.syncthreads()
         for t in range(steps + 1):
             # Before the spikes of the other blocks are waited for.
-            noise = draw(parameters, shared, own, Generator(key0, key1, np.uint32(own), np.uint32(step)))
+            noise = draw(prepared, Generator(key0, key1, np.uint32(own), np.uint32(step)))
             if t > 0:
                 before = (t - 1) & 1
                 turn = deliver(
@@ -286,8 +287,13 @@ def _block_run(functions: Functions, receptors: int, wide: bool, single: bool) -
                 following, fired = update(
                     current if single else load_state(next_state, next_state, i),
                     arrived_of(ring, at, form.width, scales),
-                    fixed if single else parameters_of(parameters, shared, i),
-                    inputs_of(series[t], shared_series[t], i, noise if single else draw(parameters, shared, i, rng)),
+                    fixed if is_fixed else parameters_of(parameters, shared, i),
+                    inputs_of(
+                        series[t],
+                        shared_series[t],
+                        i,
+                        noise if single else draw(prepared if is_fixed else prepare(parameters, shared, i), rng),
+                    ),
                     rng,
                 )
                 clear_sums(ring, at, form.width)
