@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -58,21 +59,21 @@ def potentiate_by_reward(weight, pre, post, p):
 
 @numba.njit
 def forget_nearest(weight, pre, post, p):
-    return weight - p.depression * np.exp(-post.age / np.float32(10))
+    return weight - p.depression * math.exp(-post.age / np.float32(10))
 
 
 @numba.njit
 def learn_nearest(weight, pre, post, p):
     # Of the nearest spikes alone, and less for a neuron that has just fired: a triplet.
-    return weight + p.potentiation * np.exp(-pre.age / np.float32(10)) / (np.float32(1) + post.trace)
+    return weight + p.potentiation * math.exp(-pre.age / np.float32(10)) / (np.float32(1) + post.trace)
 
 
 def learn_nearest_arrays(weight, pre, post, p):
-    return weight + p.potentiation * jnp.exp(-pre.age / np.float32(10)) / (np.float32(1) + post.trace)
+    return weight + p.potentiation * jmath.exp(-pre.age / np.float32(10)) / (np.float32(1) + post.trace)
 
 
 def forget_nearest_arrays(weight, pre, post, p):
-    return weight - p.depression * jnp.exp(-post.age / np.float32(10))
+    return weight - p.depression * jmath.exp(-post.age / np.float32(10))
 
 
 def rule(on_pre, on_post, *, reference=None, **changed):

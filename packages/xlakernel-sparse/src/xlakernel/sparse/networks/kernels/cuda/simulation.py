@@ -17,59 +17,19 @@ finds its entry by bisection, so that all loads of a round are under way at once
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import numba
 import numpy as np
 from numba import cuda
 
-from ....kernels.cuda.device.memory import load, load_stamped, store_stamped
-from ....kernels.cuda.device.warp import ALL
+from ....kernels.cuda.device.memory import load, store_stamped
 from ...fields import KEPT
 from ...populations import Functions, tuple_of
 from ...random import Generator
-
-#: The most threads of a block.
-THREADS = 1024
-
-
-class Form(NamedTuple):
-    """The numbers that a kernel computes with.
-
-    Those of a `Layout`; *slots* are the words of a record, a power of two up to 32, and *every* the steps between
-    recorded states, or 0.
-    """
-
-    blocks: int
-    rows: int
-    width: int
-    target_bits: int
-    row_bits: int
-    slots: int
-    every: int
-
-
-@cuda.jit(device=True, forceinline=True)
-def _inclusive_sums(value: Any, sums: Any) -> Any:
-    """Return the sum of *value* over the threads up to this one, and over all; *sums* are 32 shared integers."""
-    lane, warp = cuda.threadIdx.x & 31, cuda.threadIdx.x >> 5
-    for offset in (1, 2, 4, 8, 16):
-        before = cuda.shfl_up_sync(ALL, value, offset)
-        if lane >= offset:
-            value += before
-    if lane == 31:
-        sums[np.uint64(warp)] = value
-    cuda.syncthreads()
-    # Each warp adds up the sums of all warps for itself, which saves a barrier.
-    total = sums[np.uint64(lane)] if lane < cuda.blockDim.x >> 5 else 0
-    for offset in (1, 2, 4, 8, 16):
-        before = cuda.shfl_up_sync(ALL, total, offset)
-        if lane >= offset:
-            total += before
-    earlier = cuda.shfl_sync(ALL, total, max(warp - 1, 0))
-    if warp > 0:
-        value += earlier
-    return value, cuda.shfl_sync(ALL, total, 31)
+from ...rules import RuleFunctions
+from .delivery import Form, inclusive_sums, read_list, read_record, segment_of
+from .plasticity import THREADS, Learning, Stages, stages
 
 
 @functools.cache
@@ -82,13 +42,7 @@ def _delivery(wide: bool) -> Any:
 
     @cuda.jit(device=True, forceinline=True)
     def entry_at(form, head, entries, ends, offsets, number):
-        first, last = 0, cuda.blockDim.x - 1
-        while first < last:
-            middle = (first + last) >> 1
-            if ends[np.uint64(middle)] > number:
-                last = middle
-            else:
-                first = middle + 1
+        first = segment_of(ends, number)
         entry = offsets[np.uint64(first)] + number
         if wide:
             return load(entries, 2 * entry), load(entries, 2 * entry + 1)
@@ -112,36 +66,20 @@ def _delivery(wide: bool) -> Any:
             word = tile + thread
             slot = word & (form.slots - 1)
             inside = word < words
-            value, count = np.int32(0), np.int32(0)
-            waiting = True
-            while waiting:
-                found = stamp
-                if inside:
-                    found, value = load_stamped(records, word)
-                # The first word of a record is the number of its spikes, and is written last.
-                first_lane = thread & 31 & ~(form.slots - 1)
-                count = cuda.shfl_sync(ALL, value, first_lane)
-                is_counted = cuda.shfl_sync(ALL, found, first_lane) == stamp
-                is_ready = is_counted and (slot > count or found == stamp)
-                waiting = cuda.all_sync(ALL, is_ready) == 0
+            value, count = read_record(form, records, word, stamp)
             place = slot - 1
             first_round = True
             while True:
                 low, length = np.int64(0), np.int32(0)
                 if inside and slot > 0 and place < count:
-                    spike = value
-                    if not first_round:
-                        at = edges[word // form.slots] + place
-                        found, spike = load_stamped(lists, at)
-                        while found != stamp:
-                            found, spike = load_stamped(lists, at)
+                    spike = value if first_round else read_list(form, edges, lists, word, place, stamp)
                     segment = np.int64(spike) * form.blocks + block
                     low = np.int64(load(starts, segment))
                     length = np.int32(np.int64(load(starts, segment + 1)) - low)
                 place += form.slots - 1
                 if thread == 0:
                     overflow[0] = 0
-                end, total = _inclusive_sums(length, warp_sums)
+                end, total = inclusive_sums(length, warp_sums)
                 ends[np.uint64(thread)] = end
                 offsets[np.uint64(thread)] = low - (end - length)
                 if inside and slot > 0 and place < count:
@@ -181,10 +119,11 @@ def _record(step, t, found, spikes_of, groups, counts, spike_steps, spike_neuron
                 spike_steps[at], spike_neurons[at] = step, spike
 
 
-def _block_run(functions: Functions, receptors: int, wide: bool, single: bool) -> Any:
+def _block_run(functions: Functions, plastic: Stages, receptors: int, wide: bool, single: bool) -> Any:
     """Return a device function that makes all steps of a block; *single* if a thread has at most one neuron."""
     load_state, store, parameters_of, inputs_of, arrived_of, update, draw, _, _ = functions
     deliver, scales_of = _delivery(wide), tuple_of(receptors)
+    _, row_of, open_past, arrive, depart, close_past = plastic
 
     @cuda.jit(device=True, forceinline=True)
     def clear_sums(ring, at, width):
@@ -192,7 +131,7 @@ def _block_run(functions: Functions, receptors: int, wide: bool, single: bool) -
             ring[np.uint64(at + receptor * width)] = 0
 
     @cuda.jit(device=True, forceinline=True)
-    def run_block(which, form, block, ring, scratch, ins, outs):
+    def run_block(which, form, block, ring, scratch, ins, outs, learning, past):
         (
             starts, entries, edges, all_scales, pending, state, parameters, shared, series, shared_series, key,
             first_step, groups, probes, probe_words,
@@ -215,20 +154,26 @@ def _block_run(functions: Functions, receptors: int, wide: bool, single: bool) -
         own = min(first + thread, stop - 1)
         current = load_state(state, state, own)
         fixed = parameters_of(parameters, shared, own)
-        head, step, recorded = 0, first_step[0], 0
+        head, step, recorded, depth = 0, first_step[0], 0, past[2].shape[0]
+        open_past(learning, past, form, block, first, stop, found, records, lists)
         cuda.syncthreads()
         for t in range(steps + 1):
             # Before the spikes of the other blocks are waited for.
             noise = draw(parameters, shared, own, Generator(key0, key1, np.uint32(own), np.uint32(step)))
+            if t < steps:
+                arrive(
+                    learning, form, block, first, stop, t, step, depth, ring, head * form.width, edges, records, lists,
+                    scratch, all_scales,
+                )  # fmt: skip
             if t > 0:
-                parity = (t - 1) & 1
-                deliver(form, block, t, head, starts, entries, edges, records[parity], lists[parity], ring, scratch)
+                parity, stamp = row_of(records, depth, t - 1)
+                deliver(form, block, stamp, head, starts, entries, edges, records[parity], lists[parity], ring, scratch)
             if thread == 0:
                 found[0] = 0
             cuda.syncthreads()
             if t == steps:
                 break
-            parity = t & 1
+            parity, stamp = row_of(records, depth, t)
             for i in range(first + thread, stop, threads):
                 at = head * form.width + i - first
                 rng = Generator(key0, key1, np.uint32(i), np.uint32(step))
@@ -247,15 +192,16 @@ def _block_run(functions: Functions, receptors: int, wide: bool, single: bool) -
                 if fired:
                     number = cuda.atomic.add(found, 0, 1)
                     if number < form.slots - 1:
-                        store_stamped(records[parity], block * form.slots + 1 + number, t + 1, i)
+                        store_stamped(records[parity], block * form.slots + 1 + number, stamp, i)
                     else:
-                        store_stamped(lists[parity], first + number, t + 1, i)
+                        store_stamped(lists[parity], first + number, stamp, i)
             cuda.syncthreads()
             if thread == 0:
-                store_stamped(records[parity], block * form.slots, t + 1, found[0])
-            elif thread >= 32:
-                spikes_of = records[parity, 2 * block * form.slots :], lists[parity, 2 * first :], form.slots
+                store_stamped(records[parity], block * form.slots, stamp, found[0])
+            spikes_of = records[parity, 2 * block * form.slots :], lists[parity, 2 * first :], form.slots
+            if thread >= 32:
                 _record(step, t, found[0], spikes_of, groups, counts, spike_steps, spike_neurons, spike_count)
+            depart(learning, form.blocks, block, found[0], spikes_of, t, step)
             if form.every > 0 and (step + 1) % form.every == 0:
                 if single and has_neuron:
                     store(next_state, own, current)
@@ -275,6 +221,7 @@ def _block_run(functions: Functions, receptors: int, wide: bool, single: bool) -
             row, i = k // form.width, first + k % form.width
             if i < stop:
                 next_pending[row, i] = ring[(head + row) % form.rows * form.width + i - first]
+        close_past(learning, past, form, block, first, stop, steps, records, lists)
 
     return run_block
 
@@ -287,11 +234,11 @@ def _choose(runs: tuple[Any, ...]) -> Any:
     rest = _choose(runs[1:])
 
     @cuda.jit(device=True, forceinline=True)
-    def run_of(which, form, block, ring, scratch, ins, outs):
+    def run_of(which, form, block, ring, scratch, ins, outs, learning, past):
         if which == 0:
-            head(which, form, block, ring, scratch, ins, outs)
+            head(which, form, block, ring, scratch, ins, outs, learning, past)
         else:
-            rest(which - 1, form, block, ring, scratch, ins, outs)
+            rest(which - 1, form, block, ring, scratch, ins, outs, learning, past)
 
     return run_of
 
@@ -340,6 +287,7 @@ def simulation(
     single: bool,
     in_shared: bool,
     batched: bool,
+    rules: tuple[RuleFunctions, ...] = (),
 ) -> Any:
     """Return the kernel of a run; see `kernels.numba.simulation.simulation` for the first parameters.
 
@@ -351,8 +299,11 @@ def simulation(
       single: True if no block has more neurons than threads.
       in_shared: True if the sums of a block are in shared memory.
       batched: True if each array has one more dimension, the batch along the grid's second axis. It costs registers.
+      rules: the functions of the plastic projections' rules.
     """
-    run = _choose(tuple(_block_run(each, receptors, wide, single) for each in functions))
+    plastic = stages(rules)
+    run = _choose(tuple(_block_run(each, plastic, receptors, wide, single) for each in functions))
+    shared_arrays = plastic.shared
     sums_of, of = _sums(in_shared), _selection(batched)
 
     @cuda.jit(launch_bounds=threads)
@@ -373,6 +324,18 @@ def simulation(
         groups,
         probes,
         probe_words,
+        table,
+        plastic_starts,
+        plastic_entries,
+        incoming_starts,
+        incoming,
+        numbers,
+        rule_words,
+        rule_shared,
+        weights,
+        spike_traces,
+        last,
+        has_fired,
         next_pending,
         next_state,
         counts,
@@ -380,18 +343,27 @@ def simulation(
         spike_neurons,
         spike_count,
         traces,
+        next_weights,
+        next_spike_traces,
+        next_last,
+        next_has_fired,
         records,
         lists,
         memory,
+        own_spike_traces,
+        own_last,
         width,
         target_bits,
         row_bits,
         slots,
         every,
     ):
+        net, block = cuda.blockIdx.y, cuda.blockIdx.x
+        given, changed = of(weights, net), of(next_weights, net)
+        for k in range(block * cuda.blockDim.x + cuda.threadIdx.x, given.size, cuda.gridDim.x * cuda.blockDim.x):
+            changed[k] = given[k]
         # This barrier makes the launch cooperative: blocks wait for each other, and so all must be resident.
         cuda.cg.this_grid().sync()
-        net, block = cuda.blockIdx.y, cuda.blockIdx.x
         own = of(owners, net)
         form = Form(own.size, of(pending, net).shape[0], width, target_bits, row_bits, slots, every)
         ring = sums_of(of(memory, net), block, form.rows * form.width)
@@ -431,6 +403,28 @@ def simulation(
             of(records, net),
             of(lists, net),
         )
-        run(own[block], form, block, ring, scratch, ins, outs)
+        learning = Learning(
+            of(table, net),
+            of(plastic_starts, net),
+            of(plastic_entries, net),
+            of(incoming_starts, net),
+            of(incoming, net),
+            of(numbers, net),
+            of(rule_words, net),
+            of(rule_shared, net),
+            changed,
+            of(own_spike_traces, net),
+            of(own_last, net),
+            shared_arrays(),
+        )
+        past = (
+            of(spike_traces, net),
+            of(last, net),
+            of(has_fired, net),
+            of(next_spike_traces, net),
+            of(next_last, net),
+            of(next_has_fired, net),
+        )
+        run(own[block], form, block, ring, scratch, ins, outs, learning, past)
 
     return simulate
