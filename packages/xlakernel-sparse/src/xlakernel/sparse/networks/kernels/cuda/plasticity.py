@@ -22,6 +22,8 @@ from .delivery import inclusive_sums, read_list, read_record, segment_of
 
 #: The most threads of a block.
 THREADS = 1024
+#: Incoming synapses that a thread changes together.
+_TOGETHER = 8
 
 
 class Learning(NamedTuple):
@@ -208,22 +210,38 @@ def _arrival(number: int, rule: RuleFunctions) -> Any:
     return arrive
 
 
+def _visit(on_post: Any, count: int) -> Any:
+    """Return a function that changes *count* synapses, each as many places behind the last one as there are threads.
+
+    Each reads its numbers, then calls the function of the next, and then writes: all loads are under way at once.
+    """
+
+    @cuda.jit(device=True, forceinline=True)
+    def nothing(learning, pre, synapse, stop, factor, step, trace, age, p, minimum, maximum):
+        pass
+
+    following = _visit(on_post, count - 1) if count > 1 else nothing
+
+    @cuda.jit(device=True, forceinline=True)
+    def visit(learning, pre, synapse, stop, factor, step, trace, age, p, minimum, maximum):
+        inside = min(synapse, stop - 1)
+        place = np.uint64(load(learning.incoming, 2 * inside + 1))
+        other = np.uint64(pre + load(learning.incoming, 2 * inside))
+        weight, before, last = learning.weights[place], learning.traces[other], learning.last[other]
+        following(
+            learning, pre, synapse + cuda.blockDim.x, stop, factor, step, trace, age, p, minimum, maximum
+        )
+        if synapse < stop:
+            learning.weights[place] = on_post(weight, before * factor, _age(last, step), trace, age, p, minimum, maximum)
+
+    return visit
+
+
 def _departure(number: int, rule: RuleFunctions) -> Any:
     """Return the function *depart* of one projection; see `Stages`."""
     parameters, _, on_post = rule
 
-    @cuda.jit(device=True, forceinline=True)
-    def read(learning, pre, synapse):
-        source, place = load(learning.incoming, 2 * synapse), load(learning.incoming, 2 * synapse + 1)
-        other = np.uint64(pre + source)
-        return place, learning.weights[np.uint64(place)], learning.traces[other], learning.last[other]
-
-    @cuda.jit(device=True, forceinline=True)
-    def change(learning, synapse, factor, step, trace, age, p, minimum, maximum):
-        place, weight, before, last = synapse
-        learning.weights[np.uint64(place)] = on_post(
-            weight, before * factor, _age(last, step), trace, age, p, minimum, maximum
-        )
+    visit = _visit(on_post, _TOGETHER)
 
     @cuda.jit(device=True, forceinline=True)
     def depart(learning, blocks, block, found, spikes, t, step):
@@ -243,20 +261,8 @@ def _departure(number: int, rule: RuleFunctions) -> Any:
                 trace, age = learning.traces[own] * post_factor, _age(learning.last[own], step)
                 start = np.int64(load(learning.incoming_starts, at.incoming + target))
                 stop = np.int64(load(learning.incoming_starts, at.incoming + target + 1))
-                for synapse in range(start + thread, stop, 4 * threads):
-                    # Four synapses at once, so that the loads overlap.
-                    second, third, fourth = synapse + threads, synapse + 2 * threads, synapse + 3 * threads
-                    a = read(learning, base + at.pre, synapse)
-                    b = read(learning, base + at.pre, min(second, stop - 1))
-                    c = read(learning, base + at.pre, min(third, stop - 1))
-                    d = read(learning, base + at.pre, min(fourth, stop - 1))
-                    change(learning, a, factor, step, trace, age, p, minimum, maximum)
-                    if second < stop:
-                        change(learning, b, factor, step, trace, age, p, minimum, maximum)
-                    if third < stop:
-                        change(learning, c, factor, step, trace, age, p, minimum, maximum)
-                    if fourth < stop:
-                        change(learning, d, factor, step, trace, age, p, minimum, maximum)
+                for synapse in range(start + thread, stop, _TOGETHER * threads):
+                    visit(learning, base + at.pre, synapse, stop, factor, step, trace, age, p, minimum, maximum)
         # All threads have read the traces of the targets.
         cuda.syncthreads()
         growth = _exp(since_post / tau_post)
