@@ -69,11 +69,11 @@ def learn_nearest(weight, pre, post, p):
 
 
 def learn_nearest_arrays(weight, pre, post, p):
-    return weight + p.potentiation * jmath.exp(-pre.age / np.float32(10)) / (np.float32(1) + post.trace)
+    return weight + p.potentiation * jnp.exp(-pre.age / np.float32(10)) / (np.float32(1) + post.trace)
 
 
 def forget_nearest_arrays(weight, pre, post, p):
-    return weight - p.depression * jmath.exp(-post.age / np.float32(10))
+    return weight - p.depression * jnp.exp(-post.age / np.float32(10))
 
 
 def rule(on_pre, on_post, *, reference=None, **changed):

@@ -51,9 +51,7 @@ def test_pair_rule_agrees_with_a_slow_loop(backend, delay):
         record=Record(trace=Trace("excitatory", np.arange(n))),
         backend=backend,
     )
-    sums, weights = slow_pair_rule(
-        matrix, delay, fires, tau_pre=20, tau_post=30, potentiation=0.02, depression=0.01
-    )
+    sums, weights = slow_pair_rule(matrix, delay, fires, tau_pre=20, tau_post=30, potentiation=0.02, depression=0.01)
     assert np.ptp(weights - np.asarray(matrix.data)) > 0.2
     np.testing.assert_allclose(state.weights[0], weights, atol=2e-5)
     np.testing.assert_allclose(recording.trace["excitatory"], sums, atol=1e-3)

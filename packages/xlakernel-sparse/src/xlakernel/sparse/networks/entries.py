@@ -95,6 +95,17 @@ def choose_scales(receptors: int, synapses: Sequence[Synapses], size: int, weigh
     return scales
 
 
+def needed_bits(receptors: int, synapses: Sequence[Synapses], weight_bits: int) -> int:
+    """Return the bits of a weight: 2 if those of each receptor are equal, apart from their sign."""
+    for receptor in range(receptors):
+        own = [projection for projection in synapses if projection.receptor == receptor]
+        static = [projection.survey for projection in own if projection.rule is None]
+        weights = {weight for survey in static for weight in (survey.smallest_weight, survey.largest_weight)}
+        if len(weights) > 1 or (static and len(static) < len(own)):
+            return weight_bits
+    return 2
+
+
 def _degrees(projection: Synapses, size: int) -> jax.Array:
     """Return the number of synapses of each neuron as a target, int32 ``(size,)``."""
     matrix = projection.matrix

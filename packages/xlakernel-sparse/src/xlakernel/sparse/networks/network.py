@@ -14,7 +14,7 @@ from xlakernel.core.errors import ArgumentError, DtypeError, ShapeError
 
 from .._immutable import ImmutablePytree
 from ..operators.arguments import as_integer
-from .entries import choose_scales, choose_weight_bits, order_entries
+from .entries import choose_scales, choose_weight_bits, needed_bits, order_entries
 from .fields import fields_of, pack, unpack
 from .layout import Layout, choose_layout
 from .noise import noise_of
@@ -107,7 +107,7 @@ class Network(ImmutablePytree):
             receptors,
             depth,
             blocks=_check_blocks(blocks, edges[-1], total),
-            weight_bits=_needed_bits(receptors, synapses, weight_bits),
+            weight_bits=needed_bits(len(receptors), synapses, weight_bits),
         )
         starts, entries = order_entries(layout, static, scales)
         plastic, tables = build_tables(layout, synapses)
@@ -361,17 +361,6 @@ def _check_blocks(blocks: int | None, size: int, synapses: int) -> int:
     if number is None or not 1 <= number <= size:
         raise ArgumentError(f"Network: blocks is {blocks!r}; allowed: None, or an integer from 1 to {size}.")
     return number
-
-
-def _needed_bits(receptors: Sequence[str], synapses: Sequence[Any], weight_bits: int) -> int:
-    """Return 2 if the weights of each receptor are equal, apart from their sign."""
-    for receptor in range(len(receptors)):
-        own = [projection for projection in synapses if projection.receptor == receptor]
-        static = [projection.survey for projection in own if projection.rule is None]
-        weights = {weight for survey in static for weight in (survey.smallest_weight, survey.largest_weight)}
-        if len(weights) > 1 or (static and len(static) < len(own)):
-            return weight_bits
-    return 2
 
 
 def _check_receptors(

@@ -124,9 +124,7 @@ def build_tables(layout: Layout, synapses: Sequence[Synapses]) -> tuple[tuple[Pl
         matrix, rule = one.matrix, one.rule
         code = fingerprint(rule.on_pre) + fingerprint(rule.on_post)
         functions = rule.on_pre, rule.on_post, code, rule.reference
-        plastic.append(
-            Plastic(number, *functions, one.sources, one.targets, int(one.delay), one.receptor, matrix.nnz)
-        )
+        plastic.append(Plastic(number, *functions, one.sources, one.targets, int(one.delay), one.receptor, matrix.nnz))
         numbers = jnp.float32([rule.tau_pre, rule.tau_post, rule.minimum, rule.maximum])
         columns.append((*_order(layout, one, offset), numbers, matrix.data.astype(jnp.float32)))
         offset += matrix.nnz
@@ -166,7 +164,9 @@ def depth_of(plastic: Sequence[Plastic]) -> int:
     return max((one.delay for one in plastic), default=0)
 
 
-def initial_state(plastic: Sequence[Plastic], tables: Tables, size: int) -> tuple[dict[int, jax.Array] | None, Past | None]:
+def initial_state(
+    plastic: Sequence[Plastic], tables: Tables, size: int
+) -> tuple[dict[int, jax.Array] | None, Past | None]:
     """Return the weights and the past of step 0."""
     if not plastic:
         return None, None

@@ -18,8 +18,7 @@ from .populations import Part
 from .recording import Plan
 
 #: Inputs and results: those of the kernel in `kernels.numba.simulation`. Static keywords: ``parts``, ``plastic``,
-#: ``layout``, ``every``, ``is_random``. A batch of runs is computed by `run_together`, as many at once as a GPU has room
-#: for.
+#: ``layout``, ``every``, ``is_random``. A batch of runs is computed by `run_together`, as many at once as fit on a GPU.
 run_network = XLACustomKernel("network_run", "The operator behind `xlakernel.sparse.networks.Network.run`.")
 #: The same operator for batches that a GPU has room for: all of their blocks wait for each other.
 run_together = XLACustomKernel("network_run_together", "The operator behind `Network.run` under `jax.vmap`.")

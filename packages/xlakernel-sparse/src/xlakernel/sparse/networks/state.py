@@ -18,9 +18,8 @@ class NetworkState(NamedTuple):
         of all receptors, in the order of their names, for each step.
       scales: the weight of one unit of each receptor, a dictionary of float32. A run with other weights converts.
       step: the number of the next step, int32.
-      weights: those of the plastic projections, a dictionary by their number among the network's projections of float32
-        ``(nnz,)``, in the order of the matrix's entries: ``matrix.with_data(state.weights[0])``; None if no projection is
-        plastic.
+      weights: those of the plastic projections by the number of the projection, a dictionary of float32 ``(nnz,)``, in
+        the order of the matrix's entries: ``matrix.with_data(state.weights[0])``; None if no projection is plastic.
       past: the spikes on their way to plastic synapses, and the traces of these; None if no projection is plastic.
     """
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 from numba import cuda
 
 from ....kernels.cuda.device.memory import load_stamped
 from ....kernels.cuda.device.warp import ALL
-
-import numpy as np
 
 
 class Form(NamedTuple):

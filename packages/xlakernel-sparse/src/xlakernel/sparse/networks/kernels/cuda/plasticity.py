@@ -228,11 +228,11 @@ def _visit(on_post: Any, count: int) -> Any:
         place = np.uint64(load(learning.incoming, 2 * inside + 1))
         other = np.uint64(pre + load(learning.incoming, 2 * inside))
         weight, before, last = learning.weights[place], learning.traces[other], learning.last[other]
-        following(
-            learning, pre, synapse + cuda.blockDim.x, stop, factor, step, trace, age, p, minimum, maximum
-        )
+        following(learning, pre, synapse + cuda.blockDim.x, stop, factor, step, trace, age, p, minimum, maximum)
         if synapse < stop:
-            learning.weights[place] = on_post(weight, before * factor, _age(last, step), trace, age, p, minimum, maximum)
+            learning.weights[place] = on_post(
+                weight, before * factor, _age(last, step), trace, age, p, minimum, maximum
+            )
 
     return visit
 

@@ -143,9 +143,7 @@ def _projection(number: int, rule: RuleFunctions) -> tuple[Any, Any]:
         for k in range(places.pre, places.pre + learning.counts[number]):
             segment = np.uint64(places.starts + np.int64(learning.arriving[k]) * form.blocks + block)
             trace, age = learning.before[0, k], learning.before[1, k]
-            for entry in range(
-                np.int64(learning.starts[segment]), np.int64(learning.starts[segment + np.uint64(1)])
-            ):
+            for entry in range(np.int64(learning.starts[segment]), np.int64(learning.starts[segment + np.uint64(1)])):
                 target, place = entries[np.uint64(2 * entry)], np.uint64(entries[np.uint64(2 * entry + 1)])
                 other = np.uint64(post + target)
                 weight = on_pre(
@@ -153,9 +151,7 @@ def _projection(number: int, rule: RuleFunctions) -> tuple[Any, Any]:
                 )
                 weights[place] = weight
                 # A comparison with itself is False for NaN.
-                sums[np.uint64(row + target)] += (
-                    np.int32(np.rint(weight * units)) if weight == weight else np.int32(0)  # noqa: PLR0124
-                )
+                sums[np.uint64(row + target)] += np.int32(np.rint(weight * units)) if weight == weight else np.int32(0)
 
     @njit
     def depart(learning, first, found, listed, t, step):
@@ -175,7 +171,10 @@ def _projection(number: int, rule: RuleFunctions) -> tuple[Any, Any]:
                     if synapse + np.uint64(2) * _AHEAD < np.uint64(2 * stop):
                         ahead = incoming[synapse + np.uint64(2) * _AHEAD + np.uint64(1)]
                         prefetch_for_writing(weights, np.uint64(ahead))
-                    other, place = np.uint64(places.pre + incoming[synapse]), np.uint64(incoming[synapse + np.uint64(1)])
+                    other, place = (
+                        np.uint64(places.pre + incoming[synapse]),
+                        np.uint64(incoming[synapse + np.uint64(1)]),
+                    )
                     weights[place] = on_post(
                         weights[place], traces[other] * factor, _age(last[other], step), trace, age, p, minimum, maximum
                     )
