@@ -239,8 +239,8 @@ def test_states_of_other_networks(network):
         run(network, state._replace(weights=None))
     with pytest.raises(ShapeError, match=r"state.weights\[1\] has the shape \(3,\)"):
         run(network, state._replace(weights={**state.weights, 1: jnp.zeros(3)}))
+    projections = [Projection(MATRIX, 1, name) for name in ("excitatory", "inhibitory")]
+    static = Network(Population(integrate, 4), projections)
+    state = static.initial(start(4))
     with pytest.raises(ArgumentError, match="plasticity is given; allowed: None"):
-        static = Network(
-            Population(integrate, 4), [Projection(MATRIX, 1, name) for name in ("excitatory", "inhibitory")]
-        )
-        static.run(static.initial(start(4)), PARAMETERS, steps=1, plasticity=PAIR)
+        static.run(state, PARAMETERS, steps=1, plasticity=PAIR)
