@@ -14,7 +14,7 @@ from rules import PAIR, REWARD, RULES, Fires, Pair, Sum, depress, potentiate, pr
 
 from xlakernel.core.errors import ArgumentError, CompileError, DtypeError, InputError, KernelTypeError, ShapeError
 from xlakernel.sparse import CSR
-from xlakernel.sparse.networks import Network, Population, Projection, Record, run_in_pieces
+from xlakernel.sparse.networks import History, Network, Population, Projection, Record, run_in_pieces
 from xlakernel.sparse.networks.kernels.numba import simulation
 
 on_cpu = pytest.mark.skipif(NATIVE != "numba", reason="a kernel on the GPU raises no exceptions")
@@ -204,6 +204,34 @@ def test_rules_that_do_not_compile(function, message):
         network.run(
             network.initial(Sum(jnp.float32(0))), steps=3, inputs=Fires(jnp.ones((3, 4), bool)), plasticity=PAIR
         )
+
+
+@numba.njit
+def see(weight, pre, post, p):
+    return pre.age if np.isfinite(post.age) else weight
+
+
+def see_arrays(weight, pre, post, p):
+    # A rule gets its histories as `History`.
+    assert isinstance(pre, History) and isinstance(post, History)
+    return jnp.where(jnp.isfinite(post.age), pre.age, weight)
+
+
+@pytest.mark.parametrize("backend", [NATIVE, "jax"])
+def test_ages_are_steps_since_the_last_spike(backend):
+    matrix = CSR((jnp.array([0.5]), jnp.array([1]), jnp.array([0, 1, 1])), shape=(2, 2))
+    network = prescribed(matrix, 1, rule(see, see, maximum=100.0, reference=(see_arrays, see_arrays)))
+    # Of the target's spikes in steps 3 and 9, the second has a history, and the source's spike arrived in step 2.
+    fires = np.zeros((10, 2), bool)
+    fires[1, 0] = fires[3, 1] = fires[9, 1] = True
+    state, _ = network.run(
+        network.initial(Sum(jnp.float32(0))),
+        steps=10,
+        inputs=Fires(jnp.asarray(fires)),
+        plasticity=PAIR,
+        backend=backend,
+    )
+    assert float(state.weights[0][0]) == 7
 
 
 def run_of_three_steps(network, plasticity):

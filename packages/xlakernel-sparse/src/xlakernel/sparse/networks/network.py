@@ -18,8 +18,8 @@ from .entries import choose_scales, choose_weight_bits, needed_bits, order_entri
 from .fields import fields_of, pack, unpack
 from .layout import Layout, choose_layout
 from .noise import noise_of
+from .plastic_projections import Plastic
 from .plasticity import (
-    Plastic,
     Tables,
     build_tables,
     check_parameters,

@@ -57,7 +57,7 @@ def run_in_pieces(
       steps: the number of steps, at least 1.
       piece: the number of steps of a piece, at least 1; it is rounded up to a multiple of the intervals of traces.
       inputs: for all steps, as for `Network.run`. NumPy arrays are moved to the device piece by piece.
-      plasticity: for all steps, as for `Network.run`.
+      plasticity: for all steps, as for `Network.run`: numbers or arrays ``(steps,)``, of any dtype of a field.
       record: what to record, with the room for the spikes of all steps.
       progress: True for a line with the steps made, the time of a step and the time left; False for none; or a function
         that is called after each piece with the state and the recording of that piece.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -14,35 +14,11 @@ from xlakernel.core.errors import ArgumentError, DtypeError, ShapeError
 
 from ..formats.matrices import CSR
 from .entries import places_of, sort_entries
-from .fields import EMPTY, Fields, fields_of, pack
+from .fields import fields_of, pack
 from .layout import Layout
+from .plastic_projections import Places, Plastic, places
 from .projections import Synapses
-from .rules import RuleFunctions, compile_rule, rule_functions
-
-
-class Plastic(NamedTuple):
-    """A plastic projection: its number among all, its rule's functions with their fingerprint, and its neurons.
-
-    *row* is the number of its receptor, *room* the number of its weights, and *parameters* the fields of its rule's
-    parameters in a run.
-    """
-
-    number: int
-    on_pre: Any
-    on_post: Any
-    code: str
-    reference: tuple[Callable[..., Any], Callable[..., Any]] | None
-    sources: tuple[int, int]
-    targets: tuple[int, int]
-    delay: int
-    row: int
-    room: int
-    parameters: Fields = EMPTY
-
-    @property
-    def functions(self) -> RuleFunctions:
-        """The functions of the rule in Numba."""
-        return rule_functions(self.on_pre, self.on_post, self.parameters)
+from .rules import compile_rule
 
 
 class Tables(NamedTuple):
@@ -80,40 +56,6 @@ class Past(NamedTuple):
     last: jax.Array
 
 
-class Places(NamedTuple):
-    """A row of the table that kernels get: where the arrays of a projection begin."""
-
-    first_source: int
-    sources: int
-    first_target: int
-    targets: int
-    starts: int
-    incoming: int
-    pre: int
-    post: int
-    weights: int
-    room: int
-    delay: int
-    row: int
-
-
-def places(plastic: Sequence[Plastic], blocks: int) -> list[Places]:
-    """Return where the arrays of each projection begin."""
-    found, starts, incoming, traces, weights = [], 0, 0, 0, 0
-    for one in plastic:
-        sources, targets = one.sources[1] - one.sources[0], one.targets[1] - one.targets[0]
-        post = traces + sources
-        found.append(
-            Places(
-                one.sources[0], sources, one.targets[0], targets, starts, incoming, traces, post, weights, one.room,
-                one.delay, one.row,
-            )
-        )  # fmt: skip
-        starts, incoming = starts + sources * blocks + 1, incoming + targets + 1
-        traces, weights = post + targets, weights + one.room
-    return found
-
-
 def build_tables(layout: Layout, synapses: Sequence[Synapses]) -> tuple[tuple[Plastic, ...], Tables]:
     """Return the plastic ones of a network's projections, and their tables."""
     plastic, columns = [], []
@@ -132,9 +74,11 @@ def build_tables(layout: Layout, synapses: Sequence[Synapses]) -> tuple[tuple[Pl
         raise ArgumentError(f"Network: {offset} plastic synapses; allowed: fewer than 2**30.")
     if not columns:
         nothing = jnp.zeros(0, jnp.int32)
-        return (), Tables(nothing.astype(jnp.uint32), *[nothing] * 3, jnp.zeros((0, 4), jnp.float32), ())
-    *arrays, numbers, weights = zip(*columns, strict=True)
-    return tuple(plastic), Tables(*map(jnp.concatenate, arrays), jnp.stack(numbers), weights)
+        numbers = jnp.zeros((0, 4), jnp.float32)
+        return (), Tables(nothing.astype(jnp.uint32), nothing, nothing, nothing, numbers, ())
+    *arrays, rows, weights = zip(*columns, strict=True)
+    starts, entries, incoming_starts, incoming = map(jnp.concatenate, arrays)
+    return tuple(plastic), Tables(starts, entries, incoming_starts, incoming, jnp.stack(rows), weights)
 
 
 def _order(layout: Layout, one: Synapses, offset: int) -> tuple[jax.Array, ...]:

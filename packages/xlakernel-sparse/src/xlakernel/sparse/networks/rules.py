@@ -89,7 +89,7 @@ def check_rule(what: str, rule: Any) -> Rule:
             raise KernelTypeError(
                 f"{what}: {name} is {getattr(rule, name)!r}; allowed: a function that is decorated with numba.njit."
             )
-    numbers = {}
+    numbers: dict[str, Any] = {}
     for name in ("tau_pre", "tau_post", "minimum", "maximum"):
         try:
             numbers[name] = float(np.float32(getattr(rule, name)))

@@ -13,7 +13,7 @@ import numpy as np
 from xlakernel.core import XLACustomKernel
 
 from .layout import Layout
-from .plasticity import Plastic
+from .plastic_projections import Plastic
 from .populations import Part
 from .recording import Plan
 

@@ -12,7 +12,7 @@ from xlakernel.core.errors import ArgumentError
 
 from ..fields import Field, Fields, is_random, pack, read_field, unpack
 from ..layout import Layout
-from ..plasticity import Plastic
+from ..plastic_projections import Plastic
 from ..populations import Part, arrivals_type
 from ..random import Generator
 from ..reference import draw

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from xlakernel.core.errors import ArgumentError
 
 from ..fields import Fields, read_field
-from ..plasticity import Places, Plastic, places
+from ..plastic_projections import Places, Plastic, places
 from ..rules import FORGOTTEN, LONGEST_PERIOD, PERIOD, History
 
 
@@ -25,10 +25,7 @@ class Learning(NamedTuple):
 
 
 class Synapses(NamedTuple):
-    """A plastic projection in a run: source, target and place of the weight of each synapse, and its numbers.
-
-    *values* are the fields of the parameters, with those of each step as arrays ``(steps,)``.
-    """
+    """A plastic projection in a run: source, target and place of the weight of each synapse, and its numbers."""
 
     of: Plastic
     at: Places
@@ -119,19 +116,18 @@ def arrive(
         at = one.at
         pre, post = slice(at.pre, at.pre + at.sources), slice(at.post, at.post + at.targets)
         on_source = state.fired[at.delay - 1, at.first_source : at.first_source + at.sources] != 0
-        traces, histories, growth = state.traces, [], None
+        traces, histories = state.traces, []
         for tau, own in zip(one.numbers[:2], (pre, post), strict=True):
-            again, factor, added = _phase(tau, step)
+            again, factor, _ = _phase(tau, step)
             kept = jnp.where((again < 1) & (traces[own] * again < FORGOTTEN), 0, traces[own] * again)
             traces = traces.at[own].set(kept)
             histories.append(_history(kept, state.last[own], step, factor))
-            growth = added if growth is None else growth
         on = on_source.at[one.source].get(mode="fill", fill_value=False) & (one.target < at.targets)
         p = _values(one.of.parameters, words, shared)
-        new, weights = _called(one, 0, state, *histories, p, on)
+        new, weights = _called(one, 0, state, histories[0], histories[1], p, on)
         units = jnp.where(on & ~jnp.isnan(new), jnp.rint(new / one.scale), 0).astype(jnp.int32)
         pending = pending.at[at.row, at.first_target + one.target].add(units, mode="drop")
-        traces = traces.at[pre].add(jnp.where(on_source, growth, 0))
+        traces = traces.at[pre].add(jnp.where(on_source, _phase(one.numbers[0], step)[2], 0))
         last = state.last.at[pre].set(jnp.where(on_source, step, state.last[pre]))
         state = state._replace(weights=weights, traces=traces, last=last)
     return state, pending
@@ -157,7 +153,7 @@ def depart(
         ]
         on = on_target.at[one.target].get(mode="fill", fill_value=False)
         p = _values(one.of.parameters, words, shared)
-        _, weights = _called(one, 1, state, *histories, p, on)
+        _, weights = _called(one, 1, state, histories[0], histories[1], p, on)
         traces = state.traces.at[post].add(jnp.where(on_target, factors[1][1], 0))
         last = state.last.at[post].set(jnp.where(on_target, step, state.last[post]))
         state = state._replace(weights=weights, traces=traces, last=last)

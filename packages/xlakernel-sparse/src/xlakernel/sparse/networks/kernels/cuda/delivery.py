@@ -10,6 +10,9 @@ from numba import cuda
 from ....kernels.cuda.device.memory import load_stamped
 from ....kernels.cuda.device.warp import ALL
 
+#: The most threads of a block.
+THREADS = 1024
+
 
 class Form(NamedTuple):
     """The numbers that a kernel computes with.

@@ -13,9 +13,10 @@ from xlakernel.cuda import numba_cuda_kernel
 
 from ....kernels.cuda.launches import shared_bytes
 from ...layout import Layout
-from ...plasticity import Plastic
+from ...plastic_projections import Plastic
 from ...populations import Part, functions_of
-from .simulation import THREADS, simulation
+from .delivery import THREADS
+from .simulation import simulation
 
 #: Shared memory of the kernel besides the sums, in bytes.
 _BESIDES = 16 * 1024

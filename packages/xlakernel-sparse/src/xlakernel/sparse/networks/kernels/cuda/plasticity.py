@@ -16,12 +16,10 @@ from numba import cuda
 
 from ....kernels.cuda.device.memory import load, store_stamped
 from ...fields import KEPT
-from ...plasticity import Places
+from ...plastic_projections import Places
 from ...rules import FORGOTTEN, LONGEST_PERIOD, PERIOD, RuleFunctions
-from .delivery import inclusive_sums, read_list, read_record, segment_of
+from .delivery import THREADS, inclusive_sums, read_list, read_record, segment_of
 
-#: The most threads of a block.
-THREADS = 1024
 #: Incoming synapses that a thread changes together.
 _TOGETHER = 8
 

@@ -28,8 +28,8 @@ from ...fields import KEPT
 from ...populations import Functions, tuple_of
 from ...random import Generator
 from ...rules import RuleFunctions
-from .delivery import Form, inclusive_sums, read_list, read_record, segment_of
-from .plasticity import THREADS, Learning, Stages, stages
+from .delivery import THREADS, Form, inclusive_sums, read_list, read_record, segment_of
+from .plasticity import Learning, Stages, stages
 
 
 @functools.cache

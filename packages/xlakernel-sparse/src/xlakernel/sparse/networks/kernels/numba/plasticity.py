@@ -14,7 +14,7 @@ from numba import njit
 
 from ....kernels.numba.helpers.prefetch import prefetch_for_writing
 from ...fields import KEPT
-from ...plasticity import Places
+from ...plastic_projections import Places
 from ...rules import FORGOTTEN, LONGEST_PERIOD, PERIOD, RuleFunctions
 
 #: Synapses from the one that is changed to the one that is prefetched.

@@ -9,7 +9,7 @@ from typing import Any
 from xlakernel.numba import numba_kernel
 
 from ...layout import Layout
-from ...plasticity import Plastic
+from ...plastic_projections import Plastic
 from ...populations import Part, functions_of
 from .simulation import simulation
 
