@@ -22,7 +22,7 @@ MODELS: dict[str, tuple[Callable[..., Model], dict[str, object], bool, tuple[int
     "COBA, 400 000 neurons": (coba, {"n": 400_000}, False, (100, 2_000), {"cuda": 6}),
     "microcircuit, Poisson input": (microcircuit, {}, True, (100, 10_000), {"cpu": 800, "cuda": 5}),
     "balanced, 11 250 neurons": (plastic_network, {"plastic": False}, True, (200, 10_000), {}),
-    # At most twice the static network's time, and a tenth of real time on a GPU.
+    # The targets are twice the time of the network with constant weights, and on a GPU a tenth of real time.
     "balanced, plastic": (plastic_network, {}, True, (200, 10_000), {"cuda": 10}),
     "microcircuit, constant input": (microcircuit, {"noise": False}, False, (100, 10_000), {"cpu": 400}),
 }

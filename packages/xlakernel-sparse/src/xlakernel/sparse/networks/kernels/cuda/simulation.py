@@ -8,7 +8,8 @@ Spikes are in records, one for each block: their number, and the first few neuro
 word is written together with the number of its step, and readers wait for this number. So a step has no barrier between
 blocks, which would take longer than the rest of a step: a fence, an atomic addition, and the reading of its result. The
 words of a step are overwritten two steps later, by blocks that have read the words of the step between, which a block
-writes after it has read all words of the first.
+writes after it has read all words of the first. With plastic projections they are kept for as many steps as the longest
+delay of these.
 
 The entries of the spikes of a round lie in segments of several lengths; a prefix sum lays them end to end, and a thread
 finds its entry by bisection, so that all loads of a round are under way at once.
