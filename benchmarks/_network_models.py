@@ -159,13 +159,14 @@ def integrate_current_with_noise(state, arrived, p, rng, external):
 
 
 class Model(NamedTuple):
-    """A network, its parameters, initial state, the group of each neuron, and the inputs of a run."""
+    """A network, its parameters, initial state, the group of each neuron, and inputs and rules' parameters of a run."""
 
     network: Network
     parameters: NamedTuple
-    neurons: NamedTuple
+    neurons: NamedTuple | dict[str, NamedTuple]
     groups: np.ndarray
-    inputs: NamedTuple | None = None
+    inputs: NamedTuple | dict[str, NamedTuple] | None = None
+    plasticity: NamedTuple | None = None
 
 
 def microcircuit(seed: int = 1, *, scale: float = 1.0, noise: bool = True, blocks: int | None = None) -> Model:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import jax
 from _harness import Mark, arguments, machine, parse, print_marks, slug, summary, write_json
 from _network_models import STEP, Model, coba, microcircuit
+from _plastic_model import plastic_network
 
 #: Model, keywords, whether it takes random numbers, steps on the CPU and on a GPU, and the targets, in microseconds a
 #: step. Elsewhere: microcircuit 27.2 µs (GeNN on an RTX 4090), COBA 53 and 89 µs (brainevent on an H100).
@@ -20,6 +21,9 @@ MODELS: dict[str, tuple[Callable[..., Model], dict[str, object], bool, tuple[int
     "COBA, 4 000 neurons": (coba, {"n": 4_000}, False, (2_000, 10_000), {"cpu": 10, "cuda": 2.5}),
     "COBA, 400 000 neurons": (coba, {"n": 400_000}, False, (100, 2_000), {"cuda": 6}),
     "microcircuit, Poisson input": (microcircuit, {}, True, (100, 10_000), {"cpu": 800, "cuda": 5}),
+    "balanced, 11 250 neurons": (plastic_network, {"plastic": False}, True, (200, 10_000), {}),
+    # The targets are twice the time of the network with constant weights, and on a GPU a tenth of real time.
+    "balanced, plastic": (plastic_network, {}, True, (200, 10_000), {"cuda": 10}),
     "microcircuit, constant input": (microcircuit, {"noise": False}, False, (100, 10_000), {"cpu": 400}),
 }
 
@@ -33,7 +37,11 @@ def measure(name: str, platform: str, rounds: int) -> tuple[dict[str, float], li
     jax.block_until_ready(model.network)
     built = time.perf_counter() - start
     state, key = model.network.initial(model.neurons), jax.random.key(0) if is_random else None
-    run = jax.jit(lambda network, state: network.run(state, model.parameters, key, steps=steps, inputs=model.inputs))
+    run = jax.jit(
+        lambda network, state: network.run(
+            state, model.parameters, key, steps=steps, inputs=model.inputs, plasticity=model.plasticity
+        )
+    )
     seconds = []
     for _ in range(rounds + 1):
         start = time.perf_counter()

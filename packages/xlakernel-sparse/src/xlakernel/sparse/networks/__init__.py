@@ -13,9 +13,12 @@ from .recording import Record as Record
 from .recording import Recording as Recording
 from .recording import Spikes as Spikes
 from .recording import Trace as Trace
+from .rules import History as History
+from .rules import Rule as Rule
 from .state import NetworkState as NetworkState
 
 __all__ = [
+    "History",
     "Network",
     "NetworkState",
     "Normal",
@@ -24,6 +27,7 @@ __all__ = [
     "Projection",
     "Record",
     "Recording",
+    "Rule",
     "Spikes",
     "Trace",
     "normal",

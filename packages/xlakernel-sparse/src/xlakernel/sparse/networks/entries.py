@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,7 +36,9 @@ def choose_weight_bits(synapses: Sequence[Synapses]) -> int:
     them by more than 1/256 of themselves.
     """
     for projection in synapses:
-        of_receptor = (other for other in synapses if other.receptor == projection.receptor)
+        if projection.rule is not None:
+            continue
+        of_receptor = (other for other in synapses if other.receptor == projection.receptor and other.rule is None)
         coarse = _COARSE * max(other.survey.largest_weight for other in of_receptor) / (2 ** (WEIGHT_BITS[0] - 1) - 1)
         if projection.survey.smallest_weight < coarse and _share_below(projection.matrix, coarse) > _COARSE_SHARE:
             return WEIGHT_BITS[1]
@@ -55,6 +58,7 @@ def choose_scales(receptors: int, synapses: Sequence[Synapses], size: int, weigh
 
     Weights are rounded to multiples of it: to the largest weight of the receptor over ``2**(weight_bits - 1) - 1``, or
     to a larger multiple where the sum over all synapses of a neuron would not fit in 32 bits. Equal weights are exact.
+    With plastic projections, it is a power of two, for the largest weight that they may have.
 
     Raises:
       ArgumentError: if *weight_bits* is invalid, or if float32 cannot represent the unit.
@@ -64,14 +68,21 @@ def choose_scales(receptors: int, synapses: Sequence[Synapses], size: int, weigh
     scales = np.ones(receptors, np.float32)
     for receptor in range(receptors):
         own = [projection for projection in synapses if projection.receptor == receptor]
-        largest = max(projection.survey.largest_weight for projection in own)
-        smallest = min(projection.survey.smallest_weight for projection in own)
+        largest = max(projection.largest_weight for projection in own)
         if largest == 0:
             continue
-        most = int(jnp.max(sum(_degrees(projection, size) for projection in own)))
+        most = max(1, int(jnp.max(sum(_degrees(projection, size) for projection in own))))
         # Each weight is rounded by half a unit at most.
-        units = min(1 if largest == smallest else 2 ** (weight_bits - 1) - 1, (2**31 - 1 - most) // most)
-        scale = float(largest) / units
+        fitting = (2**31 - 1 - most) // most
+        is_plastic = any(projection.rule is not None for projection in own)
+        if is_plastic:
+            static = max((projection.largest_weight for projection in own if projection.rule is None), default=0)
+            # A power of two, by which each platform divides the weights that change without a rounding error.
+            scale = 2.0 ** math.ceil(math.log2(max(static / (2 ** (weight_bits - 1) - 1), largest / fitting)))
+        else:
+            smallest = min(projection.survey.smallest_weight for projection in own)
+            units = min(1 if largest == smallest else 2 ** (weight_bits - 1) - 1, fitting)
+            scale = float(largest) / units
         limits = np.finfo(np.float32)
         if not limits.tiny <= scale <= limits.max:
             raise ArgumentError(
@@ -79,8 +90,20 @@ def choose_scales(receptors: int, synapses: Sequence[Synapses], size: int, weigh
                 f"allowed: {limits.tiny} to {limits.max}. Use another unit for the weights."
             )
         # Rounded up, so that no weight has more units.
-        scales[receptor] = scale if units == 1 else np.nextafter(np.float32(scale), np.float32(np.inf))
+        is_exact = is_plastic or units == 1
+        scales[receptor] = scale if is_exact else np.nextafter(np.float32(scale), np.float32(np.inf))
     return scales
+
+
+def needed_bits(receptors: int, synapses: Sequence[Synapses], weight_bits: int) -> int:
+    """Return the bits of a weight: 2 if those of each receptor are equal, apart from their sign."""
+    for receptor in range(receptors):
+        own = [projection for projection in synapses if projection.receptor == receptor]
+        static = [projection.survey for projection in own if projection.rule is None]
+        weights = {weight for survey in static for weight in (survey.smallest_weight, survey.largest_weight)}
+        if len(weights) > 1 or (static and len(static) < len(own)):
+            return weight_bits
+    return 2
 
 
 def _degrees(projection: Synapses, size: int) -> jax.Array:
@@ -98,9 +121,6 @@ def order_entries(layout: Layout, synapses: Sequence[Synapses], scales: np.ndarr
     total = sum(projection.matrix.nnz for projection in synapses)
     if total >= 2**31:
         raise ArgumentError(f"Network: {total} synapses; allowed: fewer than 2**31.")
-    edges = np.array(layout.edges)
-    block = np.repeat(np.arange(layout.blocks), np.diff(edges))
-    places = (block << layout.target_bits) | (np.arange(layout.size) - edges[block])
     arrays = [
         array
         for projection in synapses
@@ -116,9 +136,16 @@ def order_entries(layout: Layout, synapses: Sequence[Synapses], scales: np.ndarr
     )
     ranges = tuple((projection.sources[0], projection.targets[0]) for projection in synapses)
     found: tuple[jax.Array, jax.Array] = sort_entries(
-        jnp.asarray(places, jnp.int32), *arrays, outs=outs, layout=layout, ranges=ranges
+        places_of(layout), *arrays, outs=outs, layout=layout, ranges=ranges
     )
     return found
+
+
+def places_of(layout: Layout) -> jax.Array:
+    """Return the place of each neuron, ``block << target_bits | place in the block``, int32."""
+    edges = np.array(layout.edges)
+    block = np.repeat(np.arange(layout.blocks), np.diff(edges))
+    return jnp.asarray(block << layout.target_bits | np.arange(layout.size) - edges[block], jnp.int32)
 
 
 def _words(layout: Layout, scale: np.float32, projection: Synapses) -> jax.Array:

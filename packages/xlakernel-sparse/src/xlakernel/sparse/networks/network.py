@@ -14,10 +14,20 @@ from xlakernel.core.errors import ArgumentError, DtypeError, ShapeError
 
 from .._immutable import ImmutablePytree
 from ..operators.arguments import as_integer
-from .entries import choose_scales, choose_weight_bits, order_entries
+from .entries import choose_scales, choose_weight_bits, needed_bits, order_entries
 from .fields import fields_of, pack, unpack
 from .layout import Layout, choose_layout
 from .noise import noise_of
+from .plastic_projections import Plastic
+from .plasticity import (
+    Tables,
+    build_tables,
+    check_parameters,
+    check_state,
+    initial_state,
+    run_inputs,
+    run_results,
+)
 from .populations import ALONE, Part, Population, check_function, check_populations
 from .projections import Projection, check_projections
 from .recording import Record, Recording, Spikes, check_record, read_traces
@@ -60,17 +70,19 @@ class Network(ImmutablePytree):
       DtypeError: if weights or delays have another dtype.
     """
 
-    __slots__ = ("arrivals", "entries", "layout", "populations", "scales", "starts")
-    _leaves: ClassVar[tuple[str, ...]] = ("starts", "entries", "scales")
-    _static: ClassVar[tuple[str, ...]] = ("populations", "layout", "arrivals")
+    __slots__ = ("arrivals", "entries", "layout", "plastic", "populations", "scales", "starts", "tables")
+    _leaves: ClassVar[tuple[str, ...]] = ("starts", "entries", "scales", "tables")
+    _static: ClassVar[tuple[str, ...]] = ("populations", "layout", "arrivals", "plastic")
 
     starts: jax.Array
     entries: jax.Array
     scales: jax.Array
+    tables: Tables
     populations: tuple[tuple[str, Population], ...]
     layout: Layout
     #: The number, the receptor and the range of targets of each projection with weights.
     arrivals: tuple[tuple[int, str, tuple[int, int]], ...]
+    plastic: tuple[Plastic, ...]
 
     def __init__(
         self,
@@ -86,7 +98,8 @@ class Network(ImmutablePytree):
         receptors, synapses = check_projections(projections, ranges, edges[-1])
         if weight_bits is None:
             weight_bits = choose_weight_bits(synapses)
-        depth = max((projection.survey.longest_delay for projection in synapses), default=1)
+        static = [projection for projection in synapses if projection.rule is None]
+        depth = max((projection.survey.longest_delay for projection in static), default=1)
         scales = choose_scales(len(receptors), synapses, edges[-1], weight_bits)
         total = sum(projection.matrix.nnz for projection in synapses)
         layout = choose_layout(
@@ -94,9 +107,10 @@ class Network(ImmutablePytree):
             receptors,
             depth,
             blocks=_check_blocks(blocks, edges[-1], total),
-            weight_bits=_needed_bits(receptors, synapses, weight_bits),
+            weight_bits=needed_bits(len(receptors), synapses, weight_bits),
         )
-        starts, entries = order_entries(layout, synapses, scales)
+        starts, entries = order_entries(layout, static, scales)
+        plastic, tables = build_tables(layout, synapses)
         arrivals = tuple(
             (number, receptors[projection.receptor], projection.targets)
             for number, projection in enumerate(synapses)
@@ -106,9 +120,11 @@ class Network(ImmutablePytree):
             starts=starts,
             entries=entries,
             scales=jnp.asarray(scales),
+            tables=tables,
             populations=named,
             layout=layout,
             arrivals=arrivals,
+            plastic=plastic,
         )
 
     @property
@@ -136,7 +152,8 @@ class Network(ImmutablePytree):
                 raise ArgumentError(f"Network.initial: neurons{of} have no fields; allowed: a named tuple of arrays.")
             spread[name] = jax.tree.map(lambda value, n=population.size: jnp.broadcast_to(_strong(value), (n,)), values)
         pending = jnp.zeros((self.layout.rows, self.size), jnp.int32)
-        return NetworkState(self._join(spread), pending, self._named_scales(), jnp.int32(0))
+        plastic = initial_state(self.plastic, self.tables, self.size)
+        return NetworkState(self._join(spread), pending, self._named_scales(), jnp.int32(0), *plastic)
 
     def run(
         self,
@@ -146,6 +163,7 @@ class Network(ImmutablePytree):
         *,
         steps: int,
         inputs: Any = None,
+        plasticity: Any = None,
         record: Record | None = None,
         backend: str | None = None,
     ) -> tuple[NetworkState, Recording]:
@@ -163,6 +181,8 @@ class Network(ImmutablePytree):
           steps: the number of steps, at least 1.
           inputs: a named tuple whose fields are arrays ``(steps,)`` or ``(steps, size)``, or `Poisson` or `Normal`, for
             random numbers; with several populations, a dictionary of them.
+          plasticity: the parameters of the rules of plastic projections, a named tuple of numbers or, for a value in
+            each step, arrays ``(steps,)``; or a dictionary of them by the projection's number.
           record: what to record.
           backend: ``"numba"`` on the CPU, ``"numba_cuda"`` on a GPU, or ``"jax"``; None: that of context and defaults.
 
@@ -173,7 +193,9 @@ class Network(ImmutablePytree):
           ArgumentError: if an argument is invalid.
           ShapeError: if a shape does not fit the population.
           DtypeError: if a field has a dtype that is not supported.
-          CompileError: if Numba cannot compile a population's function, or if its results are not a state and a bool.
+          CompileError: if Numba cannot compile a population's function or a rule's, or if its results are not a state
+            and a bool, or a weight.
+          ValueError: if a rule returns NaN, on the CPU; elsewhere the weight is NaN, and counts as 0.
           TypeError: if a derivative is asked for; a run has none.
         """
         number = as_integer(steps)
@@ -190,8 +212,10 @@ class Network(ImmutablePytree):
         unread = {part.first: check_function(part, self.layout.receptors, key is not None) for part in parts}
         _check_receptors(self.arrivals, parts, unread)
         plan = check_record(record, parts, number)
-        given = state, parameters, inputs, self.scales
-        state, parameters, inputs, scales = _without_derivative(given)
+        check_state(self.plastic, state.weights, state.past, self.size)
+        plastic, of_rules = check_parameters(self.plastic, plasticity, number)
+        given = state, parameters, inputs, self.scales, self.tables, of_rules
+        state, parameters, inputs, scales, tables, of_rules = _without_derivative(given)
         neurons = [self._values_of(state.neurons, part.name, "state") for part in parts]
         own = [self._values_of(parameters, part.name, "parameters") for part in parts]
         series = [self._values_of(inputs, part.name, "inputs") for part in parts]
@@ -202,20 +226,24 @@ class Network(ImmutablePytree):
             (self._pending(state), words, state.step),
             _words(parts, (), parameters=own, noise=noise),
             _words(parts, (number,), inputs=series),
+            run_inputs(plastic, tables, state.weights, state.past, of_rules, number, self.layout.blocks),
             key,
             parts=tuple(parts),
+            plastic=plastic,
             layout=self.layout,
             plan=plan,
             steps=number,
             backend=backend,
         )
-        pending, words, counts, spike_steps, spike_neurons, total, traces = outs
+        pending, words, counts, spike_steps, spike_neurons, total, traces, *learned = outs
         following = {}
         for part in parts:
             found = words[: part.state.words, part.first : part.first + part.size]
             following[part.name] = unpack(part.state, found)
         trace = read_traces(plan, traces, state.step)
-        after = NetworkState(self._join(following), pending, self._named_scales(), state.step + number)
+        step = state.step + number
+        results = run_results(plastic, learned)
+        after = NetworkState(self._join(following), pending, self._named_scales(), step, *results)
         return after, Recording(counts, Spikes(spike_steps, spike_neurons, total[0]), trace)
 
     def _check_state(self, state: NetworkState) -> None:
@@ -294,6 +322,7 @@ class Network(ImmutablePytree):
         layout = self.layout
         return (
             f"Network(neurons={layout.size}, entries={self.entries.size // (2 if layout.wide else 1)}, "
+            f"plastic entries={self.tables.entries.size // 2}, "
             f"receptors={layout.receptors}, longest delay={layout.depth}, blocks={layout.blocks})"
         )
 
@@ -332,20 +361,6 @@ def _check_blocks(blocks: int | None, size: int, synapses: int) -> int:
     if number is None or not 1 <= number <= size:
         raise ArgumentError(f"Network: blocks is {blocks!r}; allowed: None, or an integer from 1 to {size}.")
     return number
-
-
-def _needed_bits(receptors: Sequence[str], synapses: Sequence[Any], weight_bits: int) -> int:
-    """Return 2 if the weights of each receptor are equal, apart from their sign."""
-    for receptor in range(len(receptors)):
-        weights = [
-            weight
-            for projection in synapses
-            if projection.receptor == receptor
-            for weight in (projection.survey.smallest_weight, projection.survey.largest_weight)
-        ]
-        if min(weights) != max(weights):
-            return weight_bits
-    return 2
 
 
 def _check_receptors(

@@ -38,6 +38,7 @@ def run_in_pieces(
     steps: int,
     piece: int = 10_000,
     inputs: Any = None,
+    plasticity: Any = None,
     record: Record | None = None,
     progress: bool | Callable[[NetworkState, Recording], object] = True,
     backend: str | None = None,
@@ -56,6 +57,7 @@ def run_in_pieces(
       steps: the number of steps, at least 1.
       piece: the number of steps of a piece, at least 1; it is rounded up to a multiple of the intervals of traces.
       inputs: for all steps, as for `Network.run`. NumPy arrays are moved to the device piece by piece.
+      plasticity: for all steps, as for `Network.run`: numbers or arrays ``(steps,)``, of any dtype of a field.
       record: what to record, with the room for the spikes of all steps.
       progress: True for a line with the steps made, the time of a step and the time left; False for none; or a function
         that is called after each piece with the state and the recording of that piece.
@@ -71,23 +73,28 @@ def run_in_pieces(
       DtypeError: if a field has a dtype that is not supported.
       CompileError: if Numba cannot compile a population's function, or if its results are not a state and a bool.
     """
-    length = _check(network, state, parameters, key, inputs, piece, progress)
+    length = _check(network, state, (parameters, key, inputs, plasticity), piece, progress)
     record = Record() if record is None else record
     # A list is no array to JAX, and so is rejected by the checks.
     series = jax.tree.map(
         lambda values: values if isinstance(values, list) else np.asarray(values),
-        inputs,
+        (inputs, plasticity),
         is_leaf=lambda values: isinstance(values, list),
     )
 
-    def run(network: Network, state: NetworkState, given: Any, inputs: Any, *, count: int, room: int) -> Any:
+    def run(network: Network, state: NetworkState, given: Any, series: Any, *, count: int, room: int) -> Any:
         of_piece = record._replace(spikes=room)
-        return network.run(state, *given, steps=count, inputs=inputs, record=of_piece, backend=backend)
+        inputs, plasticity = series
+        return network.run(
+            state, *given, steps=count, inputs=inputs, plasticity=plasticity, record=of_piece, backend=backend
+        )
 
     # The checks of a run for all steps; nothing is computed.
     jax.eval_shape(
-        lambda inputs: network.run(state, parameters, key, steps=steps, inputs=inputs, record=record, backend=backend),
-        series,
+        lambda inputs, plasticity: network.run(
+            state, parameters, key, steps=steps, inputs=inputs, plasticity=plasticity, record=record, backend=backend
+        ),
+        *series,
     )
     traces: Any = record.trace.values() if isinstance(record.trace, Mapping) else [record.trace] * bool(record.trace)
     every = math.lcm(*(trace.every for trace in traces))
@@ -100,7 +107,7 @@ def run_in_pieces(
     with _deferred_interrupts() as interrupts:
         for first in range(0, steps, length):
             count = min(length, steps - first)
-            values = _slice(series, first, first + count)
+            values = tuple(_slice(part, first, first + count) for part in series)
             while True:
                 following, recording = run_piece(network, state, (parameters, key), values, count=count, room=room)
                 total = int(recording.spikes.total)
@@ -124,11 +131,11 @@ def run_in_pieces(
     return state, _join(found, record.spikes)
 
 
-def _check(network: Any, state: Any, parameters: Any, key: Any, inputs: Any, piece: Any, progress: Any) -> int:
+def _check(network: Any, state: Any, given: Any, piece: Any, progress: Any) -> int:
     """Return the number of steps of a piece; the other arguments are checked by `Network.run`."""
     if not isinstance(network, Network):
         raise InputError(f"run_in_pieces: the network is a {type(network).__name__}; allowed: a Network.")
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((network, state, parameters, key, inputs))):
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((network, state, given))):
         raise ArgumentError(
             "run_in_pieces: an argument is traced; allowed: arrays, as progress is reported between the pieces. Use "
             "Network.run inside of jax.jit and jax.vmap."
@@ -142,10 +149,10 @@ def _check(network: Any, state: Any, parameters: Any, key: Any, inputs: Any, pie
 
 
 def _slice(series: Any, first: int, stop: int) -> Any:
-    """Return the inputs of some steps; random ones are the same in all."""
+    """Return the values of some steps; random inputs and numbers are the same in all."""
 
     def of_steps(values: Any) -> Any:
-        return values if isinstance(values, Poisson | Normal) else values[first:stop]
+        return values if isinstance(values, Poisson | Normal) or np.ndim(values) == 0 else values[first:stop]
 
     return jax.tree.map(of_steps, series, is_leaf=lambda values: isinstance(values, Poisson | Normal))
 

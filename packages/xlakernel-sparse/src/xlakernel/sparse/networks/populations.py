@@ -232,7 +232,7 @@ def check_function(part: Part, receptors: tuple[str, ...], is_random: bool) -> f
         returned = copy.overloads[types].signature.return_type
     except Exception as error:  # Numba raises NotImplementedError, and others, for what it does not support
         raise CompileError(
-            f"{name}: Numba cannot compile it for {_described(part, receptors)}.{_hint(str(error), is_random)}\n{error}"
+            f"{name}: Numba cannot compile it for {_described(part, receptors)}.{hint(str(error), is_random)}\n{error}"
         ) from error
     _check_returned(name, part.state, returned)
     unused = _unused_arguments(copy.overloads[types])
@@ -264,7 +264,7 @@ def _unused_arguments(compiled: Any) -> set[str]:
     return {name for name in re.findall(r"%([\w.]+)", start[1]) if name not in used}
 
 
-def _hint(error: str, is_random: bool) -> str:
+def hint(error: str, is_random: bool) -> str:
     """Return the next step for the mistakes that are made most."""
     if not is_random and "key0" in error:
         return " It draws random numbers: give a key to Network.run."

@@ -15,6 +15,7 @@ from xlakernel.core.errors import ArgumentError, DtypeError, InputError, ShapeEr
 from ..formats.matrices import CSR, SparseMatrix
 from ..operators.arguments import as_integer
 from .populations import check_name
+from .rules import Rule, check_rule
 
 
 class Projection(NamedTuple):
@@ -28,6 +29,7 @@ class Projection(NamedTuple):
         for all synapses, or integers ``(nnz,)`` in the order of the matrix's entries.
       receptor: the name of the field of ``arrived`` to which the weights are added.
       source, target: the neurons: a population's name, a slice of the network's neurons, or None for all neurons.
+      plasticity: the `Rule` by which the weights change, or None. A plastic projection has one delay.
     """
 
     matrix: Any
@@ -35,6 +37,7 @@ class Projection(NamedTuple):
     receptor: str
     source: str | slice | None = None
     target: str | slice | None = None
+    plasticity: Rule | None = None
 
 
 class Synapses(NamedTuple):
@@ -46,6 +49,14 @@ class Synapses(NamedTuple):
     sources: tuple[int, int]
     targets: tuple[int, int]
     survey: Survey
+    rule: Rule | None
+
+    @property
+    def largest_weight(self) -> float:
+        """The largest absolute weight that the projection has or, if it is plastic, may have."""
+        if self.rule is not None:
+            return max(abs(self.rule.minimum), abs(self.rule.maximum))
+        return float(self.survey.largest_weight)
 
 
 class Survey(NamedTuple):
@@ -111,7 +122,25 @@ def _check(
     survey = _survey(matrix.data, delay, matrix.indices, matrix.indptr)
     survey = Survey(*(value.item() for value in jax.device_get(survey)))
     _check_values(what, survey, extents[1])
-    return Synapses(matrix, delay, receptor, sources, targets, survey)
+    rule = None if projection.plasticity is None else check_rule(what, projection.plasticity)
+    if rule is not None:
+        _check_plastic(what, rule, matrix, delay)
+    return Synapses(matrix, delay, receptor, sources, targets, survey, rule)
+
+
+def _check_plastic(what: str, rule: Rule, matrix: CSR, delay: jax.Array) -> None:
+    if delay.shape:
+        raise ShapeError(
+            f"{what}: the delay of a plastic projection has the shape {delay.shape}; allowed: (), one delay for all of "
+            "its synapses. Use a projection for each delay."
+        )
+    weights = jnp.where(jnp.arange(matrix.nnz) < matrix.indptr[-1], matrix.data.astype(jnp.float32), rule.minimum)
+    low, high = float(jnp.min(weights, initial=rule.minimum)), float(jnp.max(weights, initial=rule.minimum))
+    if low < rule.minimum or high > rule.maximum:
+        raise ArgumentError(
+            f"{what}: weights are from {low} to {high}; allowed: {rule.minimum} to {rule.maximum}, the limits of the "
+            "rule."
+        )
 
 
 def _range(what: str, given: Any, ranges: Mapping[str, tuple[int, int]], size: int) -> tuple[int, int]:

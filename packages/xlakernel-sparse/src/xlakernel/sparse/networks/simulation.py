@@ -13,11 +13,12 @@ import numpy as np
 from xlakernel.core import XLACustomKernel
 
 from .layout import Layout
+from .plastic_projections import Plastic
 from .populations import Part
 from .recording import Plan
 
-#: Inputs and results: those of the kernel in `kernels.numba.simulation`. Static keywords: ``parts``, ``layout``,
-#: ``every``, ``is_random``. A batch of runs is computed by `run_together`, as many at once as a GPU has room for.
+#: Inputs and results: those of the kernel in `kernels.numba.simulation`. Static keywords: ``parts``, ``plastic``,
+#: ``layout``, ``every``, ``is_random``. A batch of runs is computed by `run_together`, as many at once as fit on a GPU.
 run_network = XLACustomKernel("network_run", "The operator behind `xlakernel.sparse.networks.Network.run`.")
 #: The same operator for batches that a GPU has room for: all of their blocks wait for each other.
 run_together = XLACustomKernel("network_run_together", "The operator behind `Network.run` under `jax.vmap`.")
@@ -34,9 +35,11 @@ def simulate(
     state: tuple[jax.Array, jax.Array, jax.Array],
     parameters: tuple[jax.Array, jax.Array],
     inputs: tuple[jax.Array, jax.Array],
+    plastic_arrays: tuple[jax.Array, ...],
     key: jax.Array | None,
     *,
     parts: tuple[Part, ...],
+    plastic: tuple[Plastic, ...],
     layout: Layout,
     plan: Plan,
     steps: int,
@@ -44,13 +47,17 @@ def simulate(
 ) -> Sequence[jax.Array]:
     """Return the results of the kernel: pending sums, words of the state, counts, spikes with their number, and traces.
 
+    Behind them are weights, traces, last spikes and spikes on their way of plastic projections.
+
     Args:
       entries: starts, entries and scales of a network.
       state: pending sums, the words of the neurons' state, and the number of the first step.
       parameters: words, and shared words.
       inputs: likewise, for each step.
+      plastic_arrays: the arrays of plastic projections, those of `run_inputs`.
       key: of `jax.random`, or None.
       parts: the populations.
+      plastic: the plastic projections.
       layout: that of the network.
       plan: the record.
       steps: the number of steps.
@@ -86,9 +93,14 @@ def simulate(
         jnp.asarray(plan.groups),
         jnp.asarray(np.concatenate(probes)),
         jnp.asarray(np.concatenate(recorded)),
-        outs=[jax.ShapeDtypeStruct(shape, jnp.int32) for shape in shapes],
+        *plastic_arrays,
+        outs=[
+            *(jax.ShapeDtypeStruct(shape, jnp.int32) for shape in shapes),
+            *(jax.ShapeDtypeStruct(array.shape, array.dtype) for array in plastic_arrays[-4:]),
+        ],
         backend=backend,
         parts=parts,
+        plastic=plastic,
         layout=layout,
         every=plan.every,
         is_random=key is not None,

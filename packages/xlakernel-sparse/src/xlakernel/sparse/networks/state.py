@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import jax
 
+from .plasticity import Past
+
 
 class NetworkState(NamedTuple):
     """The state between two steps, a pytree of arrays.
@@ -16,9 +18,14 @@ class NetworkState(NamedTuple):
         of all receptors, in the order of their names, for each step.
       scales: the weight of one unit of each receptor, a dictionary of float32. A run with other weights converts.
       step: the number of the next step, int32.
+      weights: those of the plastic projections by the number of the projection, a dictionary of float32 ``(nnz,)``, in
+        the order of the matrix's entries: ``matrix.with_data(state.weights[0])``; None if no projection is plastic.
+      past: the spikes on their way to plastic synapses, and the traces of these; None if no projection is plastic.
     """
 
     neurons: Any
     pending: jax.Array
     scales: dict[str, jax.Array]
     step: jax.Array
+    weights: dict[int, jax.Array] | None = None
+    past: Past | None = None

@@ -12,13 +12,21 @@ from xlakernel.core.errors import ArgumentError
 
 from ..fields import Field, Fields, is_random, pack, read_field, unpack
 from ..layout import Layout
+from ..plastic_projections import Plastic
 from ..populations import Part, arrivals_type
 from ..random import Generator
 from ..reference import draw
+from .reference_plasticity import Learning, arrive, check_references, coordinates, depart
 
 
 def run(
-    outs: Sequence[Any], *, parts: tuple[Part, ...], layout: Layout, every: int, is_random: bool
+    outs: Sequence[Any],
+    *,
+    parts: tuple[Part, ...],
+    plastic: tuple[Plastic, ...],
+    layout: Layout,
+    every: int,
+    is_random: bool,
 ) -> Callable[..., Any]:
     """Return the function of a run, with the inputs and results of the kernel in `kernels.numba.simulation`."""
     missing = [part.function.py_func.__qualname__ for part in parts if part.reference is None]
@@ -27,6 +35,7 @@ def run(
             f"Network.run: the backend 'jax' needs Population(reference=...), a function of JAX arrays, for "
             f"{', '.join(missing)}."
         )
+    check_references(plastic)
     receptors, size = len(layout.receptors), layout.size
     room = outs[3].shape[0]
 
@@ -47,12 +56,26 @@ def run(
         groups: jax.Array,
         probes: jax.Array,
         probe_words: jax.Array,
+        table: jax.Array,
+        plastic_starts: jax.Array,
+        plastic_entries: jax.Array,
+        incoming_starts: jax.Array,
+        incoming: jax.Array,
+        numbers: jax.Array,
+        rule_words: jax.Array,
+        rule_shared: jax.Array,
+        weights: jax.Array,
+        spike_traces: jax.Array,
+        last: jax.Array,
+        has_fired: jax.Array,
     ) -> Any:
         source, row, target, weight = _coordinates(layout, starts, entries, edges)
+        synapses = coordinates(plastic, layout.blocks, numbers, incoming_starts, incoming, scales)
 
         def step(carry: Any, given: Any) -> Any:
-            pending, state, number, written = carry
-            inputs, shared_inputs = given
+            pending, state, number, written, learning = carry
+            inputs, shared_inputs, of_rules = given
+            learning, pending = arrive(synapses, learning, pending, number, of_rules, rule_shared)
             arrived = pending[:receptors].astype(jnp.float32) * scales[:, None]
             following, fired = [], []
             for part in parts:
@@ -75,6 +98,7 @@ def run(
                 following.append(jnp.pad(words, [(0, state.shape[0] - words.shape[0]), (0, 0)]))
                 fired.append(jnp.broadcast_to(has_fired, (part.size,)))
             state, spikes = jnp.concatenate(following, axis=-1), jnp.concatenate(fired)
+            learning = depart(synapses, learning, spikes, number, of_rules, rule_shared)
             pending = jnp.concatenate([pending[receptors:], jnp.zeros((receptors, size), jnp.int32)])
             pending = pending.at[row, target].add(jnp.where(spikes[source], weight, 0))
             counts = (
@@ -88,15 +112,16 @@ def run(
             neurons = neurons.at[at].set(jnp.arange(size, dtype=jnp.int32), mode="drop")
             more = jnp.minimum(jnp.sum(spikes, dtype=jnp.int32), jnp.iinfo(jnp.int32).max - count)
             written = count + more, steps, neurons
-            return (pending, state, number + 1, written), (counts, state[probe_words, probes])
+            return (pending, state, number + 1, written, learning), (counts, state[probe_words, probes])
 
         nothing = jnp.full(room, -1, jnp.int32)
-        start = pending, state, first_step[0], (jnp.int32(0), nothing, nothing)
-        end, (counts, traces) = jax.lax.scan(step, start, (series, shared_series))
-        pending, state, _, (total, steps, neurons) = end
+        learning = Learning(weights, spike_traces, last, has_fired)
+        start = pending, state, first_step[0], (jnp.int32(0), nothing, nothing), learning
+        end, (counts, traces) = jax.lax.scan(step, start, (series, shared_series, rule_words.T))
+        pending, state, _, (total, steps, neurons), learning = end
         rows = jnp.arange(traces.shape[0] // every) * every - (first_step[0] + 1) % -every if every else slice(0)
         recorded = traces[rows]
-        return pending, state, counts, steps, neurons, total[None], recorded
+        return pending, state, counts, steps, neurons, total[None], recorded, *learning
 
     return simulate
 

@@ -13,34 +13,47 @@ from xlakernel.cuda import numba_cuda_kernel
 
 from ....kernels.cuda.launches import shared_bytes
 from ...layout import Layout
+from ...plastic_projections import Plastic
 from ...populations import Part, functions_of
-from .simulation import THREADS, simulation
+from .delivery import THREADS
+from .simulation import simulation
 
 #: Shared memory of the kernel besides the sums, in bytes.
-_BESIDES = 16 * 1024
+_BESIDES = 9 * 1024
 #: Words of a record: the number of spikes, and the first of them. A record lies in one warp.
 _SLOTS = (4, 32)
 #: Neurons for each word of a record; more spikes than words cost another round.
 _NEURONS_OF_A_SLOT = 200
+#: The least threads of a block, and those with plastic projections: with more, a thread has too few registers.
+_LEAST_THREADS, _THREADS_OF_PLASTICITY = 64, 384
 
 
 def run(
-    outs: Sequence[Any], *, parts: tuple[Part, ...], layout: Layout, every: int, is_random: bool, batched: bool
+    outs: Sequence[Any],
+    *,
+    parts: tuple[Part, ...],
+    plastic: tuple[Plastic, ...],
+    layout: Layout,
+    every: int,
+    is_random: bool,
+    batched: bool,
 ) -> Callable[..., Any]:
     """Return the function of a run, with the inputs and results of the kernel in `kernels.numba.simulation`.
 
     If *batched*, a batch is one launch, and all of its blocks must be resident at once.
     """
     functions = tuple(functions_of(part, layout.receptors, is_random) for part in parts)
-    pending, state, counts, steps, _, total, traces = outs
+    pending, state, counts, steps, _, total, traces, *learned = outs
+    last, has_fired = learned[2:]
     room, size = steps.shape[0], layout.size
     slots = _SLOTS[0]
     while slots < _SLOTS[1] and slots * _NEURONS_OF_A_SLOT < layout.width:
         slots *= 2
     # All warps but the first record spikes.
-    threads = min(THREADS, max(64, -(-max(layout.width, slots * layout.blocks) // 32) * 32))
+    least = _THREADS_OF_PLASTICITY if plastic else _LEAST_THREADS
+    threads = min(THREADS, max(least, -(-max(layout.width, slots * layout.blocks) // 32) * 32))
     memory = layout.rows * layout.width
-    in_shared = 4 * memory <= shared_bytes() - _BESIDES
+    in_shared = 4 * memory <= shared_bytes() - _BESIDES - (8 * THREADS if plastic else 0)
     kernel = simulation(
         functions,
         len(layout.receptors),
@@ -49,7 +62,10 @@ def run(
         single=layout.width <= threads,
         in_shared=in_shared,
         batched=batched,
+        rules=tuple(one.functions for one in plastic),
     )
+    # A block keeps the records of as many steps as spikes are on their way, and writes one.
+    rows = max(2, has_fired.shape[0] + 1)
     struct = jax.ShapeDtypeStruct
     # A block may write spikes of the next step before another has written its own of this one: there is room for all
     # spikes of the step in which the room is full, and of the next.
@@ -64,14 +80,17 @@ def run(
             written,
             total,
             traces,
-            struct((2, 2 * layout.blocks * slots), jnp.int32),
-            struct((2, 2 * size), jnp.int32),
+            *learned,
+            struct((rows, 2 * layout.blocks * slots), jnp.int32),
+            struct((rows, 2 * size), jnp.int32),
             struct((0 if in_shared else layout.blocks * memory,), jnp.int32),
+            struct((layout.blocks * last.shape[0],), jnp.float32),
+            struct((layout.blocks * last.shape[0],), jnp.int32),
         ),
         grid=layout.blocks,
         block=threads,
         shared_mem=4 * memory if in_shared else 0,
-        output_init=(None, None, 0, -1, -1, 0, None, 0, 0, None),
+        output_init=(None, None, 0, -1, -1, 0, None, None, None, None, 0, 0, 0, None, None, None),
         batch_axis="y" if batched else None,
     )
     call = functools.partial(
@@ -79,12 +98,12 @@ def run(
     )
 
     def simulate(*ins: jax.Array) -> Any:
-        pending, state, counts, steps, neurons, total, traces, *_ = call(*ins)
+        pending, state, counts, steps, neurons, total, traces, *learned = call(*ins)
         if room:
             steps, neurons = _ordered(steps, neurons, room)
         # The sum of the kernel wraps.
         total = jnp.where(total < 0, jnp.iinfo(jnp.int32).max, total)
-        return pending, state, counts, steps, neurons, total, traces
+        return pending, state, counts, steps, neurons, total, traces, *learned[:4]
 
     return simulate
 

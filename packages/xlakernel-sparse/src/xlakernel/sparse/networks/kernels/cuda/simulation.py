@@ -8,7 +8,8 @@ Spikes are in records, one for each block: their number, and the first few neuro
 word is written together with the number of its step, and readers wait for this number. So a step has no barrier between
 blocks, which would take longer than the rest of a step: a fence, an atomic addition, and the reading of its result. The
 words of a step are overwritten two steps later, by blocks that have read the words of the step between, which a block
-writes after it has read all words of the first.
+writes after it has read all words of the first. With plastic projections they are kept for as many steps as the longest
+delay of these.
 
 A block collects the spikes of all records in a list in shared memory. Their entries lie in segments of several lengths;
 a prefix sum lays them end to end, and a thread finds its entry by bisection, so that all loads of a round are under way
@@ -18,128 +19,35 @@ at once. More spikes than threads take several rounds.
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import numba
 import numpy as np
 from numba import cuda
 
-from ....kernels.cuda.device.memory import load, load_stamped, store_stamped
-from ....kernels.cuda.device.warp import ALL
+from ....kernels.cuda.device.memory import load, store_stamped
 from ...fields import KEPT
 from ...populations import Functions, tuple_of
 from ...random import Generator
-
-#: The most threads of a block.
-THREADS = 1024
-
-
-class Form(NamedTuple):
-    """The numbers that a kernel computes with.
-
-    Those of a `Layout`; *slots* are the words of a record, a power of two up to 32, and *every* the steps between
-    recorded states, or 0.
-    """
-
-    blocks: int
-    rows: int
-    width: int
-    target_bits: int
-    row_bits: int
-    slots: int
-    every: int
-
-
-@cuda.jit(device=True, forceinline=True)
-def _sums_of_warp(value: Any) -> Any:
-    """Return the sum of *value* over the lanes up to this one."""
-    lane = cuda.threadIdx.x & 31
-    for offset in (1, 2, 4, 8, 16):
-        before = cuda.shfl_up_sync(ALL, value, offset)
-        if lane >= offset:
-            value += before
-    return value
-
-
-@cuda.jit(device=True, forceinline=True)
-def _sums_of_block(value: Any, sums: Any) -> Any:
-    """Return the sum of *value* over the threads up to this one; *sums* are 32 shared integers."""
-    lane, warp = cuda.threadIdx.x & 31, cuda.threadIdx.x >> 5
-    value = _sums_of_warp(value)
-    if lane == 31:
-        sums[np.uint64(warp)] = value
-    cuda.syncthreads()
-    # Each warp adds up the sums of all warps for itself, which saves a barrier.
-    total = _sums_of_warp(sums[np.uint64(lane)] if lane < cuda.blockDim.x >> 5 else 0)
-    earlier = cuda.shfl_sync(ALL, total, max(warp - 1, 0))
-    if warp > 0:
-        value += earlier
-    return value
-
-
-@cuda.jit(device=True, forceinline=True)
-def _collect(form, cursor, stamp, edges, records, lists, spikes, counter):
-    """Append spikes of the last step to the shared list *spikes* until it is full or all are read.
-
-    The place of a warp is its *cursor*: the word of this thread and its value, the number of spikes in the record, the
-    place among them, and whether the spike at this place is not in the list yet. Returns the next cursor, and whether
-    spikes are left.
-    """
-    word, value, count, place, is_new = cursor
-    thread, threads = cuda.threadIdx.x, cuda.blockDim.x
-    lane, words = thread & 31, form.blocks * form.slots
-    slot = lane & (form.slots - 1)
-    while True:
-        wanted = cuda.ballot_sync(ALL, is_new)
-        if wanted != 0:
-            first = np.int32(0)
-            if lane == 0:
-                first = cuda.atomic.add(counter, 0, cuda.popc(wanted))
-            at = cuda.shfl_sync(ALL, first, 0) + cuda.popc(wanted & ((1 << lane) - 1))
-            if is_new and at < threads:
-                spikes[np.uint64(at)] = value
-                is_new = False
-            if cuda.any_sync(ALL, is_new):
-                return (word, value, count, place, is_new), True
-        place += form.slots - 1
-        is_new = slot > 0 and place < count
-        if cuda.any_sync(ALL, is_new):
-            if is_new:
-                at_list = edges[word // form.slots] + place
-                found, value = load_stamped(lists, at_list)
-                while found != stamp:
-                    found, value = load_stamped(lists, at_list)
-            continue
-        word += threads
-        if word - lane >= words:
-            return (word, value, np.int32(0), place, False), False
-        waiting = True
-        while waiting:
-            found, value = stamp, np.int32(0)
-            if word < words:
-                found, value = load_stamped(records, word)
-            # The first word of a record is the number of its spikes, and is written last.
-            count = cuda.shfl_sync(ALL, value, lane & ~(form.slots - 1))
-            is_counted = cuda.shfl_sync(ALL, found, lane & ~(form.slots - 1)) == stamp
-            waiting = cuda.all_sync(ALL, is_counted and (slot > count or found == stamp)) == 0
-        place = slot - 1
-        is_new = slot > 0 and place < count
+from ...rules import RuleFunctions
+from .delivery import THREADS, Form, collect_round, first_cursor, lay_out, segment_and_entry
+from .plasticity import Learning, Stages, stages
 
 
 @functools.cache
 def _delivery(wide: bool) -> Any:
     """Return a device function that adds the entries of the last step's spikes to the block's own sums.
 
-    *records* and *lists* are those of the last step, and *stamp* is its number from 1 on. *head* is the row of sums of
-    the present step, and *scratch* are shared arrays. *turn* is 0 or 1, by which counters are used in turn: those of
-    the next round are cleared in each round. Returns that of the next round.
+    *records* and *lists* are those of the last step, and *stamp* is its number. *head* is the row of sums of the
+    present step. For *turn*, which it returns, and *scratch* see `collect_round`.
     """
 
     @cuda.jit(device=True, forceinline=True)
-    def load_entry(form, entries, entry):
+    def entry_at(form, entries, number, count, scratch):
+        _, entry = segment_and_entry(number, count, scratch)
         if wide:
-            return load(entries, 2 * np.int64(entry)), load(entries, 2 * np.int64(entry) + 1)
-        bits = load(entries, np.int64(entry))
+            return load(entries, 2 * entry), load(entries, 2 * entry + 1)
+        bits = load(entries, entry)
         return bits, np.int32(bits >> (form.target_bits + form.row_bits))
 
     @cuda.jit(device=True, forceinline=True)
@@ -151,60 +59,32 @@ def _delivery(wide: bool) -> Any:
         cuda.atomic.add(ring, np.uint64(row * form.width + target), weight)
 
     @cuda.jit(device=True, forceinline=True)
-    def entry_at(ends, offsets, number, count):
-        first, last = 0, count - 1
-        while first < last:
-            middle = (first + last) >> 1
-            if ends[np.uint64(middle)] > number:
-                last = middle
-            else:
-                first = middle + 1
-        return offsets[np.uint64(first)] + number
-
-    @cuda.jit(device=True, forceinline=True)
-    def deliver_round(form, block, head, starts, entries, ring, spikes, offsets, warp_sums, count):
+    def deliver_round(form, block, head, starts, entries, ring, count, scratch):
         thread, threads = cuda.threadIdx.x, cuda.blockDim.x
         low, length = np.int32(0), np.int32(0)
         if thread < count:
-            at = np.int64(spikes[np.uint64(thread)]) * form.blocks + block
+            at = np.int64(scratch[1][np.uint64(thread)]) * form.blocks + block
             low = np.int32(load(starts, at))
             length = np.int32(load(starts, at + 1)) - low
-        end = _sums_of_warp(length) if count <= 32 else _sums_of_block(length, warp_sums)
-        ends = spikes  # each thread has read its spike
-        if thread < count:
-            ends[np.uint64(thread)] = end
-            offsets[np.uint64(thread)] = low - (end - length)
-        cuda.syncthreads()
-        total = ends[np.uint64(count - 1)]
+        total = lay_out(low, length, count, scratch)
         for number in range(thread, total, 2 * threads):
             # Two entries at once, so that the loads overlap.
-            bits, weight = load_entry(form, entries, entry_at(ends, offsets, number, count))
+            bits, weight = entry_at(form, entries, number, count, scratch)
             other = number + threads
             if other < total:
-                other_bits, other_weight = load_entry(form, entries, entry_at(ends, offsets, other, count))
+                other_bits, other_weight = entry_at(form, entries, other, count, scratch)
                 add(form, head, ring, other_bits, other_weight)
             add(form, head, ring, bits, weight)
 
     @cuda.jit(device=True, forceinline=True)
     def deliver(form, block, stamp, head, turn, starts, entries, edges, records, lists, ring, scratch):
-        warp_sums, spikes, offsets, counters, _ = scratch
-        thread, threads = cuda.threadIdx.x, cuda.blockDim.x
-        cursor = (thread - threads, np.int32(0), np.int32(0), np.int32(0), False)
-        is_left = True
+        cursor, is_left = first_cursor()
         while True:
-            counter = counters[2 * turn : 2 * turn + 2]
-            if is_left:
-                cursor, is_left = _collect(form, cursor, stamp, edges, records, lists, spikes, counter)
-                if is_left:
-                    counter[1] = 1
-            cuda.syncthreads()
-            count, more = min(counter[0], threads), counter[1] != 0
-            turn = 1 - turn
-            if thread == 0:
-                counters[2 * turn] = 0
-                counters[2 * turn + 1] = 0
+            cursor, is_left, turn, count, more = collect_round(
+                form, cursor, is_left, turn, stamp, edges, records, lists, scratch
+            )
             if count > 0:
-                deliver_round(form, block, head, starts, entries, ring, spikes, offsets, warp_sums, count)
+                deliver_round(form, block, head, starts, entries, ring, count, scratch)
             # The sums are complete, and the shared arrays are read before they are written in the next round or step.
             cuda.syncthreads()
             if not more:
@@ -229,11 +109,12 @@ def _record(step, t, found, spikes_of, groups, counts, spike_steps, spike_neuron
                 spike_steps[at], spike_neurons[at] = step, spike
 
 
-def _block_run(functions: Functions, receptors: int, wide: bool, single: bool) -> Any:
+def _block_run(functions: Functions, plastic: Stages, receptors: int, wide: bool, single: bool) -> Any:
     """Return a device function that makes all steps of a block; *single* if a thread has at most one neuron."""
     load_state, store, parameters_of, inputs_of, arrived_of, update, prepare, draw, _, _, are_equal = functions
     deliver, scales_of = _delivery(wide), tuple_of(receptors)
     is_fixed = single or are_equal
+    _, row_of, open_past, arrive, depart, close_past = plastic
 
     @cuda.jit(device=True, forceinline=True)
     def clear_sums(ring, at, width):
@@ -241,7 +122,7 @@ def _block_run(functions: Functions, receptors: int, wide: bool, single: bool) -
             ring[np.uint64(at + receptor * width)] = 0
 
     @cuda.jit(device=True, forceinline=True)
-    def run_block(which, form, block, ring, scratch, ins, outs):
+    def run_block(which, form, block, ring, scratch, ins, outs, learning, past):
         (
             starts, entries, edges, all_scales, pending, state, parameters, shared, series, shared_series, key,
             first_step, groups, probes, probe_words,
@@ -264,7 +145,8 @@ def _block_run(functions: Functions, receptors: int, wide: bool, single: bool) -
         own = min(first + thread, stop - 1)
         current = load_state(state, state, own)
         fixed, prepared = parameters_of(parameters, shared, own), prepare(parameters, shared, own)
-        head, step, recorded, turn = 0, first_step[0], 0, 0
+        head, step, recorded, turn, depth = 0, first_step[0], 0, 0, past[2].shape[0]
+        open_past(learning, past, form, block, first, stop, found, records, lists)
         if thread < 4:
             counters[thread] = 0
         elif thread < 6:
@@ -273,13 +155,30 @@ def _block_run(functions: Functions, receptors: int, wide: bool, single: bool) -
         for t in range(steps + 1):
             # Before the spikes of the other blocks are waited for.
             noise = draw(prepared, Generator(key0, key1, np.uint32(own), np.uint32(step)))
+            if t < steps:
+                turn = arrive(
+                    learning, form, block, first, stop, t, step, depth, turn, ring, head * form.width, edges, records,
+                    lists, scratch, all_scales,
+                )  # fmt: skip
             if t > 0:
-                before = (t - 1) & 1
+                before, stamp = row_of(records, depth, t - 1)
                 turn = deliver(
-                    form, block, t, head, turn, starts, entries, edges, records[before], lists[before], ring, scratch
+                    form,
+                    block,
+                    stamp,
+                    head,
+                    turn,
+                    starts,
+                    entries,
+                    edges,
+                    records[before],
+                    lists[before],
+                    ring,
+                    scratch,
                 )
             if t == steps:
                 break
+            row, stamp = row_of(records, depth, t)
             parity = t & 1
             for i in range(first + thread, stop, threads):
                 at = head * form.width + i - first
@@ -304,16 +203,17 @@ def _block_run(functions: Functions, receptors: int, wide: bool, single: bool) -
                 if fired:
                     number = cuda.atomic.add(found, parity, 1)
                     if number < form.slots - 1:
-                        store_stamped(records[parity], block * form.slots + 1 + number, t + 1, i)
+                        store_stamped(records[row], block * form.slots + 1 + number, stamp, i)
                     else:
-                        store_stamped(lists[parity], first + number, t + 1, i)
+                        store_stamped(lists[row], first + number, stamp, i)
             cuda.syncthreads()
             if thread == 0:
-                store_stamped(records[parity], block * form.slots, t + 1, found[parity])
+                store_stamped(records[row], block * form.slots, stamp, found[parity])
                 found[1 - parity] = 0  # all threads have read that of the last step
-            elif thread >= 32:
-                spikes_of = records[parity, 2 * block * form.slots :], lists[parity, 2 * first :], form.slots
+            spikes_of = records[row, 2 * block * form.slots :], lists[row, 2 * first :], form.slots
+            if thread >= 32:
                 _record(step, t, found[parity], spikes_of, groups, counts, spike_steps, spike_neurons, spike_count)
+            depart(learning, form.blocks, block, found[parity], spikes_of, t, step)
             if form.every > 0 and (step + 1) % form.every == 0:
                 if single and has_neuron:
                     store(next_state, own, current)
@@ -333,6 +233,7 @@ def _block_run(functions: Functions, receptors: int, wide: bool, single: bool) -
             row, i = k // form.width, first + k % form.width
             if i < stop:
                 next_pending[row, i] = ring[(head + row) % form.rows * form.width + i - first]
+        close_past(learning, past, form, block, first, stop, steps, records, lists)
 
     return run_block
 
@@ -345,11 +246,11 @@ def _choose(runs: tuple[Any, ...]) -> Any:
     rest = _choose(runs[1:])
 
     @cuda.jit(device=True, forceinline=True)
-    def run_of(which, form, block, ring, scratch, ins, outs):
+    def run_of(which, form, block, ring, scratch, ins, outs, learning, past):
         if which == 0:
-            head(which, form, block, ring, scratch, ins, outs)
+            head(which, form, block, ring, scratch, ins, outs, learning, past)
         else:
-            rest(which - 1, form, block, ring, scratch, ins, outs)
+            rest(which - 1, form, block, ring, scratch, ins, outs, learning, past)
 
     return run_of
 
@@ -398,6 +299,7 @@ def simulation(
     single: bool,
     in_shared: bool,
     batched: bool,
+    rules: tuple[RuleFunctions, ...] = (),
 ) -> Any:
     """Return the kernel of a run; see `kernels.numba.simulation.simulation` for the first parameters.
 
@@ -409,8 +311,11 @@ def simulation(
       single: True if no block has more neurons than threads.
       in_shared: True if the sums of a block are in shared memory.
       batched: True if each array has one more dimension, the batch along the grid's second axis. It costs registers.
+      rules: the functions of the plastic projections' rules.
     """
-    run = _choose(tuple(_block_run(each, receptors, wide, single) for each in functions))
+    plastic = stages(rules)
+    run = _choose(tuple(_block_run(each, plastic, receptors, wide, single) for each in functions))
+    shared_arrays = plastic.shared
     sums_of, of = _sums(in_shared), _selection(batched)
 
     @cuda.jit(launch_bounds=threads)
@@ -431,6 +336,18 @@ def simulation(
         groups,
         probes,
         probe_words,
+        table,
+        plastic_starts,
+        plastic_entries,
+        incoming_starts,
+        incoming,
+        numbers,
+        rule_words,
+        rule_shared,
+        weights,
+        spike_traces,
+        last,
+        has_fired,
         next_pending,
         next_state,
         counts,
@@ -438,18 +355,27 @@ def simulation(
         spike_neurons,
         spike_count,
         traces,
+        next_weights,
+        next_spike_traces,
+        next_last,
+        next_has_fired,
         records,
         lists,
         memory,
+        own_spike_traces,
+        own_last,
         width,
         target_bits,
         row_bits,
         slots,
         every,
     ):
+        net, block = cuda.blockIdx.y, cuda.blockIdx.x
+        given, changed = of(weights, net), of(next_weights, net)
+        for k in range(block * cuda.blockDim.x + cuda.threadIdx.x, given.size, cuda.gridDim.x * cuda.blockDim.x):
+            changed[k] = given[k]
         # This barrier makes the launch cooperative: blocks wait for each other, and so all must be resident.
         cuda.cg.this_grid().sync()
-        net, block = cuda.blockIdx.y, cuda.blockIdx.x
         own = of(owners, net)
         form = Form(own.size, of(pending, net).shape[0], width, target_bits, row_bits, slots, every)
         ring = sums_of(of(memory, net), block, form.rows * form.width)
@@ -489,6 +415,28 @@ def simulation(
             of(records, net),
             of(lists, net),
         )
-        run(own[block], form, block, ring, scratch, ins, outs)
+        learning = Learning(
+            of(table, net),
+            of(plastic_starts, net),
+            of(plastic_entries, net),
+            of(incoming_starts, net),
+            of(incoming, net),
+            of(numbers, net),
+            of(rule_words, net),
+            of(rule_shared, net),
+            changed,
+            of(own_spike_traces, net),
+            of(own_last, net),
+            shared_arrays(),
+        )
+        past = (
+            of(spike_traces, net),
+            of(last, net),
+            of(has_fired, net),
+            of(next_spike_traces, net),
+            of(next_last, net),
+            of(next_has_fired, net),
+        )
+        run(own[block], form, block, ring, scratch, ins, outs, learning, past)
 
     return simulate

@@ -9,16 +9,24 @@ from typing import Any
 from xlakernel.numba import numba_kernel
 
 from ...layout import Layout
+from ...plastic_projections import Plastic
 from ...populations import Part, functions_of
 from .simulation import simulation
 
 
 def run(
-    outs: Sequence[Any], *, parts: tuple[Part, ...], layout: Layout, every: int, is_random: bool
+    outs: Sequence[Any],
+    *,
+    parts: tuple[Part, ...],
+    plastic: tuple[Plastic, ...],
+    layout: Layout,
+    every: int,
+    is_random: bool,
 ) -> Callable[..., Any]:
     """Return the function of a run, whose inputs and results are the parameters of the kernel in `simulation`."""
     functions = tuple(functions_of(part, layout.receptors, is_random) for part in parts)
     sources = max(part.inputs.random for part in parts)
-    kernel = numba_kernel(simulation(functions, len(layout.receptors), sources, layout.wide), tuple(outs))
+    rules = tuple((one.number, one.functions) for one in plastic)
+    kernel = numba_kernel(simulation(functions, len(layout.receptors), sources, layout.wide, rules), tuple(outs))
     numbers = {"width": layout.width, "target_bits": layout.target_bits, "row_bits": layout.row_bits, "every": every}
     return functools.partial(kernel, **numbers)

@@ -16,6 +16,8 @@ from ....kernels.numba.helpers.parts import first_of, thread_count
 from ...fields import KEPT
 from ...populations import Functions
 from ...random import Generator
+from ...rules import RuleFunctions
+from .plasticity import Learning, note_spikes, read_fired, stages, write_fired
 
 #: Neurons of a thread below which another thread costs more time than it saves.
 _NEURONS_OF_A_THREAD = 8_000
@@ -117,15 +119,23 @@ def _write_pending(form, block, edges, pending, sums, head):
 
 
 @functools.lru_cache(KEPT)
-def simulation(functions: tuple[Functions, ...], receptors: int, sources: int, wide: bool) -> Any:
+def simulation(
+    functions: tuple[Functions, ...],
+    receptors: int,
+    sources: int,
+    wide: bool,
+    rules: tuple[tuple[int, RuleFunctions], ...] = (),
+) -> Any:
     """Return the kernel of a run.
 
-    *functions* are those of the populations, *sources* the most random inputs of one, and *wide* that of the `Layout`.
+    *functions* are those of the populations, *sources* the most random inputs of one, *wide* that of the `Layout`, and
+    *rules* the plastic projections, each as its number in the network and its rule's functions.
 
     A network's other numbers are scalars, so that networks of the same functions share one compiled kernel.
     """
     update = _choose(tuple(_block_update(each, receptors) for each in functions))
     deliver = _delivery(wide)
+    begin, arrive, depart, check = stages(rules)
 
     @njit
     def advance(
@@ -147,9 +157,11 @@ def simulation(functions: tuple[Functions, ...], receptors: int, sources: int, w
         fired,
         listed,
         found,
+        learning,
     ):
         first, stop = edges[block], edges[block + 1]
         at = block * form.rows * form.width
+        arrive(learning, form, block, first, t, np.int64(step), sums, at + head * form.width, arrays[0])
         deliver(form, block, spikes, count, starts, entries, sums, at, head)
         update(
             owners[block], first, stop, sums, at + head * form.width, form.width, arrays, key, step, t, drawn[block],
@@ -160,6 +172,7 @@ def simulation(functions: tuple[Functions, ...], receptors: int, sources: int, w
             listed[np.uint64(first + number)] = i
             number += fired[np.uint64(i)]
         found[block] = number
+        depart(learning, first, number, listed, t, np.int64(step))
 
     # Functions of neurons without an error model of their own take over this one: divisions are as on GPUs and in JAX.
     @njit(parallel=True, error_model="numpy")
@@ -180,6 +193,18 @@ def simulation(functions: tuple[Functions, ...], receptors: int, sources: int, w
         groups,
         probes,
         probe_words,
+        table,
+        plastic_starts,
+        plastic_entries,
+        incoming_starts,
+        incoming,
+        numbers,
+        rule_words,
+        rule_shared,
+        weights,
+        spike_traces,
+        last,
+        has_fired,
         next_pending,
         next_state,
         counts,
@@ -187,6 +212,10 @@ def simulation(functions: tuple[Functions, ...], receptors: int, sources: int, w
         spike_neurons,
         spike_count,
         traces,
+        next_weights,
+        next_spike_traces,
+        next_last,
+        next_has_fired,
         width,
         target_bits,
         row_bits,
@@ -207,16 +236,30 @@ def simulation(functions: tuple[Functions, ...], receptors: int, sources: int, w
             _read_pending(_Form(blocks, rows, width, target_bits, row_bits), block, edges, pending, sums)
         for k in range(spike_steps.size):
             spike_steps[k], spike_neurons[k] = -1, -1
+        for k in range(weights.size):
+            next_weights[k] = weights[k]
+        for k in range(last.size):
+            next_spike_traces[k], next_last[k] = spike_traces[k], last[k]
+        depth = has_fired.shape[0]
+        ring, ring_counts = np.empty((depth, size), np.int32), np.zeros(depth, np.int64)
+        read_fired(has_fired, ring, ring_counts, np.int64(first_step[0]))
+        learning = Learning(
+            table, plastic_starts, plastic_entries, incoming_starts, incoming, numbers, rule_words, rule_shared,
+            next_weights, next_spike_traces, next_last, ring, ring_counts, np.empty(last.size, np.int32),
+            np.empty((2, last.size), np.float32), np.zeros(table.shape[0], np.int64),
+            np.empty((table.shape[0], 3), np.float32),
+        )  # fmt: skip
         count, total, head, recorded = 0, np.int64(0), 0, 0
         for t in range(steps):
             step = np.uint32(first_step[0] + t)
+            begin(learning, np.int64(step))
             if threads == 1:
                 form = _Form(blocks, rows, width, target_bits, row_bits)
                 arrays = scales, next_state, parameters, shared, series, shared_series
                 for block in range(blocks):
                     advance(
                         form, block, edges, owners, spikes, count, starts, entries, sums, head, arrays, key, step, t,
-                        drawn, fired, listed, found,
+                        drawn, fired, listed, found, learning,
                     )  # fmt: skip
             else:
                 for thread in prange(threads):
@@ -225,7 +268,7 @@ def simulation(functions: tuple[Functions, ...], receptors: int, sources: int, w
                     for block in range(first_of(blocks, thread, threads), first_of(blocks, thread + 1, threads)):
                         advance(
                             form, block, edges, owners, spikes, count, starts, entries, sums, head, arrays, key, step,
-                            t, drawn, fired, listed, found,
+                            t, drawn, fired, listed, found, learning,
                         )  # fmt: skip
             head = (head + receptors) % rows
             count = 0
@@ -233,6 +276,7 @@ def simulation(functions: tuple[Functions, ...], receptors: int, sources: int, w
                 for k in range(edges[block], edges[block] + found[block]):
                     spikes[count] = listed[k]
                     count += 1
+            note_spikes(ring, ring_counts, np.int64(step), spikes, count)
             _record_spikes(first_step[0] + t, t, spikes, count, total, groups, counts, spike_steps, spike_neurons)
             total += count
             if every > 0 and (first_step[0] + t + 1) % every == 0:
@@ -244,6 +288,8 @@ def simulation(functions: tuple[Functions, ...], receptors: int, sources: int, w
         for block in range(blocks):
             deliver(form, block, spikes, count, starts, entries, sums, block * rows * width, head)
             _write_pending(form, block, edges, next_pending, sums, head)
+        write_fired(next_has_fired, ring, ring_counts, np.int64(first_step[0]) + steps)
+        check(learning)
 
     return simulate
 

@@ -1,0 +1,415 @@
+"""Plastic projections on a GPU.
+
+A synapse belongs to the block of its target, and each block has traces of its own of all sources, so that no two blocks
+write the same number. The records of spikes are kept for as many steps as the longest delay.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+from numba import cuda
+
+from ....kernels.cuda.device.memory import load, store_stamped
+from ...fields import KEPT
+from ...plastic_projections import Places
+from ...rules import FORGOTTEN, LONGEST_PERIOD, PERIOD, RuleFunctions
+from .delivery import THREADS, collect_round, first_cursor, lay_out, segment_and_entry
+
+#: Incoming synapses that a thread changes together.
+_TOGETHER = 8
+
+
+class Learning(NamedTuple):
+    """The arrays of plastic projections in a kernel.
+
+    Attributes:
+      table, starts, entries, incoming_starts, incoming, numbers, words, shared: those of `run_inputs`.
+      weights: those that the run changes.
+      traces, last: those of all projections, for each block.
+      before: for each thread, trace and age of the source of its spike, in shared memory.
+    """
+
+    table: Any
+    starts: Any
+    entries: Any
+    incoming_starts: Any
+    incoming: Any
+    numbers: Any
+    words: Any
+    shared: Any
+    weights: Any
+    traces: Any
+    last: Any
+    before: Any
+
+
+class Stages(NamedTuple):
+    """Device functions of all plastic projections.
+
+    Attributes:
+      shared: ``shared()`` returns the shared arrays *before* of `Learning`.
+      row: ``row(records, depth, t)`` returns the row of the records of step *t* of a run, and its stamp.
+      open: ``open(learning, past, block, first, stop, found, form, records, lists)`` fills traces, and the records of
+        the steps before the run. *past* are traces, last spikes and spikes of the last steps, before and after the run.
+      arrive: ``arrive(learning, form, block, first, stop, t, step, depth, turn, ring, at, edges, records, lists,
+        scratch, scales)`` delivers spikes, and returns the next *turn*, see `collect_round`.
+      depart: ``depart(learning, block, first, found, spikes, t, step)`` changes the incoming synapses of the neurons
+        that fired; *spikes* are the block's record and list, and the words of a record.
+      close: ``close(learning, past, block, first, stop, form, steps, records, lists)`` writes traces and spikes.
+    """
+
+    shared: Any
+    row: Any
+    open: Any
+    arrive: Any
+    depart: Any
+    close: Any
+
+
+@cuda.jit(device=True, forceinline=True)
+def _places(table, number):
+    # Numba makes named tuples from scalars only.
+    return Places(
+        np.int64(table[number, 0]), np.int64(table[number, 1]), np.int64(table[number, 2]), np.int64(table[number, 3]),
+        np.int64(table[number, 4]), np.int64(table[number, 5]), np.int64(table[number, 6]), np.int64(table[number, 7]),
+        np.int64(table[number, 8]), np.int64(table[number, 9]), np.int64(table[number, 10]),
+        np.int64(table[number, 11]),
+    )  # fmt: skip
+
+
+@cuda.jit(device=True, forceinline=True)
+def _phase(tau, step):
+    """Return the steps since the last multiple of the traces' period, and this period."""
+    period = np.int32(min(max(np.float32(PERIOD) * tau, np.float32(1)), np.float32(LONGEST_PERIOD)))
+    return np.float32(np.int32(step) % period), np.float32(period)
+
+
+@cuda.jit(device=True, forceinline=True)
+def _age(last, step):
+    return np.float32(math.inf) if last < 0 else np.float32(np.int32(step) - last)
+
+
+@cuda.jit(device=True, forceinline=True)
+def _exp(value):
+    return np.float32(math.exp(np.float32(value)))
+
+
+@cuda.jit(device=True, forceinline=True)
+def _refer(traces, first, count, tau, step):
+    """Refer stored traces to this step, if it is a multiple of their period."""
+    elapsed, period = _phase(tau, step)
+    if elapsed == np.float32(0):
+        factor = _exp(-period / tau)
+        for i in range(first + cuda.threadIdx.x, first + count, cuda.blockDim.x):
+            value = traces[np.uint64(i)] * factor
+            traces[np.uint64(i)] = value if value >= np.float32(FORGOTTEN) else np.float32(0)
+
+
+def _arrival(projection: int, rule: RuleFunctions) -> Any:
+    """Return the function *arrive* of one projection; see `Stages`."""
+    parameters, on_pre, _ = rule
+
+    @cuda.jit(device=True, forceinline=True)
+    def read(learning, post, number, count, scratch):
+        # All loads of a synapse: several are under way at once.
+        segment, entry = segment_and_entry(number, count, scratch)
+        target, place = load(learning.entries, 2 * entry), load(learning.entries, 2 * entry + 1)
+        other = np.uint64(post + target)
+        return (
+            segment, target, place, learning.weights[np.uint64(place)], learning.traces[other], learning.last[other]
+        )  # fmt: skip
+
+    @cuda.jit(device=True, forceinline=True)
+    def change(learning, synapse, factor, step, p, minimum, maximum, ring, row, units):
+        segment, target, place, weight, trace, last = synapse
+        before_trace, before_age = learning.before
+        weight = on_pre(
+            weight, before_trace[np.uint64(segment)], before_age[np.uint64(segment)], trace * factor, _age(last, step),
+            p, minimum, maximum,
+        )  # fmt: skip
+        learning.weights[np.uint64(place)] = weight
+        # The conversion rounds to the nearest integer, and NaN to 0.
+        cuda.atomic.add(ring, np.uint64(row + target), cuda.libdevice.float2int_rn(weight * units))
+
+    @cuda.jit(device=True, forceinline=True)
+    def arrive(
+        learning, form, block, first, stop, t, step, depth, turn, ring, head_at, edges, records, lists, scratch, scales
+    ):
+        at = _places(learning.table, projection)
+        before_trace, before_age = learning.before
+        thread, threads = cuda.threadIdx.x, cuda.blockDim.x
+        tau_pre, tau_post = learning.numbers[projection, 0], learning.numbers[projection, 1]
+        minimum, maximum = learning.numbers[projection, 2], learning.numbers[projection, 3]
+        base = np.int64(block) * (learning.last.shape[0] // form.blocks)
+        low_target = max(first, at.first_target)
+        own = base + at.post + low_target - at.first_target
+        _refer(learning.traces, base + at.pre, at.sources, tau_pre, step)
+        _refer(learning.traces, own, min(stop, at.first_target + at.targets) - low_target, tau_post, step)
+        cuda.syncthreads()
+        since_pre, since_post = _phase(tau_pre, step)[0], _phase(tau_post, step)[0]
+        factor, growth = _exp(-since_pre / tau_pre), _exp(since_pre / tau_pre)
+        post_factor = _exp(-since_post / tau_post)
+        units = np.float32(1) / scales[at.row]
+        row, post = head_at + at.row * form.width, base + at.post + first - at.first_target
+        number_of_step = np.int32(t - at.delay + depth)
+        spikes, listed = records[number_of_step % records.shape[0]], lists[number_of_step % records.shape[0]]
+        stamp = number_of_step + np.int32(1)
+        p = parameters(learning.words, learning.shared, t)
+        cursor, is_left = first_cursor()
+        while True:
+            cursor, is_left, turn, count, more = collect_round(
+                form, cursor, is_left, turn, stamp, edges, spikes, listed, scratch
+            )
+            if count > 0:
+                low, length = np.int32(0), np.int32(0)
+                source = np.int64(scratch[1][np.uint64(thread)]) - at.first_source
+                if thread < count and 0 <= source < at.sources:
+                    segment = at.starts + source * form.blocks + block
+                    low = np.int32(load(learning.starts, segment))
+                    length = np.int32(load(learning.starts, segment + 1)) - low
+                    other = np.uint64(base + at.pre + source)
+                    trace = learning.traces[other]
+                    before_trace[np.uint64(thread)] = trace * factor
+                    before_age[np.uint64(thread)] = _age(learning.last[other], step)
+                    learning.traces[other] = trace + growth
+                    learning.last[other] = step
+                total = lay_out(low, length, count, scratch)
+                for number in range(thread, total, 2 * threads):
+                    one = read(learning, post, number, count, scratch)
+                    following = read(learning, post, min(number + threads, total - 1), count, scratch)
+                    change(learning, one, post_factor, step, p, minimum, maximum, ring, row, units)
+                    if number + threads < total:
+                        change(learning, following, post_factor, step, p, minimum, maximum, ring, row, units)
+            # The shared arrays are read before they are written in the next round or step.
+            cuda.syncthreads()
+            if not more:
+                return turn
+
+    return arrive
+
+
+def _visit(on_post: Any, count: int) -> Any:
+    """Return a function that changes *count* synapses, each as many places behind the last one as there are threads.
+
+    Each reads its numbers, then calls the function of the next, and then writes: all loads are under way at once.
+    """
+
+    @cuda.jit(device=True, forceinline=True)
+    def nothing(learning, pre, synapse, stop, factor, step, trace, age, p, minimum, maximum):
+        pass
+
+    following = _visit(on_post, count - 1) if count > 1 else nothing
+
+    @cuda.jit(device=True, forceinline=True)
+    def visit(learning, pre, synapse, stop, factor, step, trace, age, p, minimum, maximum):
+        inside = min(synapse, stop - 1)
+        place = np.uint64(load(learning.incoming, 2 * inside + 1))
+        other = np.uint64(pre + load(learning.incoming, 2 * inside))
+        weight, before, last = learning.weights[place], learning.traces[other], learning.last[other]
+        following(learning, pre, synapse + cuda.blockDim.x, stop, factor, step, trace, age, p, minimum, maximum)
+        if synapse < stop:
+            learning.weights[place] = on_post(
+                weight, before * factor, _age(last, step), trace, age, p, minimum, maximum
+            )
+
+    return visit
+
+
+def _departure(number: int, rule: RuleFunctions) -> Any:
+    """Return the function *depart* of one projection; see `Stages`."""
+    parameters, _, on_post = rule
+
+    visit = _visit(on_post, _TOGETHER)
+
+    @cuda.jit(device=True, forceinline=True)
+    def depart(learning, blocks, block, found, spikes, t, step):
+        at = _places(learning.table, number)
+        record, listed, slots = spikes
+        thread, threads = cuda.threadIdx.x, cuda.blockDim.x
+        tau_pre, tau_post = learning.numbers[number, 0], learning.numbers[number, 1]
+        minimum, maximum = learning.numbers[number, 2], learning.numbers[number, 3]
+        base = np.int64(block) * (learning.last.shape[0] // blocks)
+        since_post = _phase(tau_post, step)[0]
+        factor, post_factor = _exp(-_phase(tau_pre, step)[0] / tau_pre), _exp(-since_post / tau_post)
+        p = parameters(learning.words, learning.shared, t)
+        for k in range(found):
+            target = np.int64(record[2 * (1 + k)] if k < slots - 1 else listed[2 * k]) - at.first_target
+            if 0 <= target < at.targets:
+                own = np.uint64(base + at.post + target)
+                trace, age = learning.traces[own] * post_factor, _age(learning.last[own], step)
+                start = np.int64(load(learning.incoming_starts, at.incoming + target))
+                stop = np.int64(load(learning.incoming_starts, at.incoming + target + 1))
+                for synapse in range(start + thread, stop, _TOGETHER * threads):
+                    visit(learning, base + at.pre, synapse, stop, factor, step, trace, age, p, minimum, maximum)
+        # All threads have read the traces of the targets.
+        cuda.syncthreads()
+        growth = _exp(since_post / tau_post)
+        for k in range(thread, found, threads):
+            target = np.int64(record[2 * (1 + k)] if k < slots - 1 else listed[2 * k]) - at.first_target
+            if 0 <= target < at.targets:
+                own = np.uint64(base + at.post + target)
+                learning.traces[own] += growth
+                learning.last[own] = step
+        # The traces are complete before those of the next step.
+        cuda.syncthreads()
+
+    return depart
+
+
+def _in_turn(rules: tuple[RuleFunctions, ...]) -> tuple[Any, Any]:
+    """Return the functions *arrive* and *depart* of several projections."""
+    number = len(rules) - 1
+    own_arrive, own_depart = _arrival(number, rules[-1]), _departure(number, rules[-1])
+    if number == 0:
+        return own_arrive, own_depart
+    rest_arrive, rest_depart = _in_turn(rules[:-1])
+
+    @cuda.jit(device=True, forceinline=True)
+    def arrive(
+        learning, form, block, first, stop, t, step, depth, turn, ring, head_at, edges, records, lists, scratch, scales
+    ):
+        turn = rest_arrive(
+            learning,
+            form,
+            block,
+            first,
+            stop,
+            t,
+            step,
+            depth,
+            turn,
+            ring,
+            head_at,
+            edges,
+            records,
+            lists,
+            scratch,
+            scales,
+        )
+        return own_arrive(
+            learning,
+            form,
+            block,
+            first,
+            stop,
+            t,
+            step,
+            depth,
+            turn,
+            ring,
+            head_at,
+            edges,
+            records,
+            lists,
+            scratch,
+            scales,
+        )
+
+    @cuda.jit(device=True, forceinline=True)
+    def depart(learning, blocks, block, found, spikes, t, step):
+        rest_depart(learning, blocks, block, found, spikes, t, step)
+        own_depart(learning, blocks, block, found, spikes, t, step)
+
+    return arrive, depart
+
+
+@cuda.jit(device=True, forceinline=True)
+def _open(learning, past, form, block, first, stop, found, records, lists):
+    traces, last, fired = past[0], past[1], past[2]
+    thread, threads = cuda.threadIdx.x, cuda.blockDim.x
+    count, depth = last.shape[0], fired.shape[0]
+    for k in range(thread, count, threads):
+        learning.traces[block * count + k], learning.last[block * count + k] = traces[k], last[k]
+    for ago in range(depth):
+        row, stamp = depth - 1 - ago, np.int32(depth - ago)
+        cuda.syncthreads()
+        if thread == 0:
+            found[0] = 0
+        cuda.syncthreads()
+        for i in range(first + thread, stop, threads):
+            if fired[ago, i] != 0:
+                number = cuda.atomic.add(found, 0, 1)
+                if number < form.slots - 1:
+                    store_stamped(records[row], block * form.slots + 1 + number, stamp, i)
+                else:
+                    store_stamped(lists[row], first + number, stamp, i)
+        cuda.syncthreads()
+        if thread == 0:
+            store_stamped(records[row], block * form.slots, stamp, found[0])
+    cuda.syncthreads()
+
+
+@cuda.jit(device=True, forceinline=True)
+def _close(learning, past, form, block, first, stop, steps, records, lists):
+    next_traces, next_last, next_fired = past[3], past[4], past[5]
+    thread, threads = cuda.threadIdx.x, cuda.blockDim.x
+    count, depth = next_last.shape[0], next_fired.shape[0]
+    for number in range(learning.table.shape[0]):
+        at = _places(learning.table, number)
+        for k in range(thread, at.sources + at.targets, threads):
+            target = at.first_target + k - at.sources
+            if block == 0 if k < at.sources else first <= target < stop:
+                next_traces[at.pre + k] = learning.traces[block * count + at.pre + k]
+                next_last[at.pre + k] = learning.last[block * count + at.pre + k]
+    for ago in range(depth):
+        row = (steps - 1 - ago + depth) % records.shape[0]
+        for k in range(thread, records[row, 2 * block * form.slots], threads):
+            in_record = k < form.slots - 1
+            spike = records[row, 2 * (block * form.slots + 1 + k)] if in_record else lists[row, 2 * (first + k)]
+            next_fired[ago, spike] = 1
+
+
+@cuda.jit(device=True, forceinline=True)
+def _row(records, depth, t):
+    return (t + depth) % records.shape[0], t + depth + 1
+
+
+@cuda.jit(device=True, inline="always")
+def _shared():
+    return cuda.shared.array(THREADS, numba.float32), cuda.shared.array(THREADS, numba.float32)
+
+
+def _nothing() -> Stages:
+    """Return the functions of a network without plastic projections, which has records of two steps."""
+
+    @cuda.jit(device=True, inline="always")
+    def shared():
+        return ()
+
+    @cuda.jit(device=True, forceinline=True)
+    def row(records, depth, t):
+        return t & 1, t + 1
+
+    @cuda.jit(device=True, forceinline=True)
+    def begin(learning, past, form, block, first, stop, found, records, lists):
+        pass
+
+    @cuda.jit(device=True, forceinline=True)
+    def arrive(
+        learning, form, block, first, stop, t, step, depth, turn, ring, head_at, edges, records, lists, scratch, scales
+    ):
+        return turn
+
+    @cuda.jit(device=True, forceinline=True)
+    def depart(learning, blocks, block, found, spikes, t, step):
+        pass
+
+    @cuda.jit(device=True, forceinline=True)
+    def close(learning, past, form, block, first, stop, steps, records, lists):
+        pass
+
+    return Stages(shared, row, begin, arrive, depart, close)
+
+
+@functools.lru_cache(KEPT)
+def stages(rules: tuple[RuleFunctions, ...]) -> Stages:
+    """Return the device functions of plastic projections with these rules."""
+    if not rules:
+        return _nothing()
+    arrive, depart = _in_turn(rules)
+    return Stages(_shared, _row, _open, arrive, depart, _close)

@@ -1,0 +1,83 @@
+"""Plastic projections in a run: their rules' functions, and the places of their arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from xlakernel.numba.pickles import dump_function, load_function
+
+from .fields import EMPTY, Fields
+from .rules import RuleFunctions, rule_functions
+
+
+class Plastic(NamedTuple):
+    """A plastic projection: its number among all, its rule's functions, and its neurons.
+
+    *row* is the number of its receptor, and *room* the number of its weights. In a run it has the *parameters* of its
+    rule, and the fingerprint *code* of the functions: a changed global is compiled anew.
+    """
+
+    number: int
+    on_pre: Any
+    on_post: Any
+    reference: tuple[Callable[..., Any], Callable[..., Any]] | None
+    sources: tuple[int, int]
+    targets: tuple[int, int]
+    delay: int
+    row: int
+    room: int
+    parameters: Fields = EMPTY
+    code: str = ""
+
+    @property
+    def functions(self) -> RuleFunctions:
+        """The functions of the rule in Numba."""
+        return rule_functions(self.on_pre, self.on_post, self.parameters)
+
+    def __reduce__(self) -> Any:
+        """Pickle the functions with the present values of their globals."""
+        rest = dict(zip(self._fields[2:], self[2:], strict=True))
+        return _unpickled, (self.number, dump_function(self.on_pre), dump_function(self.on_post), rest)
+
+    def __deepcopy__(self, memo: Any) -> Plastic:
+        """Return itself, as for a function."""
+        return self
+
+
+def _unpickled(number: int, on_pre: bytes, on_post: bytes, rest: dict[str, Any]) -> Plastic:
+    return Plastic(number, load_function(on_pre), load_function(on_post), **rest)
+
+
+class Places(NamedTuple):
+    """A row of the table that kernels get: where the arrays of a projection begin."""
+
+    first_source: Any
+    sources: Any
+    first_target: Any
+    targets: Any
+    starts: Any
+    incoming: Any
+    pre: Any
+    post: Any
+    weights: Any
+    room: Any
+    delay: Any
+    row: Any
+
+
+def places(plastic: Sequence[Plastic], blocks: int) -> list[Places]:
+    """Return where the arrays of each projection begin."""
+    found, starts, incoming, traces, weights = [], 0, 0, 0, 0
+    for one in plastic:
+        sources, targets = one.sources[1] - one.sources[0], one.targets[1] - one.targets[0]
+        post = traces + sources
+        found.append(
+            Places(
+                one.sources[0], sources, one.targets[0], targets, starts, incoming, traces, post, weights, one.room,
+                one.delay, one.row,
+            )
+        )  # fmt: skip
+        starts, incoming = starts + sources * blocks + 1, incoming + targets + 1
+        traces, weights = post + targets, weights + one.room
+    return found

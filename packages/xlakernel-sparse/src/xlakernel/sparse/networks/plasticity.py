@@ -1,0 +1,213 @@
+"""Plastic projections of a network: their tables, their state, and the arrays that a run takes and returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from xlakernel.core.backend import fingerprint
+from xlakernel.core.errors import ArgumentError, DtypeError, ShapeError
+
+from ..formats.matrices import CSR
+from .entries import places_of, sort_entries
+from .fields import fields_of, pack
+from .layout import Layout
+from .plastic_projections import Places, Plastic, places
+from .projections import Synapses
+from .rules import compile_rule
+
+
+class Tables(NamedTuple):
+    """The synapses of all plastic projections, one behind the other.
+
+    Attributes:
+      starts: for each source and block, its first entry, uint32 ``(sources * blocks + 1,)`` for each projection.
+      entries: the target's place within its block and the place of the weight, int32 ``(2 * entries,)``.
+      incoming_starts: for each target, its first incoming synapse, int32 ``(targets + 1,)`` for each projection.
+      incoming: the source and the place of the weight, int32 ``(2 * entries,)``; sources count from the first of the
+        projection.
+      numbers: time constants of sources and targets, minimum and maximum, float32 ``(projections, 4)``.
+      weights: the weights of each projection at the beginning, float32.
+    """
+
+    starts: jax.Array
+    entries: jax.Array
+    incoming_starts: jax.Array
+    incoming: jax.Array
+    numbers: jax.Array
+    weights: tuple[jax.Array, ...]
+
+
+class Past(NamedTuple):
+    """The spikes on their way and the traces of plastic projections, to be given to the next run.
+
+    Attributes:
+      fired: whether a neuron fired some steps ago, bool ``(longest delay, n)``; row 0 is the last step.
+      traces: those of sources and targets of each projection, relative to the last common multiple of steps.
+      last: the step of their last spike, or -1.
+    """
+
+    fired: jax.Array
+    traces: jax.Array
+    last: jax.Array
+
+
+def build_tables(layout: Layout, synapses: Sequence[Synapses]) -> tuple[tuple[Plastic, ...], Tables]:
+    """Return the plastic ones of a network's projections, and their tables."""
+    plastic, columns = [], []
+    offset = 0
+    for number, one in enumerate(synapses):
+        if one.rule is None:
+            continue
+        matrix, rule = one.matrix, one.rule
+        functions = rule.on_pre, rule.on_post, rule.reference
+        plastic.append(Plastic(number, *functions, one.sources, one.targets, int(one.delay), one.receptor, matrix.nnz))
+        numbers = jnp.float32([rule.tau_pre, rule.tau_post, rule.minimum, rule.maximum])
+        columns.append((*_order(layout, one, offset), numbers, matrix.data.astype(jnp.float32)))
+        offset += matrix.nnz
+    if offset >= 2**30:
+        raise ArgumentError(f"Network: {offset} plastic synapses; allowed: fewer than 2**30.")
+    if not columns:
+        nothing = jnp.zeros(0, jnp.int32)
+        numbers = jnp.zeros((0, 4), jnp.float32)
+        return (), Tables(nothing.astype(jnp.uint32), nothing, nothing, nothing, numbers, ())
+    *arrays, rows, weights = zip(*columns, strict=True)
+    starts, entries, incoming_starts, incoming = map(jnp.concatenate, arrays)
+    return tuple(plastic), Tables(starts, entries, incoming_starts, incoming, jnp.stack(rows), weights)
+
+
+def _order(layout: Layout, one: Synapses, offset: int) -> tuple[jax.Array, ...]:
+    """Return starts and entries by source and block, and by target; places of weights are counted from *offset*."""
+    matrix = one.matrix
+    place = jnp.arange(matrix.nnz, dtype=jnp.int32) + offset
+    outs = (
+        jax.ShapeDtypeStruct((matrix.shape[0] * layout.blocks + 1,), jnp.uint32),
+        jax.ShapeDtypeStruct((2 * matrix.nnz,), jnp.int32),
+    )
+    starts, entries = sort_entries(
+        places_of(layout),
+        jnp.stack([jnp.zeros_like(place), place], axis=-1),
+        matrix.indices,
+        matrix.indptr,
+        outs=outs,
+        layout=layout._replace(wide=True),
+        ranges=((0, one.targets[0]),),
+    )
+    by_target = CSR((place, matrix.indices, matrix.indptr), shape=matrix.shape, check=False).tocsc()
+    incoming = jnp.stack([by_target.indices.astype(jnp.int32), by_target.data], axis=-1).reshape(-1)
+    return starts + jnp.uint32(offset), entries, by_target.indptr.astype(jnp.int32) + offset, incoming
+
+
+def depth_of(plastic: Sequence[Plastic]) -> int:
+    """Return the longest delay."""
+    return max((one.delay for one in plastic), default=0)
+
+
+def initial_state(
+    plastic: Sequence[Plastic], tables: Tables, size: int
+) -> tuple[dict[int, jax.Array] | None, Past | None]:
+    """Return the weights and the past of step 0."""
+    if not plastic:
+        return None, None
+    weights = {
+        one.number: jnp.broadcast_to(data, (one.room,)) for one, data in zip(plastic, tables.weights, strict=True)
+    }
+    fired, traces = _shapes_of_past(plastic, size)
+    return weights, Past(jnp.zeros(fired, bool), jnp.zeros(traces, jnp.float32), jnp.full(traces, -1, jnp.int32))
+
+
+def _shapes_of_past(plastic: Sequence[Plastic], size: int) -> tuple[tuple[int, int], tuple[int]]:
+    traces = sum(stop - first for one in plastic for first, stop in (one.sources, one.targets))
+    return (depth_of(plastic), size), (traces,)
+
+
+def check_state(plastic: Sequence[Plastic], weights: Any, past: Any, size: int) -> None:
+    """Raise an error unless the weights and the past are those of these projections."""
+    numbers = [one.number for one in plastic]
+    found = sorted(weights) if isinstance(weights, Mapping) else weights and f"a {type(weights).__name__}"
+    if found != (numbers or None) or isinstance(past, Past) != bool(plastic):
+        raise ArgumentError(
+            f"Network.run: the state has weights of projections {found}; allowed: {numbers or None}, and the past of "
+            "these, as in the state from Network.initial."
+        )
+    if not plastic:
+        return
+    fired, traces = _shapes_of_past(plastic, size)
+    for name, value, shape, dtype in (
+        *((f"weights[{one.number}]", weights[one.number], (one.room,), jnp.float32) for one in plastic),
+        ("past.fired", past.fired, fired, jnp.bool_),
+        ("past.traces", past.traces, traces, jnp.float32),
+        ("past.last", past.last, traces, jnp.int32),
+    ):
+        if jnp.shape(value) != shape:
+            raise ShapeError(f"Network.run: state.{name} has the shape {jnp.shape(value)}; allowed: {shape}.")
+        if not hasattr(value, "dtype") or value.dtype != dtype:
+            found = getattr(value, "dtype", type(value).__name__)
+            raise DtypeError(f"Network.run: state.{name} is of {found}; allowed: an array of {jnp.dtype(dtype)}.")
+
+
+def check_parameters(plastic: Sequence[Plastic], given: Any, steps: int) -> tuple[tuple[Plastic, ...], list[Any]]:
+    """Return the projections with the fields of their rules' parameters, and the parameters of each.
+
+    Args:
+      plastic: the projections.
+      given: a named tuple of numbers or arrays ``(steps,)`` for all rules, or a dictionary by number of projection.
+      steps: the number of steps.
+
+    Raises:
+      ArgumentError, ShapeError, DtypeError: if parameters are invalid.
+      CompileError: if Numba cannot compile a rule for them, or if it returns no real number.
+    """
+    numbers = [one.number for one in plastic]
+    if not plastic and given is not None:
+        raise ArgumentError("Network.run: plasticity is given; allowed: None, as no projection is plastic.")
+    if isinstance(given, Mapping) and set(given) - set(numbers):
+        raise ArgumentError(
+            f"Network.run: plasticity is of projections {list(given)}; allowed: a dictionary by number of the plastic "
+            f"ones, {numbers}."
+        )
+    found, values, word, shared = [], [], 0, 0
+    for one in plastic:
+        own = given.get(one.number) if isinstance(given, Mapping) else given
+        what = f"projection {one.number}"
+        fields = fields_of(f"Network.run: plasticity of {what}", own, steps, first=word, first_shared=shared)
+        code = fingerprint((one.on_pre, one.on_post, one.reference))
+        compile_rule(what, one.on_pre, one.on_post, fields, code)
+        word, shared = word + fields.words, shared + fields.shared
+        found.append(one._replace(parameters=fields, code=code))
+        values.append(own)
+    return tuple(found), values
+
+
+def run_inputs(
+    plastic: Sequence[Plastic], tables: Tables, weights: Any, past: Any, values: Sequence[Any], steps: int, blocks: int
+) -> tuple[jax.Array, ...]:
+    """Return the arrays that the kernel of a run takes for plastic projections."""
+    table = np.array(places(plastic, blocks), np.int32).reshape(-1, len(Places._fields))
+    packed = [pack(one.parameters, own, steps) for one, own in zip(plastic, values, strict=True)]
+    words = jnp.concatenate([jnp.zeros((0, steps), jnp.int32), *(own for own, _ in packed)])
+    shared = jnp.concatenate([jnp.zeros((0, 1), jnp.int32), *(common for _, common in packed)])
+    if past is None:
+        past = Past(jnp.zeros((0, 0), bool), jnp.zeros(0, jnp.float32), jnp.zeros(0, jnp.int32))
+    state = jnp.concatenate([jnp.zeros(0, jnp.float32), *(weights[one.number] for one in plastic)])
+    return (
+        jnp.asarray(table), *tables[:5], words, shared, state, past.traces, past.last, past.fired.astype(jnp.int32),
+    )  # fmt: skip
+
+
+def run_results(
+    plastic: Sequence[Plastic], arrays: Sequence[jax.Array]
+) -> tuple[dict[int, jax.Array] | None, Past | None]:
+    """Return the weights and the past after a run from the last results of its kernel."""
+    if not plastic:
+        return None, None
+    state, traces, last, fired = arrays
+    found, first = {}, 0
+    for one in plastic:
+        found[one.number] = state[first : first + one.room]
+        first += one.room
+    return found, Past(fired != 0, traces, last)

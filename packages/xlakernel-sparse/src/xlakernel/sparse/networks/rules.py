@@ -1,0 +1,161 @@
+"""`Rule`: the change of the weights of a projection by the spikes of its sources and targets."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+from numba import njit
+from numba.core.dispatcher import Dispatcher
+
+from xlakernel.core.errors import ArgumentError, CompileError, InputError, KernelTypeError
+from xlakernel.numba.pickles import dump_function, load_function
+
+from .fields import KEPT, Fields, loader, scalars_of
+from .populations import hint
+
+#: Traces are stored relative to times that are this many time constants apart, so that float32 holds their growth.
+PERIOD = 16
+#: The most steps between these times.
+LONGEST_PERIOD = 1 << 24
+#: Stored traces below this become 0 at these times.
+FORGOTTEN = 1e-20
+
+
+class History(NamedTuple):
+    """The earlier spikes of a synapse's source or target; the arguments ``pre`` and ``post`` of a rule.
+
+    Attributes:
+      trace: the sum of ``exp(-age / tau)`` over the earlier spikes, float32.
+      age: the steps since the last one, float32; infinite if there is none.
+    """
+
+    trace: Any
+    age: Any
+
+
+class Rule(NamedTuple):
+    """The change of weights by spikes: two scalar functions, decorated with ``numba.njit``.
+
+    ``on_pre(weight, pre, post, p)`` is called for each synapse at which a spike arrives, and returns the new weight,
+    which is then delivered. ``on_post(weight, pre, post, p)`` is called for each synapse of a neuron that fires.
+    *weight* is a float32, *pre* and *post* are a `History`, and *p* is a named tuple of scalars, those of *plasticity*
+    in `Network.run`. In a step spikes arrive first, then the neurons are updated, and then those that fire call
+    *on_post*: a spike that arrives in the step in which the target fires is in *pre* of *on_post* with an age of 0, but
+    the target's is not in *post* of *on_pre*. A spike is not in its own history. All spikes take the delay on the way
+    from the source to the synapse, and none from the target to the synapse.
+
+    Args:
+      on_pre, on_post: the functions.
+      tau_pre, tau_post: the time constants of the traces of sources and targets, in steps.
+      minimum, maximum: the limits of the weights, to which results are clipped.
+      reference: both functions in plain JAX, for the backend ``"jax"``: the same arguments as arrays.
+    """
+
+    on_pre: Callable[..., Any]
+    on_post: Callable[..., Any]
+    tau_pre: float
+    tau_post: float
+    minimum: float
+    maximum: float
+    reference: tuple[Callable[..., Any], Callable[..., Any]] | None = None
+
+    def __reduce__(self) -> Any:
+        """Pickle the functions with the present values of their globals."""
+        return _unpickled, (dump_function(self.on_pre), dump_function(self.on_post), *self[2:])
+
+    def __deepcopy__(self, memo: Any) -> Rule:
+        """Return itself, as for a function."""
+        return self
+
+
+def _unpickled(on_pre: bytes, on_post: bytes, *rest: Any) -> Rule:
+    return Rule(load_function(on_pre), load_function(on_post), *rest)
+
+
+class RuleFunctions(NamedTuple):
+    """Numba functions of a rule.
+
+    ``parameters(words, shared, t)`` returns the parameters in step *t*, and ``on_pre`` and ``on_post(weight, pre_trace,
+    pre_age, post_trace, post_age, p, minimum, maximum)`` the new weight, within the limits or NaN.
+    """
+
+    parameters: Any
+    on_pre: Any
+    on_post: Any
+
+
+def check_rule(what: str, rule: Any) -> Rule:
+    """Return a rule whose numbers are floats.
+
+    Raises:
+      InputError, KernelTypeError, ArgumentError: if it is invalid.
+    """
+    if not isinstance(rule, Rule):
+        raise InputError(f"{what}: plasticity is a {type(rule).__name__}; allowed: a Rule, or None.")
+    for name in ("on_pre", "on_post"):
+        if not isinstance(getattr(rule, name), Dispatcher):
+            raise KernelTypeError(
+                f"{what}: {name} is {getattr(rule, name)!r}; allowed: a function that is decorated with numba.njit."
+            )
+    numbers: dict[str, Any] = {}
+    for name in ("tau_pre", "tau_post", "minimum", "maximum"):
+        try:
+            numbers[name] = float(np.float32(getattr(rule, name)))
+        except (TypeError, ValueError):
+            numbers[name] = math.nan
+        if not math.isfinite(numbers[name]) or (name.startswith("tau") and numbers[name] <= 0):
+            allowed = "a number of steps above 0" if name.startswith("tau") else "a finite number"
+            raise ArgumentError(f"{what}: {name} is {getattr(rule, name)!r}; allowed: {allowed}.")
+    if not numbers["minimum"] < numbers["maximum"]:
+        raise ArgumentError(
+            f"{what}: weights from {rule.minimum} to {rule.maximum}; allowed: a minimum below the maximum."
+        )
+    return rule._replace(**numbers)
+
+
+def rule_functions(on_pre: Any, on_post: Any, parameters: Fields) -> RuleFunctions:
+    """Return the functions of a rule with these parameters."""
+    return RuleFunctions(loader(parameters), _limited(on_pre), _limited(on_post))
+
+
+@functools.lru_cache(KEPT)
+def _limited(function: Any) -> Any:
+    @njit
+    def following(weight, pre_trace, pre_age, post_trace, post_age, p, minimum, maximum):
+        new = np.float32(function(weight, History(pre_trace, pre_age), History(post_trace, post_age), p))
+        # Both comparisons are False for NaN, which is kept.
+        if new > maximum:
+            new = maximum
+        if new < minimum:
+            new = minimum
+        return new
+
+    return following
+
+
+@functools.lru_cache(KEPT)
+def compile_rule(what: str, on_pre: Any, on_post: Any, parameters: Fields, code: str) -> None:
+    """Compile both functions of a rule for their arguments; *code* is their fingerprint, and *what* the projection.
+
+    Raises:
+      CompileError: if Numba rejects one, or if its result is not a real number.
+    """
+    history = History(np.float32(0), np.float32(0))
+    types = tuple(map(numba.typeof, (np.float32(0), history, history, scalars_of(parameters))))
+    for name, function in (("on_pre", on_pre), ("on_post", on_post)):
+        where = f"Network.run: {what}: {name}, {function.py_func.__qualname__}"
+        try:
+            copy = njit(function.py_func)  # the user's own function is left as it is
+            copy.compile(types)
+            returned = copy.overloads[types].signature.return_type
+        except Exception as error:  # Numba raises NotImplementedError, and others, for what it does not support
+            raise CompileError(
+                f"{where}: Numba cannot compile it for (weight, pre, post, p).{hint(str(error), True)}\n{error}"
+            ) from error
+        if not isinstance(returned, numba.core.types.Float | numba.core.types.Integer):
+            raise CompileError(f"{where} returns {returned}; allowed: the new weight, a real number.")
