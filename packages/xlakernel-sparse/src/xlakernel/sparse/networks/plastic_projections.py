@@ -37,7 +37,7 @@ class Plastic(NamedTuple):
 
     def __reduce__(self) -> Any:
         """Pickle the functions with the present values of their globals."""
-        rest = dict(zip(self._fields[2:], self[2:], strict=True))
+        rest = dict(zip(self._fields[3:], self[3:], strict=True))
         return _unpickled, (self.number, dump_function(self.on_pre), dump_function(self.on_post), rest)
 
     def __deepcopy__(self, memo: Any) -> Plastic:
