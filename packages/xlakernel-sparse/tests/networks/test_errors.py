@@ -109,6 +109,7 @@ def test_wrong_options(options, message):
         ({"record": Record(counts=np.zeros(3, int))}, ArgumentError, "record.counts is of shape"),
         ({"record": Record(trace=Trace("u", [0]))}, ArgumentError, r"a trace of \('u',\); allowed: .*'v'"),
         ({"record": Record(trace=Trace("v", [60]))}, ArgumentError, "integers from 0 to 59"),
+        ({"record": Record(trace=Trace("v", np.zeros(0, int)))}, ArgumentError, "not empty"),
         ({"record": Record(trace=Trace("v", [0], every=0))}, ArgumentError, "every 0 steps"),
         ({"record": Record(trace=Trace("v", [0], every=2))}, ArgumentError, "every 2 steps in 3; allowed: a divisor"),
         ({"record": Record(trace=["v"])}, ArgumentError, "record.trace is a list; allowed: a Trace"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 
 import jax
@@ -233,7 +234,7 @@ def test_rules_that_do_not_compile(function, message):
 
 @numba.njit
 def see(weight, pre, post, p):
-    return pre.age if np.isfinite(post.age) else weight
+    return pre.age if math.isfinite(post.age) else weight
 
 
 def see_arrays(weight, pre, post, p):

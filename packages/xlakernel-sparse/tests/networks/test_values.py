@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from models import NATIVE, PARAMETERS, balanced, noisy, noisy_arrays, random_matrix, start
 
+from xlakernel.sparse import COO
 from xlakernel.sparse.networks import Network, Population, Projection, Record, Trace
 
 pytestmark = pytest.mark.kernels
@@ -64,6 +65,27 @@ def test_sums_are_those_of_the_matrices(blocks, weight_bits):
     # Each of at most n weights is rounded to half a unit.
     bound = n * 0.3 / 2**weight_bits + 1e-6
     np.testing.assert_allclose(got, expected[:steps], atol=bound, rtol=0)
+
+
+def test_delays_are_in_the_order_of_entries_in_each_format():
+    rng = np.random.default_rng(2)
+    matrix = random_matrix(rng, 12, 12, 0.4)
+    delay, order = rng.integers(1, 9, matrix.nnz), rng.permutation(matrix.nnz)
+    rows, columns = (np.asarray(x)[order] for x in matrix.coordinates())
+    unsorted = COO((matrix.data[order], rows, columns), shape=matrix.shape)
+    place = unsorted.with_data(jnp.arange(matrix.nnz))
+    given = [(matrix, delay), (unsorted, delay[order]), (unsorted.tocsc(), delay[order][place.tocsc().data])]
+    fires = Inputs(jnp.asarray(rng.random((10, 12)) < 0.3))
+    found = []
+    for some, delays in given:
+        projections = [Projection(some, delays, "excitatory"), Projection(matrix, 1, "inhibitory")]
+        network = Network(Population(collect, 12), projections)
+        record = Record(trace=Trace("excitatory", np.arange(12)))
+        state = network.initial(Sums(jnp.float32(0), jnp.float32(0)))
+        found.append(network.run(state, steps=10, inputs=fires, record=record)[1].trace["excitatory"])
+    assert np.any(found[0] > 0)
+    np.testing.assert_array_equal(found[1], found[0])
+    np.testing.assert_array_equal(found[2], found[0])
 
 
 @pytest.mark.parametrize("delays", [True, False])

@@ -27,7 +27,6 @@ from xlakernel.core.backend import (
 from xlakernel.core.backend.native import (
     SUPPORTED,
     Argument,
-    ChangedError,
     NumbaFunction,
     OwnCopies,
     array_type,
@@ -197,7 +196,7 @@ class NumbaKernel(Kernel):
     def _compile(self, own: Any, signature: tuple[types.Type, ...]) -> Any:
         try:
             own.compile(signature)
-        except (OSError, MemoryError, ChangedError):  # not caused by the kernel
+        except (OSError, MemoryError):  # not caused by the kernel
             raise
         except Exception as error:  # noqa: BLE001  # Numba's internal errors, such as AttributeError, too
             # The frames are internal to Numba, and its message is part of ours.

@@ -13,7 +13,7 @@ from ..native.handler import HANDLER_VERSION, build_handler
 from ..native.machine.frame import I8, I64, POINTER, Frame, i64
 from ..native.machine.lock import new_lock
 from ..native.machine.machine_code import compiler_facts, load_object_code, pointer_to
-from ..native.own_copies import ChangedError, OwnCopies
+from ..native.own_copies import OwnCopies
 from ..native.pickled import (
     declare,
     declared_signatures,
@@ -35,7 +35,6 @@ __all__ = [
     "Argument",
     "ArrayView",
     "Callee",
-    "ChangedError",
     "Compiler",
     "Declarations",
     "Frame",

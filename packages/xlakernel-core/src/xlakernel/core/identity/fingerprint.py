@@ -67,7 +67,6 @@ class Examination:
         package, or by an import inside a function. A compiler that copies what a function refers to misses them.
       owned: if one of the functions uses object mode, the mutable objects in closure cells and default values. Another
         process cannot find them by a name.
-      has_containers: whether one of the functions refers to a list, dictionary or set.
       snapshot: the references that the fingerprint covers.
     """
 
@@ -78,7 +77,6 @@ class Examination:
     names: frozenset[str]
     hidden: list[Any]
     owned: list[Any]
-    has_containers: bool
     snapshot: Snapshot = dataclasses.field(compare=False)
 
 
@@ -102,7 +100,7 @@ def examine(
       snapshot: the references that were read before; None: all are read now.
     """
     walk = _Walk(implementations, describe, snapshot)
-    parts = itertools.chain(walk.settings(dict(sorted((options or {}).items()))), walk.content(function))
+    parts = itertools.chain(walk.value(dict(sorted((options or {}).items()))), walk.content(function))
     content = digest = _digest(parts)
     functions = [found for _, found in walk.functions.values()]
     if walk.has_object_mode and (number := number_of(content, [*walk.owned, *walk.globals])):
@@ -118,7 +116,6 @@ def examine(
         names=frozenset(walk.names),
         hidden=hidden,
         owned=owned,
-        has_containers=walk.has_containers,
         snapshot=walk.snapshot,
     )
 
@@ -153,7 +150,6 @@ class _Walk:
         self.owned: list[Any] = []  # the values of functions' closure cells and defaults
         self.globals: list[Any] = []  # the values of functions' globals
         self.has_object_mode = False
-        self.has_containers = False
         # Identity → number, in the order of the walk, and function.
         self.functions: dict[int, tuple[int, Any]] = {}
         self._modules: dict[int, tuple[types.ModuleType, bool]] = {}
@@ -167,12 +163,6 @@ class _Walk:
         yield from self.value(value)
         yield from self._implementations(None)
         yield from self._attributes()
-
-    def settings(self, value: Any) -> Iterator[bytes]:
-        """Yield the parts of options, whose containers are not among the function's."""
-        before = self.has_containers
-        yield from self.value(value)
-        self.has_containers = before
 
     def value(self, value: Any) -> Iterator[bytes]:
         kind: Any = type(value)
@@ -192,15 +182,13 @@ class _Walk:
         elif id(value) in self._containers:  # a list or dictionary that contains itself
             yield f"container {self._containers[id(value)]}".encode()
         elif isinstance(value, (list, dict)):
-            self.has_containers = True
             self._containers[id(value)] = len(self._containers)
-            yield from self._hidden(self._items(value))
+            yield from self._hidden(self._items(self.snapshot.container(value)))
             del self._containers[id(value)]
         elif isinstance(value, tuple):
             yield from self._items(value)
         elif isinstance(value, (set, frozenset)):
-            self.has_containers = self.has_containers or isinstance(value, set)
-            items = base_items(value, set, frozenset)
+            items = base_items(self.snapshot.container(value) if isinstance(value, set) else value, set, frozenset)
             yield repr(sorted(_digest(self._hidden(self.value(item))) for item in items)).encode()
         elif isinstance(value, np.dtype):
             yield repr(value).encode()
@@ -299,8 +287,8 @@ class _Walk:
 
     def _options(self, wrapper: Any) -> Iterator[bytes]:
         """Yield the options of Numba's wrapper, and its signatures if these are final."""
-        yield from self.settings(dict(sorted(getattr(wrapper, "targetoptions", {}).items())))
-        yield from self.settings(sorted((getattr(wrapper, "locals", None) or {}).items()))
+        yield from self.value(dict(sorted(getattr(wrapper, "targetoptions", {}).items())))
+        yield from self.value(sorted((getattr(wrapper, "locals", None) or {}).items()))
         yield from self.value(getattr(getattr(wrapper, "_compiler", None), "pipeline_class", None))
         # Declared signatures are final: arguments are converted to them. Those of a dispatcher that compiles on demand
         # depend only on its earlier calls.
@@ -309,9 +297,9 @@ class _Walk:
         yield str(getattr(wrapper, "_sig", "")).encode()  # a C callback's
         # A ufunc's identity and layout, a stencil's mode and options.
         names = ("identity", "reorderable", "signature", "is_dynamic", "mode", "options")
-        yield from self.settings({name: getattr(wrapper, name) for name in names if hasattr(wrapper, name)})
+        yield from self.value({name: getattr(wrapper, name) for name in names if hasattr(wrapper, name)})
         builder = getattr(wrapper, "gufunc_builder", None)
-        yield from self.settings((getattr(builder, "targetoptions", None), getattr(builder, "writable_args", None)))
+        yield from self.value((getattr(builder, "targetoptions", None), getattr(builder, "writable_args", None)))
 
     def _free(self, function: types.FunctionType) -> Iterator[bytes]:
         """Yield the parts of the function's closure, imports and globals."""
@@ -363,7 +351,7 @@ class _Walk:
                     yield from self._hidden(parts) if is_hidden or is_versioned(module) else parts
             if not found and not self.names - declared:
                 break
-        yield from self.settings(settings(self.names))
+        yield from self.value(settings(self.names))
 
     def _attribute(self, module: types.ModuleType, name: str, value: Any) -> Iterator[bytes]:
         if isinstance(value, types.ModuleType) and is_versioned(module):

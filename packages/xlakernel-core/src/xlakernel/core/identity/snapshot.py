@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import types
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -22,10 +23,10 @@ class References(NamedTuple):
 
 
 class Snapshot:
-    """The references of functions, the attributes of modules and the elements of arrays, each read once.
+    """The references of functions, the attributes of modules and the elements of arrays and containers, each read once.
 
     Another thread may change them at any time. A fingerprint describes the code that is compiled because both are made
-    from one snapshot. It does not cover the elements of lists, dictionaries and sets.
+    from one snapshot.
     """
 
     def __init__(self) -> None:
@@ -33,6 +34,8 @@ class Snapshot:
         self._references: dict[int, tuple[types.FunctionType, References]] = {}
         self._attributes: dict[int, tuple[types.ModuleType, dict[str, Any], set[str]]] = {}
         self._arrays: dict[int, tuple[Any, np.ndarray[Any, Any]]] = {}
+        self._containers: dict[int, tuple[Any, Any]] = {}
+        self._frozen: dict[int, tuple[Any, Any]] = {}
 
     def references(self, function: types.FunctionType) -> References:
         """Return the references of a function."""
@@ -57,10 +60,33 @@ class Snapshot:
         """Return a read-only copy of an array or a record: contiguous, in the same memory order."""
         if id(array) not in self._arrays:
             own = array.copy() if isinstance(array, np.void) else array  # np.array(record) is a view of its array
-            copy = np.array(own)
-            copy.flags.writeable = False
-            self._arrays[id(array)] = array, copy
+            found = np.array(own)
+            found.flags.writeable = False
+            self._arrays[id(array)] = array, found
         return self._arrays[id(array)][1]
+
+    def container(self, value: Any) -> Any:
+        """Return a copy of a list, dictionary or set; its elements are the same objects."""
+        if id(value) not in self._containers:
+            self._containers[id(value)] = value, copy.copy(value)
+        return self._containers[id(value)][1]
+
+    def frozen(self, value: Any) -> Any:
+        """Return copies of an array, of a record, and of a container and those in it; any other value as it is."""
+        if isinstance(value, np.ndarray):
+            return self.array(value)
+        if isinstance(value, np.void):
+            return self.array(value)[()]
+        if not isinstance(value, (list, dict, set)):
+            return value
+        if id(value) not in self._frozen:
+            elements = self.container(value)
+            self._frozen[id(value)] = value, (own := copy.copy(elements))  # a container may contain itself
+            if isinstance(own, list):
+                own[:] = map(self.frozen, elements)
+            elif isinstance(own, dict):
+                own.update({key: self.frozen(item) for key, item in elements.items()})
+        return self._frozen[id(value)][1]
 
 
 def _copy_of_cell(cell: types.CellType) -> types.CellType:

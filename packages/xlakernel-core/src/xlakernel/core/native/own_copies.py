@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import CompileError
 from ..identity.fingerprint import Examination, examine
 from .compiler import Compiler, Finish, FunctionKind
 from .constants import private_arrays
@@ -46,8 +45,6 @@ class _Kept:
 # By content, place and options; never freed, because machine code calls them.
 _helpers: dict[tuple[Any, ...], _Kept] = {}
 _declared: dict[tuple[Any, ...], tuple[dict[str, Any], list[_Kept]]] = {}
-# Copies with the contents of containers that were changed during their compilation. Their code may be in use.
-_discarded: list[Any] = []
 # The dispatchers among the copies, including those of kernels.
 _own: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -55,10 +52,6 @@ _own: weakref.WeakSet[Any] = weakref.WeakSet()
 def is_own(dispatcher: Any) -> bool:
     """Return True if only handlers call *dispatcher*."""
     return dispatcher in _own
-
-
-class ChangedError(CompileError):
-    """Another thread changed a list, dictionary or set that a kernel refers to while the kernel was compiled."""
 
 
 class OwnCopies:
@@ -80,9 +73,7 @@ class OwnCopies:
         self, compiler: Compiler, dispatcher: Any, found: Examination, options: Mapping[str, Any] | None = None
     ) -> None:
         self._compiler = compiler
-        # Not the examination itself, which refers to the user's dispatcher.
-        self._content, self._snapshot, self._has_containers = found.digest, found.snapshot, found.has_containers
-        self._dispatcher = weakref.ref(dispatcher)
+        self._snapshot = found.snapshot
         self._options = tuple((options or {}).items())
         self._declarations = compiler.declarations()
         self._declarations.load()
@@ -104,11 +95,7 @@ class OwnCopies:
 
     @contextlib.contextmanager
     def compiling(self) -> Iterator[None]:
-        """Make Numba use the copies of declared implementations and of arrays in this context.
-
-        Raises:
-          ChangedError: if the code may differ from the fingerprint.
-        """
+        """Make Numba use the copies of declared implementations and of arrays in this context."""
         states = [(template, self._state_of(template)) for template in self._declarations.met]
         before = [(template, {name: vars(template)[name] for name in state}) for template, state in states]
         try:
@@ -121,21 +108,6 @@ class OwnCopies:
             for module, names in self._frozen:
                 for name in names:
                     vars(module).pop(name, None)
-        self._check_containers()
-
-    def _check_containers(self) -> None:
-        """Raise `ChangedError` if the contents of containers, which are not copied, differ from the fingerprint."""
-        dispatcher = self._dispatcher()
-        if dispatcher is None or not self._has_containers:
-            return
-        if self._compiler.examine(dispatcher, self._snapshot).digest != self._content:
-            _discarded.append((dict(_helpers), dict(_declared)))
-            _helpers.clear()
-            _declared.clear()
-            raise ChangedError(
-                f"{dispatcher.py_func.__name__}: a list, dictionary or set that it refers to was changed by another "
-                "thread while it was compiled. Change it before the call, or pass its elements as arguments."
-            )
 
     def _examine(self, function: Any, options: Mapping[str, Any] | None = None) -> Examination:
         return examine(function, options, self._declarations, snapshot=self._snapshot)
@@ -238,8 +210,9 @@ class OwnCopies:
             return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
         if isinstance(value, types.ModuleType):
             return self._module(value)
-        if isinstance(value, np.void):  # a record, which NumPy changes in place
-            return self._snapshot.array(value)[()]
+        # What is changed in place: records, and what a declaration reads when Numba runs it.
+        if isinstance(value, np.void) or (defines is not None and isinstance(value, (np.ndarray, list, dict, set))):
+            return self._snapshot.frozen(value)
         if defines is not None and isinstance(value, types.FunctionType):
             return self._implementation(value, defines)
         return value
@@ -266,8 +239,9 @@ class OwnCopies:
             return module
         if id(module) not in self._modules:
             self._modules[id(module)] = made = _Module(module)  # modules may import each other
-            vars(made).update({name: self._value(value) for name, value in present.items()})
-            values = [name for name, value in present.items() if vars(made)[name] is value]
+            frozen = {name: self._snapshot.frozen(value) for name, value in present.items()}
+            vars(made).update({name: self._value(value) for name, value in frozen.items()})
+            values = [name for name, value in frozen.items() if vars(made)[name] is value]
             self._frozen.append((made, values))
         return self._modules[id(module)]
 

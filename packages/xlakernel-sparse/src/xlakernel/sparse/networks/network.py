@@ -38,6 +38,9 @@ from .state import NetworkState
 _ENTRIES_OF_A_SEGMENT = 32
 #: The neurons of a block on the CPU for which the sums of a block stay in a core's cache.
 _CPU_WIDTH = 1024
+#: Pending sums that are converted from the units of another network have at most so many units, and are rounded by at
+#: most this part of the largest one of a receptor.
+_MOST_UNITS, _ACCURACY = 2**30, 256
 #: The neurons of a block on a GPU below which more blocks make a step slower.
 _GPU_WIDTH = 128
 
@@ -96,18 +99,18 @@ class Network(ImmutablePytree):
         edges = np.cumsum([0, *(population.size for _, population in named)]).tolist()
         ranges = {name: (edges[k], edges[k + 1]) for k, (name, _) in enumerate(named) if name != ALONE}
         receptors, synapses = check_projections(projections, ranges, edges[-1])
-        if weight_bits is None:
-            weight_bits = choose_weight_bits(synapses)
+        bits = choose_weight_bits(synapses) if weight_bits is None else weight_bits
         static = [projection for projection in synapses if projection.rule is None]
         depth = max((projection.survey.longest_delay for projection in static), default=1)
-        scales = choose_scales(len(receptors), synapses, edges[-1], weight_bits)
+        scales = choose_scales(len(receptors), synapses, edges[-1], bits)
         total = sum(projection.matrix.nnz for projection in synapses)
         layout = choose_layout(
             [population.size for _, population in named],
             receptors,
             depth,
             blocks=_check_blocks(blocks, edges[-1], total),
-            weight_bits=needed_bits(len(receptors), synapses, weight_bits),
+            # A given number is kept: networks of other weights can be stacked.
+            weight_bits=needed_bits(len(receptors), synapses, bits) if weight_bits is None else bits,
         )
         starts, entries = order_entries(layout, static, scales)
         plastic, tables = build_tables(layout, synapses)
@@ -153,7 +156,7 @@ class Network(ImmutablePytree):
             spread[name] = jax.tree.map(lambda value, n=population.size: jnp.broadcast_to(_strong(value), (n,)), values)
         pending = jnp.zeros((self.layout.rows, self.size), jnp.int32)
         plastic = initial_state(self.plastic, self.tables, self.size)
-        return NetworkState(self._join(spread), pending, self._named_scales(), jnp.int32(0), *plastic)
+        return NetworkState(self._join(spread), pending, self._by_receptor(self.scales), jnp.int32(0), *plastic)
 
     def run(
         self,
@@ -221,9 +224,10 @@ class Network(ImmutablePytree):
         series = [self._values_of(inputs, part.name, "inputs") for part in parts]
         noise = [noise_of(values) for values in series]
         words, _ = _words(parts, (), state=neurons)
+        pending, scales = self._pending(state, scales)
         outs = simulate(
             (self.starts, self.entries, scales),
-            (self._pending(state), words, state.step),
+            (pending, words, state.step),
             _words(parts, (), parameters=own, noise=noise),
             _words(parts, (number,), inputs=series),
             run_inputs(plastic, tables, state.weights, state.past, of_rules, number, self.layout.blocks),
@@ -243,7 +247,7 @@ class Network(ImmutablePytree):
         trace = read_traces(plan, traces, state.step)
         step = state.step + number
         results = run_results(plastic, learned)
-        after = NetworkState(self._join(following), pending, self._named_scales(), step, *results)
+        after = NetworkState(self._join(following), pending, self._by_receptor(scales), step, *results)
         return after, Recording(counts, Spikes(spike_steps, spike_neurons, total[0]), trace)
 
     def _check_state(self, state: NetworkState) -> None:
@@ -265,16 +269,36 @@ class Network(ImmutablePytree):
                 found = getattr(value, "dtype", type(value).__name__)
                 raise DtypeError(f"Network.run: state.{name} is of {found}; allowed: an array of {dtype.__name__}.")
 
-    def _named_scales(self) -> dict[str, jax.Array]:
-        return {name: self.scales[k] for k, name in enumerate(self.layout.receptors)}
+    def _by_receptor(self, scales: jax.Array) -> dict[str, jax.Array]:
+        return {name: scales[k] for k, name in enumerate(self.layout.receptors)}
 
-    def _pending(self, state: NetworkState) -> jax.Array:
-        """Return the pending sums in the units of this network."""
-        if not self.layout.receptors:
-            return state.pending
-        of_state = jnp.stack([state.scales[name] for name in self.layout.receptors])
-        old, new = (jnp.tile(scales, self.layout.depth)[:, None] for scales in (of_state, self.scales))
-        return jnp.where(old == new, state.pending, jnp.rint(state.pending * (old / new)).astype(jnp.int32))
+    def _pending(self, state: NetworkState, new: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return the pending sums in the units *new* of this network, and these: NaN if they cannot represent the sums.
+
+        Raises:
+          ArgumentError: if they cannot represent the sums, and neither is traced.
+        """
+        receptors, depth = self.layout.receptors, self.layout.depth
+        if not receptors:
+            return state.pending, new
+        old = jnp.stack([state.scales[name] for name in receptors])
+        is_known = not any(isinstance(x, jax.core.Tracer) for x in (old, new, state.pending))
+        if is_known and np.array_equal(old, new):
+            return state.pending, new
+        sums = state.pending.reshape(depth, len(receptors), -1)
+        exact = sums * (old / new)[:, None]
+        rounded = jnp.rint(exact)
+        largest, error = (jnp.max(jnp.abs(x), (0, 2), initial=0) for x in (exact, exact - rounded))
+        fits = (old == new) | ((largest < _MOST_UNITS) & (error <= largest / _ACCURACY))
+        if is_known and not bool(jnp.all(fits)):
+            unfit = [name for name, good in zip(receptors, fits, strict=True) if not good]
+            raise ArgumentError(
+                f"Network.run: the spikes on their way in the state are those of a network with other weights, and the "
+                f"units of this one cannot represent their sums at the receptors {unfit}. Continue with weights of the "
+                "same size, or run the other network until the spikes have arrived."
+            )
+        converted = jnp.where((old == new)[:, None], sums, rounded.astype(jnp.int32))
+        return converted.reshape(state.pending.shape), jnp.where(fits, new, jnp.nan)
 
     def _values_of(self, values: Any, name: str, what: str) -> Any:
         """Return the values of one population."""

@@ -108,7 +108,16 @@ def _check(
             f"{what}: the matrix is a {type(matrix).__name__}; allowed: a CSR of xlakernel.sparse, such as "
             "CSR.from_scipy(matrix) or CSR.from_dense(matrix)."
         )
-    matrix = matrix if isinstance(matrix, CSR) else matrix.tocsr()
+    if projection.plasticity is not None and not isinstance(matrix, CSR):
+        raise InputError(
+            f"{what}: the matrix is a {type(matrix).__name__}; allowed with plasticity: a CSR, as the weights come "
+            "back in the order of its entries. Convert it with tocsr()."
+        )
+    delay = _delay(what, projection.delay, matrix.nnz)
+    if not isinstance(matrix, CSR):
+        if delay.shape:  # in the order of the converted entries
+            delay = delay[matrix.with_data(jnp.arange(matrix.nnz, dtype=jnp.int32)).tocsr().data]
+        matrix = matrix.tocsr()
     if matrix.dtype.kind not in "iuf" and matrix.dtype != jnp.bfloat16:
         raise DtypeError(f"{what}: weights of dtype {matrix.dtype}; allowed: real numbers or integers.")
     sources = _range(f"{what}: source", projection.source, ranges, size)
@@ -118,7 +127,6 @@ def _check(
         raise ShapeError(
             f"{what}: the matrix has the shape {matrix.shape}; allowed: {extents}, the numbers of sources and targets."
         )
-    delay = _delay(what, projection.delay, matrix.nnz)
     survey = _survey(matrix.data, delay, matrix.indices, matrix.indptr)
     survey = Survey(*(value.item() for value in jax.device_get(survey)))
     _check_values(what, survey, extents[1])

@@ -166,10 +166,11 @@ def _probe(trace: Trace, part: Part, steps: int) -> Probe:
     if steps % every:
         raise ArgumentError(f"Network.run: a trace every {every} steps in {steps}; allowed: a divisor of the steps.")
     neurons = np.asarray(trace.neurons)
-    if neurons.ndim != 1 or neurons.dtype.kind not in "iu" or np.any((neurons < 0) | (neurons >= part.size)):
+    is_list = neurons.ndim == 1 and neurons.size > 0 and neurons.dtype.kind in "iu"
+    if not is_list or np.any((neurons < 0) | (neurons >= part.size)):
         raise ArgumentError(
-            f"Network.run: the neurons of a trace are {trace.neurons!r}; allowed: a list or an array of integers from "
-            f"0 to {part.size - 1}."
+            f"Network.run: the neurons of a trace are {trace.neurons!r}; allowed: a list or an array, not empty, of "
+            f"integers from 0 to {part.size - 1}."
         )
     return Probe(part.name, neurons.astype(np.int32) + part.first, tuple(fields[name] for name in variables), every)
 

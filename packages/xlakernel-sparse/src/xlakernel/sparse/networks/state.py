@@ -16,7 +16,9 @@ class NetworkState(NamedTuple):
       neurons: the named tuple of the neurons' state, arrays ``(size,)``; with several populations, a dictionary.
       pending: sums that arrive in the next steps, in units of *scales*, int32 ``(longest delay * receptors, n)``, those
         of all receptors, in the order of their names, for each step.
-      scales: the weight of one unit of each receptor, a dictionary of float32. A run with other weights converts.
+      scales: the weight of one unit of each receptor, a dictionary of float32. A run with other weights converts the
+        sums, within 1/256 of the largest one of a receptor. If its units cannot represent them, it raises an
+        `ArgumentError`; in a traced call, the unit and all arrivals of the receptor are NaN.
       step: the number of the next step, int32.
       weights: those of the plastic projections by the number of the projection, a dictionary of float32 ``(nnz,)``, in
         the order of the matrix's entries: ``matrix.with_data(state.weights[0])``; None if no projection is plastic.
