@@ -19,6 +19,7 @@ from numba.extending import intrinsic, overload, overload_attribute, overload_me
 
 from xlakernel.core.backend.native import OwnCopies
 from xlakernel.core.ffi.registry import registered_targets
+from xlakernel.core.identity.snapshot import Snapshot
 from xlakernel.numba import numba_kernel
 
 pytestmark = pytest.mark.versions
@@ -377,6 +378,35 @@ CONTAINERS = {
     "tuple": ([1.0],),
     "list of a module": module_of(T=[[1.0]]),
 }
+
+
+class FrozenDict(dict):
+    def __setitem__(self, key, value):
+        raise TypeError("frozen")
+
+
+def test_containers_whose_methods_raise_are_read_by_their_base_type():
+    table = FrozenDict({"gain": 1.0})
+    declare = (
+        "def helper(v): pass\n@overload(helper)\ndef declare(v):\n    gain = T['gain']\n    return lambda v: v + gain\n"
+    )
+    cell = define(declare + KERNEL, T=table)
+    for gain in (1, 2):
+        dict.__setitem__(table, "gain", float(gain))
+        assert run(cell["kernel"]) == gain
+
+
+def test_copies_of_arrays_are_not_kept_for_each_dtype():
+    cell = define("@numba.njit\ndef kernel(x, out): out[0] = x[0] + A[-1]", A=np.ones(1000))
+
+    def snapshots():
+        gc.collect()
+        return sum(type(value) is Snapshot for value in gc.get_objects())
+
+    before = snapshots()
+    for dtype in (jnp.float32, jnp.int32, jnp.float16):
+        assert numba_kernel(cell["kernel"], outs=ONE)(jnp.zeros(1, dtype)) == 1
+    assert snapshots() <= before
 
 
 class Change:

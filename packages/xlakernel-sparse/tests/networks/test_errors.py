@@ -36,7 +36,7 @@ def projection(**changed):
     ("changed", "error", "message"),
     [
         ({"delay": 0}, ArgumentError, "projection 0: a delay is 0; allowed: at least 1"),
-        ({"delay": 2**32 + 1}, ArgumentError, "a delay is 4294967297; allowed: fewer than"),
+        ({"delay": 2**32 + 1}, ArgumentError, "a delay is 4294967297; allowed: from 1 to"),
         (
             {"matrix": CSR.from_dense(np.diag(np.float32([1e-36, 5e-37, 1e-36, 1e-36])))},
             ArgumentError,

@@ -11,7 +11,7 @@ import numba
 import numpy as np
 import pytest
 from models import NATIVE, PARAMETERS, integrate, integrate_arrays, random_matrix, start
-from rules import PAIR, REWARD, RULES, Fires, Pair, Sum, depress, potentiate, prescribed, rule
+from rules import PAIR, REWARD, RULES, Fires, Pair, Sum, collect, collect_arrays, depress, potentiate, prescribed, rule
 
 from xlakernel.core.errors import ArgumentError, CompileError, DtypeError, InputError, KernelTypeError, ShapeError
 from xlakernel.sparse import CSR
@@ -157,6 +157,19 @@ def test_weights_are_data_of_the_matrix():
     expected = [0.12, 0.2 - 0.01 * np.exp(-1 / 30), 0.32, 0.4, 0.9]
     np.testing.assert_allclose(state.weights[0], expected, rtol=1e-6)
     assert matrix.with_data(state.weights[0]).shape == (2, 2)
+
+
+def test_limits_that_leave_too_few_units_are_refused():
+    matrix = CSR.from_dense(jnp.ones((200, 1)))
+    with pytest.raises(ArgumentError, match=r"largest weight is 1.0; allowed: at least 256 units. Lower the limits"):
+        Network(
+            Population(collect, 200, collect_arrays),
+            [
+                Projection(
+                    matrix, 1, "excitatory", target=slice(0, 1), plasticity=rule(depress, potentiate, maximum=1e8)
+                )
+            ],
+        )
 
 
 def test_weights_stay_within_their_limits():

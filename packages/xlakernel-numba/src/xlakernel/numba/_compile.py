@@ -123,7 +123,8 @@ class NumbaKernel(Kernel):
         # acquired before both. It also prevents other threads from compiling a helper between fingerprint and use.
         with global_compiler_lock:
             found = COMPILER.examine(self.dispatcher)
-            content = fingerprint(found.digest, {**environment(), **mode})
+            digest = found.digest  # the recipe, which is kept, refers to it and not to the copies of arrays in *found*
+            content = fingerprint(digest, {**environment(), **mode})
             # The fingerprint of a kernel with unknown references is different in each process, so that a file would
             # never be read. Hidden helpers are not copied, so their code may be older than the fingerprint
             # (`Examination`).
@@ -134,7 +135,7 @@ class NumbaKernel(Kernel):
                 target or name + self._place_suffix(),
                 "cpu",
                 lambda: self._build(arguments, found, on_disk, mode),
-                lambda: write_recipe(COMPILER, self.dispatcher, content=found.digest, call=_call(arguments, mode)),
+                lambda: write_recipe(COMPILER, self.dispatcher, content=digest, call=_call(arguments, mode)),
             )
 
     def _place_suffix(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import contextlib
 import types
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -41,7 +41,10 @@ class Snapshot:
         """Return the references of a function."""
         if id(function) not in self._references:
             space, names = function.__globals__, globals_in(function.__code__)
-            found = {name: space[name] for name in names if name in space}
+            found: dict[str, Any] = {}
+            for name in names:
+                with contextlib.suppress(KeyError):  # a builtin, or removed by another thread
+                    found[name] = space[name]
             cells = tuple(_copy_of_cell(cell) for cell in function.__closure__ or ())
             keywords = function.__kwdefaults__ and dict(function.__kwdefaults__)
             self._references[id(function)] = function, References(found, cells, function.__defaults__, keywords)
@@ -66,22 +69,27 @@ class Snapshot:
         return self._arrays[id(array)][1]
 
     def container(self, value: Any) -> Any:
-        """Return a copy of a list, dictionary or set; its elements are the same objects."""
+        """Return the elements of a list, dictionary or set, as its base type has them, in a new one."""
         if id(value) not in self._containers:
-            self._containers[id(value)] = value, copy.copy(value)
+            base = next(kind for kind in (list, dict, set) if isinstance(value, kind))
+            items: Any = dict.items(value) if base is dict else base.__iter__(value)
+            self._containers[id(value)] = value, base(items)
         return self._containers[id(value)][1]
 
     def frozen(self, value: Any) -> Any:
-        """Return copies of an array, of a record, and of a container and those in it; any other value as it is."""
-        if isinstance(value, np.ndarray):
-            return self.array(value)
+        """Return copies of an array, of a record, and of a container and those in it; any other value as it is.
+
+        An object of a subclass is no copy, except for a record array: copying would run methods of the user.
+        """
+        if type(value) in (np.ndarray, np.recarray):
+            return self.array(value).view(type(value))
         if isinstance(value, np.void):
             return self.array(value)[()]
-        if not isinstance(value, (list, dict, set)):
+        if type(value) not in (list, dict, set):
             return value
         if id(value) not in self._frozen:
             elements = self.container(value)
-            self._frozen[id(value)] = value, (own := copy.copy(elements))  # a container may contain itself
+            self._frozen[id(value)] = value, (own := elements.copy())  # a container may contain itself
             if isinstance(own, list):
                 own[:] = map(self.frozen, elements)
             elif isinstance(own, dict):

@@ -176,7 +176,9 @@ class OwnCopies:
         """
         refers = self._snapshot.references(function)
         # Only the names in use: the whole module would keep its arrays alive as long as the code.
-        space = {name: value for name, value in function.__globals__.items() if name[:2] == "__"} | refers.globals
+        module = function.__globals__
+        special = [name for name in list(module) if name[:2] == "__"]  # another thread may add a name
+        space = {name: module[name] for name in special if name in module} | refers.globals
         cells = tuple(types.CellType() for _ in refers.cells)
         copied = types.FunctionType(function.__code__, space, function.__name__, refers.defaults, cells or None)
         copied.__kwdefaults__ = None if refers.keyword_defaults is None else dict(refers.keyword_defaults)

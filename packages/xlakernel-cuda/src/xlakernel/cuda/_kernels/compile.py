@@ -153,11 +153,13 @@ class NumbaCudaKernel(Kernel):
         launch = (geometry, self.form.batch_axis, self.shared_mem, self.output_init, self.aliased)
         structs = tuple((s.shape, s.dtype) for s in (*inputs, *outs))
         operands = tuple((name, scalar.dtype, scalar.struct.shape) for name, scalar in scalars.items())
-        found = self._examine()
-        key = (found.digest, launch, len(inputs), structs, operands, ordered, debug, levels)
-        if key not in known:
+        with COMPILER.lock:  # no other thread declares an implementation between the examination and the copies
+            found = self._examine()
+            key = (found.digest, launch, len(inputs), structs, operands, ordered, debug, levels)
+            if key in known:
+                return known[key]
             described = self.launchable(inputs, outs, scalars, found, debug=debug, levels=levels)
-            known[key] = register(described, once=ordered, debug=debug)
+        known[key] = register(described, once=ordered, debug=debug)
         return known[key]
 
     def _examine(self) -> Examination:
@@ -191,7 +193,8 @@ class NumbaCudaKernel(Kernel):
         if geometry.is_empty:
             init = or_zeros(init, outs, self.aliased)
         found = found or self._examine()
-        content = _content(found.digest)
+        code = found.digest  # the recipe, which is kept, refers to it and not to the copies of arrays in *found*
+        content = _content(code)
         launch = KernelLaunch(
             self.name,
             self._own_dispatcher(content, found, scalars, debug=checked),
@@ -216,7 +219,7 @@ class NumbaCudaKernel(Kernel):
             recipe=lambda: write_recipe(
                 COMPILER,
                 self.dispatcher,
-                content=found.digest,
+                content=code,
                 call=self._call(inputs, outs, scalars, debug=debug, levels=levels),
             ),
         )

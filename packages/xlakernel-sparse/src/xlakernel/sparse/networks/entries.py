@@ -53,6 +53,10 @@ def _share_below(matrix: Any, limit: Any) -> jax.Array:
     return jnp.sum(counted & (weights < limit)) / jnp.sum(counted)
 
 
+#: The fewest units of the largest weight of a receptor with plastic projections.
+_LEAST_UNITS = 256
+
+
 def choose_scales(receptors: int, synapses: Sequence[Synapses], size: int, weight_bits: int) -> np.ndarray:
     """Return the weight of one unit of each receptor's sums, ``(receptors,)``, float32.
 
@@ -79,6 +83,13 @@ def choose_scales(receptors: int, synapses: Sequence[Synapses], size: int, weigh
             static = max((projection.largest_weight for projection in own if projection.rule is None), default=0)
             # A power of two, by which each platform divides the weights that change without a rounding error.
             scale = 2.0 ** math.ceil(math.log2(max(static / (2 ** (weight_bits - 1) - 1), largest / fitting)))
+            present = max(projection.survey.largest_weight for projection in own)
+            if 0 < present < _LEAST_UNITS * scale:
+                raise ArgumentError(
+                    f"Network: receptor {receptor}: the limits of a plasticity rule are up to {largest}, so that one "
+                    f"unit of {most} synapses is {scale}; the largest weight is {present}; allowed: at least "
+                    f"{_LEAST_UNITS} units. Lower the limits, minimum and maximum of the Rule."
+                )
         else:
             smallest = min(projection.survey.smallest_weight for projection in own)
             units = min(1 if largest == smallest else 2 ** (weight_bits - 1) - 1, fitting)

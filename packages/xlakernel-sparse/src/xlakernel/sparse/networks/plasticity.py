@@ -128,7 +128,9 @@ def _shapes_of_past(plastic: Sequence[Plastic], size: int) -> tuple[tuple[int, i
 def check_state(plastic: Sequence[Plastic], weights: Any, past: Any, size: int) -> None:
     """Raise an error unless the weights and the past are those of these projections."""
     numbers = [one.number for one in plastic]
-    found = sorted(weights) if isinstance(weights, Mapping) else weights and f"a {type(weights).__name__}"
+    found: Any = None if weights is None else f"a {type(weights).__name__}"
+    if isinstance(weights, Mapping):
+        found = sorted(weights, key=str)
     if found != (numbers or None) or isinstance(past, Past) != bool(plastic):
         raise ArgumentError(
             f"Network.run: the state has weights of projections {found}; allowed: {numbers or None}, and the past of "

@@ -172,8 +172,9 @@ def _delay(what: str, delay: Any, entries: int) -> jax.Array:
         raise DtypeError(f"{what}: the delay is {reprlib.repr(delay)}; allowed: whole steps, integers of at least 1.")
     if value.shape not in {(), (entries,)}:
         raise ShapeError(f"{what}: the delay has the shape {value.shape}; allowed: () or ({entries},).")
-    if value.size and int(value.max()) >= 2**31:
-        raise ArgumentError(f"{what}: a delay is {int(value.max())}; allowed: fewer than 2**31 steps.")
+    if value.size and not -(2**31) <= int(value.min()) <= int(value.max()) < 2**31:
+        extreme = int(value.max()) if int(value.max()) >= 2**31 else int(value.min())
+        raise ArgumentError(f"{what}: a delay is {extreme}; allowed: from 1 to 2**31 - 1 steps.")
     return jnp.asarray(value)
 
 

@@ -52,7 +52,8 @@ class Rule(NamedTuple):
     Args:
       on_pre, on_post: the functions.
       tau_pre, tau_post: the time constants of the traces of sources and targets, in steps.
-      minimum, maximum: the limits of the weights, to which results are clipped.
+      minimum, maximum: the limits of the weights, to which results are clipped. They set the resolution as well:
+        weights are delivered in multiples of up to twice the larger limit times the synapses of a neuron over 2**31.
       reference: both functions in plain JAX, for the backend ``"jax"``: the same arguments as arrays.
     """
 
