@@ -159,6 +159,17 @@ def test_weights_are_data_of_the_matrix():
     assert matrix.with_data(state.weights[0]).shape == (2, 2)
 
 
+def test_a_state_of_rules_with_other_time_constants():
+    matrix = CSR.from_dense(jnp.ones((2, 2)))
+    first, second = (prescribed(matrix, 1, rule(depress, potentiate, tau_pre=tau)) for tau in (20.0, 30.0))
+    fires = Fires(jnp.ones((3, 2), bool))
+    state, _ = first.run(first.initial(Sum(0.0)), steps=3, inputs=fires, plasticity=PAIR)
+    with pytest.raises(ArgumentError, match=r"time constants \[\[20.0, 30.0\]\]; allowed: .*\[\[30.0, 30.0\]\]"):
+        second.run(state, steps=3, inputs=fires, plasticity=PAIR)
+    traced = jax.jit(lambda state: second.run(state, steps=3, inputs=fires, plasticity=PAIR, backend="jax")[0].past)
+    assert np.isnan(traced(state).traces).all()
+
+
 def test_limits_that_leave_too_few_units_are_refused():
     matrix = CSR.from_dense(jnp.ones((200, 1)))
     with pytest.raises(ArgumentError, match=r"largest weight is 1.0; allowed: at least 256 units. Lower the limits"):

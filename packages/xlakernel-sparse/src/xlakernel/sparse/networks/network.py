@@ -215,7 +215,7 @@ class Network(ImmutablePytree):
         unread = {part.first: check_function(part, self.layout.receptors, key is not None) for part in parts}
         _check_receptors(self.arrivals, parts, unread)
         plan = check_record(record, parts, number)
-        check_state(self.plastic, state.weights, state.past, self.size)
+        check_state(self.plastic, self.tables, state.weights, state.past, self.size)
         plastic, of_rules = check_parameters(self.plastic, plasticity, number)
         given = state, parameters, inputs, self.scales, self.tables, of_rules
         state, parameters, inputs, scales, tables, of_rules = _without_derivative(given)
@@ -246,7 +246,7 @@ class Network(ImmutablePytree):
             following[part.name] = unpack(part.state, found)
         trace = read_traces(plan, traces, state.step)
         step = state.step + number
-        results = run_results(plastic, learned)
+        results = run_results(plastic, tables, learned)
         after = NetworkState(self._join(following), pending, self._by_receptor(scales), step, *results)
         return after, Recording(counts, Spikes(spike_steps, spike_neurons, total[0]), trace)
 

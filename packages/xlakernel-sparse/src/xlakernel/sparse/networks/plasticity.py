@@ -49,11 +49,13 @@ class Past(NamedTuple):
       fired: whether a neuron fired some steps ago, bool ``(longest delay, n)``; row 0 is the last step.
       traces: those of sources and targets of each projection, relative to the last common multiple of steps.
       last: the step of their last spike, or -1.
+      taus: the time constants of sources and targets of each projection, float32 ``(projections, 2)``.
     """
 
     fired: jax.Array
     traces: jax.Array
     last: jax.Array
+    taus: jax.Array
 
 
 def build_tables(layout: Layout, synapses: Sequence[Synapses]) -> tuple[tuple[Plastic, ...], Tables]:
@@ -117,7 +119,8 @@ def initial_state(
         one.number: jnp.broadcast_to(data, (one.room,)) for one, data in zip(plastic, tables.weights, strict=True)
     }
     fired, traces = _shapes_of_past(plastic, size)
-    return weights, Past(jnp.zeros(fired, bool), jnp.zeros(traces, jnp.float32), jnp.full(traces, -1, jnp.int32))
+    nothing = jnp.zeros(fired, bool), jnp.zeros(traces, jnp.float32), jnp.full(traces, -1, jnp.int32)
+    return weights, Past(*nothing, tables.numbers[:, :2])
 
 
 def _shapes_of_past(plastic: Sequence[Plastic], size: int) -> tuple[tuple[int, int], tuple[int]]:
@@ -125,7 +128,7 @@ def _shapes_of_past(plastic: Sequence[Plastic], size: int) -> tuple[tuple[int, i
     return (depth_of(plastic), size), (traces,)
 
 
-def check_state(plastic: Sequence[Plastic], weights: Any, past: Any, size: int) -> None:
+def check_state(plastic: Sequence[Plastic], tables: Tables, weights: Any, past: Any, size: int) -> None:
     """Raise an error unless the weights and the past are those of these projections."""
     numbers = [one.number for one in plastic]
     found: Any = None if weights is None else f"a {type(weights).__name__}"
@@ -144,12 +147,20 @@ def check_state(plastic: Sequence[Plastic], weights: Any, past: Any, size: int) 
         ("past.fired", past.fired, fired, jnp.bool_),
         ("past.traces", past.traces, traces, jnp.float32),
         ("past.last", past.last, traces, jnp.int32),
+        ("past.taus", past.taus, (len(plastic), 2), jnp.float32),
     ):
         if jnp.shape(value) != shape:
             raise ShapeError(f"Network.run: state.{name} has the shape {jnp.shape(value)}; allowed: {shape}.")
         if not hasattr(value, "dtype") or value.dtype != dtype:
             found = getattr(value, "dtype", type(value).__name__)
             raise DtypeError(f"Network.run: state.{name} is of {found}; allowed: an array of {jnp.dtype(dtype)}.")
+    own = tables.numbers[:, :2]
+    is_known = not any(isinstance(x, jax.core.Tracer) for x in (own, past.taus))
+    if is_known and not np.array_equal(past.taus, own):
+        raise ArgumentError(
+            f"Network.run: the traces of the state have the time constants {np.asarray(past.taus).tolist()}; allowed: "
+            f"those of the rules of this network, {np.asarray(own).tolist()}, tau_pre and tau_post of each projection."
+        )
 
 
 def check_parameters(plastic: Sequence[Plastic], given: Any, steps: int) -> tuple[tuple[Plastic, ...], list[Any]]:
@@ -194,15 +205,18 @@ def run_inputs(
     words = jnp.concatenate([jnp.zeros((0, steps), jnp.int32), *(own for own, _ in packed)])
     shared = jnp.concatenate([jnp.zeros((0, 1), jnp.int32), *(common for _, common in packed)])
     if past is None:
-        past = Past(jnp.zeros((0, 0), bool), jnp.zeros(0, jnp.float32), jnp.zeros(0, jnp.int32))
+        nothing = jnp.zeros((0, 0), bool), jnp.zeros(0, jnp.float32), jnp.zeros(0, jnp.int32)
+        past = Past(*nothing, tables.numbers[:, :2])
     state = jnp.concatenate([jnp.zeros(0, jnp.float32), *(weights[one.number] for one in plastic)])
+    # Traces of other time constants would be read with wrong factors.
+    traces = jnp.where(jnp.all(past.taus == tables.numbers[:, :2]), past.traces, jnp.nan)
     return (
-        jnp.asarray(table), *tables[:5], words, shared, state, past.traces, past.last, past.fired.astype(jnp.int32),
+        jnp.asarray(table), *tables[:5], words, shared, state, traces, past.last, past.fired.astype(jnp.int32),
     )  # fmt: skip
 
 
 def run_results(
-    plastic: Sequence[Plastic], arrays: Sequence[jax.Array]
+    plastic: Sequence[Plastic], tables: Tables, arrays: Sequence[jax.Array]
 ) -> tuple[dict[int, jax.Array] | None, Past | None]:
     """Return the weights and the past after a run from the last results of its kernel."""
     if not plastic:
@@ -212,4 +226,4 @@ def run_results(
     for one in plastic:
         found[one.number] = state[first : first + one.room]
         first += one.room
-    return found, Past(fired != 0, traces, last)
+    return found, Past(fired != 0, traces, last, tables.numbers[:, :2])
