@@ -96,13 +96,13 @@ RULES = {
 
 
 class Sum(NamedTuple):
-    """What arrived in the last step."""
+    """The sum of the weights that arrived in the last step."""
 
     excitatory: jax.Array
 
 
 class Fires(NamedTuple):
-    """Whether a neuron fires in a step."""
+    """The neurons that fire in each step, bool ``(steps, neurons)``."""
 
     fires: jax.Array
 

@@ -67,7 +67,10 @@ class KernelFunction(functools.partial):  # type: ignore[type-arg]
         return self if instance is None else types.MethodType(self, instance)
 
     def __reduce__(self) -> Any:
-        """Return a reference by name and digest, with the pieces if they can be pickled; else the pieces alone."""
+        """Return a reference by name with the pieces, if these can be pickled; without a name, the pieces.
+
+        Both come with a digest, unless a piece cannot be compared.
+        """
         name, digest = name_in_module(self, self.__name__), _digest(self._pieces)
         if digest is None:
             return _make_again, self._pieces
@@ -93,7 +96,7 @@ def _make_again(make: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
 
 
 def _make_same(pieces: tuple[Callable[..., Any], Mapping[str, Any]], name: str, digest: str) -> Any:
-    """Return a wrapper of the pieces if it has the digest."""
+    """Return a wrapper of the pieces; if its digest differs, an object that raises an error when it is called."""
     made = _make_again(*pieces)
     if _digest(made._pieces) == digest:
         return made

@@ -108,16 +108,8 @@ def examine(
     hidden = list(walk.hidden.values())
     # The references of a compiled function are in the list too.
     owned = [value for value in mutable_objects(walk.owned) if walk.has_object_mode and not wraps_function(value)]
-    return Examination(
-        digest=digest,
-        content=content,
-        unknown=walk.unknown,
-        functions=functions,
-        names=frozenset(walk.names),
-        hidden=hidden,
-        owned=owned,
-        snapshot=walk.snapshot,
-    )
+    names = frozenset(walk.names)
+    return Examination(digest, content, walk.unknown, functions, names, hidden, owned, walk.snapshot)
 
 
 def fingerprint(function: Any, options: Mapping[str, Any] | None = None, *arguments: Any, **more: Any) -> str:

@@ -14,7 +14,7 @@ from .versioned import attributes_of
 
 
 class References(NamedTuple):
-    """What a function refers to: its globals by name, copies of its closure cells, and its default values."""
+    """The references of a function: globals by name, copies of closure cells, and default values."""
 
     globals: dict[str, Any]
     cells: tuple[types.CellType, ...]

@@ -212,7 +212,7 @@ class OwnCopies:
             return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
         if isinstance(value, types.ModuleType):
             return self._module(value)
-        # What is changed in place: records, and what a declaration reads when Numba runs it.
+        # Mutable objects: records, and the arrays and containers that a declaration reads when Numba runs it.
         if isinstance(value, np.void) or (defines is not None and isinstance(value, (np.ndarray, list, dict, set))):
             return self._snapshot.frozen(value)
         if defines is not None and isinstance(value, types.FunctionType):

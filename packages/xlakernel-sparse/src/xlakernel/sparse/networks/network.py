@@ -273,7 +273,9 @@ class Network(ImmutablePytree):
         return {name: scales[k] for k, name in enumerate(self.layout.receptors)}
 
     def _pending(self, state: NetworkState, new: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return the pending sums in the units *new* of this network, and these: NaN if they cannot represent the sums.
+        """Return the pending sums in the units *new* of this network, and the units.
+
+        The unit of a receptor is NaN if it cannot represent the receptor's sums.
 
         Raises:
           ArgumentError: if they cannot represent the sums, and neither is traced.

@@ -183,7 +183,10 @@ def poisson_of(rng, draw, mean, quantiles):
 
 @njit(forceinline=True)
 def quantiles_of(mean):
-    """Return the last words with the counts 0, 1, ... in `_inverse`, each at most; all words for a mean above 3.5."""
+    """Return, for each count up to 7, the last word for which `_inverse` is at most this count.
+
+    A mean above 3.5 counts as 3.5.
+    """
     share = min(mean, np.float32(SHARE)) if mean > np.float32(0) else np.float32(0)
     fixed = _fixed(share)
     probability = _first_probability(fixed)

@@ -16,7 +16,7 @@ from ..rules import FORGOTTEN, LONGEST_PERIOD, PERIOD, History
 
 
 class Learning(NamedTuple):
-    """What changes in a run: weights, traces, steps of the last spikes, and the spikes of the last steps."""
+    """The state of plastic projections: weights, traces, steps of the last spikes, and the spikes of the last steps."""
 
     weights: jax.Array
     traces: jax.Array
@@ -97,6 +97,7 @@ def _called(synapses: Synapses, which: int, state: Learning, pre: History, post:
         History(*(field.at[index].get(mode="fill", fill_value=0) for field in history))
         for history, index in ((pre, synapses.source), (post, synapses.target))
     )
+    # `check_references` has excluded None.
     new = synapses.of.reference[which](weight, of_source, of_target, p)  # type: ignore[index]
     limited = jnp.clip(jnp.asarray(new).astype(jnp.float32), synapses.numbers[2], synapses.numbers[3])
     new = jnp.where(on, limited, weight)

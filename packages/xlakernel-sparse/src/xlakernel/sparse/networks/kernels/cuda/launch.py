@@ -24,7 +24,7 @@ _BESIDES = 9 * 1024
 _SLOTS = (4, 32)
 #: Neurons for each word of a record; more spikes than words cost another round.
 _NEURONS_OF_A_SLOT = 200
-#: The least threads of a block, and those with plastic projections: with more, a thread has too few registers.
+#: The fewest threads of a block, without and with plastic projections, whose synapses the threads share.
 _LEAST_THREADS, _THREADS_OF_PLASTICITY = 64, 384
 
 
