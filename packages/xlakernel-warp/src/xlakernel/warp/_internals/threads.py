@@ -24,6 +24,7 @@ import warp
 
 from xlakernel.core.backend.native import new_lock
 
+from . import references
 from .hash_additions import complete
 from .launches import may_use_shared_memory
 from .lock import lock
@@ -31,16 +32,24 @@ from .recognition import Unrecognised, recognising
 
 # Functions that change kernels and modules, by class; each Warp has some of them.
 _CHANGING = {
-    "Module": ("load", "register_kernel", "register_function", "register_struct"),
+    "Module": ("register_kernel", "register_function", "register_struct"),
     "Kernel": ("add_overload", "_add_normalized_overload"),
     "ModuleExec": ("get_kernel_hooks",),
 }
 # Functions that run a kernel on the CPU; the kernel is their first argument.
 _RUNNING = ("invoke", "invoke_cpu_blocks")
-# The function that hashes the code of a function or kernel.
-_HASHING = "hash_adjoint"
+# Functions that hash a module, generate its code and load it.
+_COMPILING = {
+    "get_module_hash": references.hashing,
+    "load": references.loading,
+    "_compile": references.reading,
+    "compile": references.reading,
+    "_get_kernel_tid_extent_limit": references.reading,
+}
+# The function that hashes the code of a function or kernel, and the one that returns what a name in it is bound to.
+_HASHING, _RESOLVING = "hash_adjoint", "resolve_external_reference"
 # Those that every supported Warp has.
-_REQUIRED = {"load", "get_kernel_hooks", "invoke", _HASHING}
+_REQUIRED = {"load", "get_module_hash", "get_kernel_hooks", "invoke", _HASHING, _RESOLVING}
 # Attributes of Warp's runtime that may have a different value in each thread.
 _PER_THREAD = ("default_device", "tape")
 
@@ -68,7 +77,7 @@ def guard() -> bool:
 @recognising("what runs kernels")
 def _wrap() -> None:
     """Wrap the functions and attributes above; raise `Unrecognised`, with nothing changed, if one is missing."""
-    from warp._src import context
+    from warp._src import codegen, context
 
     warp.init()
     runtime = context.runtime
@@ -78,7 +87,8 @@ def _wrap() -> None:
         (getattr(context, owner), name, _changing) for owner, names in _CHANGING.items() for name in names
     ]
     places += [(context, name, _running) for name in _RUNNING]
-    places += [(context.ModuleHasher, _HASHING, complete)]
+    places += [(context.Module, name, wrapper) for name, wrapper in _COMPILING.items()]
+    places += [(context.ModuleHasher, _HASHING, complete), (codegen.Adjoint, _RESOLVING, references.resolving)]
     found = [(owner, name, wrapper) for owner, name, wrapper in places if hasattr(owner, name)]
     missing = _REQUIRED - {name for _, name, _ in found} | set(_PER_THREAD) - vars(runtime).keys()
     if missing:
@@ -87,6 +97,7 @@ def _wrap() -> None:
         setattr(owner, name, wrapper(getattr(owner, name)))
     for module in list(context.user_modules.values()):
         module.mark_modified()  # have it hashed again; a module whose hash stays the same is not loaded again
+    references.rename_unique()
     for name in _PER_THREAD:
         setattr(type(runtime), name, _PerThread(name))
     # Otherwise a child process might wait forever for a lock held by a thread that it does not have.

@@ -13,7 +13,7 @@ from xlakernel.core.backend.gpu import Launchable
 from xlakernel.core.backend.native import HANDLER_VERSION, Argument, build_handler
 from xlakernel.core.errors import RecordingWarning
 
-from .._internals import code, launches, threads
+from .._internals import launches, threads
 from .._internals.recognition import Unrecognised
 from .._platforms.python_target import python_target
 from .native_entry import NativeEntry
@@ -43,9 +43,8 @@ def register_native(call: KernelCall, recorded: Recorded | None, target: str | N
     launch = call.launch
     exclusive = recorded is not None and launches.uses_shared_memory(recorded.launch)
     if target is None:
-        content = None if recorded is None else code.content(launch.kernel, 1)
-        layout = recorded and recorded.layout
-        key = content, layout, launch.fills, exclusive, launch.adjoint, call.ordered, call.debug, HANDLER_VERSION
+        content = recorded and (recorded.content, recorded.layout)
+        key = content, launch.fills, exclusive, launch.adjoint, call.ordered, call.debug, HANDLER_VERSION
         types = ", ".join(f"{a.source[0]}{a.index} {a.dtype}[{a.ndim}d]" for a in launch.arrays)
         target = call.target_name(types, key)
     # Building takes Numba's lock, which must be taken before the registry's, as for Numba's kernels.

@@ -2,12 +2,40 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable, Sequence
+
 from xlakernel.core.backend import Target
 from xlakernel.core.backend.gpu import Launchable, register_again
 from xlakernel.core.backend.gpu import register as register_launchable
+from xlakernel.core.errors import CompileError
 
+from .._internals.lock import lock
 from .._platforms.devices import check_gpu, device_set_up
+from .launch import WarpLaunch
 from .recipe import KernelCall
+
+
+@dataclasses.dataclass(frozen=True)
+class _CheckedLaunch:
+    """A launch of a kernel whose code has the key *code*: a `CompileError` if Warp compiled it again meanwhile."""
+
+    launch: WarpLaunch
+    code: str
+
+    def prepare(self, stream: int, addresses: Sequence[int]) -> Callable[[], None]:
+        with lock:
+            work = self.launch.prepare(stream, addresses)
+            if self.launch.code_on("cuda") != self.code:
+                raise CompileError(
+                    f"{self.launch.name}: a value that the kernel refers to was assigned after the program was "
+                    "lowered, and Warp compiled the kernel again with the new value. Define the kernel again, and "
+                    "lower again what calls it."
+                )
+            return work
+
+    def run(self, stream: int, addresses: Sequence[int]) -> None:
+        self.prepare(stream, addresses)()
 
 
 def register(call: KernelCall, target: str | None = None) -> Target:
@@ -30,14 +58,15 @@ def _launchable(call: KernelCall) -> Launchable:
         (repr(s.dtype), s.number, s.shape, s.adjoint, s.value is not None and (s.value.dtype, s.value.tobytes()))
         for s in launch.slots
     ]
-    key = (launch.code_on("cuda"), launch.dims, launch.block_dim, slots, launch.fills, launch.adjoint)
+    checked = _CheckedLaunch(launch, launch.code_on("cuda"))
+    key = (checked.code, launch.dims, launch.block_dim, slots, launch.fills, launch.adjoint)
     return Launchable(
         name=call.target_name(f"{', '.join(map(str, launch.arrays))}; dim {launch.dims}", key),
         label=call.described.name,
         place=call.described.place,
         arrays=launch.arrays,
-        launch=launch.run_on_gpu,
-        prepare=launch.prepare,
+        launch=checked.run,
+        prepare=checked.prepare,
         recording=device_set_up,
         closed_over=(launch.kernel,),
         aliased=call.described.aliased,

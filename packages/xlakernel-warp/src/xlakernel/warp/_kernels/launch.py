@@ -115,10 +115,6 @@ class WarpLaunch:
         given = self._arguments(arrays_on_gpu(self.arrays, addresses, device))
         return functools.partial(self._run_on_gpu, stream, device, addresses, given)
 
-    def run_on_gpu(self, stream: int, addresses: Sequence[int]) -> None:
-        """Do the work on a stream."""
-        self.prepare(stream, addresses)()
-
     def _run_on_gpu(self, stream: int, device: int, addresses: Sequence[int], given: dict[str, Any]) -> None:
         for number, pattern in self.fills:
             fill(self.arrays[number], addresses[number], pattern, stream)

@@ -10,7 +10,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from .._internals import compilation, launches
+from .._internals import code, compilation, launches
+from .._internals.lock import lock
 from .._internals.recognition import Unrecognised
 from .launch import WarpLaunch
 
@@ -44,12 +45,14 @@ class Recorded:
       entry: address of the code.
       layout: places in the structs.
       data: their bytes, with zeros in place of pointers.
+      content: a key of the code.
     """
 
     launch: Any
     entry: int
     layout: Layout
     data: bytes
+    content: str
 
     @property
     def form(self) -> str:
@@ -65,7 +68,9 @@ def record(launch: WarpLaunch) -> Recorded:
 def _record(launch: WarpLaunch) -> Recorded:
     places = [_FIRST + number * _APART for number in range(len(launch.arrays))]
     moved = [place + (number + 1) * _MOVED for number, place in enumerate(places)]
-    first, second = launch.recorded(places), launch.recorded(moved)
+    with lock:  # otherwise another thread could have Warp hash the module again
+        first, second = launch.recorded(places), launch.recorded(moved)
+        content = code.content(launch.kernel, launch.block_on("cpu"))
     entry = launches.native_entry(second)
     if launches.native_entry(first) != entry:
         raise Unrecognised("the native entry differs between launches")
@@ -76,7 +81,7 @@ def _record(launch: WarpLaunch) -> Recorded:
     pointers = _pointers(joined, other, list(zip(places, moved, strict=True)))
     for offset, _ in pointers:
         joined[offset : offset + _WORD] = bytes(_WORD)
-    return Recorded(second, entry, Layout(offsets, len(joined), pointers), bytes(joined))
+    return Recorded(second, entry, Layout(offsets, len(joined), pointers), bytes(joined), content)
 
 
 def _join(structs: Sequence[bytes]) -> tuple[tuple[int, ...], bytearray]:
