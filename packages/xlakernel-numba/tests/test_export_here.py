@@ -211,6 +211,30 @@ def test_a_kernel_is_exported_with_the_values_of_that_time(monkeypatch):
         export(jitted)(X)  # JAX has what it lowered before
 
 
+def test_a_kernel_is_exported_where_an_equal_one_changed_since():
+    def make(factor):
+        @numba.njit
+        def scaled(x, out):
+            for i in range(x.size):
+                out[i] = factor * x[i]
+
+        def assign(value):
+            nonlocal factor
+            factor = value
+
+        return numba_kernel(scaled, outs=same), assign
+
+    (first, assign), (second, assign_second) = make(2), make(2)
+    programs = [jax.jit(run) for run in (first, second)]
+    for program in programs:
+        program(jnp.ones(3))
+    assign(3)
+    assert exported(programs[1]).call(jnp.ones(3)).tolist() == [2, 2, 2]
+    third, _ = make(2)
+    assign_second(3)
+    assert exported(third).call(jnp.ones(3)).tolist() == [2, 2, 2]
+
+
 @numba.njit
 def early(value):
     return value * FACTOR
@@ -256,7 +280,7 @@ def test_a_kernel_without_references_is_exported():
             {"kernel": {"module": 3, "qualname": "f"}},
             "has the kernel {'module': 3, .*}, which is not a valid reference",
         ),
-        ({"kernel": {"module": "math"}}, "has the kernel {'module': 'math'}, which does not"),
+        ({"kernel": {"module": "math"}}, "has the kernel {'module': 'math'}, which is not a valid reference"),
         ({"kernel": {"pickle": "not one"}}, "has a pickle that cannot be decoded"),
         ({"kernel": {"pickle": "AAAA"}}, "cannot be made from its recipe: UnpicklingError"),
         ({"kernel": []}, r"has the kernel \[\], which is not a valid reference"),

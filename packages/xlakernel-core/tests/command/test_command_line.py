@@ -42,7 +42,11 @@ def test_the_exit_status_is_1_if_there_is_a_problem(facts, capsys, numpy, status
     assert len(names) == len(set(names)) and ("numba-cuda-numpy" in names) == bool(status)
 
 
-@pytest.mark.parametrize("arguments", [[], ["doctr"], ["doctor", "--jsn"], ["doctor", "--timeout", "soon"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["doctr"], ["doctor", "--jsn"], *(["doctor", "--timeout", limit] for limit in ("soon", "nan", "inf", "0"))],
+    ids=" ".join,
+)
 def test_the_exit_status_of_invalid_arguments_is_2(arguments, capsys):
     with pytest.raises(SystemExit) as stopped:
         command_line.main(arguments)

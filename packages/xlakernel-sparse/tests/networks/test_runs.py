@@ -69,6 +69,26 @@ def test_a_pickled_network_has_the_present_globals(backend, monkeypatch):
 
 
 @pytest.mark.parametrize("backend", [NATIVE, "jax"])
+def test_the_class_of_the_state_may_be_defined_again(backend):
+    def make():
+        class Neuron(NamedTuple):
+            v: jax.Array
+
+        @numba.njit
+        def halve(state, arrived, p, rng):
+            return Neuron(state.v / 2), False
+
+        return Neuron, Population(halve, 2, lambda state, arrived, p, rng: (Neuron(state.v / 2), state.v < 0))
+
+    (first, population), (second, _) = make(), make()
+    network = Network(population, [])
+    for kind in (first, second):
+        end, _ = network.run(network.initial(kind(np.float32(3))), steps=1, backend=backend)
+        assert end.neurons.v.tolist() == [1.5, 1.5]
+        assert type(end.neurons) is kind
+
+
+@pytest.mark.parametrize("backend", [NATIVE, "jax"])
 def test_pieces_record_at_the_steps_of_the_whole_run(network, backend):
     def run(state, steps, trace):
         return network.run(state, PARAMETERS, KEY, steps=steps, record=Record(trace=trace), backend=backend)

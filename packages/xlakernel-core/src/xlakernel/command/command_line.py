@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import threading
 from collections.abc import Sequence
 
 from .backends import backends
@@ -28,7 +29,7 @@ def parser() -> argparse.ArgumentParser:
 
     asked = argparse.ArgumentParser(add_help=False)
     timeout = "how long a library may take to answer (default: 30)"
-    asked.add_argument("--timeout", metavar="SECONDS", type=float, default=30.0, help=timeout)
+    asked.add_argument("--timeout", metavar="SECONDS", type=_seconds, default=30.0, help=timeout)
     imported = argparse.ArgumentParser(add_help=False)
     module = "import this module first, for operators of your own; may be repeated"
     imported.add_argument("--import", "-i", dest="modules", metavar="MODULE", action="append", default=[], help=module)
@@ -51,6 +52,14 @@ def parser() -> argparse.ArgumentParser:
     four.add_argument("--reset", action="store_true", help="forget them, so that the next calls measure anew")
     four.set_defaults(run=auto)
     return top
+
+
+def _seconds(text: str) -> float:
+    """Return a time limit; `ValueError` for what is no positive number."""
+    seconds = float(text)
+    if not 0 < seconds < threading.TIMEOUT_MAX:
+        raise ValueError(text)
+    return seconds
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

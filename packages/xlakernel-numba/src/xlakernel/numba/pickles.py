@@ -1,14 +1,22 @@
-"""Pickles of Numba functions by value, for other packages of xlakernel whose objects contain functions."""
+"""Pickles of Numba functions by value, and of named tuples with such functions in other packages of xlakernel."""
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from typing import Any, NamedTuple
 
 from numba.core import serialize
+from numba.core.dispatcher import Dispatcher
 
 from xlakernel.core.backend.native import dumps
 
 from ._recipe import COMPILER
+
+
+class _Function(NamedTuple):
+    """A function of ``numba.njit``, pickled."""
+
+    pickled: bytes
 
 
 def dump_function(dispatcher: Any) -> bytes:
@@ -23,3 +31,19 @@ def dump_function(dispatcher: Any) -> bytes:
 def load_function(pickled: bytes) -> Any:
     """Return a new function from the result of `dump_function`."""
     return serialize.loads(pickled)
+
+
+def reduce(value: Any) -> tuple[Any, ...]:
+    """Return what ``__reduce__`` of a named tuple with functions of ``numba.njit`` returns."""
+    fields = [_Function(dump_function(field)) if isinstance(field, Dispatcher) else field for field in value]
+    return _made, (type(value), *fields)
+
+
+def _made(kind: Any, *fields: Any) -> Any:
+    return kind(*(_loaded(field.pickled) if isinstance(field, _Function) else field for field in fields))
+
+
+@functools.lru_cache(maxsize=256)
+def _loaded(pickled: bytes) -> Any:
+    """Return the function of a pickle: the same one for equal pickles, so that what calls it is compiled once."""
+    return load_function(pickled)

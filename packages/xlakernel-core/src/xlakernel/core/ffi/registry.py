@@ -7,10 +7,11 @@ ever replaced or released here, and a name must identify everything that its mac
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import dataclasses
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -42,7 +43,8 @@ class Recipe:
 
 
 _handlers: dict[tuple[str, str], Handler] = {}
-_recipes: dict[tuple[str, str], Callable[[], Recipe]] = {}
+# The recipes of the first and the latest kernel of a target: what a kernel refers to may have changed since.
+_recipes: dict[tuple[str, str], tuple[Callable[[], Recipe], ...]] = {}
 # The targets of loaded programs, by platform and name. A kernel of this process never uses one of them (`free_name`).
 _loaded: dict[tuple[str, str], Recipe] = {}
 # The target of a loaded program that this thread is registering.
@@ -89,9 +91,9 @@ def ensure_registered(
                     )
                 handler = build()
                 jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler.address), platform=platform)
-                if recipe is not None:
-                    _recipes[platform, name] = recipe
                 _handlers[platform, name] = handler
+    if recipe is not None:
+        _recipes[platform, name] = (*_recipes.get((platform, name), ())[:1], recipe)
     return name
 
 
@@ -147,4 +149,21 @@ def is_registered(name: str, platform: str) -> bool:
 
 def recipes_of(name: str) -> dict[str, Callable[[], Recipe] | None]:
     """Return the functions that write the target's recipe, by the platforms that it is registered for."""
-    return {platform: _recipes.get((platform, found)) for platform, found in list(_handlers) if found == name}
+    targets = [target for target in list(_handlers) if target[1] == name]
+    return {target[0]: _first_valid(_recipes[target]) if target in _recipes else None for target in targets}
+
+
+def _first_valid(recipes: Sequence[Callable[[], Recipe]]) -> Callable[[], Recipe]:
+    """Return a function that writes the latest recipe or, if it raises `ExportError`, an earlier one."""
+
+    def write() -> Recipe:
+        *_, latest = recipes
+        try:
+            return latest()
+        except ExportError:
+            for recipe in recipes[:-1]:
+                with contextlib.suppress(ExportError):
+                    return recipe()
+            raise
+
+    return write

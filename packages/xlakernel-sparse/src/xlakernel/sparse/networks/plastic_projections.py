@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from xlakernel.numba.pickles import dump_function, load_function
+from xlakernel.numba.pickles import reduce
 
 from .fields import EMPTY, Fields
 from .rules import RuleFunctions, rule_functions
@@ -37,16 +37,11 @@ class Plastic(NamedTuple):
 
     def __reduce__(self) -> Any:
         """Pickle the functions with the present values of their globals."""
-        rest = dict(zip(self._fields[3:], self[3:], strict=True))
-        return _unpickled, (self.number, dump_function(self.on_pre), dump_function(self.on_post), rest)
+        return reduce(self)
 
     def __deepcopy__(self, memo: Any) -> Plastic:
         """Return itself, as for a function."""
         return self
-
-
-def _unpickled(number: int, on_pre: bytes, on_post: bytes, rest: dict[str, Any]) -> Plastic:
-    return Plastic(number, load_function(on_pre), load_function(on_post), **rest)
 
 
 class Places(NamedTuple):

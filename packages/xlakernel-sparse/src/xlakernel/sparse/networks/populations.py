@@ -15,7 +15,7 @@ from numba import njit
 from numba.core.dispatcher import Dispatcher
 
 from xlakernel.core.errors import ArgumentError, CompileError, KernelTypeError
-from xlakernel.numba.pickles import dump_function, load_function
+from xlakernel.numba.pickles import reduce
 
 from ..operators.arguments import as_integer
 from .drawing import drawing, filling, preparing, reading
@@ -44,15 +44,11 @@ class Population(NamedTuple):
 
     def __reduce__(self) -> Any:
         """Pickle the function with the present values of its globals."""
-        return _unpickled, (dump_function(self.function), self.size, self.reference)
+        return reduce(self)
 
     def __deepcopy__(self, memo: Any) -> Population:
         """Return itself, as for a function."""
         return self
-
-
-def _unpickled(function: bytes, size: int, reference: Callable[..., Any] | None) -> Population:
-    return Population(load_function(function), size, reference)
 
 
 #: The name of the population in a network of one.
@@ -285,20 +281,16 @@ def _described(part: Part, receptors: Sequence[str]) -> str:
     return f"state ({fields}), arrived ({', '.join(receptors)}), p and rng" + ", inputs" * bool(part.inputs.fields)
 
 
+def _are_equal(one: Any, other: Any) -> bool:
+    """Return True for a named tuple's class and for what its definition gives when it runs again."""
+    return bool(one is other or (one.__qualname__ == other.__qualname__ and one._fields == other._fields))
+
+
 def _check_returned(name: str, state: Fields, returned: Any) -> None:
     types = numba.core.types
     pair = isinstance(returned, types.BaseTuple) and len(returned) == 2
     following = returned[0] if pair else None
-    if (
-        isinstance(following, types.BaseNamedTuple)
-        and following.instance_class.__name__ == state.kind.__name__
-        and (following.instance_class is not state.kind)
-    ):
-        raise CompileError(
-            f"{name} returns a {state.kind.__name__} of another class, as after its definition ran again. Make the "
-            "state again, with Network.initial."
-        )
-    if not isinstance(following, types.BaseNamedTuple) or following.instance_class is not state.kind:
+    if not isinstance(following, types.BaseNamedTuple) or not _are_equal(following.instance_class, state.kind):
         raise CompileError(
             f"{name} returns {returned}; allowed: ({state.kind.__name__}(...), fired), the next state and a bool."
         )

@@ -13,7 +13,7 @@ from numba import njit
 from numba.core.dispatcher import Dispatcher
 
 from xlakernel.core.errors import ArgumentError, CompileError, InputError, KernelTypeError
-from xlakernel.numba.pickles import dump_function, load_function
+from xlakernel.numba.pickles import reduce
 
 from .fields import KEPT, Fields, loader, scalars_of
 from .populations import hint
@@ -67,15 +67,11 @@ class Rule(NamedTuple):
 
     def __reduce__(self) -> Any:
         """Pickle the functions with the present values of their globals."""
-        return _unpickled, (dump_function(self.on_pre), dump_function(self.on_post), *self[2:])
+        return reduce(self)
 
     def __deepcopy__(self, memo: Any) -> Rule:
         """Return itself, as for a function."""
         return self
-
-
-def _unpickled(on_pre: bytes, on_post: bytes, *rest: Any) -> Rule:
-    return Rule(load_function(on_pre), load_function(on_post), *rest)
 
 
 class RuleFunctions(NamedTuple):
