@@ -266,6 +266,7 @@ def test_a_batch_spread_over_devices(network, map_shards):
 
 
 @several_devices
+@pytest.mark.filterwarnings("ignore::xlakernel.core.errors.GatheredOperandsWarning")  # a warning that comes once
 @pytest.mark.parametrize("part", ["state", "parameters"])
 def test_a_network_of_sharded_arrays(network, part):
     mesh = jax.make_mesh((2,), ("x",), (AxisType.Auto,), devices=jax.devices()[:2])
