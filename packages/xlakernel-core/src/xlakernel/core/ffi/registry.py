@@ -11,7 +11,7 @@ import contextlib
 import contextvars
 import dataclasses
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -150,20 +150,22 @@ def is_registered(name: str, platform: str) -> bool:
 def recipes_of(name: str) -> dict[str, Callable[[], Recipe] | None]:
     """Return the functions that write the target's recipe, by the platforms that it is registered for."""
     targets = [target for target in list(_handlers) if target[1] == name]
-    return {target[0]: _first_valid(_recipes[target]) if target in _recipes else None for target in targets}
+    return {target[0]: _first_valid(*_recipes.get(target, (None,))) for target in targets}
 
 
-def _first_valid(recipes: Sequence[Callable[[], Recipe]]) -> Callable[[], Recipe]:
-    """Return a function that writes the latest recipe or, if it raises `ExportError`, an earlier one."""
+def _first_valid(
+    first: Callable[[], Recipe] | None, latest: Callable[[], Recipe] | None = None
+) -> Callable[[], Recipe] | None:
+    """Return a function that writes the latest recipe or, if it raises `ExportError`, the first."""
+    if first is None or latest is None:
+        return first
 
     def write() -> Recipe:
-        *_, latest = recipes
         try:
             return latest()
         except ExportError:
-            for recipe in recipes[:-1]:
-                with contextlib.suppress(ExportError):
-                    return recipe()
+            with contextlib.suppress(ExportError):
+                return first()
             raise
 
     return write
