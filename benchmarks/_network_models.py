@@ -1,4 +1,4 @@
-"""Published network models, for the benchmark and the pages of the documentation."""
+"""The cortical microcircuit, for the benchmark and the pages of the documentation, and what all models share."""
 
 from __future__ import annotations
 
@@ -159,14 +159,19 @@ def integrate_current_with_noise(state, arrived, p, rng, external):
 
 
 class Model(NamedTuple):
-    """A network, its parameters, initial state, the group of each neuron, and inputs and rules' parameters of a run."""
+    """A network, its parameters, initial state, the group of each neuron, and inputs and rules' parameters of a run.
+
+    ``names`` are those of the groups, and ``drive`` says what makes the neurons fire.
+    """
 
     network: Network
-    parameters: NamedTuple
+    parameters: NamedTuple | dict[str, NamedTuple]
     neurons: NamedTuple | dict[str, NamedTuple]
     groups: np.ndarray
     inputs: NamedTuple | dict[str, NamedTuple] | None = None
     plasticity: NamedTuple | None = None
+    names: Sequence[str] = ()
+    drive: str = ""
 
 
 def microcircuit(seed: int = 1, *, scale: float = 1.0, noise: bool = True, blocks: int | None = None) -> Model:
@@ -210,7 +215,8 @@ def microcircuit(seed: int = 1, *, scale: float = 1.0, noise: bool = True, block
     zeros = np.zeros(group.size)
     state = CurrentState(*(jnp.asarray(a, jnp.float32) for a in (v, zeros)), jnp.asarray(zeros, jnp.int32))
     inputs = External(Poisson(jnp.asarray((external * scale * STEP)[group], jnp.float32))) if noise else None
-    return Model(network, parameters, state, group, inputs)
+    drive = "independent Poisson input of each neuron" if noise else "constant input, and the initial state"
+    return Model(network, parameters, state, group, inputs, names=NAMES, drive=drive)
 
 
 def _missing_current(counts: np.ndarray, sizes: np.ndarray, scale: float, weights: np.ndarray) -> np.ndarray:
@@ -230,76 +236,3 @@ def _weights(
     weights = jnp.maximum(mean[pair] * (1 + 0.1 * jax.random.normal(first, pair.shape)), 0) * factor[pair]
     delays = delay[pair] * (1 + 0.5 * jax.random.normal(second, pair.shape))
     return weights, jnp.clip(jnp.rint(delays / STEP), 1, 63).astype(jnp.uint8)
-
-
-# COBA and CUBA: Brette et al., "Simulation of networks of spiking neurons", Journal of Computational Neuroscience 23
-# (2007), benchmarks 1 and 2.
-class ConductanceState(NamedTuple):
-    """A neuron with two conductances: ``v`` in mV above rest, conductances in units of the leak."""
-
-    v: jax.Array
-    excitation: jax.Array
-    inhibition: jax.Array
-    wait: jax.Array
-
-
-class ConductanceParameters(NamedTuple):
-    """Constants of a neuron: decays over one step, reversal potentials and the threshold in mV above rest."""
-
-    rate: jax.Array
-    decay_excitation: jax.Array
-    decay_inhibition: jax.Array
-    reversal_excitation: jax.Array
-    reversal_inhibition: jax.Array
-    threshold: jax.Array
-    refractory: jax.Array
-
-
-@numba.njit
-def integrate_conductance(state, arrived, p, rng):
-    """Integrate a neuron with conductances for one step, by Euler's method."""
-    excitation = state.excitation * p.decay_excitation + arrived.excitation
-    inhibition = state.inhibition * p.decay_inhibition + arrived.inhibition
-    pull = excitation * (p.reversal_excitation - state.v) + inhibition * (p.reversal_inhibition - state.v)
-    v = np.float32(0) if state.wait > 0 else state.v + p.rate * (pull - state.v)
-    wait = max(state.wait - 1, 0)
-    fired = v >= p.threshold
-    if fired:
-        v = np.float32(0)
-        wait = p.refractory
-    return ConductanceState(v, excitation, inhibition, wait), fired
-
-
-def coba(n: int = 4000, seed: int = 1, *, blocks: int | None = None) -> Model:
-    """Return the network with conductances: four fifths excite, and a neuron has 80 synapses on average."""
-    sizes = [n * 4 // 5, n - n * 4 // 5]
-    drawn = _by_source(seed, sizes, n)
-    network = Network(
-        Population(integrate_conductance, n),
-        [
-            Projection(matrix, 1, receptor, source=where)
-            for matrix, receptor, where in zip(
-                drawn, ("excitation", "inhibition"), (slice(0, sizes[0]), slice(sizes[0], n)), strict=True
-            )
-        ],
-        blocks=blocks,
-    )
-    rng = np.random.default_rng(seed)
-    zeros = np.zeros(n)
-    start = rng.uniform(0, 10, n), np.maximum(rng.normal(4, 1.5, n), 0), np.maximum(rng.normal(20, 12, n), 0), zeros
-    state = ConductanceState(*(jnp.asarray(a, jnp.float32) for a in start[:3]), jnp.asarray(zeros, jnp.int32))
-    numbers = STEP / 20, math.exp(-STEP / 5), math.exp(-STEP / 10), 60, -20, 10
-    parameters = ConductanceParameters(*map(jnp.float32, numbers), jnp.int32(50))
-    return Model(network, parameters, state, (np.arange(n) >= sizes[0]).astype(int))
-
-
-def _by_source(seed: int, sizes: Sequence[int], n: int) -> list[CSR]:
-    """Return the two matrices of `coba`: 64 excitatory and 16 inhibitory synapses a target, in units of the leak."""
-    matrices = []
-    for number, (size, degree, weight) in enumerate(zip(sizes, (64, 16), (0.6, 6.7), strict=True)):
-        rng = np.random.default_rng(seed + number)
-        counts = rng.multinomial(degree * n, np.full(size, 1 / size))
-        indptr = jnp.asarray(np.concatenate([[0], np.cumsum(counts)]), jnp.int32)
-        indices = jax.random.randint(jax.random.key(seed + number), (degree * n,), 0, n, jnp.int32)
-        matrices.append(CSR((jnp.full(1, weight), indices, indptr), shape=(size, n), check=False))
-    return matrices

@@ -143,7 +143,10 @@ def plastic_network(seed: int = 1, *, n: int = 11_250, plastic: bool = True, blo
     }
     groups = np.repeat(np.arange(2), list(sizes.values()))
     inputs = {name: External(Poisson(mean)) for name in sizes}
-    return Model(network, parameters, neurons, groups, inputs, rule_parameters if plastic else None)
+    drive = "independent Poisson input of each neuron"
+    return Model(
+        network, parameters, neurons, groups, inputs, rule_parameters if plastic else None, tuple(sizes), drive
+    )
 
 
 def _random(rng: np.random.Generator, sources: int, targets: int, weight: float, *, autapses: bool) -> CSR:

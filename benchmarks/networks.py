@@ -1,85 +1,141 @@
 """Networks of spiking neurons in one call: microseconds of a step of 0.1 ms.
 
-Building and compiling are timed apart. Beside the published records of other simulators, which are in the comments of
-the targets, plain JAX and peers are not measured yet.
+Building and compiling are timed apart, and rates are those of one more run that counts spikes. `network_peers.py` has
+the same models in other simulators; published records of others are in the comments of the targets.
 """
 
 from __future__ import annotations
 
+import argparse
+import functools
+import os
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
 
-import jax
+from _brette_models import coba, cuba
+from _fly_edges import EdgesError
+from _fly_model import fly
 from _harness import Mark, arguments, machine, parse, print_marks, slug, summary, write_json
-from _network_models import STEP, Model, coba, microcircuit
+from _network_models import STEP, Model, microcircuit
+from _network_runs import Run, on_device
 from _plastic_model import plastic_network
 
-#: Model, keywords, whether it takes random numbers, steps on the CPU and on a GPU, and the targets, in microseconds a
-#: step. Elsewhere: microcircuit 27.2 µs (GeNN on an RTX 4090), COBA 53 and 89 µs (brainevent on an H100).
-MODELS: dict[str, tuple[Callable[..., Model], dict[str, object], bool, tuple[int, int], dict[str, float]]] = {
-    "COBA, 4 000 neurons": (coba, {"n": 4_000}, False, (2_000, 10_000), {"cpu": 10, "cuda": 2.5}),
-    "COBA, 400 000 neurons": (coba, {"n": 400_000}, False, (100, 2_000), {"cuda": 6}),
-    "microcircuit, Poisson input": (microcircuit, {}, True, (100, 10_000), {"cpu": 800, "cuda": 5}),
-    "balanced, 11 250 neurons": (plastic_network, {"plastic": False}, True, (200, 10_000), {}),
-    # The targets are twice the time of the network with constant weights, and on a GPU a tenth of real time.
-    "balanced, plastic": (plastic_network, {}, True, (200, 10_000), {"cuda": 10}),
-    "microcircuit, constant input": (microcircuit, {"noise": False}, False, (100, 10_000), {"cpu": 400}),
+
+class Case(NamedTuple):
+    """A model, the steps of a run on the CPU and on a GPU, and how many networks run side by side."""
+
+    make: Callable[..., Model]
+    steps: tuple[int, int]
+    batch: int | None = None
+
+
+#: Targets in microseconds a step. Elsewhere: microcircuit 27.2 µs (GeNN on an RTX 4090), COBA 53 and 89 µs (brainevent
+#: on an H100), the fly's brain 50 µs (GeNN on an RTX 4070; 21 sensory neurons at 200 Hz, and about as many spikes).
+TARGETS: dict[str, dict[str, float]] = {
+    "COBA, 4 000 neurons": {"cpu": 10, "cuda": 2.5},
+    "COBA, 400 000 neurons": {"cuda": 6},
+    "microcircuit, Poisson input": {"cpu": 800, "cuda": 5},
+    # Twice the time of the network with constant weights, and on a GPU a tenth of real time.
+    "balanced, plastic": {"cuda": 10},
+    "microcircuit, constant input": {"cpu": 400},
 }
+_BATCH = 16
+#: Blocks of a network of the batch on a GPU: all 16 run at once if it has at least 128 multiprocessors.
+_BLOCKS = 8
 
 
-def measure(name: str, platform: str, rounds: int) -> tuple[dict[str, float], list[float], list[Mark]]:
-    """Return seconds of building and of the first call, seconds a step in each round, and what must hold."""
-    make, keywords, is_random, steps_of, targets = MODELS[name]
-    steps = steps_of[platform == "cuda"]
-    start = time.perf_counter()
-    model = make(**keywords)
-    jax.block_until_ready(model.network)
-    built = time.perf_counter() - start
-    state, key = model.network.initial(model.neurons), jax.random.key(0) if is_random else None
-    run = jax.jit(
-        lambda network, state: network.run(
-            state, model.parameters, key, steps=steps, inputs=model.inputs, plasticity=model.plasticity
-        )
+def cases(sizes: list[int], edges: Path | None, platform: str) -> Iterator[tuple[str, Case]]:
+    """Yield the names and the cases to measure."""
+    for name, make in (("COBA", coba), ("CUBA", cuba)):
+        for n in sizes:
+            # Each run takes a second or so.
+            steps = max(100, min(2_000, 8_000_000 // n)), max(500, min(10_000, 800_000_000 // n))
+            yield f"{name}, {_spaced(n)} neurons", Case(functools.partial(make, n), steps)
+    blocks = _BLOCKS if platform == "cuda" else None
+    yield f"COBA, {_BATCH} × 4 000 neurons", Case(functools.partial(coba, 4_000, blocks=blocks), (500, 10_000), _BATCH)
+    yield "microcircuit, Poisson input", Case(microcircuit, (100, 10_000))
+    yield "balanced, 11 250 neurons", Case(functools.partial(plastic_network, plastic=False), (200, 10_000))
+    yield "balanced, plastic", Case(plastic_network, (200, 10_000))
+    yield "microcircuit, constant input", Case(functools.partial(microcircuit, noise=False), (100, 10_000))
+    what = "drawn" if edges is None else edges.name
+    yield f"fly brain, {what}", Case(functools.partial(fly, edges=edges), (2_000, 10_000))
+
+
+def _spaced(n: int) -> str:
+    return f"{n:,}".replace(",", " ")
+
+
+def measure(name: str, case: Case, platform: str, rounds: int) -> tuple[dict[str, Any], list[float], list[Mark]]:
+    """Return what a run is and took, seconds a step in each round, and what must hold."""
+    steps = case.steps[platform == "cuda"]
+    run = Run(case.make, steps, case.batch)
+    seconds = run.time(rounds)
+    median = summary({name: seconds})[name]["median"]
+    target = TARGETS.get(name, {}).get(platform)
+    marks = [] if target is None else [Mark(f"{name} ({platform})", median, target, "us")]
+    rates = run.rates()
+    described = run.described() | {"real time factor": median / (STEP * 1e3), "rates in Hz": rates}
+    shown = ", ".join(f"{group} {rate:.3g}" for group, rate in rates.items())
+    print(
+        f"{name} ({platform}): {median:.4g} µs a step, {described['real time factor']:.3g} of real time; build "
+        f"{run.seconds['build']:.3g} s, first call {run.seconds['first call']:.3g} s; network "
+        f"{described['megabytes']['network']:.4g} MB, peak {described['megabytes']['peak']:.4g} MB; driven by "
+        f"{described['drive']}; Hz: {shown}",
+        flush=True,
     )
-    seconds = []
-    for _ in range(rounds + 1):
-        start = time.perf_counter()
-        jax.block_until_ready(run(model.network, state))
-        seconds.append((time.perf_counter() - start) / steps)
-    median = sorted(seconds[1:])[rounds // 2] * 1e6
-    marks = [Mark(f"{name} ({platform})", median, targets[platform], "us")] if platform in targets else []
-    return {"build": built, "first call": seconds[0] * steps}, seconds[1:], marks
+    return described, seconds, marks
 
 
 def main() -> int:
     """Measure, print, write; return the exit status."""
     parser = arguments(__doc__)
-    parser.add_argument("--only", nargs="+", choices=list(MODELS), default=list(MODELS), help="models to measure (all)")
+    parser.add_argument("--only", nargs="+", default=[""], metavar="NAME", help="models whose names begin with this")
+    parser.add_argument(
+        "--sizes", nargs="+", type=int, default=[4_000, 400_000], metavar="N", help="neurons of COBA and CUBA"
+    )
+    parser.add_argument("--edges", type=Path, metavar="FILE", help="the fly's edge list: .csv, .csv.gz or .parquet")
     options = parse(parser)
+    check(parser, options)
     holds = True
     for platform in options.platforms:
-        apart, times, marks = {}, {}, []
-        with jax.default_device(jax.local_devices(backend=platform)[0]):
-            for name in options.only:
-                apart[name], times[name], found = measure(name, platform, options.rounds)
-                marks += found
-                median = summary({name: times[name]})[name]["median"]
-                factor = median / (STEP * 1e3)
-                print(
-                    f"{name} ({platform}): {median:.4g} µs a step, {factor:.3g} of real time; {apart[name]}", flush=True
-                )
-        holds = print_marks(marks) and holds
+        found, times, marks = {}, {}, []
+        load = [os.getloadavg()[0]]
+        with on_device(platform):
+            for name, case in cases(options.sizes, options.edges, platform):
+                if name.startswith(tuple(options.only)):
+                    try:
+                        found[name], times[name], held = measure(name, case, platform, options.rounds)
+                    except EdgesError as error:
+                        parser.error(f"--edges {error}")
+                    marks += held
+        load.append(os.getloadavg()[0])
+        print(f"load of the machine before and after: {load[0]:.2f}, {load[1]:.2f}")
+        holds = print_marks(marks) and holds if marks else holds
         if options.out is not None:
             described = machine()
             content = {
                 "machine": described,
-                "seconds": apart,
+                "load": load,
+                "networks": found,
                 "microseconds": {"A step of 0.1 ms": summary(times)},
                 "marks": [mark.as_dict() for mark in marks],
             }
             print("written:", write_json(options.out, f"networks-{slug(described, platform)}", content))
     return 0 if holds else 1
+
+
+def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """End with an error if an option names no model, or a size or a file that cannot be."""
+    if min(options.sizes) < 100:
+        parser.error(f"--sizes: {min(options.sizes)}; allowed: at least 100 neurons")
+    if options.edges is not None and not options.edges.is_file():
+        parser.error(f"--edges {options.edges}: there is no such file")
+    names = [name for name, _ in cases(options.sizes, options.edges, "cpu")]
+    for start in options.only:
+        if not any(name.startswith(start) for name in names):
+            parser.error(f"--only {start!r}: no model's name begins with it; there are {names}")
 
 
 if __name__ == "__main__":
