@@ -104,20 +104,21 @@ def integrate_two_currents(state, arrived, p, rng):
     return TwoCurrentsState(v, excitation, inhibition, wait), fired
 
 
-def coba(n: int = 4000, seed: int = 1, *, blocks: int | None = None) -> Model:
+def coba(n: int = 4000, seed: int = 1, *, blocks: int | None = None, keep: bool = False) -> Model:
     """Return COBA, the network with conductances: rest and reset at -60 mV, the threshold at -50 mV."""
     rng = np.random.default_rng(seed)
     zeros = np.zeros(n)
-    start = rng.uniform(0, 10, n), np.maximum(rng.normal(4, 1.5, n), 0), np.maximum(rng.normal(20, 12, n), 0), zeros
-    state = ConductanceState(*(jnp.asarray(a, jnp.float32) for a in start[:3]), jnp.asarray(zeros, jnp.int32))
+    # Activity may die out after the first spikes; from these conductances it went on with each of 16 seeds.
+    start = rng.uniform(0, 10, n), np.maximum(rng.normal(3, 1.5, n), 0), np.maximum(rng.normal(15, 12, n), 0)
+    state = ConductanceState(*(jnp.asarray(a, jnp.float32) for a in start), jnp.asarray(zeros, jnp.int32))
     decays = math.exp(-STEP / _TAU_EXCITATION), math.exp(-STEP / _TAU_INHIBITION)
     numbers = STEP / _TAU, *decays, 60, -20, 10
     parameters = ConductanceParameters(*map(jnp.float32, numbers), jnp.int32(round(_REFRACTORY / STEP)))
-    network = _network(integrate_conductance, n, seed, _CONDUCTANCES, blocks)
-    return Model(network, parameters, state, _groups(n), names=_GROUPS, drive="the initial conductances")
+    model = _model(integrate_conductance, n, seed, _CONDUCTANCES, blocks, keep)
+    return model._replace(parameters=parameters, neurons=state, drive="the initial conductances")
 
 
-def cuba(n: int = 4000, seed: int = 1, *, blocks: int | None = None) -> Model:
+def cuba(n: int = 4000, seed: int = 1, *, blocks: int | None = None, keep: bool = False) -> Model:
     """Return CUBA, the network with currents.
 
     Rest at -49 mV is above the threshold at -50 mV, so that neurons fire without input; the reset is at -60 mV.
@@ -131,15 +132,14 @@ def cuba(n: int = 4000, seed: int = 1, *, blocks: int | None = None) -> Model:
     gains = [tau * _TAU / (tau - _TAU) * (decay - leak) / _CAPACITY for tau, decay in zip(taus, decays, strict=True)]
     numbers = leak, *decays, *gains, -1, -11
     parameters = TwoCurrentsParameters(*map(jnp.float32, numbers), jnp.int32(round(_REFRACTORY / STEP)))
-    network = _network(integrate_two_currents, n, seed, _CURRENTS, blocks)
-    return Model(network, parameters, state, _groups(n), names=_GROUPS, drive="a resting potential above the threshold")
+    model = _model(integrate_two_currents, n, seed, _CURRENTS, blocks, keep)
+    return model._replace(parameters=parameters, neurons=state, drive="a resting potential above the threshold")
 
 
-def _groups(n: int) -> np.ndarray:
-    return (np.arange(n) >= n * 4 // 5).astype(int)
-
-
-def _network(function: Callable[..., Any], n: int, seed: int, weights: Sequence[float], blocks: int | None) -> Network:
+def _model(
+    function: Callable[..., Any], n: int, seed: int, weights: Sequence[float], blocks: int | None, keep: bool
+) -> Model:
+    """Return a model without parameters and state."""
     sizes = n * 4 // 5, n - n * 4 // 5
     ranges = slice(0, sizes[0]), slice(sizes[0], n)
     projections = [
@@ -148,7 +148,9 @@ def _network(function: Callable[..., Any], n: int, seed: int, weights: Sequence[
             _by_source(seed, sizes, n, weights), ("excitation", "inhibition"), ranges, strict=True
         )
     ]
-    return Network(Population(function, n), projections, blocks=blocks)
+    network = Network(Population(function, n), projections, blocks=blocks)
+    groups = np.repeat(np.arange(2), sizes)
+    return Model(network, (), (), groups, names=_GROUPS, projections=projections if keep else ())
 
 
 def _by_source(seed: int, sizes: Sequence[int], n: int, weights: Sequence[float]) -> list[CSR]:

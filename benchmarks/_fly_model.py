@@ -54,11 +54,11 @@ def draw_edges(seed: int, n: int = NEURONS, connections: int = CONNECTIONS, degr
 
     Each connection has a source and a target of its own, drawn with probabilities proportional to ``exp(s * x)`` and
     ``exp(s * y)``. The standard normal numbers x and y of a neuron have the correlation for which that of log-normal
-    degrees is R, ``log(1 + R * (exp(s**2) - 1)) / s**2``. R = 0.76 is that of in- and out-degrees in Dorkenwald et al.,
-    "Neuronal wiring diagram of an adult brain", Nature 634 (2024), figure 3, and log-normal node strengths are those of
-    the fly in Cirunay et al., "Scale-free behavior of weight distributions of connectomes" (arXiv 2407.17220, 2024),
-    which also finds a power law with an exponent of about 3 for numbers of synapses. Here ``P(K >= k) =
-    (1 + (k - 1) / scale)**-2``, whose mean is 3.6: 54.5 million synapses on 15.09 million connections.
+    degrees is R, ``log(1 + R * (exp(s**2) - 1)) / s**2``. R = 0.76 is that of the degrees of intrinsic neurons in
+    Dorkenwald et al., "Neuronal wiring diagram of an adult brain", Nature 634 (2024), figure 3. Cirunay et al.,
+    "Scale-free behavior of weight distributions of connectomes" (arXiv 2407.17220, 2024), find log-normal strengths of
+    nodes in the fly, and a power law with an exponent of about 3 for weights. Here a connection has K synapses with
+    ``P(K >= k) = (1 + (k - 1) / scale)**-2`` and a mean of 3.6: 54.5 million synapses on 15.09 million connections.
 
     s = 1 is an assumption, by which 95 % of the degrees are between 1/7 and 7 times the median, and so are the share of
     inhibitory neurons and the largest number of synapses.

@@ -23,7 +23,7 @@ import jax
 
 RESULTS = Path(__file__).parent / "results"
 DISTRIBUTIONS = (
-    *("jax", "jaxlib", "numpy", "numba", "llvmlite", "warp-lang", "brainevent"),
+    *("jax", "jaxlib", "numpy", "numba", "llvmlite", "warp-lang", "brainevent", "nest-simulator"),
     *("scipy", "xlakernel-core", "xlakernel-numba", "xlakernel-warp", "xlakernel-sparse"),
 )
 GPU_DISTRIBUTIONS = (
@@ -203,6 +203,16 @@ def print_table(title: str, rows: Mapping[str, Mapping[str, float]]) -> None:
     print(f"  {'':{width}}" + "".join(f"{column:>12}" for column in columns))
     for name, row in rows.items():
         print(f"  {name:{width}}" + "".join(f"{row[column]:12.3f}" for column in columns))
+
+
+def print_cells(title: str, rows: Mapping[str, Mapping[str, str]]) -> None:
+    """Print a table of texts, a row for each name."""
+    columns = list(dict.fromkeys(column for row in rows.values() for column in row))
+    lines = [(title, *columns), *((name, *(row.get(column, "") for column in columns)) for name, row in rows.items())]
+    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+    print()
+    for line in lines:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
 def print_marks(marks: list[Mark]) -> bool:

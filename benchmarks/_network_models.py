@@ -161,7 +161,8 @@ def integrate_current_with_noise(state, arrived, p, rng, external):
 class Model(NamedTuple):
     """A network, its parameters, initial state, the group of each neuron, and inputs and rules' parameters of a run.
 
-    ``names`` are those of the groups, and ``drive`` says what makes the neurons fire.
+    ``names`` are those of the groups, and ``drive`` says what makes the neurons fire. ``projections`` are for other
+    simulators, and only there if they were asked for.
     """
 
     network: Network
@@ -172,9 +173,12 @@ class Model(NamedTuple):
     plasticity: NamedTuple | None = None
     names: Sequence[str] = ()
     drive: str = ""
+    projections: Sequence[Projection] = ()
 
 
-def microcircuit(seed: int = 1, *, scale: float = 1.0, noise: bool = True, blocks: int | None = None) -> Model:
+def microcircuit(
+    seed: int = 1, *, scale: float = 1.0, noise: bool = True, blocks: int | None = None, keep: bool = False
+) -> Model:
     """Return the cortical microcircuit.
 
     Args:
@@ -183,6 +187,7 @@ def microcircuit(seed: int = 1, *, scale: float = 1.0, noise: bool = True, block
         input of the missing synapses (van Albada, Helias and Diesmann, PLoS Computational Biology 11, 2015).
       noise: True for Poisson input, False for its mean as a constant current.
       blocks: those of `Network`.
+      keep: True to keep the projections.
     """
     full = np.array(_SIZES)
     sizes = np.round(full * scale).astype(int)
@@ -199,7 +204,8 @@ def microcircuit(seed: int = 1, *, scale: float = 1.0, noise: bool = True, block
     )
     matrix = CSR((weights, drawn.indices, drawn.indptr), shape=(sizes.sum(), sizes.sum()), check=False)
     neuron = integrate_current_with_noise if noise else integrate_current
-    network = Network(Population(neuron, int(sizes.sum())), [Projection(matrix, steps, "current")], blocks=blocks)
+    projections = [Projection(matrix, steps, "current")]
+    network = Network(Population(neuron, int(sizes.sum())), projections, blocks=blocks)
     group = np.repeat(np.arange(8), sizes)
     external = np.array(_EXTERNAL) * _RATE * 1e-3  # spikes a ms
     # The mean current of a synapse's spikes: its weight times 0.5 ms, the time constant of the current.
@@ -216,7 +222,8 @@ def microcircuit(seed: int = 1, *, scale: float = 1.0, noise: bool = True, block
     state = CurrentState(*(jnp.asarray(a, jnp.float32) for a in (v, zeros)), jnp.asarray(zeros, jnp.int32))
     inputs = External(Poisson(jnp.asarray((external * scale * STEP)[group], jnp.float32))) if noise else None
     drive = "independent Poisson input of each neuron" if noise else "constant input, and the initial state"
-    return Model(network, parameters, state, group, inputs, names=NAMES, drive=drive)
+    kept = projections if keep else ()
+    return Model(network, parameters, state, group, inputs, names=NAMES, drive=drive, projections=kept)
 
 
 def _missing_current(counts: np.ndarray, sizes: np.ndarray, scale: float, weights: np.ndarray) -> np.ndarray:

@@ -21,6 +21,11 @@ def on_device(platform: str) -> contextlib.AbstractContextManager[Any]:
     return jax.default_device(jax.local_devices(backend=platform)[0])
 
 
+def spaced(n: int) -> str:
+    """Return a number with spaces between thousands."""
+    return f"{n:,}".replace(",", " ")
+
+
 class Run:
     """Runs of a model, each of which begins with the state after the first one.
 

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 from _brette_models import coba, cuba
 from _fly_edges import EdgesError
 from _fly_model import fly
-from _harness import Mark, arguments, machine, parse, print_marks, slug, summary, write_json
+from _harness import Mark, arguments, machine, parse, print_cells, print_marks, slug, summary, write_json
 from _network_models import STEP, Model, microcircuit
-from _network_runs import Run, on_device
+from _network_runs import Run, on_device, spaced
 from _plastic_model import plastic_network
 
 
@@ -52,7 +52,7 @@ def cases(sizes: list[int], edges: Path | None, platform: str) -> Iterator[tuple
         for n in sizes:
             # Each run takes a second or so.
             steps = max(100, min(2_000, 8_000_000 // n)), max(500, min(10_000, 800_000_000 // n))
-            yield f"{name}, {_spaced(n)} neurons", Case(functools.partial(make, n), steps)
+            yield f"{name}, {spaced(n)} neurons", Case(functools.partial(make, n), steps)
     blocks = _BLOCKS if platform == "cuda" else None
     yield f"COBA, {_BATCH} × 4 000 neurons", Case(functools.partial(coba, 4_000, blocks=blocks), (500, 10_000), _BATCH)
     yield "microcircuit, Poisson input", Case(microcircuit, (100, 10_000))
@@ -63,10 +63,6 @@ def cases(sizes: list[int], edges: Path | None, platform: str) -> Iterator[tuple
     yield f"fly brain, {what}", Case(functools.partial(fly, edges=edges), (2_000, 10_000))
 
 
-def _spaced(n: int) -> str:
-    return f"{n:,}".replace(",", " ")
-
-
 def measure(name: str, case: Case, platform: str, rounds: int) -> tuple[dict[str, Any], list[float], list[Mark]]:
     """Return what a run is and took, seconds a step in each round, and what must hold."""
     steps = case.steps[platform == "cuda"]
@@ -75,17 +71,23 @@ def measure(name: str, case: Case, platform: str, rounds: int) -> tuple[dict[str
     median = summary({name: seconds})[name]["median"]
     target = TARGETS.get(name, {}).get(platform)
     marks = [] if target is None else [Mark(f"{name} ({platform})", median, target, "us")]
-    rates = run.rates()
-    described = run.described() | {"real time factor": median / (STEP * 1e3), "rates in Hz": rates}
-    shown = ", ".join(f"{group} {rate:.3g}" for group, rate in rates.items())
-    print(
-        f"{name} ({platform}): {median:.4g} µs a step, {described['real time factor']:.3g} of real time; build "
-        f"{run.seconds['build']:.3g} s, first call {run.seconds['first call']:.3g} s; network "
-        f"{described['megabytes']['network']:.4g} MB, peak {described['megabytes']['peak']:.4g} MB; driven by "
-        f"{described['drive']}; Hz: {shown}",
-        flush=True,
-    )
+    described = run.described() | {"real time factor": median / (STEP * 1e3), "rates in Hz": run.rates()}
+    print_cells(f"{name} ({platform})", {f"{median:.4g} µs a step": cells_of(described)})
     return described, seconds, marks
+
+
+def cells_of(described: dict[str, Any]) -> dict[str, str]:
+    """Return the cells of a model's row in a table."""
+    megabytes, seconds = described["megabytes"], described["seconds"]
+    return {
+        "wall time / biological time": f"{described['real time factor']:.3g}",
+        "build, s": f"{seconds['build']:.3g}",
+        "first call, s": f"{seconds['first call']:.3g}",
+        "network, MB": f"{megabytes['network']:.4g}",
+        "peak, MB": f"{megabytes['peak']:.4g}",
+        "rates, Hz": ", ".join(f"{group} {rate:.3g}" for group, rate in described["rates in Hz"].items()),
+        "driven by": described["drive"],
+    }
 
 
 def main() -> int:
@@ -111,7 +113,7 @@ def main() -> int:
                         parser.error(f"--edges {error}")
                     marks += held
         load.append(os.getloadavg()[0])
-        print(f"load of the machine before and after: {load[0]:.2f}, {load[1]:.2f}")
+        print(f"\nload of the machine before and after: {load[0]:.2f}, {load[1]:.2f}")
         holds = print_marks(marks) and holds if marks else holds
         if options.out is not None:
             described = machine()
@@ -119,6 +121,7 @@ def main() -> int:
                 "machine": described,
                 "load": load,
                 "networks": found,
+                "tables": {"network": {name: cells_of(row) for name, row in found.items()}},
                 "microseconds": {"A step of 0.1 ms": summary(times)},
                 "marks": [mark.as_dict() for mark in marks],
             }

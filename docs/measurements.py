@@ -33,12 +33,14 @@ class Result:
       machine: processor, GPU, versions and date, as the benchmarks describe them.
       microseconds: smallest, median and largest value by part and case.
       marks: what must hold, with what was measured.
+      tables: other tables: by title, the cells of each row by column.
     """
 
     path: Path
     machine: Mapping[str, Any]
     microseconds: Mapping[str, Mapping[str, Mapping[str, float]]]
     marks: Sequence[Mapping[str, Any]]
+    tables: Mapping[str, Mapping[str, Mapping[str, str]]] = dataclasses.field(default_factory=dict)
 
     @property
     def suite(self) -> str:
@@ -76,7 +78,8 @@ def read(folder: Path = RESULTS) -> list[Result]:
     found = []
     for path in sorted(folder.glob("*.json")):
         content = json.loads(path.read_text("utf-8"))
-        found.append(Result(path, content["machine"], content["microseconds"], content["marks"]))
+        tables = content.get("tables", {})
+        found.append(Result(path, content["machine"], content["microseconds"], content["marks"], tables))
     return found
 
 
@@ -163,8 +166,13 @@ def _section(result: Result, page: Path) -> str:
         for part, cases in result.microseconds.items()
         for case, found in cases.items()
     ]
-    times = table(("part", "case", "median, µs", "smallest", "largest"), rows, right=[2, 3, 4])
-    parts.append(f"<details>\n<summary>All times</summary>\n\n{times}\n\n</details>")
+    for title, cells in result.tables.items():
+        columns = list(dict.fromkeys(column for row in cells.values() for column in row))
+        lines = [(name, *(row.get(column, "") for column in columns)) for name, row in cells.items()]
+        parts.append(table((title, *columns), lines))
+    if rows:
+        times = table(("part", "case", "median, µs", "smallest", "largest"), rows, right=[2, 3, 4])
+        parts.append(f"<details>\n<summary>All times</summary>\n\n{times}\n\n</details>")
     if result.path.with_suffix(".png").exists():
         chart = Path(path).with_suffix(".png").as_posix()
         parts.append(f"![Chart of these times, in µs]({chart})")

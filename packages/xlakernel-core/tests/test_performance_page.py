@@ -98,6 +98,19 @@ def test_what_could_not_be_measured_does_not_hold(measurements, measured):
     assert "| not measured | 1.3 × | **does not hold** |" in measurements.show("<!-- results: one -->", results, PAGE)
 
 
+def test_other_tables_are_shown_and_times_only_if_there_are_some(measurements, measured):
+    [result] = measured("one-some-cpu-2cores-py3.12")
+    content = json.loads(result.path.read_text("utf-8"))
+    content |= {
+        "microseconds": {},
+        "tables": {"population": {"23E": {"rate": "0.4"}, "6I": {"rate": "7", "CV": "0.6"}}},
+    }
+    result.path.write_text(json.dumps(content), "utf-8")
+    shown = measurements.show("<!-- results: one -->", measurements.read(result.path.parent), PAGE)
+    assert "| population | rate | CV |\n| --- | --- | --- |\n| 23E | 0.4 |  |\n| 6I | 7 | 0.6 |" in shown
+    assert "All times" not in shown
+
+
 @pytest.mark.parametrize("text", ["nothing", "<!-- results: one -->\n<!-- results: two -->"])
 def test_every_suite_has_a_place_and_every_place_a_suite(measurements, measured, text):
     with pytest.raises(measurements.ResultsError, match=r"\['(one|two)'\]"):
