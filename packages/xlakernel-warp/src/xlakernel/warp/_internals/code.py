@@ -9,6 +9,7 @@ from typing import Any
 
 import warp
 
+from . import references
 from .lock import lock
 from .recognition import recognising
 
@@ -35,6 +36,7 @@ def content(kernel: Any, block_dim: int) -> str:
 def code_hash(kernel: Any, block_dim: int) -> str:
     """Return Warp's own hash of a kernel's source and of all that it refers to, the key of Warp's cache of binaries."""
     with lock, _block_option(kernel.module, block_dim):
+        references.settle(kernel.module)
         kernel.module.get_module_hash(block_dim)
         return str(kernel.hash.hex())
 
@@ -47,7 +49,9 @@ def is_outdated(kernel: Any, block_dim: int) -> bool:
             hasher = kernel.module.hashers[block_dim]
             compiled = getattr(hasher, "kernel_hashes", {}).get(kernel, kernel.hash)  # Warp 1.14 has only kernel.hash
             anew = copy.copy(kernel)  # the hasher sets its ``hash``
-            type(hasher)([anew], _resolved_options(kernel, block_dim) or dict(kernel.module.options))
+            options = _resolved_options(kernel, block_dim) or dict(kernel.module.options)
+            with references.read_anew(kernel.module, options):
+                type(hasher)([anew], options)
             return bool(anew.hash != compiled)
         except Exception:  # noqa: BLE001  # hashing raises errors of all kinds, and compiling raises them again
             return False

@@ -22,6 +22,8 @@ import warp
 
 from xlakernel.core.backend import fingerprint
 
+from . import references
+
 _Hash = Callable[[Any, Any], bytes]
 
 
@@ -44,7 +46,7 @@ def _left_out(adjoint: Any) -> Iterator[tuple[str, Any]]:
     yield from ((f"default {number}", value) for number, value in enumerate(function.__defaults__ or ()))
     yield from (function.__kwdefaults__ or {}).items()
     yield from adjoint.resolved_static_expressions.items()
-    yield from adjoint.deferred_static_expressions
+    yield from references.statics(adjoint)
     called: dict[int, str] = {}
     for path, is_called in _paths(adjoint.source):
         name, value = ".".join(path), _resolve(adjoint, path)

@@ -8,6 +8,7 @@ kernel that has these values runs it. Here the code is generated from the values
 
 from __future__ import annotations
 
+import ast
 import copy
 import functools
 import itertools
@@ -16,7 +17,7 @@ import threading
 import types
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import warp
@@ -34,19 +35,48 @@ class _Reading:
 
     Attributes:
       hashers: the module's dict of hashes, which Warp replaces when a kernel or function is added.
+      is_final: whether a program was lowered, or code loaded, with these values.
+      deferred: the functions with ``wp.static`` expressions that Warp evaluates when it generates code.
+      block_dim: the size of blocks that the module is hashed for.
+      unreached: functions, each with a size of blocks, whose expressions are in code that is not generated.
+      evaluates: whether Warp generates code in order to evaluate the expressions.
     """
 
     def __init__(self, hashers: Any) -> None:
         self.hashers = hashers
-        self._names: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
+        self.is_final = self.evaluates = False
+        self.deferred: set[Any] = set()
+        self.block_dim: int | None = None
+        self.unreached: set[tuple[Any, int | None]] = set()
+        self._names: dict[tuple[int, str], tuple[Any, Any]] = {}
+        self._statics: dict[tuple[Any, int | None], dict[str, tuple[Any, str]]] = {}
         self._namespaces: dict[int, _Namespace] = {}
 
-    def name(self, adjoint: Any, name: str, read: _Method) -> Any:
+    def name(self, function: Any, name: str, read: Callable[[], Any]) -> Any:
         """Return the object that a name in a function is bound to outside of it."""
-        known = self._names.setdefault(adjoint, {})
-        if name not in known:
-            known[name] = self.kept(read(adjoint, name))
-        return known[name]
+        free = function.__code__.co_freevars
+        owner = function.__closure__[free.index(name)] if name in free else function.__globals__
+        if (id(owner), name) not in self._names:
+            self._names[id(owner), name] = owner, self.kept(read())
+        return self._names[id(owner), name][1]
+
+    def static(self, adjoint: Any, place: str, evaluate: Callable[[], tuple[Any, str]]) -> tuple[Any, str]:
+        """Return value and text of an expression that Warp evaluates when it generates code."""
+        block_dim = (adjoint.builder_options or {}).get("block_dim")
+        known = self._statics.setdefault((adjoint.func, block_dim), {})
+        if place not in known:
+            value, text = evaluate()
+            known[place] = self.kept(value), text
+        return known[place]
+
+    def statics(self, function: Any) -> list[tuple[str, Any]]:
+        """Return place and value of the expressions that were evaluated in the code of a function."""
+        known = self._statics.get((function, self.block_dim), {})
+        return [(place, value) for place, (value, _) in sorted(known.items())]
+
+    def unknown(self) -> set[tuple[Any, int | None]]:
+        """Return the functions whose expressions have not been evaluated, each with the size of blocks."""
+        return {(function, self.block_dim) for function in self.deferred} - self._statics.keys() - self.unreached
 
     def kept(self, value: Any) -> Any:
         """Return a value that no assignment changes: a copy of a vector or matrix, a `_Namespace` for a module."""
@@ -84,25 +114,74 @@ def _is_namespace(value: Any) -> bool:
     return not (warp.types.type_is_value(value) or hasattr(value, "_wp_scalar_type_"))
 
 
-_readings: weakref.WeakKeyDictionary[Any, _Reading] = weakref.WeakKeyDictionary()
 # Hashes of the kernels of modules that were not among Warp's when they were first hashed: those of ``"unique"``
 # kernels, which Warp then names by the hash.
 _named: weakref.WeakKeyDictionary[Any, frozenset[bytes]] = weakref.WeakKeyDictionary()
 _numbers = itertools.count()
 
 
+def _known(module: Any) -> _Reading | None:
+    """Return the values read for a module's present hashes."""
+    known: _Reading | None = getattr(module, "_xlakernel_reading", None)
+    return known if known is not None and known.hashers is module.hashers else None
+
+
 @contextmanager
-def _reading(module: Any) -> Iterator[None]:
+def _reading(module: Any) -> Iterator[_Reading]:
     """Have this thread read the references of a module's functions once, until Warp hashes the module again."""
-    known = _readings.get(module)
-    if known is None or known.hashers is not module.hashers:
-        known = _readings[module] = _Reading(module.hashers)
+    known = _known(module)
+    if known is None:
+        known = module._xlakernel_reading = _Reading(module.hashers)
+    with _used(known):
+        yield known
+
+
+@contextmanager
+def _used(reading: _Reading) -> Iterator[_Reading]:
     before = getattr(_thread, "reading", None)
-    _thread.reading = known
+    _thread.reading = reading
     try:
-        yield
+        yield reading
     finally:
         _thread.reading = before
+
+
+@contextmanager
+def read_anew(module: Any, options: dict[str, Any]) -> Iterator[None]:
+    """Have this thread read present values in this context; *options* are those that the module is compiled with."""
+    known = _known(module)
+    with _used(_Reading(None)) as reading:
+        reading.block_dim = options["block_dim"]
+        if known is not None and known.deferred:
+            _evaluate(module, options, reading)
+        yield
+
+
+def _evaluate(module: Any, options: dict[str, Any], reading: _Reading) -> None:
+    """Evaluate the expressions that Warp evaluates when it generates code."""
+    from warp._src import context
+
+    live = list(module._get_live_kernels())
+    hashes = [(one, one.hash) for kernel in live for one in (kernel, *kernel.overloads.values())]
+    reading.evaluates = True
+    try:
+        with suppress(Exception):  # Warp raises errors of all kinds, and compiling raises them again
+            context.ModuleBuilder(module, options | {"output_arch": None})
+    finally:
+        reading.evaluates = False
+        for kernel, digest in hashes:
+            kernel.hash = digest
+    reading.unreached |= reading.unknown()
+
+
+def settle(module: Any) -> None:
+    """Read the references of a module anew, unless a program was lowered or code loaded with the known values."""
+    with lock:
+        known = _known(module)
+        if known is None or not known.is_final:
+            module.hashers.clear()
+            module._xlakernel_reading = known = _Reading(module.hashers)
+        known.is_final = True
 
 
 def reading(method: _Method) -> _Method:
@@ -122,36 +201,81 @@ def resolving(resolve: _Method) -> _Method:
     @functools.wraps(resolve)
     def resolved(adjoint: Any, name: str) -> Any:
         known: _Reading | None = getattr(_thread, "reading", None)
-        return resolve(adjoint, name) if known is None else known.name(adjoint, name, resolve)
+        read = functools.partial(resolve, adjoint, name)
+        return read() if known is None else known.name(adjoint.func, name, read)
 
     return resolved
 
 
+def evaluating(evaluate: _Method) -> _Method:
+    """Return Warp's ``Adjoint.evaluate_static_expression``, which evaluates each expression in generated code once."""
+
+    @functools.wraps(evaluate)
+    def evaluated(adjoint: Any, node: ast.Call) -> tuple[Any, str]:
+        known: _Reading | None = getattr(_thread, "reading", None)
+        work = functools.partial(evaluate, adjoint, node)
+        return work() if known is None else known.static(adjoint, _place(adjoint, node), work)
+
+    return evaluated
+
+
+def _place(adjoint: Any, node: ast.Call) -> str:
+    """Return an expression with the constants, and lengths of variables, that its value depends on."""
+    named = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)} & adjoint.symbols.keys()
+    variables = [adjoint.symbols[name] for name in sorted(named)]
+    found = [(repr(getattr(one, "constant", None)), _length(getattr(one, "type", None))) for one in variables]
+    return f"{node.lineno}:{node.col_offset} {ast.unparse(node)} {found}"
+
+
+def _length(kind: Any) -> int | None:
+    try:
+        return int(warp.types.type_length(kind))
+    except Exception:  # noqa: BLE001  # a type without a length; Warp ignores all errors here, too
+        return None
+
+
+def statics(adjoint: Any) -> list[tuple[str, Any]]:
+    """Return place and value of the ``wp.static`` expressions that were evaluated in the generated code."""
+    known: _Reading | None = getattr(_thread, "reading", None)
+    if known is None:
+        return []
+    if adjoint.has_unresolved_static_expressions:
+        known.deferred.add(adjoint.func)
+        if known.evaluates:  # Warp generates the code of one of several functions of equal hash
+            return [("", str(id(adjoint.func)))]
+    return known.statics(adjoint.func)
+
+
 def hashing(get_module_hash: _Method) -> _Method:
-    """Return Warp's ``Module.get_module_hash``; a ``"unique"`` kernel whose values changed is not returned again."""
-    get = reading(get_module_hash)
+    """Return Warp's ``Module.get_module_hash`` for values that are read once.
+
+    The hash depends on ``wp.static`` expressions that Warp evaluates when it generates code, of all functions. A
+    ``"unique"`` kernel whose values changed is not returned for another definition.
+    """
 
     @functools.wraps(get_module_hash)
     def hashed(module: Any, block_dim: int | None = None) -> Any:
-        with lock:
-            digest = get(module, block_dim)
-            hasher = module.hashers[module.options["block_dim"] if block_dim is None else block_dim]
-            _name_anew(module, frozenset(hasher.unique_kernels))
+        with lock, _reading(module) as known:
+            known.block_dim = module.options["block_dim"] if block_dim is None else block_dim
+            digest = get_module_hash(module, block_dim)
+            while known.unknown():
+                _evaluate(module, module.resolved_options[known.block_dim], known)
+                del module.hashers[known.block_dim]
+                digest = get_module_hash(module, block_dim)
+            _name_anew(module, frozenset(module.hashers[known.block_dim].unique_kernels))
             return digest
 
     return hashed
 
 
 def loading(load: _Method) -> _Method:
-    """Return Warp's ``Module.load``, which reads references anew if the module was never loaded."""
+    """Return Warp's ``Module.load``, which reads references anew if neither a program nor loaded code has them."""
     load = reading(load)
 
     @functools.wraps(load)
     def loaded(module: Any, *args: Any, **options: Any) -> Any:
         with lock:
-            if not module.execs and not module.failed_builds:
-                _readings.pop(module, None)
-                module.hashers.clear()
+            settle(module)
             return load(module, *args, **options)
 
     return loaded

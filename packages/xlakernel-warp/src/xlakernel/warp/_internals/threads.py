@@ -46,10 +46,11 @@ _COMPILING = {
     "compile": references.reading,
     "_get_kernel_tid_extent_limit": references.reading,
 }
-# The function that hashes the code of a function or kernel, and the one that returns what a name in it is bound to.
-_HASHING, _RESOLVING = "hash_adjoint", "resolve_external_reference"
+# The function that hashes the code of a function or kernel, the one that returns what a name in it is bound to, and
+# the one that evaluates a ``wp.static`` expression.
+_HASHING, _RESOLVING, _EVALUATING = "hash_adjoint", "resolve_external_reference", "evaluate_static_expression"
 # Those that every supported Warp has.
-_REQUIRED = {"load", "get_module_hash", "get_kernel_hooks", "invoke", _HASHING, _RESOLVING}
+_REQUIRED = {"load", "get_module_hash", "get_kernel_hooks", "invoke", _HASHING, _RESOLVING, _EVALUATING}
 # Attributes of Warp's runtime that may have a different value in each thread.
 _PER_THREAD = ("default_device", "tape")
 
@@ -88,7 +89,11 @@ def _wrap() -> None:
     ]
     places += [(context, name, _running) for name in _RUNNING]
     places += [(context.Module, name, wrapper) for name, wrapper in _COMPILING.items()]
-    places += [(context.ModuleHasher, _HASHING, complete), (codegen.Adjoint, _RESOLVING, references.resolving)]
+    places += [(context.ModuleHasher, _HASHING, complete)]
+    places += [
+        (codegen.Adjoint, _RESOLVING, references.resolving),
+        (codegen.Adjoint, _EVALUATING, references.evaluating),
+    ]
     found = [(owner, name, wrapper) for owner, name, wrapper in places if hasattr(owner, name)]
     missing = _REQUIRED - {name for _, name, _ in found} | set(_PER_THREAD) - vars(runtime).keys()
     if missing:
