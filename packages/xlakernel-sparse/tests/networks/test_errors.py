@@ -42,6 +42,13 @@ def projection(**changed):
             ArgumentError,
             "the weights of receptor 0 are up to",
         ),
+        # The reciprocal of the unit is not a normal number: the weights became 0.
+        (
+            {"matrix": MATRIX * np.float32(9e37)},
+            ArgumentError,
+            "one unit would be 8.9.*e[+]37; allowed: 1.1.*e-38 to 8.5",
+        ),
+        ({"matrix": MATRIX * np.float32(3e38)}, ArgumentError, "the weights of receptor 0 are up to"),
         ({"delay": np.full(16, -3)}, ArgumentError, "projection 0: a delay is -3"),
         ({"delay": 1.5}, DtypeError, "projection 0: the delay is 1.5; allowed: whole steps"),
         ({"delay": np.ones(3, int)}, ShapeError, r"the delay has the shape \(3,\); allowed: \(\) or \(16,\)"),

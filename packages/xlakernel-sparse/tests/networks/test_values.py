@@ -111,3 +111,16 @@ def test_random_numbers_agree_with_jax():
     expected = network.run(state, parameters, key, steps=100, record=record, backend="jax")
     assert_equal(found[1], expected[1])
     np.testing.assert_allclose(found[0].neurons.v, expected[0].neurons.v, atol=1e-5)
+
+
+@pytest.mark.parametrize("weight", [2.0**126, 8e37, 1.5e-38])
+@pytest.mark.parametrize("backend", [None, "jax"])
+def test_the_largest_and_the_smallest_weight(weight, backend):
+    matrix = COO((jnp.full(1, weight, jnp.float32), jnp.array([0]), jnp.array([1])), shape=(2, 2))
+    projections = [Projection(matrix, 1, "excitatory"), Projection(matrix, 1, "inhibitory")]
+    network = Network(Population(collect, 2, reference=collect.py_func), projections)
+    inputs = Inputs(jnp.array([[True, False], [False, False]]))
+    record = Record(trace=Trace(["excitatory"], [1]))
+    state = network.initial(Sums(jnp.float32(0), jnp.float32(0)))
+    _, recording = network.run(state, steps=2, inputs=inputs, record=record, backend=backend)
+    assert recording.trace["excitatory"][1, 0] == np.float32(weight)

@@ -65,7 +65,7 @@ def choose_scales(receptors: int, synapses: Sequence[Synapses], size: int, weigh
     With plastic projections, it is a power of two, for the largest weight that they may have.
 
     Raises:
-      ArgumentError: if *weight_bits* is invalid, or if float32 cannot represent the unit.
+      ArgumentError: if *weight_bits* is invalid, or if float32 cannot represent the unit or its reciprocal.
     """
     if weight_bits not in WEIGHT_BITS:
         raise ArgumentError(f"Network: weight_bits is {weight_bits!r}; allowed: {WEIGHT_BITS[0]} or {WEIGHT_BITS[1]}.")
@@ -94,11 +94,12 @@ def choose_scales(receptors: int, synapses: Sequence[Synapses], size: int, weigh
             smallest = min(projection.survey.smallest_weight for projection in own)
             units = min(1 if largest == smallest else 2 ** (weight_bits - 1) - 1, fitting)
             scale = float(largest) / units
-        limits = np.finfo(np.float32)
-        if not limits.tiny <= scale <= limits.max:
+        # XLA multiplies by the reciprocal, and takes numbers below the least normal one for 0.
+        least = float(np.finfo(np.float32).tiny)
+        if not least <= scale <= 1 / least:
             raise ArgumentError(
                 f"Network: the weights of receptor {receptor} are up to {largest}, and one unit would be {scale}; "
-                f"allowed: {limits.tiny} to {limits.max}. Use another unit for the weights."
+                f"allowed: {least} to {1 / least}. Use another unit for the weights."
             )
         # Rounded up, so that no weight has more units.
         is_exact = is_plastic or units == 1
