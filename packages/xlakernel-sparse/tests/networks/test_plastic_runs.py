@@ -316,7 +316,7 @@ def test_states_of_other_networks(network):
     with pytest.raises(ArgumentError, match=r"weights of projections None; allowed: \[1, 3\], and the past"):
         run(network, state._replace(weights=None))
     with pytest.raises(ShapeError, match=r"state.weights\[1\] has the shape \(3,\)"):
-        run(network, state._replace(weights={**state.weights, 1: jnp.zeros(3)}))
+        run(network, state._replace(weights=(None, jnp.zeros(3), *state.weights[2:])))
     projections = [Projection(MATRIX, 1, name) for name in ("excitatory", "inhibitory")]
     static = Network(Population(integrate, 4), projections)
     state = static.initial(start(4))

@@ -1,5 +1,6 @@
 """Networks of spiking neurons, all steps of which run in one native call."""
 
+from . import serialization  # noqa: F401  # registers the formats for exported programs
 from .network import Network as Network
 from .noise import Normal as Normal
 from .noise import Poisson as Poisson

@@ -20,6 +20,9 @@ from .plastic_projections import Places, Plastic, places
 from .projections import Synapses
 from .rules import compile_rule
 
+#: The weights of projections by their numbers; None for a projection that is not plastic.
+Weights = tuple[jax.Array | None, ...]
+
 
 class Tables(NamedTuple):
     """The synapses of all plastic projections, one behind the other.
@@ -109,15 +112,12 @@ def depth_of(plastic: Sequence[Plastic]) -> int:
     return max((one.delay for one in plastic), default=0)
 
 
-def initial_state(
-    plastic: Sequence[Plastic], tables: Tables, size: int
-) -> tuple[dict[int, jax.Array] | None, Past | None]:
+def initial_state(plastic: Sequence[Plastic], tables: Tables, size: int) -> tuple[Weights | None, Past | None]:
     """Return the weights and the past of step 0."""
     if not plastic:
         return None, None
-    weights = {
-        one.number: jnp.broadcast_to(data, (one.room,)) for one, data in zip(plastic, tables.weights, strict=True)
-    }
+    spread = [jnp.broadcast_to(data, (one.room,)) for one, data in zip(plastic, tables.weights, strict=True)]
+    weights = _by_projection(plastic, spread)
     fired, traces = _shapes_of_past(plastic, size)
     nothing = jnp.zeros(fired, bool), jnp.zeros(traces, jnp.float32), jnp.full(traces, -1, jnp.int32)
     return weights, Past(*nothing, tables.numbers[:, :2])
@@ -132,8 +132,8 @@ def check_state(plastic: Sequence[Plastic], tables: Tables, weights: Any, past: 
     """Raise an error unless the weights and the past are those of these projections."""
     numbers = [one.number for one in plastic]
     found: Any = None if weights is None else f"a {type(weights).__name__}"
-    if isinstance(weights, Mapping):
-        found = sorted(weights, key=str)
+    if isinstance(weights, tuple):
+        found = [number for number, own in enumerate(weights) if own is not None]
     if found != (numbers or None) or isinstance(past, Past) != bool(plastic):
         raise ArgumentError(
             f"Network.run: the state has weights of projections {found}; allowed: {numbers or None}, and the past of "
@@ -217,13 +217,16 @@ def run_inputs(
 
 def run_results(
     plastic: Sequence[Plastic], tables: Tables, arrays: Sequence[jax.Array]
-) -> tuple[dict[int, jax.Array] | None, Past | None]:
+) -> tuple[Weights | None, Past | None]:
     """Return the weights and the past after a run from the last results of its kernel."""
     if not plastic:
         return None, None
     state, traces, last, fired = arrays
-    found, first = {}, 0
-    for one in plastic:
-        found[one.number] = state[first : first + one.room]
-        first += one.room
-    return found, Past(fired != 0, traces, last, tables.numbers[:, :2])
+    parts = jnp.split(state, np.cumsum([one.room for one in plastic])[:-1])
+    return _by_projection(plastic, parts), Past(fired != 0, traces, last, tables.numbers[:, :2])
+
+
+def _by_projection(plastic: Sequence[Plastic], weights: Sequence[jax.Array]) -> Weights:
+    """Return the weights at the places of their projections."""
+    own = dict(zip((one.number for one in plastic), weights, strict=True))
+    return tuple(own.get(number) for number in range(plastic[-1].number + 1))

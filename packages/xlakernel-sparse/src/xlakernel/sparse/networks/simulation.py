@@ -137,8 +137,6 @@ def _run_batch(ins: Sequence[Any], axes: Sequence[int | None], *, outs: Any, dis
     is_mapped = [axis is not None for axis in axes]
     arrays = [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(ins, axes, strict=True)]
     size = next(x.shape[0] for x, mapped in zip(arrays, is_mapped, strict=True) if mapped)
-    together = max(1, min(size, multiprocessors() // static["layout"].blocks))
-    rounds, rest = divmod(size, together)
 
     def bind(*own: jax.Array) -> tuple[jax.Array, ...]:
         return tuple(run_together.primitive.bind(*own, outs=outs, dispatch=dispatch, **static))
@@ -153,6 +151,10 @@ def _run_batch(ins: Sequence[Any], axes: Sequence[int | None], *, outs: Any, dis
         found = _map_some(run, own, is_batched)
         return found, tuple(True for _ in found)
 
+    if not isinstance(size, int):  # a symbol, which is allowed on the CPU alone: networks run one after the other there
+        return run(*arrays), [0] * len(outs)
+    together = max(1, min(size, multiprocessors() // static["layout"].blocks))
+    rounds, rest = divmod(size, together)
     # `jax.lax.map` with a batch size fails for arrays without elements.
     chunks = [
         x[: size - rest].reshape(rounds, together, *x.shape[1:]) if mapped else x

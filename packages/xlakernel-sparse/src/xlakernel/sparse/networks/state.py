@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from .plasticity import Past
+from .plasticity import Past, Weights
 
 
 class NetworkState(NamedTuple):
@@ -20,8 +20,9 @@ class NetworkState(NamedTuple):
         sums, within 1/256 of the largest one of a receptor. If its units cannot represent them, it raises an
         `ArgumentError`; in a traced call, the unit and all arrivals of the receptor are NaN.
       step: the number of the next step, int32.
-      weights: those of the plastic projections by the number of the projection, a dictionary of float32 ``(nnz,)``, in
-        the order of the matrix's entries: ``matrix.with_data(state.weights[0])``; None if no projection is plastic.
+      weights: those of the projections up to the last plastic one, a tuple of float32 ``(nnz,)`` in the order of the
+        matrix's entries, ``matrix.with_data(state.weights[0])``, or None for a projection that is not plastic; None if
+        no projection is plastic.
       past: the spikes on their way to plastic synapses, and the traces of these; None if no projection is plastic.
     """
 
@@ -29,5 +30,5 @@ class NetworkState(NamedTuple):
     pending: jax.Array
     scales: dict[str, jax.Array]
     step: jax.Array
-    weights: dict[int, jax.Array] | None = None
+    weights: Weights | None = None
     past: Past | None = None
