@@ -94,6 +94,8 @@ def choose_scales(receptors: int, synapses: Sequence[Synapses], size: int, weigh
             smallest = min(projection.survey.smallest_weight for projection in own)
             units = min(1 if largest == smallest else 2 ** (weight_bits - 1) - 1, fitting)
             scale = float(largest) / units
+        if not is_plastic and units != 1:  # rounded up, so that no weight has more units
+            scale = float(np.nextafter(np.float32(scale), np.float32(np.inf)))
         # XLA multiplies by the reciprocal, and takes numbers below the least normal one for 0.
         least = float(np.finfo(np.float32).tiny)
         if not least <= scale <= 1 / least:
@@ -101,9 +103,7 @@ def choose_scales(receptors: int, synapses: Sequence[Synapses], size: int, weigh
                 f"Network: the weights of receptor {receptor} are up to {largest}, and one unit would be {scale}; "
                 f"allowed: {least} to {1 / least}. Use another unit for the weights."
             )
-        # Rounded up, so that no weight has more units.
-        is_exact = is_plastic or units == 1
-        scales[receptor] = scale if is_exact else np.nextafter(np.float32(scale), np.float32(np.inf))
+        scales[receptor] = scale
     return scales
 
 
