@@ -11,6 +11,7 @@ import pytest
 import warp as wp
 
 from xlakernel.core import deserialize, export
+from xlakernel.core.errors import CompileError
 from xlakernel.warp import warp_kernel
 from xlakernel.warp._internals import code
 
@@ -247,6 +248,39 @@ def test_a_kernel_defined_beside_it_changes_the_static_values(make):
     assign(1.0)
     assert scale_of(make()) == 1.0
     del kernel
+
+
+@pytest.mark.parametrize("options", [{}, {"module": "unique"}], ids=["module", "unique"])
+def test_static_expressions_that_define_functions(options):
+    def scaled(part):
+        @wp.func
+        def multiplied(x: float):
+            return wp.static(float(part + 1)) * x
+
+        return multiplied
+
+    @wp.kernel(enable_backward=False, **options)
+    def scaled_by_functions(x: A, out: A):
+        i = wp.tid()
+        out[i] = 0.0
+        for part in range(2):
+            out[i] += wp.static(scaled(part))(x[i])
+
+    assert scale_of(scaled_by_functions) == 3.0
+    assert not code.is_outdated(scaled_by_functions, 1)
+    assert scale_of(scaled_by_functions) == 3.0
+
+
+def test_a_static_expression_that_fails_leaves_no_hash():
+    global PARTS
+    PARTS = (1.0,)
+    kernel = with_static_in_generic_helper()
+    with pytest.raises(CompileError, match="does not compile"):
+        scale_of(kernel)
+    assign(2.0)
+    assert scale_of(with_static_in_generic_helper()) == 2.0
+    assign(3.0)
+    assert scale_of(with_static_in_generic_helper()) == 3.0
 
 
 def test_a_variable_of_a_function_that_is_assigned_later():

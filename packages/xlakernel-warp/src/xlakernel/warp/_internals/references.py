@@ -17,7 +17,7 @@ import threading
 import types
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import warp
@@ -35,11 +35,11 @@ class _Reading:
 
     Attributes:
       hashers: the module's dict of hashes, which Warp replaces when a kernel or function is added.
-      is_final: whether a program was lowered, or code loaded, with these values.
+      is_final: True once a program was lowered, or code loaded, with these values.
       deferred: the functions with ``wp.static`` expressions that Warp evaluates when it generates code.
       block_dim: the size of blocks that the module is hashed for.
       unreached: functions, each with a size of blocks, whose expressions are in code that is not generated.
-      evaluates: whether Warp generates code in order to evaluate the expressions.
+      evaluates: True while Warp generates code in order to evaluate the expressions.
     """
 
     def __init__(self, hashers: Any) -> None:
@@ -62,8 +62,7 @@ class _Reading:
 
     def static(self, adjoint: Any, place: str, evaluate: Callable[[], tuple[Any, str]]) -> tuple[Any, str]:
         """Return value and text of an expression that Warp evaluates when it generates code."""
-        block_dim = (adjoint.builder_options or {}).get("block_dim")
-        known = self._statics.setdefault((adjoint.func, block_dim), {})
+        known = self._statics.setdefault((adjoint.func, adjoint.builder_options.get("block_dim")), {})
         if place not in known:
             value, text = evaluate()
             known[place] = self.kept(value), text
@@ -163,12 +162,13 @@ def _evaluate(module: Any, options: dict[str, Any], reading: _Reading) -> None:
 
     live = list(module._get_live_kernels())
     hashes = [(one, one.hash) for kernel in live for one in (kernel, *kernel.overloads.values())]
+    hashers = module.hashers, module.resolved_options
     reading.evaluates = True
     try:
-        with suppress(Exception):  # Warp raises errors of all kinds, and compiling raises them again
-            context.ModuleBuilder(module, options | {"output_arch": None})
+        context.ModuleBuilder(module, options | {"output_arch": None})
     finally:
         reading.evaluates = False
+        module.hashers, module.resolved_options = hashers  # others if an expression defined a function
         for kernel, digest in hashes:
             kernel.hash = digest
     reading.unreached |= reading.unknown()
@@ -214,7 +214,8 @@ def evaluating(evaluate: _Method) -> _Method:
     def evaluated(adjoint: Any, node: ast.Call) -> tuple[Any, str]:
         known: _Reading | None = getattr(_thread, "reading", None)
         work = functools.partial(evaluate, adjoint, node)
-        return work() if known is None else known.static(adjoint, _place(adjoint, node), work)
+        is_defined = hasattr(adjoint, "builder_options")  # before, Warp evaluates what it can at the definition
+        return work() if known is None or not is_defined else known.static(adjoint, _place(adjoint, node), work)
 
     return evaluated
 
@@ -253,15 +254,24 @@ def hashing(get_module_hash: _Method) -> _Method:
     ``"unique"`` kernel whose values changed is not returned for another definition.
     """
 
+    def hash_of(module: Any, block_dim: int | None) -> Any:
+        module.has_unresolved_static_expressions = False  # they are evaluated here
+        return get_module_hash(module, block_dim)
+
     @functools.wraps(get_module_hash)
     def hashed(module: Any, block_dim: int | None = None) -> Any:
         with lock, _reading(module) as known:
             known.block_dim = module.options["block_dim"] if block_dim is None else block_dim
-            digest = get_module_hash(module, block_dim)
+            digest = hash_of(module, block_dim)
             while known.unknown():
-                _evaluate(module, module.resolved_options[known.block_dim], known)
+                options = module.resolved_options[known.block_dim]
+                try:
+                    _evaluate(module, options, known)
+                except Exception:
+                    module.mark_modified()  # with the values of some expressions, the hash would be a wrong one
+                    raise
                 del module.hashers[known.block_dim]
-                digest = get_module_hash(module, block_dim)
+                digest = hash_of(module, block_dim)
             _name_anew(module, frozenset(module.hashers[known.block_dim].unique_kernels))
             return digest
 
