@@ -24,7 +24,7 @@ from xlakernel.sparse.networks import Network, Poisson, Population, Projection
 NEURONS, CONNECTIONS = 138_639, 15_091_983
 _SYNAPSE = 0.275  # mV
 _DELAY, _REFRACTORY = 1.8, 2.2  # ms
-#: What a spike from outside adds to the potential, in mV: that of 250 synapses at once.
+#: The rise of the potential by a spike from outside, in mV: that of 250 synapses at once.
 _STIMULUS = 250 * _SYNAPSE
 
 

@@ -21,7 +21,7 @@ class Trains(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """What `statistics_of` returns; NaN where too few neurons fired."""
+    """Rate in Hz, irregularity and correlation of a population; NaN where too few neurons fired."""
 
     rate: float
     irregularity: float

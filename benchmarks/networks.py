@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from _brette_models import coba, cuba
 from _fly_edges import EdgesError
 from _fly_model import fly
-from _harness import Mark, arguments, machine, parse, print_cells, print_marks, slug, summary, write_json
+from _harness import Mark, arguments, machine, parse, print_cells, print_marks, ratio, slug, summary, write_json
 from _network_models import STEP, Model, microcircuit
 from _network_runs import Run, on_device, spaced
 from _plastic_model import plastic_network
@@ -37,9 +37,14 @@ TARGETS: dict[str, dict[str, float]] = {
     "COBA, 4 000 neurons": {"cpu": 10, "cuda": 2.5},
     "COBA, 400 000 neurons": {"cuda": 6},
     "microcircuit, Poisson input": {"cpu": 800, "cuda": 5},
-    # Twice the time of the network with constant weights, and on a GPU a tenth of real time.
     "balanced, plastic": {"cuda": 10},
     "microcircuit, constant input": {"cpu": 400},
+    "fly brain, drawn": {"cpu": 600, "cuda": 4},
+}
+#: Targets on a GPU over the time of another network.
+RATIOS = {
+    "balanced, plastic": ("balanced, 11 250 neurons", 2.0),
+    "COBA, 16 × 4 000 neurons": ("COBA, 4 000 neurons", 2.0),
 }
 _BATCH = 16
 #: Blocks of a network of the batch on a GPU: all 16 run at once if it has at least 128 multiprocessors.
@@ -112,6 +117,11 @@ def main() -> int:
                     except EdgesError as error:
                         parser.error(f"--edges {error}")
                     marks += held
+        if platform == "cuda":
+            both = {name: pair for name, pair in RATIOS.items() if {name, pair[0]} <= times.keys()}
+            marks += [
+                Mark(f"{name}: over {other}", ratio(times, name, other), most) for name, (other, most) in both.items()
+            ]
         load.append(os.getloadavg()[0])
         print(f"\nload of the machine before and after: {load[0]:.2f}, {load[1]:.2f}")
         holds = print_marks(marks) and holds if marks else holds

@@ -1,6 +1,5 @@
 """The networks that the benchmarks measure, and how they are run."""
 
-import importlib.util
 import sys
 from pathlib import Path
 
@@ -131,17 +130,10 @@ def test_networks_of_a_batch_are_those_that_run_alone():
     assert set(batch.rates()) == {"excitatory", "inhibitory"}
 
 
-@pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("benchmark_of_networks", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_every_target_is_that_of_a_model(script):
     names = [name for name, _ in script.cases([4_000, 400_000], None, "cpu")]
     assert len(set(names)) == len(names) and set(script.TARGETS) <= set(names)
+    assert {*script.RATIOS, *(other for other, _ in script.RATIOS.values())} <= set(names)
     assert [name for name, _ in script.cases([4_000_000], None, "cuda")][:2] == [
         "COBA, 4 000 000 neurons",
         "CUBA, 4 000 000 neurons",
