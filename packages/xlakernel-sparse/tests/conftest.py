@@ -1,5 +1,7 @@
 """Matrices, strategies and settings that several test files share."""
 
+import importlib.util
+
 import jax
 import numpy as np
 import pytest
@@ -26,6 +28,16 @@ ROOM = 10
 def x64():
     with jax.enable_x64(True) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64():
         yield
+
+
+@pytest.fixture(scope="module")
+def script(request):
+    """The program ``SCRIPT`` of a file of tests, as a module."""
+    path = request.module.SCRIPT
+    spec = importlib.util.spec_from_file_location(f"script_{path.stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """The demo in docs/examples: a small run from the command line, and invalid options."""
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -9,14 +8,6 @@ import numpy as np
 import pytest
 
 SCRIPT = Path(__file__).parents[3] / "docs" / "examples" / "spiking_network.py"
-
-
-@pytest.fixture(scope="module")
-def demo():
-    spec = importlib.util.spec_from_file_location("spiking_network", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.mark.process
@@ -32,19 +23,19 @@ def test_runs_and_finds_the_same_spikes(tmp_path):
     assert "mean rate 0.0 Hz" not in done.stdout
 
 
-def test_a_wrong_delivery_is_noticed(demo, tmp_path, capsys, monkeypatch):
-    def lossy(spiked, table, deliver=demo.deliver_gather):
+def test_a_wrong_delivery_is_noticed(script, tmp_path, capsys, monkeypatch):
+    def lossy(spiked, table, deliver=script.deliver_gather):
         return deliver(spiked.at[:100].set(False), table)
 
-    monkeypatch.setattr(demo, "deliver_gather", lossy)
+    monkeypatch.setattr(script, "deliver_gather", lossy)
     arguments = ["--neurons", "200", "--seconds", "0.1", "--out", str(tmp_path / "raster.png")]
-    assert demo.main(arguments) == 1
+    assert script.main(arguments) == 1
     assert "NOT THE SAME" in capsys.readouterr().out
 
 
-def test_connectivity_is_two_percent_without_self_connections(demo):
+def test_connectivity_is_two_percent_without_self_connections(script):
     n = 2000
-    offsets, targets = demo.connect(n, np.random.default_rng(0))
+    offsets, targets = script.connect(n, np.random.default_rng(0))
     sources = np.repeat(np.arange(n), np.diff(offsets))
     assert (offsets[0], offsets[-1]) == (0, targets.size)
     assert set(np.unique(targets)) <= set(range(n))
@@ -72,33 +63,33 @@ BAD_NUMBERS = ["", "0", "-1", "nan", "inf", "-inf", "many", "1e300", "9" * 400, 
     ],
     ids=lambda value: ascii(value)[:24],
 )
-def test_bad_values_are_refused(demo, option, value, tmp_path, monkeypatch, capsys):
+def test_bad_values_are_refused(script, option, value, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder.png").mkdir()
     with pytest.raises(SystemExit) as stopped:
-        demo.main([f"{option}={value}"])
+        script.main([f"{option}={value}"])
     assert stopped.value.code == 2
     assert option in capsys.readouterr().err.splitlines()[-1]
 
 
 @pytest.mark.parametrize("arguments", [["--neurons=300000"], ["--seconds=1e6"]])
-def test_sizes_beyond_the_memory_are_refused(demo, arguments, monkeypatch, capsys):
+def test_sizes_beyond_the_memory_are_refused(script, arguments, monkeypatch, capsys):
     pages = {"SC_PHYS_PAGES": 2**20, "SC_PAGE_SIZE": 2**12}
-    monkeypatch.setattr(demo.os, "sysconf", pages.__getitem__)
+    monkeypatch.setattr(script.os, "sysconf", pages.__getitem__)
     with pytest.raises(SystemExit) as stopped:
-        demo.parse_arguments(arguments)
+        script.parse_arguments(arguments)
     assert stopped.value.code == 2
     assert "GB of memory" in capsys.readouterr().err
 
 
-def test_checking_the_output_file_leaves_it_alone(demo, tmp_path):
+def test_checking_the_output_file_leaves_it_alone(script, tmp_path):
     new, old = tmp_path / "new.png", tmp_path / "old.PNG"
     old.write_bytes(b"before")
     for path in (new, old):
-        assert demo.parse_arguments(["--out", str(path)]).out == path
+        assert script.parse_arguments(["--out", str(path)]).out == path
     assert not new.exists()
     assert old.read_bytes() == b"before"
 
 
-def test_more_neurons_than_the_reference_parse(demo):
-    assert demo.parse_arguments(["--neurons", "50000"]).neurons == 50_000
+def test_more_neurons_than_the_reference_parse(script):
+    assert script.parse_arguments(["--neurons", "50000"]).neurons == 50_000

@@ -1,6 +1,5 @@
 """The benchmark's networks in other simulators, and the statistics of their spikes."""
 
-import importlib.util
 from pathlib import Path
 
 import jax
@@ -115,14 +114,6 @@ def test_silent_populations_have_no_statistics():
     nothing = _spike_statistics.Trains(np.zeros(0), np.zeros(0, int), 10, 100.0)
     rate, *others = _spike_statistics.statistics_of(nothing)
     assert rate == 0 and np.all(np.isnan(others))
-
-
-@pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("benchmark_of_statistics", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.1])
