@@ -56,6 +56,16 @@ def test_a_damaged_file_is_none_and_is_written_again(damage):
     assert read_code(ONE) == b"some code"
 
 
+def test_a_file_that_is_too_large_is_none_and_is_written_again():
+    write_code(ONE, b"some code")
+    (file,) = code_folder().iterdir()
+    os.truncate(file, 2**40)  # a hole, which takes no space
+    with pytest.warns(CacheWarning, match="has 1099511627776 bytes; at most 268435456 are read"):
+        assert read_code(ONE) is None
+    write_code(ONE, b"some code")
+    assert read_code(ONE) == b"some code"
+
+
 def test_a_file_under_another_name_is_none():
     write_code(ONE, b"some code")
     (file,) = code_folder().iterdir()

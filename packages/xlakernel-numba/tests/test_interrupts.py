@@ -1,4 +1,4 @@
-"""Ctrl-C while a kernel compiles or runs, and names that no compiler accepts."""
+"""Signals while a kernel compiles or runs, and names that no compiler accepts."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ from xlakernel.numba import numba_kernel
 
 # Numba takes over its own declarations when the first kernel compiles.
 PROGRAM = """
-import _thread, signal, sys, threading
+import os, signal, sys
 import jax.numpy as jnp, numba
 from numba.core.typing.context import BaseContext
 from xlakernel.numba import numba_kernel
@@ -34,11 +34,15 @@ def install_and_interrupt(self, registry):
     global installed
     installed += 1
     if installed == int(sys.argv[1]):
-        _thread.interrupt_main()
+        os.kill(os.getpid(), number)
     return install(self, registry)
 
 BaseContext.install_registry = install_and_interrupt
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored in the background
+def interrupt(number, frame):
+    raise KeyboardInterrupt
+
+number = getattr(signal, sys.argv[2])
+signal.signal(number, interrupt)
 try:
     call(jnp.ones(2))
     print("finished")
@@ -57,10 +61,10 @@ def interrupts():
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("number", [1, 2, 5])
-def test_a_kernel_compiles_after_one_was_interrupted(number):
+@pytest.mark.parametrize(("number", "name"), [(1, "SIGINT"), (2, "SIGALRM"), (5, "SIGINT")])
+def test_a_kernel_compiles_after_one_was_interrupted(number, name):
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(number)], capture_output=True, text=True, check=False, timeout=300
+        [sys.executable, "-c", PROGRAM, str(number), name], capture_output=True, text=True, check=False, timeout=300
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["interrupted", "[2.0, 2.0]"]
@@ -79,6 +83,28 @@ def test_an_interrupt_waits_for_the_end(interrupts):
         step()
     assert steps == ["after"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_each_signal_reaches_its_handler_after_an_exception_of_another(interrupts):
+    def handle(number, frame):
+        seen.append(number)
+        raise TimeoutError
+
+    def step():
+        with uninterrupted():
+            os.kill(os.getpid(), signal.SIGALRM)
+            os.kill(os.getpid(), signal.SIGINT)
+            assert seen == []
+
+    seen: list[int] = []
+    before = signal.signal(signal.SIGALRM, handle)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            step()
+        assert seen == [signal.SIGALRM]
+        assert signal.getsignal(signal.SIGALRM) is handle
+    finally:
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_other_threads_leave_the_signal_alone():

@@ -51,7 +51,10 @@ def test_the_exit_status_of_invalid_arguments_is_2(arguments, capsys):
     with pytest.raises(SystemExit) as stopped:
         command_line.main(arguments)
     assert stopped.value.code == 2
-    assert capsys.readouterr().err.startswith("usage: xlakernel")
+    printed = capsys.readouterr().err
+    assert printed.startswith("usage: xlakernel")
+    if "--timeout" in arguments:
+        assert f"--timeout: {arguments[-1]!r} is not a positive number of seconds" in printed
 
 
 def test_it_runs_as_a_module(run):

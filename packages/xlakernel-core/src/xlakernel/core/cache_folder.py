@@ -22,6 +22,7 @@ FOLDER_VARIABLE = "XLAKERNEL_CACHE_DIR"
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _TEMPORARY = re.compile(r"\.[0-9a-f]{32}")
 _ABANDONED = 3600.0  # the writer of a temporary file that is older, in seconds, is assumed to have been killed
+_LARGEST = 2**28  # bytes of a file
 
 _swept: set[Path] = set()  # folders from which this process has removed the temporary files of killed writers
 
@@ -50,15 +51,18 @@ def read_file(path: Path) -> bytes:
 
     Raises:
       FileNotFoundError: if the file does not exist.
-      OSError: if it cannot be read, is not a regular file, or can be written by another user.
+      OSError: if it cannot be read, is not a regular file, can be written by another user, or has more than 256 MiB.
     """
     with _opened_folder(path.parent, create=False) as folder:
         # O_NONBLOCK: opening a FIFO would wait for its writer.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(path.name, flags, dir_fd=folder)
         try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
                 raise OSError(f"{path} is not a regular file")
+            if found.st_size > _LARGEST:  # a damaged file can be larger than the memory
+                raise OSError(f"{path} has {found.st_size} bytes; at most {_LARGEST} are read")
             _check_private(path, descriptor)
             with open(descriptor, "rb", closefd=False) as file:
                 return file.read()

@@ -236,17 +236,18 @@ class NumbaKernel(Kernel):
 
     def _explain(self, own: Any, error: Exception, signature: Sequence[types.Type]) -> CompileError:
         given = ", ".join(f"{n}: {t}" for n, t in zip(self.parameters, signature, strict=True))
-        writes = self._compiles_with_writable_inputs(own, signature)
+        writable = [t.copy(readonly=False) if isinstance(t, types.Array) else t for t in signature]
+        # An error that does not come again, such as the exception of a signal handler, is none of the kernel.
+        writes = _compiles(own, writable) and not _compiles(own, signature)
         return compile_error(f"{self.name}({given})", error, _HINTS, writes_to_input=writes)
 
-    def _compiles_with_writable_inputs(self, own: Any, signature: Sequence[types.Type]) -> bool:
-        """Return True if the kernel compiles once its inputs are writable."""
-        writable = [t.copy(readonly=False) if isinstance(t, types.Array) else t for t in signature]
-        try:
-            own.compile(tuple(writable))
-        except Exception:  # noqa: BLE001  # the first error is reported
-            return False
-        return True
+
+def _compiles(own: Any, signature: Sequence[types.Type]) -> bool:
+    try:
+        own.compile(tuple(signature))
+    except Exception:  # noqa: BLE001  # the first error is reported
+        return False
+    return True
 
 
 _HINTS = ((r"Untyped global name '(\w+)'.*<class 'function'>", r"Decorate \1 with numba.njit too."),)

@@ -1,30 +1,43 @@
-"""Protection from Ctrl-C for steps that Numba cannot repeat."""
+"""Protection from signals for steps that Numba cannot repeat."""
 
 from __future__ import annotations
 
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Delay Ctrl-C until the exit from this context, which must be short.
+    """Delay Python's signal handlers until the exit from this context, which must be short.
 
-    For example, Numba registers new declarations once. After an interrupt there, the rest of them would be missing, and
-    no kernel would compile in the process any more.
+    For example, Numba registers new declarations once. After an exception of a handler there (Ctrl-C, a time limit by
+    SIGALRM), the rest of them would be missing, and no kernel would compile in the process any more.
     """
-    previous = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(previous):
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
+    present: dict[int, Any] = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    handlers = {number: handler for number, handler in present.items() if callable(handler)}
     caught: list[tuple[Any, ...]] = []
-    signal.signal(signal.SIGINT, lambda *arguments: caught.append(arguments))
+    inside = True
+
+    def delay(number: int, frame: Any) -> None:
+        if inside:
+            caught.append((number, frame))
+        else:  # before its own handler is back
+            handlers[number](number, frame)
+
     try:
+        for number in handlers:
+            signal.signal(number, delay)
         yield
     finally:
-        signal.signal(signal.SIGINT, previous)
-        if caught:
-            previous(*caught[0])
+        with ExitStack() as exits:  # an exception of one does not prevent the others
+            for number, frame in reversed(caught):
+                exits.callback(handlers[number], number, frame)
+            inside = False
+            for number, handler in handlers.items():
+                exits.callback(signal.signal, number, handler)

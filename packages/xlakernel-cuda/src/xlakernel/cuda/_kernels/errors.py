@@ -22,16 +22,16 @@ def compile_error(name: str, function: Any, signature: Sequence[Any], error: Exc
     """Return the exception to raise when Numba fails to compile the kernel *function* for *signature*."""
     parameters = inspect.signature(function).parameters
     given = ", ".join(f"{parameter}: {type_}" for parameter, type_ in zip(parameters, signature, strict=True))
-    writes = _compiles_with_writable_inputs(function, signature)
+    writable = tuple(t.copy(readonly=False) if isinstance(t, types.Array) else t for t in signature)
+    # An error that does not come again, such as the exception of a signal handler, is none of the kernel.
+    writes = _compiles(function, writable) and not _compiles(function, signature)
     return native.compile_error(f"{name}({given})", error, _HINTS, writes_to_input=writes)
 
 
-def _compiles_with_writable_inputs(function: Any, signature: Sequence[Any]) -> bool:
-    """Return True if the kernel compiles once its inputs are writable."""
-    writable = tuple(t.copy(readonly=False) if isinstance(t, types.Array) else t for t in signature)
+def _compiles(function: Any, signature: Sequence[Any]) -> bool:
     try:
         # Any architecture will do: only the types matter.
-        cuda.compile(function, writable, device=False, abi="numba", output="ptx", cc=(9, 0))
+        cuda.compile(function, tuple(signature), device=False, abi="numba", output="ptx", cc=(9, 0))
     except Exception:  # noqa: BLE001  # the first error is reported
         return False
-    return writable != tuple(signature)
+    return True
