@@ -120,6 +120,7 @@ def exported_parts(x: A, out: A):
 
 
 def test_export():
+    pytest.importorskip("flatbuffers", reason="xlakernel-core[export] is not installed")
     exported = export(jax.jit(warp_kernel(exported_parts, OUT)))(X)
     np.testing.assert_array_equal(deserialize(exported.serialize()).call(X), X)
 
