@@ -6,6 +6,7 @@ Warp is imported inside the functions: core does not depend on it.
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -29,10 +30,44 @@ def entered(handle: int, device: int) -> Iterator[Any]:
     """Make the stream with this handle Warp's current one, and yield it as a ``warp.Stream``."""
     import warp
 
-    stream = warp.Stream(warp.get_cuda_device(device), cuda_stream=handle)
-    # sync_enter would wait for the stream that was current before, and so tie a recording to it.
-    with _lock, warp.ScopedStream(stream, sync_enter=False), _captured(stream):
+    with (
+        _lock,
+        _registered(warp.get_cuda_device(device), handle) as stream,
+        # sync_enter would wait for the stream that was current before, and so tie a recording to it.
+        warp.ScopedStream(stream, sync_enter=False),
+        _captured(stream),
+    ):
         yield stream
+
+
+@contextlib.contextmanager
+def _registered(device: Any, handle: int) -> Iterator[Any]:
+    """Register a stream with Warp in this context, at the end of which the stream may be destroyed.
+
+    Warp would unregister it when the object is collected, and the traceback of an error keeps that alive for longer.
+    Meanwhile Warp's native code uses the handle, for example when an array is freed in a capture: after the stream was
+    destroyed this crashes. The driver also gives the handle to the next stream, which would be unregistered in use.
+    """
+    stream = _borrowed_stream()(device, cuda_stream=handle)
+    try:
+        yield stream
+    finally:
+        stream.unregister()
+
+
+@functools.cache
+def _borrowed_stream() -> Any:
+    """Return the class of streams that Warp does not unregister itself."""
+    import warp
+
+    class BorrowedStream(warp.Stream):  # type: ignore[misc,unused-ignore]
+        def __del__(self) -> None:
+            pass
+
+        def unregister(self) -> None:
+            super().__del__()
+
+    return BorrowedStream
 
 
 @contextlib.contextmanager

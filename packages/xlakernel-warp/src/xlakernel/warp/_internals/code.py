@@ -50,7 +50,7 @@ def is_outdated(kernel: Any, block_dim: int) -> bool:
             compiled = getattr(hasher, "kernel_hashes", {}).get(kernel, kernel.hash)  # Warp 1.14 has only kernel.hash
             anew = copy.copy(kernel)  # the hasher sets its ``hash``
             options = _resolved_options(kernel, block_dim) or dict(kernel.module.options)
-            with references.read_anew(kernel.module, options):
+            with references.present_values(kernel.module, options):
                 type(hasher)([anew], options)
             return bool(anew.hash != compiled)
         except Exception:  # noqa: BLE001  # hashing raises errors of all kinds, and compiling raises them again

@@ -22,7 +22,7 @@ import warp
 
 from xlakernel.core.backend import fingerprint
 
-from . import references
+from . import static_expressions
 
 _Hash = Callable[[Any, Any], bytes]
 
@@ -46,7 +46,7 @@ def _left_out(adjoint: Any) -> Iterator[tuple[str, Any]]:
     yield from ((f"default {number}", value) for number, value in enumerate(function.__defaults__ or ()))
     yield from (function.__kwdefaults__ or {}).items()
     yield from adjoint.resolved_static_expressions.items()
-    yield from references.statics(adjoint)
+    yield from static_expressions.statics(adjoint)
     called: dict[int, str] = {}
     for path, is_called in _paths(adjoint.source):
         name, value = ".".join(path), _resolve(adjoint, path)

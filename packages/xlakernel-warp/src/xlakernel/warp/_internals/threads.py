@@ -29,6 +29,9 @@ from .hash_additions import complete
 from .launches import may_use_shared_memory
 from .lock import lock
 from .recognition import Unrecognised, recognising
+from .snapshot import resolving, with_snapshot
+from .static_expressions import evaluating
+from .unique_modules import rename_all
 
 # Functions that change kernels and modules, by class; each Warp has some of them.
 _CHANGING = {
@@ -42,9 +45,9 @@ _RUNNING = ("invoke", "invoke_cpu_blocks")
 _COMPILING = {
     "get_module_hash": references.hashing,
     "load": references.loading,
-    "_compile": references.reading,
-    "compile": references.reading,
-    "_get_kernel_tid_extent_limit": references.reading,
+    "_compile": with_snapshot,
+    "compile": with_snapshot,
+    "_get_kernel_tid_extent_limit": with_snapshot,
 }
 # The function that hashes the code of a function or kernel, the one that returns what a name in it is bound to, and
 # the one that evaluates a ``wp.static`` expression.
@@ -91,8 +94,8 @@ def _wrap() -> None:
     places += [(context.Module, name, wrapper) for name, wrapper in _COMPILING.items()]
     places += [(context.ModuleHasher, _HASHING, complete)]
     places += [
-        (codegen.Adjoint, _RESOLVING, references.resolving),
-        (codegen.Adjoint, _EVALUATING, references.evaluating),
+        (codegen.Adjoint, _RESOLVING, resolving),
+        (codegen.Adjoint, _EVALUATING, evaluating),
     ]
     found = [(owner, name, wrapper) for owner, name, wrapper in places if hasattr(owner, name)]
     missing = _REQUIRED - {name for _, name, _ in found} | set(_PER_THREAD) - vars(runtime).keys()
@@ -102,7 +105,7 @@ def _wrap() -> None:
         setattr(owner, name, wrapper(getattr(owner, name)))
     for module in list(context.user_modules.values()):
         module.mark_modified()  # have it hashed again; a module whose hash stays the same is not loaded again
-    references.rename_unique()
+    rename_all()
     for name in _PER_THREAD:
         setattr(type(runtime), name, _PerThread(name))
     # Otherwise a child process might wait forever for a lock held by a thread that it does not have.
