@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numba
 import numpy as np
 import pytest
-from models import NATIVE, PARAMETERS, integrate, integrate_arrays, random_matrix, start
+from models import NATIVE, PARAMETERS, full_matrix, integrate, integrate_arrays, random_matrix, start
 from rules import PAIR, REWARD, RULES, Fires, Pair, Sum, collect, collect_arrays, depress, potentiate, prescribed, rule
 
 from xlakernel.core.errors import ArgumentError, CompileError, DtypeError, InputError, KernelTypeError, ShapeError
@@ -205,7 +205,7 @@ def test_derivatives_are_refused(network):
         jax.grad(loss)(jnp.float32(0.1))
 
 
-MATRIX = CSR.from_dense(np.full((4, 4), 0.5, np.float32))
+MATRIX = full_matrix(np.full((4, 4), 0.5, np.float32))
 
 
 @pytest.mark.parametrize(
