@@ -71,6 +71,17 @@ def noisy_arrays(state, arrived, p, rng):
     return State(jnp.where(fired, 0, v), drive, state.wait), fired
 
 
+class Total(NamedTuple):
+    """The sum of the weights that have arrived."""
+
+    excitatory: jax.Array
+
+
+@numba.njit
+def fire_at_zero(state, arrived, p, rng):
+    return Total(state.excitatory + arrived.excitatory), state.excitatory == np.float32(0)
+
+
 def random_matrix(rng, rows, columns, density, dtype="float32"):
     """Return a matrix with random weights, some of them twice at one place, of several lengths of rows."""
     counts = rng.binomial(columns, density, rows)

@@ -96,7 +96,7 @@ def test_batches_are_runs_of_their_own(network):
     state = network.initial(start(60))
 
     def with_rate(rate):
-        plasticity = {1: PAIR._replace(depression=rate), 3: REWARD._replace(reward=rate)}
+        plasticity = {1: PAIR._replace(depression=rate), 3: REWARD._replace(reward=rate * REWARD.reward[:40])}
         return network.run(state, PARAMETERS, steps=40, plasticity=plasticity)[0].weights
 
     rates = jnp.float32([0.0, 0.01, 0.1])
