@@ -71,6 +71,17 @@ def noisy_arrays(state, arrived, p, rng):
     return State(jnp.where(fired, 0, v), drive, state.wait), fired
 
 
+class Total(NamedTuple):
+    """The sum of the weights that have arrived."""
+
+    excitatory: jax.Array
+
+
+@numba.njit
+def fire_at_zero(state, arrived, p, rng):
+    return Total(state.excitatory + arrived.excitatory), state.excitatory == np.float32(0)
+
+
 def random_matrix(rng, rows, columns, density, dtype="float32"):
     """Return a matrix with random weights, some of them twice at one place, of several lengths of rows."""
     counts = rng.binomial(columns, density, rows)
@@ -78,6 +89,13 @@ def random_matrix(rng, rows, columns, density, dtype="float32"):
     indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     indices = rng.integers(0, columns, indptr[-1]).astype(np.int32)
     return CSR((rng.uniform(0, 0.3, indptr[-1]).astype(dtype), indices, indptr), shape=(rows, columns))
+
+
+def full_matrix(weights):
+    """Return a matrix with an entry at each place, made without a kernel: files are imported by every process."""
+    rows, columns = weights.shape
+    indices, indptr = np.tile(np.arange(columns), rows), columns * np.arange(rows + 1)
+    return CSR((weights.ravel(), indices.astype(np.int32), indptr.astype(np.int32)), shape=weights.shape)
 
 
 def start(n, seed=0):

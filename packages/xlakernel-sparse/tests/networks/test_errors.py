@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numba
 import numpy as np
 import pytest
-from models import PARAMETERS, State, balanced, integrate, start
+from models import PARAMETERS, State, balanced, full_matrix, integrate, start
 
 from xlakernel.core.errors import (
     ArgumentError,
@@ -23,8 +23,10 @@ from xlakernel.core.errors import (
 from xlakernel.sparse import CSR
 from xlakernel.sparse.networks import Network, Population, Projection, Record, Trace, uniform
 
-MATRIX = CSR.from_dense(np.ones((4, 4), np.float32))
-TINY = CSR.from_dense(np.diag(np.float32([1e-36, 5e-37, 1e-36, 1e-36])))
+MATRIX = full_matrix(np.ones((4, 4), np.float32))
+TINY = CSR(
+    (np.float32([1e-36, 5e-37, 1e-36, 1e-36]), np.arange(4, dtype=np.int32), np.arange(5, dtype=np.int32)), shape=(4, 4)
+)
 POPULATION = Population(integrate, 4)
 
 
@@ -38,7 +40,7 @@ def projection(**changed):
         ({"delay": 0}, ArgumentError, "projection 0: a delay is 0; allowed: at least 1"),
         ({"delay": 2**32 + 1}, ArgumentError, "a delay is 4294967297; allowed: from 1 to"),
         (
-            {"matrix": CSR.from_dense(np.diag(np.float32([1e-36, 5e-37, 1e-36, 1e-36])))},
+            {"matrix": TINY},
             ArgumentError,
             "the weights of receptor 0 are up to",
         ),

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numba
 import numpy as np
 import pytest
-from models import NATIVE, PARAMETERS, integrate, integrate_arrays, random_matrix, start
+from models import NATIVE, PARAMETERS, full_matrix, integrate, integrate_arrays, random_matrix, start
 from rules import PAIR, REWARD, RULES, Fires, Pair, Sum, collect, collect_arrays, depress, potentiate, prescribed, rule
 
 from xlakernel.core.errors import ArgumentError, CompileError, DtypeError, InputError, KernelTypeError, ShapeError
@@ -96,7 +96,7 @@ def test_batches_are_runs_of_their_own(network):
     state = network.initial(start(60))
 
     def with_rate(rate):
-        plasticity = {1: PAIR._replace(depression=rate), 3: REWARD._replace(reward=rate)}
+        plasticity = {1: PAIR._replace(depression=rate), 3: REWARD._replace(reward=rate * REWARD.reward[:40])}
         return network.run(state, PARAMETERS, steps=40, plasticity=plasticity)[0].weights
 
     rates = jnp.float32([0.0, 0.01, 0.1])
@@ -205,7 +205,7 @@ def test_derivatives_are_refused(network):
         jax.grad(loss)(jnp.float32(0.1))
 
 
-MATRIX = CSR.from_dense(np.full((4, 4), 0.5, np.float32))
+MATRIX = full_matrix(np.full((4, 4), 0.5, np.float32))
 
 
 @pytest.mark.parametrize(

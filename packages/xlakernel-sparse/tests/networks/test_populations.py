@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numba
 import numpy as np
 import pytest
-from models import NATIVE, PARAMETERS, State, integrate, integrate_arrays, random_matrix, start
+from models import NATIVE, PARAMETERS, State, Total, fire_at_zero, integrate, integrate_arrays, random_matrix, start
 
 from xlakernel.core import use_backend
 from xlakernel.core.errors import ArgumentError
@@ -130,15 +130,6 @@ def test_equal_weights_are_exact():
     assert not network.layout.wide
 
 
-class Sums(NamedTuple):
-    excitatory: jax.Array
-
-
-@numba.njit
-def add_both(state, arrived, p, rng):
-    return Sums(state.excitatory + arrived.excitatory), state.excitatory == np.float32(0)
-
-
 def with_tiny(share):
     """Return a matrix of weights of about 1, this share of which are a thousandth of that."""
     matrix = random_matrix(np.random.default_rng(0), 40, 40, 0.9)
@@ -156,12 +147,12 @@ def test_small_weights_beside_large_ones_take_32_bits():
         ([Projection(with_tiny(0.01), 1, "excitatory")], False),  # as of a distribution with a tail
         ([Projection(small * np.float32(0), 1, "excitatory"), Projection(large, 1, "excitatory")], False),
     ):
-        assert Network(Population(add_both, 40), projections).layout.wide == wide
+        assert Network(Population(fire_at_zero, 40), projections).layout.wide == wide
     both = [Projection(large, 2, "excitatory"), Projection(small, 1, "excitatory")]
-    network = Network(Population(add_both, 40), both)
-    end, _ = network.run(network.initial(Sums(0.0)), steps=2)
+    network = Network(Population(fire_at_zero, 40), both)
+    end, _ = network.run(network.initial(Total(0.0)), steps=2)
     np.testing.assert_allclose(end.neurons.excitatory, np.asarray(small.todense(), float).sum(0), rtol=1e-4)
-    assert not Network(Population(add_both, 40), both, weight_bits=16).layout.wide
+    assert not Network(Population(fire_at_zero, 40), both, weight_bits=16).layout.wide
 
 
 class Quotient(NamedTuple):
@@ -189,7 +180,7 @@ def test_division_by_zero_is_infinite():
 @numba.njit
 def unpack(state, arrived, p, rng):
     inhibitory, excitatory = arrived
-    return Sums(state.excitatory + excitatory - inhibitory), False
+    return Total(state.excitatory + excitatory - inhibitory), False
 
 
 @numba.njit
@@ -199,7 +190,7 @@ def received(values):
 
 @numba.njit
 def add_by_helper(state, inputs, p, rng):
-    return Sums(state.excitatory + received(inputs)), False
+    return Total(state.excitatory + received(inputs)), False
 
 
 def test_receptors_without_an_effect_are_errors():
@@ -207,10 +198,10 @@ def test_receptors_without_an_effect_are_errors():
     typo = [Projection(matrix, 1, "excitatory"), Projection(matrix, 1, "excitatry")]
     network = Network(Population(add_by_helper, 4), typo)
     with pytest.raises(ArgumentError, match=r"projection 1 has the receptor 'excitatry'.*used there: \['excitatory'\]"):
-        network.run(network.initial(Sums(0.0)), steps=1)
+        network.run(network.initial(Total(0.0)), steps=1)
     for function, receptors in ((unpack, ("inhibitory", "excitatory")), (add_by_helper, ("excitatory",))):
         network = Network(Population(function, 4), [Projection(matrix, 1, name) for name in receptors])
-        network.run(network.initial(Sums(0.0)), steps=1)
+        network.run(network.initial(Total(0.0)), steps=1)
 
 
 def test_caches_that_keep_functions_are_bounded():
@@ -244,25 +235,6 @@ def test_layouts_take_more_bits_where_they_need_them():
         choose_layout([1 << 20], ("a",), 100_000, blocks=1, weight_bits=16)
 
 
-LEVEL = 1.0
-
-
-@numba.njit
-def hold(state, arrived, p, rng):
-    return Sums(state.excitatory + np.float32(LEVEL)), False
-
-
-@pytest.mark.parametrize("order", ["jax", None])
-def test_network_without_projections_and_a_changed_global(monkeypatch, order):
-    with use_backend(order) if order else nullcontext():
-        network = Network(Population(hold, 3), [])
-    state = network.initial(Sums(0.0))
-    for level in (1.0, 9.0):
-        monkeypatch.setitem(globals(), "LEVEL", level)
-        end, _ = network.run(state, steps=2)
-        np.testing.assert_array_equal(end.neurons.excitatory, np.full(3, 2 * level, np.float32))
-
-
 class Count(NamedTuple):
     value: jax.Array
 
@@ -272,9 +244,10 @@ def congruential(state, arrived, p, rng):
     return Count(state.value * 1664525 + 1013904223), False
 
 
-@pytest.mark.parametrize("blocks", [1, 3])
-def test_integers_wrap_in_each_step(blocks):
-    network = Network(Population(congruential, 3), [], blocks=blocks)
+@pytest.mark.parametrize(("blocks", "made_for"), [(1, None), (3, None), (None, "jax")])
+def test_integers_wrap_in_each_step(blocks, made_for):
+    with use_backend(made_for) if made_for else nullcontext():
+        network = Network(Population(congruential, 3), [], blocks=blocks)
     end, _ = network.run(network.initial(Count(jnp.arange(3, dtype=jnp.int32))), steps=5)
     expected = np.arange(3, dtype=np.uint32)
     for _ in range(5):
@@ -282,19 +255,15 @@ def test_integers_wrap_in_each_step(blocks):
     np.testing.assert_array_equal(np.asarray(end.neurons.value), expected.astype(np.int32))
 
 
-@numba.njit
-def add_up(state, arrived, p, rng):
-    return Sums(state.excitatory + arrived.excitatory), state.excitatory == np.float32(0)
-
-
 def test_spikes_in_flight_keep_their_weight_in_another_network():
     matrix = random_matrix(np.random.default_rng(0), 4, 4, 0.9)
     first, second = (
-        Network(Population(add_up, 4), [Projection(matrix * np.float32(factor), 3, "excitatory")]) for factor in (1, 10)
+        Network(Population(fire_at_zero, 4), [Projection(matrix * np.float32(factor), 3, "excitatory")])
+        for factor in (1, 10)
     )
-    state, _ = first.run(first.initial(Sums(0.0)), steps=1)
+    state, _ = first.run(first.initial(Total(0.0)), steps=1)
     expected, _ = first.run(state, steps=3)
-    found, _ = second.run(state._replace(neurons=Sums(jnp.zeros(4) + 1e-9)), steps=3)
+    found, _ = second.run(state._replace(neurons=Total(jnp.zeros(4) + 1e-9)), steps=3)
     received = np.asarray(expected.neurons.excitatory)
     np.testing.assert_allclose(found.neurons.excitatory, received, atol=40 * float(second.scales[0]))
     assert np.any(received > 0)
@@ -308,6 +277,6 @@ def test_sums_of_many_weights_do_not_overflow():
         (weights, jnp.zeros(n, jnp.int32), indptr), shape=(n, n)
     )
     for weight_bits in (16, 32):
-        network = Network(Population(add_up, n), [Projection(matrix, 1, "excitatory")], weight_bits=weight_bits)
-        end, _ = network.run(network.initial(Sums(0.0)), steps=2)
+        network = Network(Population(fire_at_zero, n), [Projection(matrix, 1, "excitatory")], weight_bits=weight_bits)
+        end, _ = network.run(network.initial(Total(0.0)), steps=2)
         np.testing.assert_allclose(end.neurons.excitatory[0], 0.082 * n, rtol=1e-4)

@@ -12,7 +12,19 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from models import NATIVE, PARAMETERS, State, balanced, integrate, noisy, noisy_arrays, random_matrix, start
+from models import (
+    NATIVE,
+    PARAMETERS,
+    State,
+    Total,
+    balanced,
+    fire_at_zero,
+    integrate,
+    noisy,
+    noisy_arrays,
+    random_matrix,
+    start,
+)
 
 from xlakernel.core.errors import ArgumentError, GatheredOperandsWarning
 from xlakernel.sparse import CSR
@@ -101,17 +113,9 @@ def test_pieces_record_at_the_steps_of_the_whole_run(network, backend):
         np.testing.assert_array_equal(later.trace[name], whole.trace[name][:3])
 
 
-class Sum(NamedTuple):
-    total: jax.Array
-
-
-@numba.njit
-def fire_once(state, arrived, p, rng):
-    return Sum(state.total + arrived.only), state.total == np.float32(0)
-
-
 def once(weights, **options):
-    return Network(Population(fire_once, 4), [Projection(CSR.from_dense(jnp.diag(weights)), 3, "only")], **options)
+    projections = [Projection(CSR.from_dense(jnp.diag(weights)), 3, "excitatory")]
+    return Network(Population(fire_at_zero, 4), projections, **options)
 
 
 WEIGHTS = jnp.array([1, 0.9, 0.8, 0.7], jnp.float32)
@@ -120,21 +124,21 @@ WEIGHTS = jnp.array([1, 0.9, 0.8, 0.7], jnp.float32)
 @pytest.mark.parametrize(("bits", "factor"), [(16, 0.3), (16, 1e-3), (16, 3), (32, 3)])
 def test_a_state_of_a_network_with_other_weights(bits, factor):
     before, after = once(WEIGHTS, weight_bits=bits), once(factor * WEIGHTS, weight_bits=bits)
-    state, _ = before.run(before.initial(Sum(0.0)), steps=1)
-    end, _ = after.run(state._replace(neurons=Sum(jnp.full(4, 1e-9, jnp.float32))), steps=3)
-    np.testing.assert_allclose(end.neurons.total, WEIGHTS, rtol=2e-4)
+    state, _ = before.run(before.initial(Total(0.0)), steps=1)
+    end, _ = after.run(state._replace(neurons=Total(jnp.full(4, 1e-9, jnp.float32))), steps=3)
+    np.testing.assert_allclose(end.neurons.excitatory, WEIGHTS, rtol=2e-4)
 
 
 @pytest.mark.parametrize(("before", "after", "bits"), [(1, 0.3, 32), (1e6, 1, 16), ((1,) * 4, (3,) * 4, None)])
 def test_a_state_whose_sums_do_not_fit(before, after, bits):
     before, after = (once(x * WEIGHTS if np.ndim(x) == 0 else jnp.array(x), weight_bits=bits) for x in (before, after))
-    state, _ = before.run(before.initial(Sum(0.0)), steps=1)
+    state, _ = before.run(before.initial(Total(0.0)), steps=1)
     with pytest.raises(
-        ArgumentError, match=r"units of this one cannot represent their sums at the receptors \['only'\]"
+        ArgumentError, match=r"units of this one cannot represent their sums at the receptors \['excitatory'\]"
     ):
         after.run(state, steps=3)
     end, _ = jax.jit(lambda state: after.run(state, steps=3))(state)
-    assert np.isnan(end.neurons.total).all()
+    assert np.isnan(end.neurons.excitatory).all()
 
 
 def test_a_state_has_the_receptors_by_name(network):

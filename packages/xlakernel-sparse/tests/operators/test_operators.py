@@ -100,6 +100,14 @@ def test_dtypes(csr, weights, of_operand, name):
         np.testing.assert_allclose(np.asarray(found).astype(exact.dtype), expected, rtol=2 * eps, atol=eps)
 
 
+@pytest.mark.parametrize(("of_u", "of_v"), [("int32", "float32"), ("float16", "float32"), ("float32", "complex64")])
+def test_dtypes_of_sampled_products(op_by_op, of_u, of_v):
+    indices, indptr = jnp.array([2, 0, 1]), jnp.array([0, 1, 3])
+    u, v = jnp.array([1, 2]).astype(of_u), jnp.array([0.25, 0.5, 1.5]).astype(of_v)
+    found = sparse.csr_sddmm(indices, indptr, u, v, shape=(2, 3))
+    assert found.dtype == of_v and found.tolist() == [1.5, 0.5, 1]
+
+
 def test_half_precision_does_not_overflow_in_between(op_by_op):
     """60 000 + 60 000 - 60 000 in float16, which ends at 65 504."""
     structure = {"indices": jnp.array([0, 1, 2]), "indptr": jnp.array([0, 3]), "shape": (1, 3)}
