@@ -182,6 +182,14 @@ def test_invalid_arguments_are_refused(network, keywords, message):
         run_in_pieces(network, network.initial(start(60)), PARAMETERS, KEY, **{"steps": 10, **keywords})
 
 
+def test_steps_beyond_int32_are_refused(network):
+    state = network.initial(start(60))._replace(step=jnp.int32(2**31 - 11))
+    after, _ = run_in_pieces(network, state, PARAMETERS, KEY, steps=10, progress=False)
+    assert after.step == 2**31 - 1
+    with pytest.raises(ArgumentError, match="11 steps after 2147483637; allowed: 2147483647 in all"):
+        run_in_pieces(network, state, PARAMETERS, KEY, steps=11, progress=False)
+
+
 def test_other_types_and_traced_arguments_are_refused(network):
     state = network.initial(start(60))
     with pytest.raises(InputError, match="the network is a NetworkState; allowed: a Network"):

@@ -30,7 +30,7 @@ from .machine.machine_code import NAME, load_module, new_function, new_module, p
 from .threads import pool
 
 #: Part of every target's name, to be raised when the behaviour of the emitted code changes.
-HANDLER_VERSION = 6
+HANDLER_VERSION = 7
 
 
 @global_compiler_lock

@@ -25,6 +25,7 @@ from ..identity.fingerprint import Examination, examine
 from .compiler import Compiler, Finish, FunctionKind
 from .constants import private_arrays
 from .declarations import definition_of
+from .objmode import signals_before_blocks
 
 # Packages with special support in Numba.
 _COMPILED_SPECIALLY = ("numba", "numba_cuda", "numpy", "math", "cmath", "operator", "random", "scipy")
@@ -95,12 +96,12 @@ class OwnCopies:
 
     @contextlib.contextmanager
     def compiling(self) -> Iterator[None]:
-        """Make Numba use the copies of declared implementations and of arrays in this context."""
+        """Make Numba use the copies of declared implementations and of arrays, and handle signals before blocks."""
         states = [(template, self._state_of(template)) for template in self._declarations.met]
         before = [(template, {name: vars(template)[name] for name in state}) for template, state in states]
         try:
             _set_all(states)
-            with private_arrays(self._compiler.context, self._snapshot.array):
+            with private_arrays(self._compiler.context, self._snapshot.array), signals_before_blocks():
                 _finish(self._top)
                 yield
         finally:

@@ -25,6 +25,8 @@ from .state import NetworkState
 
 #: The least room for the spikes of a piece.
 _LEAST_ROOM = 1024
+#: The largest number of a step.
+_MOST_STEPS = 2**31 - 1
 #: Seconds from one line of progress to the next.
 _INTERVAL = 0.5
 
@@ -98,12 +100,16 @@ def run_in_pieces(
     )
     traces: Any = record.trace.values() if isinstance(record.trace, Mapping) else [record.trace] * bool(record.trace)
     every = math.lcm(*(trace.every for trace in traces))
-    steps, length = int(steps), min(-(-length // every) * every, int(steps))
+    steps, length, made = int(steps), min(-(-length // every) * every, int(steps)), int(state.step)
+    if made + steps > _MOST_STEPS:
+        raise ArgumentError(
+            f"run_in_pieces: {steps} steps after {made}; allowed: {_MOST_STEPS} in all, as steps are counted in int32."
+        )
     run_piece = jax.jit(run, static_argnames=("count", "room"))
     left = int(record.spikes)
     room = min(left, max(_LEAST_ROOM, 2 * left * length // steps))
     found: list[Recording] = []
-    report = _progress_line(int(state.step), steps, length) if progress is True else progress
+    report = _progress_line(made, steps, length) if progress is True else progress
     with _deferred_interrupts() as interrupts:
         for first in range(0, steps, length):
             count = min(length, steps - first)

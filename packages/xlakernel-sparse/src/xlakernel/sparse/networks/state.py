@@ -19,7 +19,7 @@ class NetworkState(NamedTuple):
       scales: the weight of one unit of each receptor, a dictionary of float32. A run with other weights converts the
         sums, within 1/256 of the largest one of a receptor. If its units cannot represent them, it raises an
         `ArgumentError`; in a traced call, the unit and all arrivals of the receptor are NaN.
-      step: the number of the next step, int32.
+      step: the number of the next step, int32. Recorded steps and traces are right up to 2147483647 steps.
       weights: those of the projections up to the last plastic one, a tuple of float32 ``(nnz,)`` in the order of the
         matrix's entries, ``matrix.with_data(state.weights[0])``, or None for a projection that is not plastic; None if
         no projection is plastic.

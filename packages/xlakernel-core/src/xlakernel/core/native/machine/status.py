@@ -92,6 +92,7 @@ def report(api: int, unpacked: int, kernel: bytes, place: bytes) -> int | None:
         cause = cause.__cause__
     if isinstance(cause, KeyboardInterrupt):
         raise cause
+    exception = cause
     location = None
     try:
         if not isinstance(exception, BaseException):
