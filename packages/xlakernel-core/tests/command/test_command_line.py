@@ -119,6 +119,13 @@ def test_a_closed_pipe_is_no_traceback():
     assert (done.returncode, done.stderr) == (1, b"")
 
 
+def test_a_closed_stdout_is_an_error(monkeypatch, capsys):
+    monkeypatch.setattr(doctor, "collect", lambda timeout: Facts())
+    monkeypatch.setattr(sys, "stdout", None)
+    assert command_line.main(["doctor"]) == 1
+    assert capsys.readouterr().err == "xlakernel: stdout is closed\n"
+
+
 @pytest.fixture
 def write_probes(monkeypatch, tmp_path):
     """Return a function that replaces the file of probes."""

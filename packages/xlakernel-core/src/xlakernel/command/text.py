@@ -10,7 +10,9 @@ import sys
 
 
 def print_line(text: str = "") -> None:
-    """Write lines to stdout."""
+    """Write lines to stdout; raise `OSError` if it is closed."""
+    if sys.stdout is None:
+        raise OSError("stdout is closed")
     sys.stdout.write(f"{escape(text)}\n")
 
 
