@@ -23,7 +23,7 @@ from xlakernel.sparse.networks import (
     poisson,
     run_in_pieces,
 )
-from xlakernel.sparse.networks.drawing import drawing, preparing
+from xlakernel.sparse.networks.drawing import drawing, drawing_four, preparing
 from xlakernel.sparse.networks.fields import fields_of
 from xlakernel.sparse.networks.noise import FIRST_DRAW, noise_of
 from xlakernel.sparse.networks.random import Generator
@@ -67,13 +67,20 @@ def given(mean=1.7, steps=3):
     return Inputs(jnp.arange(steps, dtype=jnp.float32), Poisson(mean), Poisson(MEANS), Normal(2.0, jnp.asarray(MEANS)))
 
 
-def run(network, key, inputs, **keywords):
+def run(network, key, inputs, steps=3, **keywords):
     state = network.initial(Drawn(jnp.int32(0), jnp.int32(0), jnp.float32(0)))
-    return network.run(state, None, key, steps=3, inputs=inputs, **keywords)[0].neurons
+    return network.run(state, None, key, steps=steps, inputs=inputs, **keywords)[0].neurons
 
 
-def test_they_are_those_of_plain_jax(network):
-    found, expected = (run(network, jax.random.key(3), given(), backend=name) for name in (models.NATIVE, "jax"))
+# A thread of a GPU has one neuron of a block, two of more than 1021 neurons, or those of more than 2045 in memory.
+@pytest.mark.parametrize(("size", "blocks", "steps"), [(SIZE, 7, 3), (1021, 1, 6), (1501, 1, 5), (2046, 1, 5)])
+def test_they_are_those_of_plain_jax(size, blocks, steps):
+    network = Network(Population(keep, size, keep_arrays), [], blocks=blocks)
+    means = np.resize(MEANS, size)
+    inputs = given(steps=steps)._replace(large=Poisson(means), noise=Normal(2.0, jnp.asarray(means)))
+    found, expected = (
+        run(network, jax.random.key(3), inputs, steps=steps, backend=name) for name in (models.NATIVE, "jax")
+    )
     np.testing.assert_array_equal(found.small, expected.small)
     np.testing.assert_array_equal(found.large, expected.large)
     np.testing.assert_allclose(found.noise, expected.noise, rtol=1e-5, atol=1e-4)
@@ -158,10 +165,19 @@ def test_drawn_numbers_have_the_types_that_are_checked(x64):
     rng = numba.typeof(Generator(*[np.uint32(0)] * 4))
     own = inputs, fields_of("noise", noise_of(noise), 4)
     prepare, draw = preparing(*own), drawing(*own)
-    prepare.compile((words, words, numba.int64))
-    draw.compile((prepare.nopython_signatures[0].return_type, rng))
-    types = draw.nopython_signatures[0].return_type
+    prepared = returned(prepare, words, words, numba.int64)
+    types = returned(draw, prepared, rng)
     assert tuple(types) == (numba.int64, numba.float32, numba.float32)
+    four = drawing_four(*own)
+    values = returned(four.draw, prepared, returned(four.words, rng), rng)
+    assert values == returned(four.zero)
+    assert returned(four.choose, values, numba.int64) == types
+
+
+def returned(function, *arguments):
+    """Return the type of the result for arguments of these types."""
+    function.compile(arguments)
+    return function.nopython_signatures[0].return_type
 
 
 class Noise(NamedTuple):

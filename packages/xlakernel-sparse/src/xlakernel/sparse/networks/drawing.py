@@ -1,21 +1,32 @@
 """Functions that draw the random inputs of neurons, equal to `normal` and `poisson` with draws of their own.
 
-On a GPU each thread draws those of its neuron. On the CPU a loop over the neurons of a block draws one field, and its
-arithmetic is vectorised.
+On a GPU each thread draws those of its neurons, for four steps at once if their states are in registers. On the CPU a
+loop over the neurons of a block draws one field, and its arithmetic is vectorised.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
 
 from .fields import KEPT, Field, Fields, generate, getter, is_random, parameters_of
 from .noise import FIRST_DRAW
-from .random import Generator, first_count, normal, normals, philox, poisson, poisson_of, quantiles_of
+from .random import (
+    Generator,
+    first_count,
+    normal,
+    normals,
+    normals_of,
+    philox,
+    poisson,
+    poissons_of,
+    quantiles_of,
+    words_of,
+)
 from .random_streams import FIRST_TERMS, NORMAL, POISSON, SHARE
 
 
@@ -45,15 +56,107 @@ def preparing(inputs: Fields, noise: Fields) -> Any:
 @functools.lru_cache(KEPT)
 def drawing(inputs: Fields, noise: Fields) -> Any:
     """Return ``draw(prepared, rng)``, the tuple of the random inputs of a neuron; *prepared* is that of `preparing`."""
-    names: dict[str, Any] = {"normal": normal, "poisson_of": poisson_of, "float32": np.float32}
+    return _of_inputs(
+        "draw(prepared, rng)",
+        "float32({mean} + {second} * normal(rng, {draw}))",
+        "poisson(rng, {draw}, float32({mean}))",
+        inputs,
+        noise,
+    )
+
+
+class FourSteps(NamedTuple):
+    """Functions that draw the random inputs of four steps.
+
+    Attributes:
+      words: ``words(rng)`` returns for each random input the numbers that four neurons share: words of 32 bits, or
+        standard normal numbers.
+      draw: ``draw(prepared, words, rng)`` returns for each random input the values of four steps, of which *rng* is the
+        first one. *words* are the numbers of this neuron in these steps, and *prepared* is that of `preparing`.
+      zero: ``zero()`` returns zeros of the types of *draw*.
+      choose: ``choose(values, t)`` returns the random inputs in step *t* from the values of four steps.
+      count: the number of random inputs.
+    """
+
+    words: Any
+    draw: Any
+    zero: Any
+    choose: Any
+    count: int
+
+
+@functools.lru_cache(KEPT)
+def drawing_four(inputs: Fields, noise: Fields) -> FourSteps:
+    """Return the functions that draw the random inputs of four steps, which four threads of a GPU do together."""
+    return FourSteps(
+        *(
+            _of_inputs(signature, normals, counts, inputs, noise)
+            for signature, normals, counts in (
+                (
+                    "words(rng)",
+                    f"normals_of(words_of(rng, {{draw}}, {NORMAL}))",
+                    f"_signed(words_of(rng, {{draw}}, {POISSON}))",
+                ),
+                (
+                    "draw(prepared, words, rng)",
+                    "_shifted(float32({mean}), float32({second}), words[{number}])",
+                    "poissons_of(rng, {draw}, float32({mean}), {second}, words[{number}])",
+                ),
+                ("zero()", "_no_numbers", "_no_words"),
+                ("choose(values, t)", "_choose(values[{number}], t)", "int64(_choose(values[{number}], t))"),
+            )
+        ),
+        count=inputs.random,
+    )
+
+
+def _of_inputs(signature: str, normals: str, counts: str, inputs: Fields, noise: Fields) -> Any:
+    """Return the function with this signature that returns a tuple with an expression for each random input."""
     values = ""
     for number, (field, own) in enumerate(_sources(inputs, noise)):
-        draw, mean, second = FIRST_DRAW + field.word, f"prepared[{number}][0]", f"prepared[{number}][1]"
-        if len(own) == 2:
-            values += f"float32({mean} + {second} * normal(rng, {draw})), "
-        else:
-            values += f"poisson_of(rng, {draw}, float32({mean}), {second}), "
-    return generate("draw(prepared, rng)", [f"return ({values})"], names)
+        given = {"number": number, "draw": FIRST_DRAW + field.word}
+        given |= {"mean": f"prepared[{number}][0]", "second": f"prepared[{number}][1]"}
+        values += (normals if len(own) == 2 else counts).format(**given) + ", "
+    return generate(signature, [f"return ({values})"], _NAMES)
+
+
+@njit(forceinline=True)
+def _signed(words):
+    # A GPU's lanes exchange signed integers only.
+    return np.int32(words[0]), np.int32(words[1]), np.int32(words[2]), np.int32(words[3])
+
+
+@njit(forceinline=True)
+def _shifted(mean, deviation, numbers):
+    a, b, c, d = numbers
+    return (
+        np.float32(mean + deviation * a),
+        np.float32(mean + deviation * b),
+        np.float32(mean + deviation * c),
+        np.float32(mean + deviation * d),
+    )
+
+
+@njit(forceinline=True)
+def _choose(values, t):
+    low, high = (values[1], values[3]) if t & 1 else (values[0], values[2])
+    return high if t & 2 else low
+
+
+_NAMES = {
+    "normal": normal,
+    "normals_of": normals_of,
+    "words_of": words_of,
+    "poisson": poisson,
+    "poissons_of": poissons_of,
+    "float32": np.float32,
+    "int64": np.int64,
+    "_signed": _signed,
+    "_shifted": _shifted,
+    "_choose": _choose,
+    "_no_numbers": (np.float32(0),) * 4,
+    "_no_words": (np.int32(0),) * 4,
+}
 
 
 @functools.lru_cache(KEPT)

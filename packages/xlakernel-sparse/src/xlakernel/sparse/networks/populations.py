@@ -18,7 +18,7 @@ from xlakernel.core.errors import ArgumentError, CompileError, KernelTypeError
 from xlakernel.numba.pickles import reduce
 
 from ..operators.arguments import as_integer
-from .drawing import drawing, filling, preparing, reading
+from .drawing import FourSteps, drawing, drawing_four, filling, preparing, reading
 from .fields import KEPT, Fields, converter, generate, loader, scalars_of, storer
 from .random import Generator
 
@@ -108,8 +108,8 @@ class Functions(NamedTuple):
     ``load(words, shared, i)`` and ``store(words, i, state)`` are those of the state, ``parameters(words, shared, i)``
     and ``inputs(words, shared, i, noise)`` return the other arguments, ``arrived(sums, at, stride, scales)`` the
     arrivals, and ``update(state, arrived, parameters, inputs, rng)`` the next state and whether the neuron fired.
-    *prepare*, *draw*, *fill* and *read* draw the random inputs, see `drawing`. *are_equal* is True if all neurons have
-    the same parameters, those of random inputs included.
+    *prepare*, *draw*, *four*, *fill* and *read* draw the random inputs, see `drawing`. *are_equal* is True if all
+    neurons have the same parameters, those of random inputs included.
     """
 
     load: Any
@@ -120,6 +120,7 @@ class Functions(NamedTuple):
     update: Any
     prepare: Any
     draw: Any
+    four: FourSteps
     fill: Any
     read: Any
     are_equal: bool
@@ -164,6 +165,7 @@ def _functions(
         update,
         preparing(inputs, noise),
         drawing(inputs, noise),
+        drawing_four(inputs, noise),
         filling(inputs, noise),
         reading(inputs),
         parameters.words + noise.words == 0,

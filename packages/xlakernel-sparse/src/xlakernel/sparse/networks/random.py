@@ -21,6 +21,7 @@ from .random_streams import (
     PARTS,
     POISSON,
     POWERS,
+    QUANTILES,
     RECIPROCALS,
     ROUNDS,
     SHARE,
@@ -55,7 +56,7 @@ def philox(key0, key1, a, b, c, d):
 
 
 @njit(forceinline=True)
-def _words(rng, draw, kind):
+def words_of(rng, draw, kind):
     """Return the four words that the neuron shares with three others."""
     return philox(
         np.uint32(rng.key0),
@@ -70,7 +71,7 @@ def _words(rng, draw, kind):
 @njit(forceinline=True)
 def _word(rng, draw, kind):
     """Return 32 random bits of the neuron's own."""
-    a, b, c, d = _words(rng, draw, kind)
+    a, b, c, d = words_of(rng, draw, kind)
     lane = np.uint32(rng.neuron) & np.uint32(3)
     first, second = (b, d) if lane & np.uint32(1) else (a, c)
     return second if lane & _TWO else first
@@ -103,7 +104,7 @@ def normal(rng, draw):
       rng: the argument of the neuron's function.
       draw: a number that distinguishes the normal numbers of a step, an integer of at least 0.
     """
-    a, b, c, d = _words(rng, draw, NORMAL)
+    a, b, c, d = words_of(rng, draw, NORMAL)
     lane = np.uint32(rng.neuron) & np.uint32(3)
     first, second = normals(c, d) if lane & _TWO else normals(a, b)
     return second if lane & np.uint32(1) else first
@@ -115,6 +116,13 @@ def normals(first, second):
     radius = math.sqrt(np.float32(-2.0) * math.log(np.float32(1.0) - _fraction(first)))
     angle = np.float32(2 * math.pi) * _fraction(second)
     return np.float32(radius * math.cos(angle)), np.float32(radius * math.sin(angle))
+
+
+@njit(forceinline=True)
+def normals_of(words):
+    """Return the four normal numbers of the words of four neurons."""
+    a, b, c, d = words
+    return *normals(a, b), *normals(c, d)
 
 
 @njit(forceinline=True)
@@ -171,19 +179,38 @@ def first_count(word, mean):
 
 
 @njit(forceinline=True)
-def poisson_of(rng, draw, mean, quantiles):
-    """Return `poisson`; *quantiles* are those of the mean, see `quantiles_of`."""
-    word, count = _word(rng, draw, POISSON), np.int32(0)
+def count_of(word, quantiles):
+    """Return `_inverse` of a mean with these `quantiles_of` it, or `QUANTILES` for this and all larger counts."""
+    count = np.int32(0)
     for quantile in quantiles:
-        count += np.int32(word > quantile)
-    if count == FIRST_TERMS or mean > np.float32(SHARE):
-        return poisson(rng, draw, mean)
-    return np.int64(count)
+        count = np.int32(count + np.int32(word > quantile))
+    return count
+
+
+@njit(forceinline=True)
+def poissons_of(rng, draw, mean, quantiles, words):
+    """Return the numbers of `poisson` in four steps, int32.
+
+    Args:
+      rng: the generator of the first step.
+      draw: that of `poisson`.
+      mean: that of `poisson`.
+      quantiles: those of the mean.
+      words: the neuron's own words of 32 bits in the four steps.
+    """
+    a, b = count_of(np.uint32(words[0]), quantiles), count_of(np.uint32(words[1]), quantiles)
+    c, d = count_of(np.uint32(words[2]), quantiles), count_of(np.uint32(words[3]), quantiles)
+    if max(a, b, c, d) == QUANTILES or mean > np.float32(SHARE):
+        for k in range(4):
+            later = Generator(rng.key0, rng.key1, rng.neuron, np.uint32(np.uint32(rng.step) + np.uint32(k)))
+            count = np.int32(poisson(later, draw, mean))
+            a, b, c, d = b, c, d, count
+    return a, b, c, d
 
 
 @njit(forceinline=True)
 def quantiles_of(mean):
-    """Return, for each count up to 7, the last word for which `_inverse` is at most this count.
+    """Return, for each count below `QUANTILES`, the last word for which `_inverse` is at most this count.
 
     A mean above 3.5 counts as 3.5.
     """
@@ -194,7 +221,7 @@ def quantiles_of(mean):
 
 
 def _quantiles_from(count):
-    if count == FIRST_TERMS:
+    if count == QUANTILES:
         return njit(lambda fixed, probability, cumulative: ())
     rest = _quantiles_from(count + 1)
 

@@ -15,8 +15,10 @@ from numba.cuda.extending import intrinsic
 
 _GLOBAL = 1  # the address space, in NVVM
 
-#: The lowest major compute capability of GPUs that add four floats at once.
+#: The lowest major compute capability of GPUs that add four floats at once; PTX has this from CUDA 12.1 on.
 ADDS_FOUR = 9
+#: That of GPUs that load any number of bytes into L2 by one instruction.
+_PREFETCHES = 9
 
 #: The alignment of 16-byte loads.
 ALIGNMENT = 16
@@ -211,10 +213,10 @@ def add_to(_: Any, array: Any, index: Any, value: Any) -> Any:
     return types.void(array, index, value), codegen
 
 
-def _has_reductions_of_four() -> bool:
-    """Return True if the target of the compilation adds four floats at once; PTX has this from CUDA 12.1 on."""
+def _is_at_least(major: int) -> bool:
+    """Return True if the GPU that a kernel is compiled for has this major compute capability, or a later one."""
     forced = config.FORCE_CUDA_CC
-    return bool((forced or ConfigStack().top().compute_capability) >= (ADDS_FOUR, 0))
+    return bool((forced or ConfigStack().top().compute_capability) >= (major, 0))
 
 
 @intrinsic
@@ -222,7 +224,7 @@ def adds_four(_: Any, array: Any) -> Any:
     """Return True if `add4_to` can add to the array, by one instruction."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        can = ir.Constant(_int(1), int(_has_reductions_of_four()))
+        can = ir.Constant(_int(1), int(_is_at_least(ADDS_FOUR)))
         return builder.and_(can, _is_aligned(context, builder, signature, args))
 
     return types.boolean(array), codegen
@@ -238,7 +240,7 @@ def add4_to(_: Any, array: Any, index: Any, values: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pointer = _pointer(context, builder, signature.args[0], args[0], signature.args[1], args[1])
         four = cgutils.unpack_tuple(builder, args[2], 4)
-        if _has_reductions_of_four():
+        if _is_at_least(ADDS_FOUR):
             text, constraints = "red.global.add.v4.f32 [$0], {$1, $2, $3, $4};", "l,f,f,f,f"
             _asm(builder, ir.VoidType(), text, constraints, [pointer, *four], effect=True)
             return context.get_dummy_value()
@@ -257,6 +259,32 @@ _REDUCTIONS = {
     (True, 32): ("f32", "f"),
     (True, 64): ("f64", "d"),
 }
+
+
+@intrinsic
+def prefetch(_: Any, array: Any, first: Any, count: Any) -> Any:
+    """Start to load ``array[first : first + count]`` into the L2 cache, without waiting.
+
+    One instruction for all of it, of GPUs from compute capability 9.0 on; nothing happens on others.
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if not _is_at_least(_PREFETCHES):
+            return context.get_dummy_value()
+        array_type, first_type, count_type = signature.args
+        pointer = _pointer(context, builder, array_type, args[0], first_type, args[1])
+        begin = builder.ptrtoint(pointer, _int(64))
+        size = context.get_abi_sizeof(context.get_data_type(array_type.dtype))
+        count = context.cast(builder, args[2], count_type, types.int64)
+        end = builder.add(begin, builder.mul(count, ir.Constant(_int(64), size)))
+        # The instruction takes addresses and sizes that are multiples of 16.
+        begin, end = (builder.and_(at, ir.Constant(_int(64), -16)) for at in (begin, end))
+        length = builder.trunc(builder.sub(end, begin), _int(32))
+        text = "{ .reg .pred p; setp.ne.b32 p, $1, 0; @p cp.async.bulk.prefetch.L2.global [$0], $1; }"
+        _asm(builder, ir.VoidType(), text, "l,r", [begin, length], effect=True)
+        return context.get_dummy_value()
+
+    return types.void(array, first, count), codegen
 
 
 @intrinsic

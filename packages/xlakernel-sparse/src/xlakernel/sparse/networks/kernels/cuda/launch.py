@@ -16,6 +16,7 @@ from ...layout import Layout
 from ...plastic_projections import Plastic
 from ...populations import Part, functions_of
 from .delivery import THREADS
+from .neurons import ALIGNMENT, MOST_HELD
 from .simulation import simulation
 
 #: Shared memory of the kernel besides the sums, in bytes.
@@ -51,7 +52,7 @@ def run(
         slots *= 2
     # All warps but the first record spikes.
     least = _THREADS_OF_PLASTICITY if plastic else _LEAST_THREADS
-    threads = min(THREADS, max(least, -(-max(layout.width, slots * layout.blocks) // 32) * 32))
+    threads, held = _threads(layout.width, slots * layout.blocks, least)
     memory = layout.rows * layout.width
     in_shared = 4 * memory <= shared_bytes() - _BESIDES - (8 * THREADS if plastic else 0)
     kernel = simulation(
@@ -59,7 +60,7 @@ def run(
         len(layout.receptors),
         wide=layout.wide,
         threads=threads,
-        single=layout.width <= threads,
+        held=held,
         in_shared=in_shared,
         batched=batched,
         rules=tuple(one.functions for one in plastic),
@@ -106,6 +107,20 @@ def run(
         return pending, state, counts, steps, neurons, total, traces, *learned[:4]
 
     return simulate
+
+
+def _threads(width: int, words: int, least: int) -> tuple[int, int]:
+    """Return the threads of a block, and the neurons of a thread whose states are in registers, or 0.
+
+    Threads with a neuron each read all *words* of the records at once if they can. With two neurons each they are as
+    few as the neurons allow, and so have more registers.
+    """
+    places = width + ALIGNMENT - 1
+    held = -(-places // THREADS)
+    if held > MOST_HELD:
+        return THREADS, 0
+    wanted = max(places, min(words, THREADS)) if held == 1 else -(-places // held)
+    return max(least, -(-wanted // 32) * 32), held
 
 
 def _ordered(steps: jax.Array, neurons: jax.Array, room: int) -> tuple[jax.Array, jax.Array]:

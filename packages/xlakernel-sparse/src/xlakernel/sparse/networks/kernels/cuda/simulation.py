@@ -1,6 +1,7 @@
 """A run of a network on a GPU: all steps in one cooperative launch.
 
-A block of threads owns a block of neurons. Their state stays in registers and their sums in shared memory if they fit.
+A block of threads owns a block of neurons. Their states stay in registers (see `neurons`) and their sums in shared
+memory, if they fit.
 In each step the block reads the spikes of the last step of all blocks, adds their entries to its own sums, updates its
 neurons, and writes its own spikes. No two blocks add to the same sum.
 
@@ -28,9 +29,9 @@ from numba import cuda
 from ....kernels.cuda.device.memory import load, store_stamped
 from ...fields import KEPT
 from ...populations import Functions, tuple_of
-from ...random import Generator
 from ...rules import RuleFunctions
 from .delivery import THREADS, Form, collect_round, first_cursor, lay_out, segment_and_entry
+from .neurons import Block, Inputs, Moment, Outputs, neurons
 from .plasticity import Learning, Stages, stages
 
 
@@ -94,59 +95,43 @@ def _delivery(wide: bool) -> Any:
 
 
 @cuda.jit(device=True, forceinline=True)
-def _record(step, t, found, spikes_of, groups, counts, spike_steps, spike_neurons, spike_count):
+def _record(step, t, found, spikes_of, groups, outs):
     """Record the spikes of a block, by all warps but the first."""
     records, lists, slots = spikes_of  # pairs of the step's number and the neuron
     for k in range(cuda.threadIdx.x - 32, found, cuda.blockDim.x - 32):
         spike = records[2 * (1 + k)] if k < slots - 1 else lists[2 * k]
-        if counts.shape[1] > 0 and groups[spike] >= 0:
-            cuda.atomic.add(counts, (t, groups[spike]), 1)
-        if spike_steps.size == 0:
-            cuda.atomic.add(spike_count, 0, 1)
+        if outs.counts.shape[1] > 0 and groups[spike] >= 0:
+            cuda.atomic.add(outs.counts, (t, groups[spike]), 1)
+        if outs.spike_steps.size == 0:
+            cuda.atomic.add(outs.spike_count, 0, 1)
         else:
-            at = cuda.atomic.add(spike_count, 0, 1)
-            if 0 <= at < spike_steps.size:
-                spike_steps[at], spike_neurons[at] = step, spike
+            at = cuda.atomic.add(outs.spike_count, 0, 1)
+            if 0 <= at < outs.spike_steps.size:
+                outs.spike_steps[at], outs.spike_neurons[at] = step, spike
 
 
-def _block_run(functions: Functions, plastic: Stages, receptors: int, wide: bool, single: bool) -> Any:
-    """Return a device function that makes all steps of a block; *single* if a thread has at most one neuron."""
-    load_state, store, parameters_of, inputs_of, arrived_of, update, prepare, draw, _, _, are_equal = functions
+def _block_run(functions: Functions, plastic: Stages, receptors: int, wide: bool, held: int) -> Any:
+    """Return a device function that makes all steps of a block; for *held* see `neurons`."""
+    open_neurons, draw, update, store = neurons(functions, receptors, wide=wide, held=held)
     deliver, scales_of = _delivery(wide), tuple_of(receptors)
-    is_fixed = single or are_equal
     _, row_of, open_past, arrive, depart, close_past = plastic
 
     @cuda.jit(device=True, forceinline=True)
-    def clear_sums(ring, at, width):
-        for receptor in range(receptors):
-            ring[np.uint64(at + receptor * width)] = 0
-
-    @cuda.jit(device=True, forceinline=True)
     def run_block(which, form, block, ring, scratch, ins, outs, learning, past):
-        (
-            starts, entries, edges, all_scales, pending, state, parameters, shared, series, shared_series, key,
-            first_step, groups, probes, probe_words,
-        ) = ins  # fmt: skip
-        (
-            next_pending, next_state, counts, spike_steps, spike_neurons, spike_count, traces, records, lists,
-        ) = outs  # fmt: skip
         counters, found = scratch[3], scratch[4]
         thread, threads = cuda.threadIdx.x, cuda.blockDim.x
-        first, stop = np.int64(edges[block]), np.int64(edges[block + 1])
-        steps = series.shape[0]
-        scales, key0, key1 = scales_of(all_scales), key[0], key[1]
+        first, stop = np.int64(ins.edges[block]), np.int64(ins.edges[block + 1])
+        steps = ins.series.shape[0]
         for k in range(thread, form.rows * form.width, threads):
             row, i = k // form.width, first + k % form.width
-            ring[k] = pending[row, i] if i < stop else 0
+            ring[k] = ins.pending[row, i] if i < stop else 0
         for i in range(first + thread, stop, threads):
-            for word in range(state.shape[0]):
-                next_state[word, i] = state[word, i]
-        has_neuron = first + thread < stop
-        own = min(first + thread, stop - 1)
-        current = load_state(state, state, own)
-        fixed, prepared = parameters_of(parameters, shared, own), prepare(parameters, shared, own)
-        head, step, recorded, turn, depth = 0, first_step[0], 0, 0, past[2].shape[0]
-        open_past(learning, past, form, block, first, stop, found, records, lists)
+            for word in range(ins.state.shape[0]):
+                outs.state[word, i] = ins.state[word, i]
+        own, scales = Block(np.int64(block), first, stop, ins.key[0], ins.key[1]), scales_of(ins.scales)
+        held = open_neurons(form, own, ins)
+        head, step, recorded, turn, depth = 0, ins.first_step[0], 0, 0, past[2].shape[0]
+        open_past(learning, past, form, block, first, stop, found, outs.records, outs.lists)
         if thread < 4:
             counters[thread] = 0
         elif thread < 6:
@@ -154,86 +139,59 @@ def _block_run(functions: Functions, plastic: Stages, receptors: int, wide: bool
         cuda.syncthreads()
         for t in range(steps + 1):
             # Before the spikes of the other blocks are waited for.
-            noise = draw(prepared, Generator(key0, key1, np.uint32(own), np.uint32(step)))
+            held = draw(own, held, t, step)
             if t < steps:
                 turn = arrive(
-                    learning, form, block, first, stop, t, step, depth, turn, ring, head * form.width, edges, records,
-                    lists, scratch, all_scales,
+                    learning, form, block, first, stop, t, step, depth, turn, ring, head * form.width, ins.edges,
+                    outs.records, outs.lists, scratch, ins.scales,
                 )  # fmt: skip
             if t > 0:
-                before, stamp = row_of(records, depth, t - 1)
+                before, stamp = row_of(outs.records, depth, t - 1)
                 turn = deliver(
                     form,
                     block,
                     stamp,
                     head,
                     turn,
-                    starts,
-                    entries,
-                    edges,
-                    records[before],
-                    lists[before],
+                    ins.starts,
+                    ins.entries,
+                    ins.edges,
+                    outs.records[before],
+                    outs.lists[before],
                     ring,
                     scratch,
                 )
             if t == steps:
                 break
-            row, stamp = row_of(records, depth, t)
+            row, stamp = row_of(outs.records, depth, t)
             parity = t & 1
-            for i in range(first + thread, stop, threads):
-                at = head * form.width + i - first
-                rng = Generator(key0, key1, np.uint32(i), np.uint32(step))
-                following, fired = update(
-                    current if single else load_state(next_state, next_state, i),
-                    arrived_of(ring, at, form.width, scales),
-                    fixed if is_fixed else parameters_of(parameters, shared, i),
-                    inputs_of(
-                        series[t],
-                        shared_series[t],
-                        i,
-                        noise if single else draw(prepared if is_fixed else prepare(parameters, shared, i), rng),
-                    ),
-                    rng,
-                )
-                clear_sums(ring, at, form.width)
-                if single:
-                    current = following
-                else:
-                    store(next_state, i, following)
-                if fired:
-                    number = cuda.atomic.add(found, parity, 1)
-                    if number < form.slots - 1:
-                        store_stamped(records[row], block * form.slots + 1 + number, stamp, i)
-                    else:
-                        store_stamped(lists[row], first + number, stamp, i)
+            held = update(form, own, scales, ring, found, ins, outs, held, Moment(t, np.int64(step), head, row, stamp))
             cuda.syncthreads()
             if thread == 0:
-                store_stamped(records[row], block * form.slots, stamp, found[parity])
+                store_stamped(outs.records[row], block * form.slots, stamp, found[parity])
                 found[1 - parity] = 0  # all threads have read that of the last step
-            spikes_of = records[row, 2 * block * form.slots :], lists[row, 2 * first :], form.slots
+            spikes_of = outs.records[row, 2 * block * form.slots :], outs.lists[row, 2 * first :], form.slots
             if thread >= 32:
-                _record(step, t, found[parity], spikes_of, groups, counts, spike_steps, spike_neurons, spike_count)
+                _record(step, t, found[parity], spikes_of, ins.groups, outs)
             depart(learning, form.blocks, block, found[parity], spikes_of, t, step)
             if form.every > 0 and (step + 1) % form.every == 0:
-                if single and has_neuron:
-                    store(next_state, own, current)
+                store(own, outs.state, held)
                 cuda.syncthreads()
-                for k in range(thread, probes.size, threads):
-                    if first <= probes[k] < stop:
-                        traces[recorded, k] = next_state[probe_words[k], probes[k]]
+                for k in range(thread, ins.probes.size, threads):
+                    if first <= ins.probes[k] < stop:
+                        outs.traces[recorded, k] = outs.state[ins.probe_words[k], ins.probes[k]]
                 recorded += 1
             # The threads meet in the next delivery.
             head += receptors
             if head >= form.rows:
                 head = 0
             step += 1
-        if single and has_neuron:
-            store(next_state, own, current)
+        store(own, outs.state, held)
         for k in range(thread, form.rows * form.width, threads):
             row, i = k // form.width, first + k % form.width
             if i < stop:
-                next_pending[row, i] = ring[(head + row) % form.rows * form.width + i - first]
-        close_past(learning, past, form, block, first, stop, steps, records, lists)
+                outs.pending[row, i] = ring[(head + row) % form.rows * form.width + i - first]
+        close_past(learning, past, form, block, first, stop, steps, outs.records, outs.lists)
 
     return run_block
 
@@ -296,7 +254,7 @@ def simulation(
     *,
     wide: bool,
     threads: int,
-    single: bool,
+    held: int,
     in_shared: bool,
     batched: bool,
     rules: tuple[RuleFunctions, ...] = (),
@@ -308,13 +266,13 @@ def simulation(
       receptors: their number.
       wide: that of the `Layout`.
       threads: those of a block, by which the registers of a thread are limited.
-      single: True if no block has more neurons than threads.
+      held: the most neurons of a thread; 0 if their states are in memory.
       in_shared: True if the sums of a block are in shared memory.
       batched: True if each array has one more dimension, the batch along the grid's second axis. It costs registers.
       rules: the functions of the plastic projections' rules.
     """
     plastic = stages(rules)
-    run = _choose(tuple(_block_run(each, plastic, receptors, wide, single) for each in functions))
+    run = _choose(tuple(_block_run(each, plastic, receptors, wide, held) for each in functions))
     shared_arrays = plastic.shared
     sums_of, of = _sums(in_shared), _selection(batched)
 
@@ -387,7 +345,7 @@ def simulation(
             cuda.shared.array(4, numba.int32),  # the collected spikes, and 1 if some are left, in two rounds
             cuda.shared.array(2, numba.int32),  # the spikes of the block in two steps
         )
-        ins = (
+        ins = Inputs(
             of(starts, net),
             of(entries, net),
             of(edges, net),
@@ -404,7 +362,7 @@ def simulation(
             of(probes, net),
             of(probe_words, net),
         )
-        outs = (
+        outs = Outputs(
             of(next_pending, net),
             of(next_state, net),
             of(counts, net),

@@ -29,7 +29,8 @@ def _block_update(functions: Functions, receptors: int) -> Any:
     *arrays* are the scales, the words of state, parameters, shared parameters, and of the inputs in each step; *drawn*
     has room for the random inputs.
     """
-    load, store, parameters_of, inputs_of, arrived_of, update, _, _, fill, read, _ = functions
+    load, store, parameters_of, inputs_of, arrived_of, update = functions[:6]
+    fill, read = functions.fill, functions.read
 
     @njit
     def update_block(which, first, stop, sums, at, width, arrays, key, step, t, drawn, fired):

@@ -1,0 +1,300 @@
+"""Neurons of a block of threads: their states, their random inputs, and their steps.
+
+A thread keeps the states of one or two neurons in registers. Thread *k* has the neuron ``first // 4 * 4 + k``, and the
+one at a distance of the number of threads. So four neurons that share the words of random numbers are in neighbouring
+lanes of a warp. Each lane computes these words for one of four steps, and the lanes exchange them.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import cuda
+
+from ....kernels.cuda.device.memory import load, prefetch, store_stamped
+from ....kernels.cuda.device.warp import ALL
+from ...populations import Functions
+from ...random import Generator
+
+#: The most neurons whose states a thread keeps in registers.
+MOST_HELD = 2
+#: The first neuron of the first thread is a multiple of it.
+ALIGNMENT = 4
+
+
+class Inputs(NamedTuple):
+    """The arrays that a run reads; see `kernels.numba.simulation`."""
+
+    starts: Any
+    entries: Any
+    edges: Any
+    scales: Any
+    pending: Any
+    state: Any
+    parameters: Any
+    shared: Any
+    series: Any
+    shared_series: Any
+    key: Any
+    first_step: Any
+    groups: Any
+    probes: Any
+    probe_words: Any
+
+
+class Outputs(NamedTuple):
+    """The arrays that a run writes; *records* and *lists* are the spikes of the last steps."""
+
+    pending: Any
+    state: Any
+    counts: Any
+    spike_steps: Any
+    spike_neurons: Any
+    spike_count: Any
+    traces: Any
+    records: Any
+    lists: Any
+
+
+class Block(NamedTuple):
+    """A block: its number, its first neuron and the one after its last, and the key of the random numbers."""
+
+    number: int
+    first: int
+    stop: int
+    key0: int
+    key1: int
+
+
+class Moment(NamedTuple):
+    """A step of a block: its number in this run and in all, its row of sums, and row and stamp of its records."""
+
+    t: int
+    step: int
+    head: int
+    row: int
+    stamp: int
+
+
+class Neurons(NamedTuple):
+    """Device functions for the neurons of a block. *held* is a tuple of what the thread keeps in registers.
+
+    Attributes:
+      open: ``open(form, block, ins)`` returns *held* before the first step; *ins* are `Inputs`.
+      draw: ``draw(block, held, t, step)`` returns *held* with the random inputs of a step; all threads call it.
+      update: ``update(form, block, scales, ring, found, ins, outs, held, moment)`` makes a step of all neurons of the
+        block, writes their spikes, and returns *held* after it; *outs* are `Outputs`.
+      store: ``store(block, states, held)`` writes the states that are in registers.
+    """
+
+    open: Any
+    draw: Any
+    update: Any
+    store: Any
+
+
+def _of_each(count: int, function: Any) -> Any:
+    """Return ``of_each(given, i, parts)``, the tuple of ``function(given, i, part)`` for a thread's *count* neurons."""
+    if count == 0:
+        return cuda.jit(device=True, forceinline=True)(lambda given, i, parts: ())
+    rest = _of_each(count - 1, function)
+
+    @cuda.jit(device=True, forceinline=True)
+    def of_each(given, i, parts):
+        return (function(given, i, parts[0]), *rest(given, i + cuda.blockDim.x, parts[1:]))
+
+    return of_each
+
+
+@functools.cache
+def _transposing(count: int) -> Any:
+    """Return a device function that transposes the words of *count* random inputs."""
+    if count == 0:
+        return cuda.jit(device=True, forceinline=True)(lambda words: ())
+    rest = _transposing(count - 1)
+
+    @cuda.jit(device=True, forceinline=True)
+    def transpose(words):
+        return (_transposed(words[0]), *rest(words[1:]))
+
+    return transpose
+
+
+@cuda.jit(device=True, forceinline=True)
+def _exchange(one, other, distance):
+    """Exchange *other* with *one* of the lane at this distance, 1 or 2."""
+    is_upper = cuda.threadIdx.x & distance != 0
+    got = cuda.shfl_xor_sync(ALL, one if is_upper else other, distance)
+    return (got, other) if is_upper else (one, got)
+
+
+@cuda.jit(device=True, forceinline=True)
+def _transposed(words):
+    """Return the words with this lane's number of four lanes, which have four words each."""
+    a, b, c, d = words
+    a, b = _exchange(a, b, 1)
+    c, d = _exchange(c, d, 1)
+    a, c = _exchange(a, c, 2)
+    b, d = _exchange(b, d, 2)
+    return a, b, c, d
+
+
+@cuda.jit(device=True, forceinline=True)
+def _generator(block, i, step):
+    return Generator(block.key0, block.key1, np.uint32(i), np.uint32(step))
+
+
+@cuda.jit(device=True, forceinline=True)
+def _first_of_thread(block):
+    return (block.first & -ALIGNMENT) + cuda.threadIdx.x
+
+
+def neurons(functions: Functions, receptors: int, *, wide: bool, held: int) -> Neurons:
+    """Return the device functions for the neurons of a population.
+
+    Args:
+      functions: those of the population.
+      receptors: their number.
+      wide: that of the `Layout`.
+      held: the most neurons of a thread, whose states are in registers; 0: all states are in memory.
+    """
+    advance = _advance(functions, receptors, wide)
+    return _held(functions, advance, held) if held else _in_memory(functions, advance)
+
+
+def _advance(functions: Functions, receptors: int, wide: bool) -> Any:
+    """Return a device function that makes a step of neuron *i*, writes its spike, and returns its next state.
+
+    *segment* is the neuron's first entry and the number of its entries. They are loaded into L2 while the spike is on
+    its way to the other blocks.
+    """
+    words, inputs_of, arrived_of, update = 2 if wide else 1, functions.inputs, functions.arrived, functions.update
+
+    @cuda.jit(device=True, forceinline=True)
+    def advance(given, i, state, parameters, noise, segment):
+        form, block, scales, ring, found, ins, outs, moment = given
+        records, lists = outs.records[moment.row], outs.lists[moment.row]
+        at = moment.head * form.width + i - block.first
+        following, fired = update(
+            state,
+            arrived_of(ring, at, form.width, scales),
+            parameters,
+            inputs_of(ins.series[moment.t], ins.shared_series[moment.t], i, noise),
+            _generator(block, i, moment.step),
+        )
+        for receptor in range(receptors):
+            ring[np.uint64(at + receptor * form.width)] = 0
+        if fired:
+            number = cuda.atomic.add(found, moment.t & 1, 1)
+            if number < form.slots - 1:
+                store_stamped(records, block.number * form.slots + 1 + number, moment.stamp, i)
+            else:
+                store_stamped(lists, block.first + number, moment.stamp, i)
+            prefetch(ins.starts, i * form.blocks, form.blocks + 1)
+            prefetch(ins.entries, words * np.int64(segment[0]), words * np.int64(segment[1]))
+        return following
+
+    return advance
+
+
+def _in_memory(functions: Functions, advance: Any) -> Neurons:
+    """Return the functions for neurons whose states are in memory."""
+    load_state, store_state, parameters_of = functions.load, functions.store, functions.parameters
+    prepare, draw_inputs, are_equal = functions.prepare, functions.draw, functions.are_equal
+
+    @cuda.jit(device=True, forceinline=True)
+    def constants_of(ins, i):
+        return parameters_of(ins.parameters, ins.shared, i), prepare(ins.parameters, ins.shared, i)
+
+    @cuda.jit(device=True, forceinline=True)
+    def open_(form, block, ins):
+        return constants_of(ins, block.first)
+
+    @cuda.jit(device=True, forceinline=True)
+    def draw(block, held, t, step):
+        return held
+
+    @cuda.jit(device=True, forceinline=True)
+    def update(form, block, scales, ring, found, ins, outs, held, moment):
+        states, segment = outs.state, (np.uint32(0), np.uint32(0))
+        given = form, block, scales, ring, found, ins, outs, moment
+        for i in range(block.first + cuda.threadIdx.x, block.stop, cuda.blockDim.x):
+            parameters, prepared = held if are_equal else constants_of(ins, i)
+            noise = draw_inputs(prepared, _generator(block, i, moment.step))
+            store_state(states, i, advance(given, i, load_state(states, states, i), parameters, noise, segment))
+        return held
+
+    @cuda.jit(device=True, forceinline=True)
+    def store(block, states, held):
+        pass
+
+    return Neurons(open_, draw, update, store)
+
+
+def _held(functions: Functions, advance: Any, count: int) -> Neurons:
+    """Return the functions for *count* neurons of a thread whose states, parameters and random inputs are in registers.
+
+    Threads without a neuron draw random inputs as well: their lanes may have words of other neurons.
+    """
+    load_state, store_state, parameters_of = functions.load, functions.store, functions.parameters
+    prepare, four = functions.prepare, functions.four
+    words_of, draw_four, zero, choose, drawn = four
+    transposed = _transposing(drawn)
+    numbers = tuple(range(count))
+
+    @cuda.jit(device=True, forceinline=True)
+    def open_one(given, i, _):
+        form, block, ins = given
+        own = min(max(i, block.first), block.stop - 1)
+        begin, end = load(ins.starts, own * form.blocks), load(ins.starts, (own + 1) * form.blocks)
+        segment = np.uint32(begin), np.uint32(end - begin)
+        constants = parameters_of(ins.parameters, ins.shared, own), prepare(ins.parameters, ins.shared, own), segment
+        return load_state(ins.state, ins.state, own), constants, zero()
+
+    @cuda.jit(device=True, forceinline=True)
+    def draw_one(given, i, one):
+        block, step = given
+        state, constants, _ = one
+        words = transposed(words_of(_generator(block, i, step + (i & 3))))
+        return state, constants, draw_four(constants[1], words, _generator(block, i, step))
+
+    @cuda.jit(device=True, forceinline=True)
+    def update_one(given, i, one):
+        block, moment = given[1], given[7]
+        state, constants, noise = one
+        if block.first <= i < block.stop:
+            state = advance(given, i, state, constants[0], choose(noise, moment.t), constants[2])
+        return state, constants, noise
+
+    @cuda.jit(device=True, forceinline=True)
+    def store_one(given, i, one):
+        block, states = given
+        if block.first <= i < block.stop:
+            store_state(states, i, one[0])
+        return 0
+
+    open_all, draw_all, update_all, store_all = (
+        _of_each(count, one) for one in (open_one, draw_one, update_one, store_one)
+    )
+
+    @cuda.jit(device=True, forceinline=True)
+    def open_(form, block, ins):
+        return open_all((form, block, ins), _first_of_thread(block), numbers)
+
+    @cuda.jit(device=True, forceinline=True)
+    def draw(block, held, t, step):
+        if t & 3 == 0 and drawn:
+            held = draw_all((block, step), _first_of_thread(block), held)
+        return held
+
+    @cuda.jit(device=True, forceinline=True)
+    def update(form, block, scales, ring, found, ins, outs, held, moment):
+        return update_all((form, block, scales, ring, found, ins, outs, moment), _first_of_thread(block), held)
+
+    @cuda.jit(device=True, forceinline=True)
+    def store(block, states, held):
+        store_all((block, states), _first_of_thread(block), held)
+
+    return Neurons(open_, draw, update, store)
