@@ -21,7 +21,6 @@ from xlakernel.core.backend import (
     Struct,
     Target,
     ensure_registered,
-    examine,
     fingerprint,
 )
 from xlakernel.core.backend.native import (
@@ -156,13 +155,11 @@ class NumbaKernel(Kernel):
         self, arguments: Sequence[Argument], found: Examination, content: str | None, mode: Mapping[str, bool]
     ) -> Handler:
         signature = tuple(argument.type for argument in arguments)
+        copies = OwnCopies(COMPILER, self.dispatcher, found, {"boundscheck": True} if mode["debug"] else None)
         # Parallel loops of the kernel and its helpers are compiled for XLA's threads.
-        declarations = COMPILER.declarations()
-        examine(self.dispatcher, None, declarations, snapshot=found.snapshot)  # collects the declarations
         options = [getattr(function, "targetoptions", {}) for function in found.functions]
-        options += [getattr(declared, "_jit_options", None) or {} for declared in declarations.met]
-        parallel = SUPPORTED and any(given.get("parallel") for given in options)
-        own = self._own_dispatcher(found, debug=mode["debug"])
+        parallel = SUPPORTED and any(given.get("parallel") for given in [*options, *copies.declared_options])
+        own = self._own_dispatcher(copies, debug=mode["debug"])
         with contextlib.ExitStack() as stack:
             if parallel:
                 stack.enter_context(on_xla_threads())
@@ -215,13 +212,12 @@ class NumbaKernel(Kernel):
             )
         return compiled
 
-    def _own_dispatcher(self, found: Examination, *, debug: bool) -> Any:
+    def _own_dispatcher(self, copies: OwnCopies, *, debug: bool) -> Any:
         """Return a copy of the dispatcher, which calls copies of its helpers.
 
         The user's dispatcher may be limited to declared signatures, and may hold code that was compiled before a global
         changed. Its cache file must not contain code for handlers.
         """
-        copies = OwnCopies(COMPILER, self.dispatcher, found, {"boundscheck": True} if debug else None)
         own, _ = COMPILER.kernels.copy(self.dispatcher, copies.function)
         own.targetoptions.update({"boundscheck": True} if debug else _NO_WRAPPERS)
         copies.fill(own)

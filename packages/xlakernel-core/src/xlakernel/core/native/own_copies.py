@@ -87,6 +87,11 @@ class OwnCopies:
         self.function, self._fill_kernel = self._copy(dispatcher.py_func)
         self._original = dispatcher
 
+    @property
+    def declared_options(self) -> list[Mapping[str, Any]]:
+        """The compile options of the declared implementations that the kernel may use."""
+        return [getattr(template, "_jit_options", None) or {} for template in self._declarations.met]
+
     def fill(self, own: Any) -> None:
         """Complete the namespace of `function`, in which *own* replaces the user's dispatcher."""
         _own.add(own)
