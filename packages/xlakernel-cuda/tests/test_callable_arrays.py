@@ -76,6 +76,9 @@ class Scope:
         assert Scope.entered[-1] is self
         Scope.entered = Scope.entered[:-1]
 
+    def __del__(self):
+        pass
+
 
 class NewStream(Scope):
     @classmethod

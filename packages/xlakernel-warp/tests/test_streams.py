@@ -22,15 +22,13 @@ def registered(monkeypatch):
             handles.append(cuda_stream)
 
         def __del__(self):
-            handles.remove(self.cuda_stream)
+            if self.cuda_stream:
+                handles.remove(self.cuda_stream)
 
     monkeypatch.setattr(wp, "Stream", Stream)
     monkeypatch.setattr(wp, "get_cuda_device", lambda device: device)
     monkeypatch.setattr(wp, "ScopedStream", lambda stream, sync_enter: contextlib.nullcontext())
-    warp_streams._borrowed_stream.cache_clear()
-    yield handles
-    gc.collect()
-    warp_streams._borrowed_stream.cache_clear()
+    return handles
 
 
 def fail(handle):

@@ -6,7 +6,6 @@ Warp is imported inside the functions: core does not depend on it.
 from __future__ import annotations
 
 import contextlib
-import functools
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -48,26 +47,14 @@ def _registered(device: Any, handle: int) -> Iterator[Any]:
     Meanwhile Warp's native code uses the handle, for example when an array is freed in a capture: after the stream was
     destroyed this crashes. The driver also gives the handle to the next stream, which would be unregistered in use.
     """
-    stream = _borrowed_stream()(device, cuda_stream=handle)
+    import warp
+
+    stream = warp.Stream(device, cuda_stream=handle)
     try:
         yield stream
     finally:
-        stream.unregister()
-
-
-@functools.cache
-def _borrowed_stream() -> Any:
-    """Return the class of streams that Warp does not unregister itself."""
-    import warp
-
-    class BorrowedStream(warp.Stream):  # type: ignore[misc,unused-ignore]
-        def __del__(self) -> None:
-            pass
-
-        def unregister(self) -> None:
-            super().__del__()
-
-    return BorrowedStream
+        stream.__del__()
+        stream.cuda_stream = None  # Warp does not unregister it again
 
 
 @contextlib.contextmanager

@@ -75,46 +75,40 @@ class FourSteps(NamedTuple):
         first one. *words* are the numbers of this neuron in these steps, and *prepared* is that of `preparing`.
       zero: ``zero()`` returns zeros of the types of *draw*.
       choose: ``choose(values, t)`` returns the random inputs in step *t* from the values of four steps.
-      count: the number of random inputs.
+      inputs: the number of random inputs.
     """
 
     words: Any
     draw: Any
     zero: Any
     choose: Any
-    count: int
+    inputs: int
 
 
 @functools.lru_cache(KEPT)
 def drawing_four(inputs: Fields, noise: Fields) -> FourSteps:
     """Return the functions that draw the random inputs of four steps, which four threads of a GPU do together."""
-    return FourSteps(
-        *(
-            _of_inputs(signature, normals, counts, inputs, noise)
-            for signature, normals, counts in (
-                (
-                    "words(rng)",
-                    f"normals_of(words_of(rng, {{draw}}, {NORMAL}))",
-                    f"_signed(words_of(rng, {{draw}}, {POISSON}))",
-                ),
-                (
-                    "draw(prepared, words, rng)",
-                    "_shifted(float32({mean}), float32({second}), words[{number}])",
-                    "poissons_of(rng, {draw}, float32({mean}), {second}, words[{number}])",
-                ),
-                ("zero()", "_no_numbers", "_no_words"),
-                ("choose(values, t)", "_choose(values[{number}], t)", "int64(_choose(values[{number}], t))"),
-            )
-        ),
-        count=inputs.random,
+    of_inputs = functools.partial(_of_inputs, inputs=inputs, noise=noise)
+    words = of_inputs(
+        "words(rng)",
+        f"normals_of(words_of(rng, {{draw}}, {NORMAL}))",
+        f"_signed(words_of(rng, {{draw}}, {POISSON}))",
     )
+    draw = of_inputs(
+        "draw(prepared, words, rng)",
+        "_shifted(float32({mean}), float32({second}), words[{number}])",
+        "poissons_of(rng, {draw}, float32({mean}), {second}, words[{number}])",
+    )
+    zero = of_inputs("zero()", "_no_numbers", "_no_words")
+    choose = of_inputs("choose(values, t)", "_choose(values[{number}], t)", "int64(_choose(values[{number}], t))")
+    return FourSteps(words, draw, zero, choose, inputs.random)
 
 
 def _of_inputs(signature: str, normals: str, counts: str, inputs: Fields, noise: Fields) -> Any:
     """Return the function with this signature that returns a tuple with an expression for each random input."""
     values = ""
     for number, (field, own) in enumerate(_sources(inputs, noise)):
-        given = {"number": number, "draw": FIRST_DRAW + field.word}
+        given: dict[str, Any] = {"number": number, "draw": FIRST_DRAW + field.word}
         given |= {"mean": f"prepared[{number}][0]", "second": f"prepared[{number}][1]"}
         values += (normals if len(own) == 2 else counts).format(**given) + ", "
     return generate(signature, [f"return ({values})"], _NAMES)

@@ -61,21 +61,21 @@ class Outputs(NamedTuple):
 class Block(NamedTuple):
     """A block: its number, its first neuron and the one after its last, and the key of the random numbers."""
 
-    number: int
-    first: int
-    stop: int
-    key0: int
-    key1: int
+    number: Any
+    first: Any
+    stop: Any
+    key0: Any
+    key1: Any
 
 
 class Moment(NamedTuple):
     """A step of a block: its number in this run and in all, its row of sums, and row and stamp of its records."""
 
-    t: int
-    step: int
-    head: int
-    row: int
-    stamp: int
+    t: Any
+    step: Any
+    head: Any
+    row: Any
+    stamp: Any
 
 
 class Neurons(NamedTuple):
