@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import warp as wp
 from numpy.testing import assert_array_equal
+from warp._src import build, codegen
 
 from xlakernel.core.errors import CompileError
 from xlakernel.warp import warp_kernel
@@ -101,6 +102,44 @@ def test_each_call_raises_warps_message(kernel, text):
         with pytest.raises(CompileError, match=f"(?s)^{kernel.key}: Warp {wp.__version__} does not compile .*{text}"):
             call(x)
     assert_array_equal(warp_kernel(copy, same)(X), X)
+
+
+def test_the_exception_of_a_time_limit_is_no_error_of_the_kernel(monkeypatch):
+    """As a handler of SIGALRM raises it, which may run at any line of Warp's compiler."""
+
+    @wp.kernel(module="unique")
+    def late(x: wp.array(dtype=float), out: wp.array(dtype=float)):
+        i = wp.tid()
+        out[i] = x[i] + 0.75
+
+    def interrupted(*args, **kwargs):
+        raise TimeoutError("time limit")
+
+    run = warp_kernel(late, same)
+    with monkeypatch.context() as patch:
+        patch.setattr(build, "build_cpu", interrupted)
+        patch.setattr(wp.config, "cache_kernels", False)
+        with pytest.raises(TimeoutError, match="time limit"):
+            run(X)
+    assert_array_equal(run(X), X + 0.75)
+
+
+def test_a_time_limit_while_the_code_is_generated(monkeypatch):
+    @wp.kernel(module="unique")
+    def late(x: wp.array(dtype=float), out: wp.array(dtype=float)):
+        i = wp.tid()
+        for j in range(2):
+            out[i] = x[i] + wp.static(float(j)) + wp.where(x[i] > 0.0, 0.0, 0.0)
+
+    def interrupted(*args, **kwargs):
+        raise TimeoutError("time limit")
+
+    run = warp_kernel(late, same)
+    with monkeypatch.context() as patch:
+        patch.setattr(codegen.Adjoint, "eval", interrupted)
+        with pytest.raises(TimeoutError, match="time limit"):
+            run(X)
+    assert_array_equal(run(X), X + 1.0)
 
 
 def test_a_kernel_that_is_fixed_and_defined_anew_runs_and_so_do_others():

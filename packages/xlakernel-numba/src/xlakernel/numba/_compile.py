@@ -32,6 +32,7 @@ from xlakernel.core.backend.native import (
     build_handler,
     compile_error,
     is_importable,
+    is_of_numba,
     numba_dtype,
     on_xla_threads,
     write_recipe,
@@ -194,11 +195,13 @@ class NumbaKernel(Kernel):
     def _compile(self, own: Any, signature: tuple[types.Type, ...]) -> Any:
         try:
             own.compile(signature)
-        except (OSError, MemoryError):  # not caused by the kernel
-            raise
-        except Exception as error:  # noqa: BLE001  # Numba's internal errors, such as AttributeError, too
+        except Exception as error:
+            if not is_of_numba(error):
+                raise
+            given = dict(zip(self.parameters, signature, strict=True))
             # The frames are internal to Numba, and its message is part of ours.
-            raise self._explain(own, error, signature) from (error if numba.config.FULL_TRACEBACKS else None)
+            cause = error if numba.config.FULL_TRACEBACKS else None
+            raise compile_error(self.name, given, error, _HINTS, lambda other: own.compile(tuple(other))) from cause
         compiled = own.overloads[signature]
         if compiled.objectmode:
             raise CompileError(
@@ -229,21 +232,6 @@ class NumbaKernel(Kernel):
 
         own._compiler.compile = compile_with_copies
         return own
-
-    def _explain(self, own: Any, error: Exception, signature: Sequence[types.Type]) -> CompileError:
-        given = ", ".join(f"{n}: {t}" for n, t in zip(self.parameters, signature, strict=True))
-        writable = [t.copy(readonly=False) if isinstance(t, types.Array) else t for t in signature]
-        # An error that does not come again, such as the exception of a signal handler, is none of the kernel.
-        writes = _compiles(own, writable) and not _compiles(own, signature)
-        return compile_error(f"{self.name}({given})", error, _HINTS, writes_to_input=writes)
-
-
-def _compiles(own: Any, signature: Sequence[types.Type]) -> bool:
-    try:
-        own.compile(tuple(signature))
-    except Exception:  # noqa: BLE001  # the first error is reported
-        return False
-    return True
 
 
 _HINTS = ((r"Untyped global name '(\w+)'.*<class 'function'>", r"Decorate \1 with numba.njit too."),)

@@ -35,6 +35,7 @@ from ..programs.values import (
     write_static,
     write_structs,
 )
+from ..raised_in import is_raised_in
 from ..structs import Struct, keywords_of
 from ..warning import warn
 
@@ -69,6 +70,7 @@ __all__ = [
     "for_each",
     "is_debugging",
     "is_function",
+    "is_raised_in",
     "jit_when_eager",
     "kernel_function",
     "keywords_of",

@@ -2,7 +2,7 @@
 
 from ..native.arguments import Argument, Slices
 from ..native.callee import Callee, NumbaFunction
-from ..native.compile_error import compile_error
+from ..native.compile_error import compile_error, is_of_numba
 from ..native.compiler import Compiler, FunctionKind
 from ..native.debugging.call_frame import ArrayView
 from ..native.debugging.memory import HostMemory
@@ -54,6 +54,7 @@ __all__ = [
     "dumps",
     "i64",
     "is_importable",
+    "is_of_numba",
     "load_object_code",
     "make_dispatcher",
     "new_lock",

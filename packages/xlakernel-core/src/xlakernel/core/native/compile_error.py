@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from numba.core.errors import NumbaError
+from numba.core.types import Array
 
 from ..errors import CompileError, ReadOnlyInputError
+from ..raised_in import is_raised_in
 
 #: (pattern in Numba's message, advice) pairs.
 Hints = Sequence[tuple[str, str]]
+
+# Numba's compilers and what they call.
+_PACKAGES = ("numba", "numba_cuda", "llvmlite", "cuda")
 
 _ZERO_D = (
     r"0d, C\) with \d+ indices|0d, C\), int64",
@@ -18,23 +24,48 @@ _ZERO_D = (
 )
 
 
-def compile_error(kernel: str, error: Exception, hints: Hints, *, writes_to_input: bool) -> CompileError:
+def is_of_numba(error: Exception) -> bool:
+    """Return True for an exception of Numba's compiler, with its internal errors, such as AttributeError.
+
+    Others are raised by the system, or by a user's code that ran meanwhile, such as the handler of a signal.
+    """
+    if isinstance(error, NumbaError):
+        return True
+    return not isinstance(error, OSError | MemoryError) and is_raised_in(error, *_PACKAGES)
+
+
+def compile_error(
+    name: str, types: Mapping[str, Any], error: Exception, hints: Hints, compile_: Callable[[Sequence[Any]], Any]
+) -> CompileError:
     """Return the error for a kernel that Numba cannot compile.
 
     Args:
-      kernel: its name and the types of its parameters.
-      error: Numba's exception.
+      name: the kernel's name.
+      types: the Numba types of its parameters.
+      error: Numba's exception, for which `is_of_numba` is true.
       hints: advice for some errors.
-      writes_to_input: whether the kernel compiles if its inputs are writable.
+      compile_: compiles the kernel for other types of its parameters.
     """
+    kernel = f"{name}({', '.join(f'{parameter}: {type_}' for parameter, type_ in types.items())})"
     message = _numba_message(error, (_ZERO_D, *hints))
-    if writes_to_input:
+    if _compiles_if_writable(types, compile_):
         return ReadOnlyInputError(
             f"{kernel}: writes to an input{_place(str(error))}. Inputs are read-only, because JAX arrays never change. "
             "Write to an output instead, or give the input's memory to an output with input_output_aliases={input: "
             f"output}}. A helper that declares its signature must take read-only arrays.{message}"
         )
     return CompileError(f"{kernel}: Numba cannot compile the kernel{_reason(error)}.{message}")
+
+
+def _compiles_if_writable(types: Mapping[str, Any], compile_: Callable[[Sequence[Any]], Any]) -> bool:
+    """Return True if the kernel compiles for the same arrays without write protection."""
+    try:
+        compile_([type_.copy(readonly=False) if isinstance(type_, Array) else type_ for type_ in types.values()])
+    except Exception as error:
+        if not is_of_numba(error):
+            raise
+        return False
+    return True
 
 
 def _numba_message(error: Exception, hints: Hints) -> str:

@@ -12,6 +12,7 @@ import numba
 from numba import cuda
 
 from xlakernel.core.backend.gpu import Array, fill
+from xlakernel.core.backend.native import is_of_numba
 from xlakernel.core.errors import LaunchError
 
 from .arrays import array_at
@@ -103,6 +104,8 @@ class KernelLaunch:
             self._configured(on, shared_mem)(*arguments)
         except Exception as error:
             if self.signature not in self.dispatcher.signatures:
+                if not is_of_numba(error):
+                    raise
                 cause = error if numba.config.FULL_TRACEBACKS else None
                 of_function = [slot.type.dtype if slot.is_scalar else slot.type for slot in self.slots]
                 raise compile_error(self.kernel, self.function, of_function, error) from cause

@@ -14,6 +14,7 @@ import numpy as np
 from numba import njit
 from numba.core.dispatcher import Dispatcher
 
+from xlakernel.core.backend.native import is_of_numba
 from xlakernel.core.errors import ArgumentError, CompileError, KernelTypeError
 from xlakernel.numba.pickles import reduce
 
@@ -228,7 +229,9 @@ def check_function(part: Part, receptors: tuple[str, ...], is_random: bool) -> f
         copy = njit(part.function.py_func)  # the user's own function is left as it is
         copy.compile(types)
         returned = copy.overloads[types].signature.return_type
-    except Exception as error:  # Numba raises NotImplementedError, and others, for what it does not support
+    except Exception as error:
+        if not is_of_numba(error):
+            raise
         raise CompileError(
             f"{name}: Numba cannot compile it for {_described(part, receptors)}.{hint(str(error), is_random)}\n{error}"
         ) from error

@@ -12,6 +12,7 @@ import numpy as np
 from numba import njit
 from numba.core.dispatcher import Dispatcher
 
+from xlakernel.core.backend.native import is_of_numba
 from xlakernel.core.errors import ArgumentError, CompileError, InputError, KernelTypeError
 from xlakernel.numba.pickles import reduce
 
@@ -150,7 +151,9 @@ def compile_rule(what: str, on_pre: Any, on_post: Any, parameters: Fields, code:
             copy = njit(function.py_func)  # the user's own function is left as it is
             copy.compile(types)
             returned = copy.overloads[types].signature.return_type
-        except Exception as error:  # Numba raises NotImplementedError, and others, for what it does not support
+        except Exception as error:
+            if not is_of_numba(error):
+                raise
             raise CompileError(
                 f"{where}: Numba cannot compile it for (weight, pre, post, p).{hint(str(error), True)}\n{error}"
             ) from error

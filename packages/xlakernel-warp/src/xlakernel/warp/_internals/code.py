@@ -11,7 +11,7 @@ import warp
 
 from . import references
 from .lock import lock
-from .recognition import recognising
+from .recognition import is_of_warp, recognising
 
 
 def arguments(kernel: Any) -> list[tuple[str, Any]]:
@@ -53,7 +53,9 @@ def is_outdated(kernel: Any, block_dim: int) -> bool:
             with references.present_values(kernel.module, options):
                 type(hasher)([anew], options)
             return bool(anew.hash != compiled)
-        except Exception:  # noqa: BLE001  # hashing raises errors of all kinds, and compiling raises them again
+        except Exception as error:  # hashing raises errors of all kinds, and compiling raises them again
+            if not is_of_warp(error):
+                raise
             return False
 
 

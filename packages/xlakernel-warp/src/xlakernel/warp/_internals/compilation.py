@@ -14,6 +14,7 @@ from xlakernel.core.errors import CompileError
 
 from . import code
 from .lock import lock
+from .recognition import is_of_warp
 
 _Result = TypeVar("_Result")
 _ATTEMPTS = 5
@@ -46,6 +47,9 @@ def load(name: str, kernel: Any, device: str, block_dim: int) -> None:
         try:
             retry_while_defined(kernel.module, load_module)
         except Exception as error:  # Warp raises errors of all kinds
+            if not is_of_warp(error):
+                _forget_failure(kernel.module)
+                raise
             _failures[kernel] = _message(name, kernel, device, error)
             _hash_anew_beside_given_up(kernel.module)
             _drop_overload(kernel)
@@ -65,7 +69,10 @@ def content_or_id(name: str, kernel: Any, device: str, block_dim: int) -> str:
     """Return `code.content`; or, if Warp cannot hash the kernel, its identity: `load` reports the error later."""
     try:
         return code.content(kernel, block_dim)
-    except Exception as error:  # noqa: BLE001  # Warp raises errors of all kinds
+    except Exception as error:  # Warp raises errors of all kinds
+        if not is_of_warp(error):
+            _forget_failure(kernel.module)
+            raise
         if _is_given_up(kernel):
             _failures[kernel] = _message(name, kernel, device, error)
         return f"object {id(kernel)}"
@@ -94,8 +101,9 @@ def retry_while_defined(module: Any, work: Callable[[], _Result]) -> _Result:
         before = getattr(module, "hashers", None)  # Warp makes a new dict for each change
         try:
             return work()
-        except Exception:
-            if getattr(module, "hashers", None) is before and not _hash_missing_kernels(module):
+        except Exception as error:
+            changed = getattr(module, "hashers", None) is not before or _hash_missing_kernels(module)
+            if not changed or not is_of_warp(error):
                 raise
     return work()
 
@@ -157,6 +165,15 @@ def _forget_replaced(module: Any) -> None:
         if kernel in live and _is_replaced(kernel):
             live.discard(kernel)
             module.mark_modified()
+
+
+def _forget_failure(module: Any) -> None:
+    """Make Warp compile the kernels of a module after an exception that is no error of theirs."""
+    for kernel in getattr(module, "_live_kernels", ()):
+        for one in (kernel, *getattr(kernel, "overloads", {}).values()):
+            if one not in _failures:
+                one.adj.skip_build = False
+    module.mark_modified()
 
 
 def _hash_anew_beside_given_up(module: Any) -> None:
