@@ -1,16 +1,22 @@
 """Signals while a kernel compiles or runs, and names that no compiler accepts."""
 
+import contextlib
+import ctypes
+import functools
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 
 import jax.numpy as jnp
 import numba
 import pytest
+from numba.extending import overload
 
 from xlakernel.core.errors import KernelTypeError
+from xlakernel.core.native import interrupts
 from xlakernel.core.native.interrupts import uninterrupted
 from xlakernel.numba import numba_kernel
 
@@ -52,8 +58,24 @@ print(call(jnp.ones(2)).tolist())
 """
 
 
+class TimeLimit(Exception):
+    pass
+
+
 @pytest.fixture
-def interrupts():
+def time_limit():
+    """Return a function that sends SIGALRM, whose handler raises `TimeLimit`."""
+
+    def limit(number, frame):
+        raise TimeLimit
+
+    before = signal.signal(signal.SIGALRM, limit)
+    yield functools.partial(os.kill, os.getpid(), signal.SIGALRM)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture
+def ctrl_c():
     """Let Ctrl-C raise KeyboardInterrupt, which a shell may have ignored in the background."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
@@ -70,7 +92,7 @@ def test_a_kernel_compiles_after_one_was_interrupted(number, name):
     assert done.stdout.splitlines() == ["interrupted", "[2.0, 2.0]"]
 
 
-def test_an_interrupt_waits_for_the_end(interrupts):
+def test_an_interrupt_waits_for_the_end(ctrl_c):
     steps = []
 
     def step():
@@ -85,26 +107,98 @@ def test_an_interrupt_waits_for_the_end(interrupts):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_each_signal_reaches_its_handler_after_an_exception_of_another(interrupts):
-    def handle(number, frame):
-        seen.append(number)
-        raise TimeoutError
+@pytest.fixture
+def handlers():
+    """Return the numbers that handlers of three signals saw. One of them raises, and Ctrl-C raises as usual."""
+    seen = []
 
+    def limit(number, frame):
+        seen.append(number)
+        raise TimeLimit
+
+    def note(number, frame):
+        seen.append(number)
+
+    set_ = {signal.SIGALRM: limit, signal.SIGINT: signal.default_int_handler, signal.SIGUSR1: note}
+    before = {number: signal.signal(number, handler) for number, handler in set_.items()}
+    yield seen
+    assert {number: signal.getsignal(number) for number in set_} == set_
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_each_signal_reaches_its_handler_after_an_exception_of_another(handlers):
     def step():
         with uninterrupted():
             os.kill(os.getpid(), signal.SIGALRM)
             os.kill(os.getpid(), signal.SIGINT)
-            assert seen == []
+            os.kill(os.getpid(), signal.SIGUSR1)
+            assert handlers == []
 
-    seen: list[int] = []
-    before = signal.signal(signal.SIGALRM, handle)
+    with pytest.raises(KeyboardInterrupt):
+        step()
+    assert handlers == [signal.SIGALRM, signal.SIGUSR1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGALRM, signal.SIGUSR1])
+@pytest.mark.parametrize("when", [0, 1, 2, 3])
+def test_a_signal_at_the_exit_reaches_its_handler(handlers, monkeypatch, number, when):
+    """It comes when *when* handlers are restored; another one came before."""
+    restored = []
+    set_action = interrupts._set_action
+
+    def set_and_interrupt(of, action):
+        restored.append(of)
+        set_action(of, action)
+        if len(restored) == when + 1:
+            os.kill(os.getpid(), number)
+
+    def step():
+        with uninterrupted():
+            os.kill(os.getpid(), signal.SIGUSR1)
+            if when == 3:
+                os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(interrupts, "_set_action", set_and_interrupt)
+    with pytest.raises(TimeLimit) if number == signal.SIGALRM else contextlib.nullcontext():
+        step()
+    assert sorted(handlers) == sorted([signal.SIGUSR1, number])
+    before = len(handlers)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert len(handlers) == before + 1
+
+
+def test_a_handler_that_is_set_inside_stays(handlers):
+    other = []
+    before = signal.getsignal(signal.SIGUSR1)
+    with uninterrupted():
+        signal.signal(signal.SIGUSR1, lambda number, frame: other.append(number))
+    os.kill(os.getpid(), signal.SIGUSR1)
+    signal.signal(signal.SIGUSR1, before)
+    assert (other, handlers) == ([signal.SIGUSR1], [])
+
+
+def test_system_calls_that_a_signal_does_not_interrupt_stay_so(handlers):
+    """As asyncio sets it."""
+    source, sink = os.pipe()
+
+    def send():
+        time.sleep(0.1)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+        time.sleep(0.1)
+        os.write(sink, b"x")
+
+    signal.siginterrupt(signal.SIGUSR1, False)
+    with uninterrupted():
+        pass
+    thread = threading.Thread(target=send)
+    thread.start()
     try:
-        with pytest.raises(KeyboardInterrupt):
-            step()
-        assert seen == [signal.SIGALRM]
-        assert signal.getsignal(signal.SIGALRM) is handle
+        assert ctypes.CDLL(None).read(source, ctypes.create_string_buffer(1), 1) == 1
     finally:
-        signal.signal(signal.SIGALRM, before)
+        thread.join()
+        os.close(source)
+        os.close(sink)
 
 
 def test_other_threads_leave_the_signal_alone():
@@ -118,6 +212,48 @@ def test_other_threads_leave_the_signal_alone():
     thread.start()
     thread.join()
     assert found == [signal.getsignal(signal.SIGINT)]
+
+
+def test_the_exception_of_a_time_limit_is_no_error_of_the_kernel(time_limit):
+    limits = [time_limit]
+
+    def plus_one(x):
+        """Python code of this function's declaration runs in Numba's compiler."""
+
+    @overload(plus_one)
+    def implement(x):
+        if limits:
+            limits.pop()()
+        return lambda x: x + 1
+
+    @numba.njit
+    def kernel(x, out):
+        out[0] = plus_one(x[0])
+
+    run = numba_kernel(kernel, outs=lambda x: x)
+    with pytest.raises(TimeLimit):
+        run(jnp.ones(1))
+    assert run(jnp.ones(1)) == 2
+
+
+def test_a_time_limit_while_the_reason_of_an_error_is_found(time_limit):
+    """Numba compiles a kernel that fails a second time, with writable inputs."""
+
+    def array(x):
+        """Return *x*."""
+
+    @overload(array)
+    def implement(x):
+        if x.mutable:
+            time_limit()
+        return lambda x: x
+
+    @numba.njit
+    def kernel(x, out):
+        array(x)[0] = 1
+
+    with pytest.raises(TimeLimit):
+        numba_kernel(kernel, outs=lambda x: x)(jnp.ones(1))
 
 
 @pytest.mark.parametrize("name", ["a\0b", "a\nb", "a\ud800b", "\x1b[31m"])

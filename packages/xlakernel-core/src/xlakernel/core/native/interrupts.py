@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
+
+# More than the size of C's `struct sigaction`, which this module copies as it is.
+_ACTION = ctypes.c_char * 1024
 
 
 @contextmanager
@@ -21,23 +25,52 @@ def uninterrupted() -> Iterator[None]:
         return
     present: dict[int, Any] = {number: signal.getsignal(number) for number in signal.valid_signals()}
     handlers = {number: handler for number, handler in present.items() if callable(handler)}
+    actions = {number: _action_of(number) for number in handlers}
     caught: list[tuple[Any, ...]] = []
-    inside = True
+    is_inside = True
 
     def delay(number: int, frame: Any) -> None:
-        if inside:
+        if is_inside:
             caught.append((number, frame))
-        else:  # before its own handler is back
+        else:
             handlers[number](number, frame)
+
+    def restore(number: int) -> None:
+        if signal.getsignal(number) is not delay:  # another handler was set inside
+            return
+        try:
+            signal.signal(number, handlers[number])
+        finally:
+            _set_action(number, actions[number])
+
+    def deliver() -> None:
+        if caught:
+            number, frame = caught.pop(0)
+            try:
+                handlers[number](number, frame)
+            finally:
+                deliver()
 
     try:
         for number in handlers:
             signal.signal(number, delay)
         yield
     finally:
-        with ExitStack() as exits:  # an exception of one does not prevent the others
-            for number, frame in reversed(caught):
-                exits.callback(handlers[number], number, frame)
-            inside = False
-            for number, handler in handlers.items():
-                exits.callback(signal.signal, number, handler)
+        try:
+            with ExitStack() as exits:  # an exception of a handler does not prevent the others
+                exits.callback(deliver)
+                for number in handlers:
+                    exits.callback(restore, number)
+        finally:
+            is_inside = False
+
+
+def _action_of(number: int) -> Any:
+    """Return C's action for a signal: with its flags, and with handlers in C, which Python does not know."""
+    action = _ACTION()
+    ctypes.CDLL(None).sigaction(number, None, action)
+    return action
+
+
+def _set_action(number: int, action: Any) -> None:
+    ctypes.CDLL(None).sigaction(number, action, None)
