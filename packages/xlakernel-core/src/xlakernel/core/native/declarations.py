@@ -7,10 +7,11 @@ for a name on a type; ``intrinsic`` declares a new function.
 from __future__ import annotations
 
 import builtins
+import contextlib
 import functools
 import operator
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from numba.core.types.misc import Module
@@ -65,10 +66,15 @@ class Declarations:
                 inline = getattr(getattr(template, "_inline", None), "value", None)
                 yield function, dict(getattr(template, "_jit_options", None) or {}), inline
 
-    def load(self) -> None:
-        """Refresh Numba's target context, without interrupts, as Numba's compiler does at its start."""
-        with uninterrupted():
-            self._target.target_context.refresh()
+    @contextlib.contextmanager
+    def added_uninterrupted(self) -> Iterator[None]:
+        """Make Numba's compiler add the declarations since the last compilation without interrupts."""
+        with contextlib.ExitStack() as exits:
+            for context in (self._context, self._target.target_context):
+                if "refresh" not in vars(context):  # it is, if a compilation requires another one
+                    context.refresh = _uninterrupted(context.refresh)
+                    exits.callback(vars(context).pop, "refresh")
+            yield
 
     def declares(self, function: Any) -> bool:
         """Return True if Numba replaces *function* by an implementation."""
@@ -87,6 +93,14 @@ class Declarations:
             return getattr(self._context.resolve_value_type(what), "templates", ())
         except Exception:  # noqa: BLE001  # unknown to Numba, which raises many kinds of errors
             return ()
+
+
+def _uninterrupted(step: Callable[[], None]) -> Callable[[], None]:
+    def run() -> None:
+        with uninterrupted():
+            step()
+
+    return run
 
 
 def definition_of(template: Any) -> tuple[str, Any]:

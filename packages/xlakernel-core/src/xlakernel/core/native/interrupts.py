@@ -23,7 +23,7 @@ def uninterrupted() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    present: dict[int, Any] = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    present: dict[int, Any] = {number: signal.getsignal(number) for number in range(1, signal.NSIG)}
     handlers = {number: handler for number, handler in present.items() if callable(handler)}
     actions = {number: _action_of(number) for number in handlers}
     caught: list[tuple[Any, ...]] = []

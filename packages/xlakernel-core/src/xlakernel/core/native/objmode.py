@@ -14,7 +14,7 @@ from .machine.frame import I32, call_symbol
 
 @contextlib.contextmanager
 def signals_before_blocks() -> Iterator[None]:
-    """Make Numba's compiler emit the handling of pending signals before each ``objmode`` block. It is not thread-safe.
+    """Make Numba's compiler, whose lock must be held, emit the handling of pending signals before ``objmode`` blocks.
 
     Before the block, Numba calls Python functions to find it and to convert its variables. If the handler of a signal
     raises there (Ctrl-C, a time limit), Numba loses the exception, or raises another one.

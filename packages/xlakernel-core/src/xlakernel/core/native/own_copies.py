@@ -77,7 +77,6 @@ class OwnCopies:
         self._snapshot = found.snapshot
         self._options = tuple((options or {}).items())
         self._declarations = compiler.declarations()
-        self._declarations.load()
         self._names = self._examine(dispatcher).names  # collects the declarations
         self._modules: dict[int, types.ModuleType] = {}
         self._frozen: list[tuple[types.ModuleType, list[str]]] = []  # modules, and their values during the compilation
@@ -106,7 +105,11 @@ class OwnCopies:
         before = [(template, {name: vars(template)[name] for name in state}) for template, state in states]
         try:
             _set_all(states)
-            with private_arrays(self._compiler.context, self._snapshot.array), signals_before_blocks():
+            with (
+                self._declarations.added_uninterrupted(),
+                private_arrays(self._compiler.context, self._snapshot.array),
+                signals_before_blocks(),
+            ):
                 _finish(self._top)
                 yield
         finally:
