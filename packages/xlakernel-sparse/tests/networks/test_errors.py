@@ -152,6 +152,24 @@ def test_wrong_initial_states(neurons, error, message):
         balanced().initial(neurons)
 
 
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda traced: Record(counts=traced), "record.counts is traced"),
+        (lambda traced: Record(trace=Trace("v", traced)), "the neurons of a trace are traced"),
+    ],
+)
+def test_what_is_recorded_is_known_when_the_run_is_traced(make, message):
+    network = balanced()
+
+    @jax.jit
+    def run(traced):
+        return network.run(network.initial(start(60)), PARAMETERS, steps=3, record=make(traced))
+
+    with pytest.raises(ArgumentError, match=message):
+        run(jnp.zeros(60, int))
+
+
 def test_wrong_names_of_populations():
     network = Network({"cells": POPULATION}, [projection(), projection(receptor="inhibitory")])
     with pytest.raises(ArgumentError, match=r"neurons are \['cell'\]; allowed: a dictionary by population"):

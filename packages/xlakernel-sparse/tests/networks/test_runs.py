@@ -162,6 +162,29 @@ def test_any_number_of_blocks_gives_the_same_bits(network):
         assert_equal(other.run(other.initial(start(60)), PARAMETERS, KEY, steps=80, record=record), expected)
 
 
+@pytest.mark.parametrize("size", [4501, 4503])
+def test_blocks_that_begin_at_any_neuron(size):
+    """On a GPU each thread of the first network has up to two neurons, and of the second one."""
+    rng = np.random.default_rng(3)
+    matrix = random_matrix(rng, size, size, 20 / size)
+    probed = np.asarray([0, size // 3, size // 3 + 1, size - 1])
+
+    def network(blocks):
+        projections = [Projection(matrix, 3, "excitatory"), Projection(matrix, 2, "inhibitory")]
+        return Network(Population(noisy, size, noisy_arrays), projections, blocks=blocks)
+
+    def run(network, seed):
+        key, record = jax.random.key(seed), Record(counts=True, trace=Trace(("v", "current"), probed, 5), spikes=9000)
+        return network.run(network.initial(start(size)), PARAMETERS, key, steps=30, record=record)
+
+    seeds = jnp.arange(2)
+    found = jax.vmap(lambda seed: run(network(3), seed))(seeds)
+    for k, seed in enumerate(seeds):
+        expected = run(network(12), seed)
+        assert int(expected[1].spikes.total) > 1000
+        assert_equal(jax.tree.map(lambda x, k=k: x[k], found), expected)
+
+
 def test_spikes_beyond_the_room_are_counted(network):
     state = network.initial(start(60))
     _, whole = network.run(state, PARAMETERS, KEY, steps=50, record=Record(spikes=2000))
