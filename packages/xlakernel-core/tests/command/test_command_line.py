@@ -169,6 +169,25 @@ def test_messages_of_a_library_are_kept(write_probes):
     assert ask(["jax"], timeout=60) == {"jax": {"devices": [], "message": "no GPU"}}
 
 
+def test_an_error_without_a_text_names_its_line():
+    with pytest.raises(LookupError) as raised:
+        raise LookupError
+    assert probes._one_line(raised.value).startswith(f"LookupError: raise LookupError ({__file__}:")
+
+
+def test_characters_that_stdout_cannot_encode_are_escaped(run):
+    done = run("doctor", PYTHONIOENCODING="ascii")
+    assert r"its devices are cpu: 1 \xd7 cpu" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("command", ["auto", "backends"])
+def test_a_setting_that_jax_refuses_is_no_traceback(run, command):
+    done = run(command, JAX_ENABLE_X64="maybe")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "xlakernel.core cannot be imported: ValueError" in done.stderr and "JAX_ENABLE_X64" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_control_characters_are_escaped(facts, capsys):
     facts(
         versions={"jax": "0.12.0\x1b[2J"},

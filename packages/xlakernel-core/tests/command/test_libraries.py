@@ -90,6 +90,14 @@ def test_a_setting_that_is_invalid():
     wrong = {"error": "SettingError: the environment variable XLAKERNEL_DEBUG is 'maybe'"}
     found = finding("core", jax=JAX, core=wrong)
     assert (found.state, found.fix) == ("problem", "unset XLAKERNEL_DEBUG")
+    found = finding("jax", jax={"error": "ValueError: invalid truth value 'maybe' for environment 'JAX_ENABLE_X64'"})
+    assert found.fix == "unset JAX_ENABLE_X64"
+
+
+def test_a_platform_that_jax_does_not_find():
+    found = finding("jax", variables={"JAX_PLATFORMS": "cuda"}, jax=FAILED)
+    assert (found.state, found.fix) == ("problem", "unset JAX_PLATFORMS")
+    assert finding("jax", variables={"JAX_PLATFORMS": "cpu"}, jax=FAILED).fix == "pip install -U jax jaxlib"
 
 
 def test_a_driver_without_a_gpu():

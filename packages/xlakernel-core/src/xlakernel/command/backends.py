@@ -45,7 +45,8 @@ def backends(operators: Sequence[str], *, modules: Sequence[str], timeout: float
                 cells.append(f"{backend}{'*' * (backend == default)}{number}")
             print_line(f"{name:{longest}}  {platform}  {'  '.join(cells)}")
             name = ""
-    _explain(reasons if chosen else None)
+    if chosen or is_complete:
+        _explain(reasons if chosen else None)
     return int(not is_complete)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .operators import choose, find
+from .operators import choose, find, import_or_print
 from .text import escape, print_error, print_line
 
 
@@ -37,12 +37,17 @@ def bench(operators: Sequence[str], *, modules: Sequence[str]) -> int:
 
 
 def auto(name: str | None, *, reset: bool) -> int:
-    """Print the choices of ``backend="auto"`` for an operator or, without a name, for all; or forget them."""
-    from xlakernel.core import auto_choices, reset_auto_choices
+    """Print the choices of ``backend="auto"`` for an operator or, without a name, for all; or forget them.
 
+    Returns:
+      The exit status: 0; 1 if `xlakernel.core` cannot be imported.
+    """
+    core = import_or_print("xlakernel.core")
+    if core is None:
+        return 1
     if reset:
-        print_line(f"Choices that were forgotten: {reset_auto_choices(name)}.")
+        print_line(f"Choices that were forgotten: {core.reset_auto_choices(name)}.")
     else:
         none = 'No choice is remembered. A call with backend="auto" measures the backends and makes one.'
-        print_line("\n".join(escape(str(choice), keep="") for choice in auto_choices(name)) or none)
+        print_line("\n".join(escape(str(choice), keep="") for choice in core.auto_choices(name)) or none)
     return 0

@@ -6,7 +6,7 @@ import importlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .facts import own_packages
 from .text import print_error
@@ -31,14 +31,18 @@ def find(modules: Sequence[str]) -> tuple[Mapping[str, XLACustomKernel], bool]:
     """
     if modules and not sys.flags.safe_path and not {"", os.getcwd()} & set(sys.path):
         sys.path.insert(0, os.getcwd())
-    failed = set()
-    for module in [*own_packages(), *modules]:
-        try:
-            importlib.import_module(module)
-        except (Exception, SystemExit) as error:  # noqa: BLE001  # a broken one must not hide the others
-            failed.add(module)
-            print_error(f"{module} cannot be imported: {type(error).__name__}: {error}")
-    return {} if "xlakernel.core" in failed else importlib.import_module("xlakernel.core").operators(), not failed
+    imported = {module: import_or_print(module) for module in [*own_packages(), *modules]}
+    core = imported["xlakernel.core"]
+    return core.operators() if core else {}, None not in imported.values()
+
+
+def import_or_print(name: str) -> Any:
+    """Import and return a module; if that fails, write the error to stderr and return None."""
+    try:
+        return importlib.import_module(name)
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # a broken one must not hide the others
+        print_error(f"{name} cannot be imported: {type(error).__name__}: {error}")
+        return None
 
 
 def choose(asked: Sequence[str], known: Mapping[str, XLACustomKernel]) -> list[XLACustomKernel]:

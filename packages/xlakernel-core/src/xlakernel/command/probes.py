@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -126,6 +127,9 @@ PROBES: dict[str, Callable[[], Answer]] = {
 
 def _one_line(error: BaseException) -> str:
     text = " ".join(str(error).split())
+    if not text and error.__traceback__:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        text = f"{frame.line} ({frame.filename}:{frame.lineno})"
     return f"{type(error).__name__}: {text[:300]}{'…' * (len(text) > 300)}"
 
 

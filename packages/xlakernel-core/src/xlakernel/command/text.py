@@ -1,7 +1,7 @@
 """Output of the command ``xlakernel``.
 
 Names and messages come from kernels, libraries and the cache. Their control characters are escaped, since terminals
-interpret them.
+interpret them, and so are characters that the encoding of stdout lacks.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ def print_line(text: str = "") -> None:
     """Write lines to stdout; raise `OSError` if it is closed."""
     if sys.stdout is None:
         raise OSError("stdout is closed")
-    sys.stdout.write(f"{escape(text)}\n")
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(f"{escape(text)}\n".encode(encoding, "backslashreplace").decode(encoding))
 
 
 def print_error(text: str) -> None:
