@@ -173,6 +173,21 @@ def test_an_exception_of_an_objmode_block_is_reported_in_full(register):
     assert "kernel 'through_python'" in text
 
 
+def raise_own_system_error():
+    raise SystemError("of a user") from ValueError("its cause")
+
+
+def through_python_again(x, out):
+    with objmode():
+        raise_own_system_error()
+    out[:] = x
+
+
+def test_a_system_error_of_a_user_is_reported_as_itself(register):
+    text = error_of(register(through_python_again, [F32], [F32]), jnp.ones(2))
+    assert text.startswith("INTERNAL: SystemError: of a user (raised by ")
+
+
 def test_many_threads_may_fail_at_once(register):
     target = register(raising(ValueError, "…"), [F32], [F32])
     program = jax.jit(jax.ffi.ffi_call(target, jax.ShapeDtypeStruct((2,), jnp.float32)))

@@ -155,6 +155,8 @@ def test_a_family_is_skipped_as_a_whole(only):
         ({"skip": "grad"}, r"skip is 'grad'"),
         ({"skip": []}, r"skip is \[\]"),
         ({"grad_order": 3}, r"grad_order is 3; allowed: 1 or 2"),
+        ({"rtol": float("inf")}, r"rtol is inf; expected a finite number of at least 0"),
+        ({"atol": "a"}, r"atol is 'a'; expected a finite number of at least 0"),
         ({"samples": [(X[1:],)]}, r"samples\[0\] is float32\[4\]; expected .* float32\[5\]"),
         ({"samples": [(X, X)]}, r"samples\[0\] is float32\[5\], float32\[5\]"),
         ({"samples": X}, r"samples\[0\] is float32\[\]; expected .* samples=\[\("),

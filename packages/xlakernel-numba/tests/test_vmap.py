@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax import export as jax_export
 from numpy.testing import assert_allclose, assert_array_equal
 
+from xlakernel.core import deserialize, export
 from xlakernel.core.call import VMAP_METHODS
 from xlakernel.core.errors import VmapMethodError
 from xlakernel.numba import numba_kernel
@@ -163,6 +165,17 @@ def test_none_forbids_vmap(make_cumsum):
     assert_array_equal(run(jnp.ones(3)), [1, 2, 3])
     unmapped = jax.vmap(lambda i: run(jnp.ones(3)) * i)(jnp.arange(2))  # nothing of the kernel's is mapped
     assert_array_equal(unmapped, [[0, 0, 0], [1, 2, 3]])
+
+
+def test_unrolled_calls_need_the_size_of_the_batch(make_cumsum):
+    (n,) = jax_export.symbolic_shape("n")
+    batch = jax.ShapeDtypeStruct((n, 3), jnp.float32)
+    program = jax.jit(jax.vmap(make_cumsum(vmap_method="sequential_unrolled")))
+    with pytest.raises(VmapMethodError, match=r"cumsum: .* symbolic size n, .* Use 'sequential'"):
+        export(program)(batch)
+    program = deserialize(export(jax.jit(jax.vmap(make_cumsum(vmap_method="sequential"))))(batch).serialize())
+    x = normal(4, 3)
+    assert_allclose(program.call(x), np.cumsum(x, 1), rtol=1e-5)
 
 
 @pytest.mark.parametrize("method", ["Native", "loop", "", 0, True, "legacy_vectorized"])

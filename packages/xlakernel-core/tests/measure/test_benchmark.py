@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import time
 
 import jax
@@ -61,6 +62,12 @@ def test_a_wrong_backend_is_not_timed(op):
     assert result.fastest("n=8") != "wrong"
     assert f"wrong: {found.problem} (n=8)" in str(result)
     assert op.benchmark([case()], rtol=0.1, **QUICK)["n=8", "wrong"].seconds
+
+
+@pytest.mark.parametrize("rtol", [-1e-3, np.inf, np.nan, True, "a"])
+def test_a_tolerance_is_a_finite_number(op, rtol):
+    with pytest.raises(ArgumentError, match=re.escape(f"benchmark: rtol is {rtol!r}; expected a finite number")):
+        op.benchmark([case()], rtol=rtol, **QUICK)
 
 
 @pytest.mark.parametrize("dtype", ["int32", "float16", "bfloat16", "complex64", "bool"])

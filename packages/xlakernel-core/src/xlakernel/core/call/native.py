@@ -23,6 +23,7 @@ from ..config import debug_mode, is_exporting
 from ..errors import PlatformError, SideEffectError, VmapMethodError
 from ..structs import Struct
 from .batch import BatchFunction
+from .outs import is_symbolic
 from .primitive import Call, CallPrimitive
 from .scalars import Entry, Scalar, number_of
 from .sharding.gathered import watch
@@ -180,6 +181,11 @@ class NativeCall(Call):
         elif self.vmap_method.startswith("sequential"):
             # Unrolled calls may run in any order.
             unroll = self.vmap_method.endswith("unrolled") and not self.has_side_effect
+            if unroll and is_symbolic(size):
+                raise VmapMethodError(
+                    f"{self}: the batch has the symbolic size {size}, and vmap_method='sequential_unrolled' needs a "
+                    "number, since the program has a call for each slice. Use 'sequential'."
+                )
             return _sequential(self, moved, batched, unroll=unroll)
         return _native(call, moved, batched, size)
 

@@ -41,12 +41,13 @@ def _struct(leaf: Any, where: str) -> Struct:
     for extent in shape:
         # A symbolic extent (jax.export) is neither an int nor comparable to one.
         concrete = isinstance(extent, (int, np.integer)) and not isinstance(extent, bool)
-        if (concrete and extent < 0) or not (concrete or _is_symbolic(extent)):
+        if (concrete and extent < 0) or not (concrete or is_symbolic(extent)):
             raise OutputSpecError(f"{where} has the shape {shape}; expected non-negative integers.")
     return Struct(shape, dtype)
 
 
-def _is_symbolic(extent: Any) -> bool:
+def is_symbolic(extent: Any) -> bool:
+    """Return True for a symbolic extent of `jax.export`."""
     from jax import export  # not part of `import jax` everywhere, and seldom needed
 
     return export.is_symbolic_dim(extent)

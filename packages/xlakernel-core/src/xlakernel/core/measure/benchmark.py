@@ -6,7 +6,7 @@ import dataclasses
 import datetime
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any
 
 import jax
@@ -14,6 +14,7 @@ import jax
 from .._compat import is_tracing
 from ..config import check_platform, use_backend
 from ..errors import ArgumentError, BackendNotFoundError
+from .comparison import check_tolerances
 from .descriptions import installed_versions
 from .race import Pace, race
 from .result import BenchmarkResult
@@ -65,8 +66,7 @@ def benchmark(
     cases = _checked_cases(op, cases, needs_outs=call is op)
     if isinstance(rounds, bool) or not isinstance(rounds, Integral) or rounds < 1:
         raise ArgumentError(f"{op.name}: benchmark: rounds is {rounds!r}; expected an integer of at least 1.")
-    if isinstance(rtol, bool) or not (rtol is None or (isinstance(rtol, Real) and rtol >= 0)):
-        raise ArgumentError(f"{op.name}: benchmark: rtol is {rtol!r}; expected a number of at least 0, or None.")
+    check_tolerances(f"{op.name}: benchmark", rtol=rtol)
     if isinstance(backends, str):
         raise ArgumentError(f"{op.name}: benchmark: backends is {backends!r}; expected names, as [{backends!r}].")
     if is_tracing():

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from numbers import Real
 from typing import Any
 
 import jax
 import numpy as np
+
+from ..errors import ArgumentError
 
 Array = np.ndarray[Any, Any]
 
@@ -68,6 +72,21 @@ class Agreement(Tolerance):
     def of(self, expected: Array, dtype: Any) -> tuple[float, float]:
         """Return a relative tolerance of 0, and the absolute one for values of *dtype*."""
         return 0.0, (epsilon(dtype) ** 0.5 if self.rtol is None else self.rtol) * largest(expected)
+
+
+def check_tolerances(what: str, **tolerances: Any) -> None:
+    """Raise `ArgumentError` unless each of *tolerances* is None or a finite number of at least 0.
+
+    An infinite one would accept any result.
+
+    Args:
+      what: start of the message.
+      **tolerances: the values by the names of the arguments.
+    """
+    for name, value in tolerances.items():
+        is_number = isinstance(value, Real) and not isinstance(value, bool)
+        if value is not None and not (is_number and 0 <= value < math.inf):
+            raise ArgumentError(f"{what}: {name} is {value!r}; expected a finite number of at least 0, or None.")
 
 
 #: Equal bits, for results of one program: -0.0 is not 0.0, and NaNs must have the same payload.

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from ..errors import ArgumentError, KernelCheckError
-from ..measure.comparison import Array, Tolerance, describe
+from ..measure.comparison import Array, Tolerance, check_tolerances, describe
 from ._report import KernelReport
 from ._subject import Subject, as_arrays, vary
 from ._table import NAMES, run_all
@@ -57,7 +57,7 @@ def check_kernel(
     Raises:
       KernelCheckError: if any check failed; the message is the table.
       ArgumentError: if *fn* or *reference* cannot be called, *skip* has an unknown name or an empty reason, a sample
-        does not fit *args*, or *grad_order* is neither 1 nor 2.
+        does not fit *args*, a tolerance is negative or not finite, or *grad_order* is neither 1 nor 2.
 
     Example:
       >>> import jax.numpy as jnp
@@ -73,6 +73,7 @@ def check_kernel(
             raise ArgumentError(f"check_kernel: {name} is {function!r}; expected a function of arrays.")
     skip = {} if skip is None else skip
     _check_skip(skip)
+    check_tolerances("check_kernel", rtol=rtol, atol=atol)
     if grad_order not in (1, 2):
         raise ArgumentError(f"check_kernel: grad_order is {grad_order!r}; allowed: 1 or 2.")
     tree = jax.tree.structure(list(args))

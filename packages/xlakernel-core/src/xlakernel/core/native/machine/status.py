@@ -24,6 +24,8 @@ _CODES = (
     (AssertionError, "FAILED_PRECONDITION"),
     ((ValueError, TypeError, ArithmeticError), "INVALID_ARGUMENT"),
 )
+# The end of CPython's SystemError for a C function that returned although an exception was set, which is its cause.
+_IGNORED = "returned a result with an exception set"
 
 
 class CallError(Exception):
@@ -87,12 +89,10 @@ def report(api: int, unpacked: int, kernel: bytes, place: bytes) -> int | None:
       KeyboardInterrupt: if that is the exception, after Ctrl-C while the kernel ran Python.
     """
     exception = ctypes.cast(unpacked, ctypes.py_object).value
-    cause = exception
-    while isinstance(cause, SystemError) and cause.__cause__:  # raised for a C function that ignored an exception
-        cause = cause.__cause__
-    if isinstance(cause, KeyboardInterrupt):
-        raise cause
-    exception = cause
+    while isinstance(exception, SystemError) and str(exception).endswith(_IGNORED) and exception.__cause__:
+        exception = exception.__cause__
+    if isinstance(exception, KeyboardInterrupt):
+        raise exception
     location = None
     try:
         if not isinstance(exception, BaseException):
