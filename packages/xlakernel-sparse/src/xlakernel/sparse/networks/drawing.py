@@ -25,7 +25,7 @@ from .random import (
     poisson,
     poissons_of,
     quantiles_of,
-    words_of,
+    words_of_four,
 )
 from .random_streams import FIRST_TERMS, NORMAL, POISSON, SHARE
 
@@ -91,8 +91,8 @@ def drawing_four(inputs: Fields, noise: Fields) -> FourSteps:
     of_inputs = functools.partial(_of_inputs, inputs=inputs, noise=noise)
     words = of_inputs(
         "words(rng)",
-        f"normals_of(words_of(rng, {{draw}}, {NORMAL}))",
-        f"_signed(words_of(rng, {{draw}}, {POISSON}))",
+        f"normals_of(words_of_four(rng, {{draw}}, {NORMAL}))",
+        f"_signed(words_of_four(rng, {{draw}}, {POISSON}))",
     )
     draw = of_inputs(
         "draw(prepared, words, rng)",
@@ -140,7 +140,7 @@ def _choose(values, t):
 _NAMES = {
     "normal": normal,
     "normals_of": normals_of,
-    "words_of": words_of,
+    "words_of_four": words_of_four,
     "poisson": poisson,
     "poissons_of": poissons_of,
     "float32": np.float32,

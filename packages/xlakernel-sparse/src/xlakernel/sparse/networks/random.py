@@ -56,7 +56,7 @@ def philox(key0, key1, a, b, c, d):
 
 
 @njit(forceinline=True)
-def words_of(rng, draw, kind):
+def words_of_four(rng, draw, kind):
     """Return the four words that the neuron shares with three others."""
     return philox(
         np.uint32(rng.key0),
@@ -71,7 +71,7 @@ def words_of(rng, draw, kind):
 @njit(forceinline=True)
 def _word(rng, draw, kind):
     """Return 32 random bits of the neuron's own."""
-    a, b, c, d = words_of(rng, draw, kind)
+    a, b, c, d = words_of_four(rng, draw, kind)
     lane = np.uint32(rng.neuron) & np.uint32(3)
     first, second = (b, d) if lane & np.uint32(1) else (a, c)
     return second if lane & _TWO else first
@@ -104,7 +104,7 @@ def normal(rng, draw):
       rng: the argument of the neuron's function.
       draw: a number that distinguishes the normal numbers of a step, an integer of at least 0.
     """
-    a, b, c, d = words_of(rng, draw, NORMAL)
+    a, b, c, d = words_of_four(rng, draw, NORMAL)
     lane = np.uint32(rng.neuron) & np.uint32(3)
     first, second = normals(c, d) if lane & _TWO else normals(a, b)
     return second if lane & np.uint32(1) else first

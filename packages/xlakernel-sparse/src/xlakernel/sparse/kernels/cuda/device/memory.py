@@ -213,7 +213,7 @@ def add_to(_: Any, array: Any, index: Any, value: Any) -> Any:
     return types.void(array, index, value), codegen
 
 
-def _is_at_least(major: int) -> bool:
+def _has_compute_capability(major: int) -> bool:
     """Return True if the GPU that a kernel is compiled for has this major compute capability, or a later one."""
     forced = config.FORCE_CUDA_CC
     return bool((forced or ConfigStack().top().compute_capability) >= (major, 0))
@@ -224,7 +224,7 @@ def adds_four(_: Any, array: Any) -> Any:
     """Return True if `add4_to` can add to the array, by one instruction."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        can = ir.Constant(_int(1), int(_is_at_least(ADDS_FOUR)))
+        can = ir.Constant(_int(1), int(_has_compute_capability(ADDS_FOUR)))
         return builder.and_(can, _is_aligned(context, builder, signature, args))
 
     return types.boolean(array), codegen
@@ -240,7 +240,7 @@ def add4_to(_: Any, array: Any, index: Any, values: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pointer = _pointer(context, builder, signature.args[0], args[0], signature.args[1], args[1])
         four = cgutils.unpack_tuple(builder, args[2], 4)
-        if _is_at_least(ADDS_FOUR):
+        if _has_compute_capability(ADDS_FOUR):
             text, constraints = "red.global.add.v4.f32 [$0], {$1, $2, $3, $4};", "l,f,f,f,f"
             _asm(builder, ir.VoidType(), text, constraints, [pointer, *four], effect=True)
             return context.get_dummy_value()
@@ -269,7 +269,7 @@ def prefetch(_: Any, array: Any, first: Any, count: Any) -> Any:
     """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        if not _is_at_least(_PREFETCHES):
+        if not _has_compute_capability(_PREFETCHES):
             return context.get_dummy_value()
         array_type, first_type, count_type = signature.args
         pointer = _pointer(context, builder, array_type, args[0], first_type, args[1])

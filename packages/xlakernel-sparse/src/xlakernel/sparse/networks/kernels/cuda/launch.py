@@ -52,7 +52,7 @@ def run(
         slots *= 2
     # All warps but the first record spikes.
     least = _THREADS_OF_PLASTICITY if plastic else _LEAST_THREADS
-    threads, held = _threads(layout.width, slots * layout.blocks, least)
+    threads, neurons_per_thread = _threads(layout.width, slots * layout.blocks, least)
     memory = layout.rows * layout.width
     in_shared = 4 * memory <= shared_bytes() - _BESIDES - (8 * THREADS if plastic else 0)
     kernel = simulation(
@@ -60,7 +60,7 @@ def run(
         len(layout.receptors),
         wide=layout.wide,
         threads=threads,
-        held=held,
+        neurons_per_thread=neurons_per_thread,
         in_shared=in_shared,
         batched=batched,
         rules=tuple(one.functions for one in plastic),
@@ -116,11 +116,11 @@ def _threads(width: int, words: int, least: int) -> tuple[int, int]:
     few as the neurons allow, and so have more registers.
     """
     places = width + ALIGNMENT - 1
-    held = -(-places // THREADS)
-    if held > MOST_HELD:
+    count = -(-places // THREADS)
+    if count > MOST_HELD:
         return THREADS, 0
-    wanted = max(places, min(words, THREADS)) if held == 1 else -(-places // held)
-    return max(least, -(-wanted // 32) * 32), held
+    wanted = max(places, min(words, THREADS)) if count == 1 else -(-places // count)
+    return max(least, -(-wanted // 32) * 32), count
 
 
 def _ordered(steps: jax.Array, neurons: jax.Array, room: int) -> tuple[jax.Array, jax.Array]:

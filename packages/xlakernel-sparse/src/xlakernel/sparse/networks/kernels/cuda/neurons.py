@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import cuda
 
-from ....kernels.cuda.device.memory import load, prefetch, store_stamped
+from ....kernels.cuda.device.memory import load, prefetch
 from ....kernels.cuda.device.warp import ALL
 from ...populations import Functions
 from ...random import Generator
+from .spikes import write_spike
 
 #: The most neurons whose states a thread keeps in registers.
 MOST_HELD = 2
@@ -78,14 +79,27 @@ class Moment(NamedTuple):
     stamp: Any
 
 
+class Update(NamedTuple):
+    """What the neurons of a block read and write in a step; *found* are the spikes of the block in two steps."""
+
+    form: Any
+    block: Any
+    moment: Any
+    scales: Any
+    ring: Any
+    found: Any
+    ins: Any
+    outs: Any
+
+
 class Neurons(NamedTuple):
     """Device functions for the neurons of a block. *held* is a tuple of what the thread keeps in registers.
 
     Attributes:
       open: ``open(form, block, ins)`` returns *held* before the first step; *ins* are `Inputs`.
       draw: ``draw(block, held, t, step)`` returns *held* with the random inputs of a step; all threads call it.
-      update: ``update(form, block, scales, ring, found, ins, outs, held, moment)`` makes a step of all neurons of the
-        block, writes their spikes, and returns *held* after it; *outs* are `Outputs`.
+      update: ``update(step, held)`` makes a step, an `Update`, of all neurons of the block, writes their spikes, and
+        returns *held* after it.
       store: ``store(block, states, held)`` writes the states that are in registers.
     """
 
@@ -151,31 +165,32 @@ def _first_of_thread(block):
     return (block.first & -ALIGNMENT) + cuda.threadIdx.x
 
 
-def neurons(functions: Functions, receptors: int, *, wide: bool, held: int) -> Neurons:
+def neurons(functions: Functions, receptors: int, *, wide: bool, neurons_per_thread: int) -> Neurons:
     """Return the device functions for the neurons of a population.
 
     Args:
       functions: those of the population.
       receptors: their number.
       wide: that of the `Layout`.
-      held: the most neurons of a thread, whose states are in registers; 0: all states are in memory.
+      neurons_per_thread: the most neurons of a thread, whose states are in registers; 0: all states are in memory.
     """
     advance = _advance(functions, receptors, wide)
-    return _held(functions, advance, held) if held else _in_memory(functions, advance)
+    if neurons_per_thread:
+        return _in_registers(functions, advance, neurons_per_thread)
+    return _in_memory(functions, advance)
 
 
 def _advance(functions: Functions, receptors: int, wide: bool) -> Any:
     """Return a device function that makes a step of neuron *i*, writes its spike, and returns its next state.
 
     *segment* is the neuron's first entry and the number of its entries. They are loaded into L2 while the spike is on
-    its way to the other blocks.
+    its way to the other blocks. For neurons whose states are in memory it is empty, since reading it takes longer.
     """
     words, inputs_of, arrived_of, update = 2 if wide else 1, functions.inputs, functions.arrived, functions.update
 
     @cuda.jit(device=True, forceinline=True)
-    def advance(given, i, state, parameters, noise, segment):
-        form, block, scales, ring, found, ins, outs, moment = given
-        records, lists = outs.records[moment.row], outs.lists[moment.row]
+    def advance(step, i, state, parameters, noise, segment):
+        form, block, moment, scales, ring, found, ins, outs = step
         at = moment.head * form.width + i - block.first
         following, fired = update(
             state,
@@ -188,10 +203,7 @@ def _advance(functions: Functions, receptors: int, wide: bool) -> Any:
             ring[np.uint64(at + receptor * form.width)] = 0
         if fired:
             number = cuda.atomic.add(found, moment.t & 1, 1)
-            if number < form.slots - 1:
-                store_stamped(records, block.number * form.slots + 1 + number, moment.stamp, i)
-            else:
-                store_stamped(lists, block.first + number, moment.stamp, i)
+            write_spike(form, block, outs, moment.row, moment.stamp, number, i)
             prefetch(ins.starts, i * form.blocks, form.blocks + 1)
             prefetch(ins.entries, words * np.int64(segment[0]), words * np.int64(segment[1]))
         return following
@@ -217,13 +229,12 @@ def _in_memory(functions: Functions, advance: Any) -> Neurons:
         return held
 
     @cuda.jit(device=True, forceinline=True)
-    def update(form, block, scales, ring, found, ins, outs, held, moment):
-        states, segment = outs.state, (np.uint32(0), np.uint32(0))
-        given = form, block, scales, ring, found, ins, outs, moment
+    def update(step, held):
+        block, states, segment = step.block, step.outs.state, (np.uint32(0), np.uint32(0))
         for i in range(block.first + cuda.threadIdx.x, block.stop, cuda.blockDim.x):
-            parameters, prepared = held if are_equal else constants_of(ins, i)
-            noise = draw_inputs(prepared, _generator(block, i, moment.step))
-            store_state(states, i, advance(given, i, load_state(states, states, i), parameters, noise, segment))
+            parameters, prepared = held if are_equal else constants_of(step.ins, i)
+            noise = draw_inputs(prepared, _generator(block, i, step.moment.step))
+            store_state(states, i, advance(step, i, load_state(states, states, i), parameters, noise, segment))
         return held
 
     @cuda.jit(device=True, forceinline=True)
@@ -233,39 +244,38 @@ def _in_memory(functions: Functions, advance: Any) -> Neurons:
     return Neurons(open_, draw, update, store)
 
 
-def _held(functions: Functions, advance: Any, count: int) -> Neurons:
+def _in_registers(functions: Functions, advance: Any, count: int) -> Neurons:
     """Return the functions for *count* neurons of a thread whose states, parameters and random inputs are in registers.
 
     Threads without a neuron draw random inputs as well: their lanes may have words of other neurons.
     """
     load_state, store_state, parameters_of = functions.load, functions.store, functions.parameters
-    prepare, four = functions.prepare, functions.four
-    words_of, draw_four, zero, choose, drawn = four
-    transposed = _transposing(drawn)
-    numbers = tuple(range(count))
+    prepare = functions.prepare
+    four_words, draw_four, zero, choose, inputs = functions.four
+    transposed = _transposing(inputs)
+    places = tuple(range(count))
 
     @cuda.jit(device=True, forceinline=True)
-    def open_one(given, i, _):
+    def open_one(given, i, place):
         form, block, ins = given
-        own = min(max(i, block.first), block.stop - 1)
-        begin, end = load(ins.starts, own * form.blocks), load(ins.starts, (own + 1) * form.blocks)
+        i = min(max(i, block.first), block.stop - 1)  # a thread without a neuron reads those of another
+        begin, end = load(ins.starts, i * form.blocks), load(ins.starts, (i + 1) * form.blocks)
         segment = np.uint32(begin), np.uint32(end - begin)
-        constants = parameters_of(ins.parameters, ins.shared, own), prepare(ins.parameters, ins.shared, own), segment
-        return load_state(ins.state, ins.state, own), constants, zero()
+        constants = parameters_of(ins.parameters, ins.shared, i), prepare(ins.parameters, ins.shared, i), segment
+        return load_state(ins.state, ins.state, i), constants, zero()
 
     @cuda.jit(device=True, forceinline=True)
     def draw_one(given, i, one):
         block, step = given
         state, constants, _ = one
-        words = transposed(words_of(_generator(block, i, step + (i & 3))))
+        words = transposed(four_words(_generator(block, i, step + (i & 3))))
         return state, constants, draw_four(constants[1], words, _generator(block, i, step))
 
     @cuda.jit(device=True, forceinline=True)
-    def update_one(given, i, one):
-        block, moment = given[1], given[7]
+    def update_one(step, i, one):
         state, constants, noise = one
-        if block.first <= i < block.stop:
-            state = advance(given, i, state, constants[0], choose(noise, moment.t), constants[2])
+        if step.block.first <= i < step.block.stop:
+            state = advance(step, i, state, constants[0], choose(noise, step.moment.t), constants[2])
         return state, constants, noise
 
     @cuda.jit(device=True, forceinline=True)
@@ -281,17 +291,17 @@ def _held(functions: Functions, advance: Any, count: int) -> Neurons:
 
     @cuda.jit(device=True, forceinline=True)
     def open_(form, block, ins):
-        return open_all((form, block, ins), _first_of_thread(block), numbers)
+        return open_all((form, block, ins), _first_of_thread(block), places)
 
     @cuda.jit(device=True, forceinline=True)
     def draw(block, held, t, step):
-        if t & 3 == 0 and drawn:
+        if t & 3 == 0 and inputs:
             held = draw_all((block, step), _first_of_thread(block), held)
         return held
 
     @cuda.jit(device=True, forceinline=True)
-    def update(form, block, scales, ring, found, ins, outs, held, moment):
-        return update_all((form, block, scales, ring, found, ins, outs, moment), _first_of_thread(block), held)
+    def update(step, held):
+        return update_all(step, _first_of_thread(step.block), held)
 
     @cuda.jit(device=True, forceinline=True)
     def store(block, states, held):

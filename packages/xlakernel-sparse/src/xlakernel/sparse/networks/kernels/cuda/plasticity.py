@@ -14,11 +14,12 @@ import numba
 import numpy as np
 from numba import cuda
 
-from ....kernels.cuda.device.memory import load, store_stamped
+from ....kernels.cuda.device.memory import load
 from ...fields import KEPT
 from ...plastic_projections import Places
 from ...rules import FORGOTTEN, LONGEST_PERIOD, PERIOD, RuleFunctions
 from .delivery import THREADS, collect_round, first_cursor, lay_out, segment_and_entry
+from .spikes import spike_of, write_count, write_spike
 
 #: Incoming synapses that a thread changes together.
 _TOGETHER = 8
@@ -32,6 +33,7 @@ class Learning(NamedTuple):
       weights: those that the run changes.
       traces, last: those of all projections, for each block.
       before: for each thread, trace and age of the source of its spike, in shared memory.
+      depth: the steps of which spikes are on their way, the longest delay.
     """
 
     table: Any
@@ -46,21 +48,32 @@ class Learning(NamedTuple):
     traces: Any
     last: Any
     before: Any
+    depth: Any
+
+
+class Past(NamedTuple):
+    """Traces, last spikes, and the spikes of the last steps, before and after a run."""
+
+    traces: Any
+    last: Any
+    has_fired: Any
+    next_traces: Any
+    next_last: Any
+    next_has_fired: Any
 
 
 class Stages(NamedTuple):
-    """Device functions of all plastic projections.
+    """Device functions of all plastic projections. *ins* and *outs* are the `Inputs` and `Outputs` of the run.
 
     Attributes:
       shared: ``shared()`` returns the shared arrays *before* of `Learning`.
-      row: ``row(records, depth, t)`` returns the row of the records of step *t* of a run, and its stamp.
-      open: ``open(learning, past, block, first, stop, found, form, records, lists)`` fills traces, and the records of
-        the steps before the run. *past* are traces, last spikes and spikes of the last steps, before and after the run.
-      arrive: ``arrive(learning, form, block, first, stop, t, step, depth, turn, ring, at, edges, records, lists,
-        scratch, scales)`` delivers spikes, and returns the next *turn*, see `collect_round`.
-      depart: ``depart(learning, block, first, found, spikes, t, step)`` changes the incoming synapses of the neurons
-        that fired; *spikes* are the block's record and list, and the words of a record.
-      close: ``close(learning, past, block, first, stop, form, steps, records, lists)`` writes traces and spikes.
+      row: ``row(learning, records, t)`` returns the row of the records of step *t* of a run, and its stamp.
+      open: ``open(learning, past, form, block, found, outs)`` fills traces, and the records of the steps before it.
+      arrive: ``arrive(learning, form, block, moment, turn, ring, ins, outs, scratch)`` delivers spikes, and returns the
+        next *turn*, see `collect_round`.
+      depart: ``depart(learning, form, block, moment, found, outs)`` changes the incoming synapses of the neurons that
+        fired; *found* is their number.
+      close: ``close(learning, past, form, block, steps, outs)`` writes traces and spikes.
     """
 
     shared: Any
@@ -97,6 +110,11 @@ def _age(last, step):
 @cuda.jit(device=True, forceinline=True)
 def _exp(value):
     return np.float32(math.exp(np.float32(value)))
+
+
+@cuda.jit(device=True, forceinline=True)
+def _row(learning, records, t):
+    return (t + learning.depth) % records.shape[0], t + learning.depth + 1
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -137,39 +155,35 @@ def _arrival(projection: int, rule: RuleFunctions) -> Any:
         cuda.atomic.add(ring, np.uint64(row + target), cuda.libdevice.float2int_rn(weight * units))
 
     @cuda.jit(device=True, forceinline=True)
-    def arrive(
-        learning, form, block, first, stop, t, step, depth, turn, ring, head_at, edges, records, lists, scratch, scales
-    ):
-        at = _places(learning.table, projection)
+    def arrive(learning, form, block, moment, turn, ring, ins, outs, scratch):
+        at, step = _places(learning.table, projection), moment.step
         before_trace, before_age = learning.before
         thread, threads = cuda.threadIdx.x, cuda.blockDim.x
         tau_pre, tau_post = learning.numbers[projection, 0], learning.numbers[projection, 1]
         minimum, maximum = learning.numbers[projection, 2], learning.numbers[projection, 3]
-        base = np.int64(block) * (learning.last.shape[0] // form.blocks)
-        low_target = max(first, at.first_target)
-        own = base + at.post + low_target - at.first_target
+        base = block.number * (learning.last.shape[0] // form.blocks)
+        low, high = max(block.first, at.first_target), min(block.stop, at.first_target + at.targets)
         _refer(learning.traces, base + at.pre, at.sources, tau_pre, step)
-        _refer(learning.traces, own, min(stop, at.first_target + at.targets) - low_target, tau_post, step)
+        _refer(learning.traces, base + at.post + low - at.first_target, high - low, tau_post, step)
         cuda.syncthreads()
         since_pre, since_post = _phase(tau_pre, step)[0], _phase(tau_post, step)[0]
         factor, growth = _exp(-since_pre / tau_pre), _exp(since_pre / tau_pre)
         post_factor = _exp(-since_post / tau_post)
-        units = np.float32(1) / scales[at.row]
-        row, post = head_at + at.row * form.width, base + at.post + first - at.first_target
-        number_of_step = np.int32(t - at.delay + depth)
-        spikes, listed = records[number_of_step % records.shape[0]], lists[number_of_step % records.shape[0]]
-        stamp = number_of_step + np.int32(1)
-        p = parameters(learning.words, learning.shared, t)
+        units = np.float32(1) / ins.scales[at.row]
+        row, post = (moment.head + at.row) * form.width, base + at.post + block.first - at.first_target
+        source_row, stamp = _row(learning, outs.records, np.int32(moment.t - at.delay))
+        records, lists, stamp = outs.records[source_row], outs.lists[source_row], np.int32(stamp)
+        p = parameters(learning.words, learning.shared, moment.t)
         cursor, is_left = first_cursor()
         while True:
             cursor, is_left, turn, count, more = collect_round(
-                form, cursor, is_left, turn, stamp, edges, spikes, listed, scratch
+                form, cursor, is_left, turn, stamp, ins.edges, records, lists, scratch
             )
             if count > 0:
                 low, length = np.int32(0), np.int32(0)
                 source = np.int64(scratch[1][np.uint64(thread)]) - at.first_source
                 if thread < count and 0 <= source < at.sources:
-                    segment = at.starts + source * form.blocks + block
+                    segment = at.starts + source * form.blocks + block.number
                     low = np.int32(load(learning.starts, segment))
                     length = np.int32(load(learning.starts, segment + 1)) - low
                     other = np.uint64(base + at.pre + source)
@@ -227,18 +241,17 @@ def _departure(number: int, rule: RuleFunctions) -> Any:
     visit = _visit(on_post, _TOGETHER)
 
     @cuda.jit(device=True, forceinline=True)
-    def depart(learning, blocks, block, found, spikes, t, step):
-        at = _places(learning.table, number)
-        record, listed, slots = spikes
+    def depart(learning, form, block, moment, found, outs):
+        at, step = _places(learning.table, number), moment.step
         thread, threads = cuda.threadIdx.x, cuda.blockDim.x
         tau_pre, tau_post = learning.numbers[number, 0], learning.numbers[number, 1]
         minimum, maximum = learning.numbers[number, 2], learning.numbers[number, 3]
-        base = np.int64(block) * (learning.last.shape[0] // blocks)
+        base = block.number * (learning.last.shape[0] // form.blocks)
         since_post = _phase(tau_post, step)[0]
         factor, post_factor = _exp(-_phase(tau_pre, step)[0] / tau_pre), _exp(-since_post / tau_post)
-        p = parameters(learning.words, learning.shared, t)
+        p = parameters(learning.words, learning.shared, moment.t)
         for k in range(found):
-            target = np.int64(record[2 * (1 + k)] if k < slots - 1 else listed[2 * k]) - at.first_target
+            target = np.int64(spike_of(form, block, outs, moment.row, k)) - at.first_target
             if 0 <= target < at.targets:
                 own = np.uint64(base + at.post + target)
                 trace, age = learning.traces[own] * post_factor, _age(learning.last[own], step)
@@ -250,7 +263,7 @@ def _departure(number: int, rule: RuleFunctions) -> Any:
         cuda.syncthreads()
         growth = _exp(since_post / tau_post)
         for k in range(thread, found, threads):
-            target = np.int64(record[2 * (1 + k)] if k < slots - 1 else listed[2 * k]) - at.first_target
+            target = np.int64(spike_of(form, block, outs, moment.row, k)) - at.first_target
             if 0 <= target < at.targets:
                 own = np.uint64(base + at.post + target)
                 learning.traces[own] += growth
@@ -270,103 +283,55 @@ def _in_turn(rules: tuple[RuleFunctions, ...]) -> tuple[Any, Any]:
     rest_arrive, rest_depart = _in_turn(rules[:-1])
 
     @cuda.jit(device=True, forceinline=True)
-    def arrive(
-        learning, form, block, first, stop, t, step, depth, turn, ring, head_at, edges, records, lists, scratch, scales
-    ):
-        turn = rest_arrive(
-            learning,
-            form,
-            block,
-            first,
-            stop,
-            t,
-            step,
-            depth,
-            turn,
-            ring,
-            head_at,
-            edges,
-            records,
-            lists,
-            scratch,
-            scales,
-        )
-        return own_arrive(
-            learning,
-            form,
-            block,
-            first,
-            stop,
-            t,
-            step,
-            depth,
-            turn,
-            ring,
-            head_at,
-            edges,
-            records,
-            lists,
-            scratch,
-            scales,
-        )
+    def arrive(learning, form, block, moment, turn, ring, ins, outs, scratch):
+        turn = rest_arrive(learning, form, block, moment, turn, ring, ins, outs, scratch)
+        return own_arrive(learning, form, block, moment, turn, ring, ins, outs, scratch)
 
     @cuda.jit(device=True, forceinline=True)
-    def depart(learning, blocks, block, found, spikes, t, step):
-        rest_depart(learning, blocks, block, found, spikes, t, step)
-        own_depart(learning, blocks, block, found, spikes, t, step)
+    def depart(learning, form, block, moment, found, outs):
+        rest_depart(learning, form, block, moment, found, outs)
+        own_depart(learning, form, block, moment, found, outs)
 
     return arrive, depart
 
 
 @cuda.jit(device=True, forceinline=True)
-def _open(learning, past, form, block, first, stop, found, records, lists):
-    traces, last, fired = past[0], past[1], past[2]
+def _open(learning, past, form, block, found, outs):
     thread, threads = cuda.threadIdx.x, cuda.blockDim.x
-    count, depth = last.shape[0], fired.shape[0]
+    count = past.last.shape[0]
+    base = block.number * count
     for k in range(thread, count, threads):
-        learning.traces[block * count + k], learning.last[block * count + k] = traces[k], last[k]
-    for ago in range(depth):
-        row, stamp = depth - 1 - ago, np.int32(depth - ago)
+        learning.traces[base + k], learning.last[base + k] = past.traces[k], past.last[k]
+    for ago in range(learning.depth):
+        row, stamp = _row(learning, outs.records, np.int32(-1 - ago))
         cuda.syncthreads()
         if thread == 0:
             found[0] = 0
         cuda.syncthreads()
-        for i in range(first + thread, stop, threads):
-            if fired[ago, i] != 0:
-                number = cuda.atomic.add(found, 0, 1)
-                if number < form.slots - 1:
-                    store_stamped(records[row], block * form.slots + 1 + number, stamp, i)
-                else:
-                    store_stamped(lists[row], first + number, stamp, i)
+        for i in range(block.first + thread, block.stop, threads):
+            if past.has_fired[ago, i] != 0:
+                write_spike(form, block, outs, row, stamp, cuda.atomic.add(found, 0, 1), i)
         cuda.syncthreads()
         if thread == 0:
-            store_stamped(records[row], block * form.slots, stamp, found[0])
+            write_count(form, block, outs, row, stamp, found[0])
     cuda.syncthreads()
 
 
 @cuda.jit(device=True, forceinline=True)
-def _close(learning, past, form, block, first, stop, steps, records, lists):
-    next_traces, next_last, next_fired = past[3], past[4], past[5]
+def _close(learning, past, form, block, steps, outs):
     thread, threads = cuda.threadIdx.x, cuda.blockDim.x
-    count, depth = next_last.shape[0], next_fired.shape[0]
+    base = block.number * past.next_last.shape[0]
     for number in range(learning.table.shape[0]):
         at = _places(learning.table, number)
         for k in range(thread, at.sources + at.targets, threads):
             target = at.first_target + k - at.sources
-            if block == 0 if k < at.sources else first <= target < stop:
-                next_traces[at.pre + k] = learning.traces[block * count + at.pre + k]
-                next_last[at.pre + k] = learning.last[block * count + at.pre + k]
-    for ago in range(depth):
-        row = (steps - 1 - ago + depth) % records.shape[0]
-        for k in range(thread, records[row, 2 * block * form.slots], threads):
-            in_record = k < form.slots - 1
-            spike = records[row, 2 * (block * form.slots + 1 + k)] if in_record else lists[row, 2 * (first + k)]
-            next_fired[ago, spike] = 1
-
-
-@cuda.jit(device=True, forceinline=True)
-def _row(records, depth, t):
-    return (t + depth) % records.shape[0], t + depth + 1
+            if block.number == 0 if k < at.sources else block.first <= target < block.stop:
+                past.next_traces[at.pre + k] = learning.traces[base + at.pre + k]
+                past.next_last[at.pre + k] = learning.last[base + at.pre + k]
+    for ago in range(learning.depth):
+        row, _ = _row(learning, outs.records, steps - 1 - ago)
+        for k in range(thread, outs.records[row, 2 * block.number * form.slots], threads):
+            past.next_has_fired[ago, spike_of(form, block, outs, row, k)] = 1
 
 
 @cuda.jit(device=True, inline="always")
@@ -382,25 +347,23 @@ def _nothing() -> Stages:
         return ()
 
     @cuda.jit(device=True, forceinline=True)
-    def row(records, depth, t):
+    def row(learning, records, t):
         return t & 1, t + 1
 
     @cuda.jit(device=True, forceinline=True)
-    def begin(learning, past, form, block, first, stop, found, records, lists):
+    def begin(learning, past, form, block, found, outs):
         pass
 
     @cuda.jit(device=True, forceinline=True)
-    def arrive(
-        learning, form, block, first, stop, t, step, depth, turn, ring, head_at, edges, records, lists, scratch, scales
-    ):
+    def arrive(learning, form, block, moment, turn, ring, ins, outs, scratch):
         return turn
 
     @cuda.jit(device=True, forceinline=True)
-    def depart(learning, blocks, block, found, spikes, t, step):
+    def depart(learning, form, block, moment, found, outs):
         pass
 
     @cuda.jit(device=True, forceinline=True)
-    def close(learning, past, form, block, first, stop, steps, records, lists):
+    def close(learning, past, form, block, steps, outs):
         pass
 
     return Stages(shared, row, begin, arrive, depart, close)

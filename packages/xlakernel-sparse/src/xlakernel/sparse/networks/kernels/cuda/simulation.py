@@ -26,21 +26,22 @@ import numba
 import numpy as np
 from numba import cuda
 
-from ....kernels.cuda.device.memory import load, store_stamped
+from ....kernels.cuda.device.memory import load
 from ...fields import KEPT
 from ...populations import Functions, tuple_of
 from ...rules import RuleFunctions
 from .delivery import THREADS, Form, collect_round, first_cursor, lay_out, segment_and_entry
-from .neurons import Block, Inputs, Moment, Outputs, neurons
-from .plasticity import Learning, Stages, stages
+from .neurons import Block, Inputs, Moment, Outputs, Update, neurons
+from .plasticity import Learning, Past, Stages, stages
+from .spikes import spike_of, write_count
 
 
 @functools.cache
 def _delivery(wide: bool) -> Any:
     """Return a device function that adds the entries of the last step's spikes to the block's own sums.
 
-    *records* and *lists* are those of the last step, and *stamp* is its number. *head* is the row of sums of the
-    present step. For *turn*, which it returns, and *scratch* see `collect_round`.
+    *row* is that of the last step's records, and *stamp* its number. *head* is the row of sums of the present step. For
+    *turn*, which it returns, and *scratch* see `collect_round`.
     """
 
     @cuda.jit(device=True, forceinline=True)
@@ -78,14 +79,15 @@ def _delivery(wide: bool) -> Any:
             add(form, head, ring, bits, weight)
 
     @cuda.jit(device=True, forceinline=True)
-    def deliver(form, block, stamp, head, turn, starts, entries, edges, records, lists, ring, scratch):
+    def deliver(form, block, stamp, row, head, turn, ring, ins, outs, scratch):
+        records, lists = outs.records[row], outs.lists[row]
         cursor, is_left = first_cursor()
         while True:
             cursor, is_left, turn, count, more = collect_round(
-                form, cursor, is_left, turn, stamp, edges, records, lists, scratch
+                form, cursor, is_left, turn, stamp, ins.edges, records, lists, scratch
             )
             if count > 0:
-                deliver_round(form, block, head, starts, entries, ring, count, scratch)
+                deliver_round(form, block, head, ins.starts, ins.entries, ring, count, scratch)
             # The sums are complete, and the shared arrays are read before they are written in the next round or step.
             cuda.syncthreads()
             if not more:
@@ -95,43 +97,58 @@ def _delivery(wide: bool) -> Any:
 
 
 @cuda.jit(device=True, forceinline=True)
-def _record(step, t, found, spikes_of, groups, outs):
+def _record(form, block, moment, found, groups, outs):
     """Record the spikes of a block, by all warps but the first."""
-    records, lists, slots = spikes_of  # pairs of the step's number and the neuron
     for k in range(cuda.threadIdx.x - 32, found, cuda.blockDim.x - 32):
-        spike = records[2 * (1 + k)] if k < slots - 1 else lists[2 * k]
+        spike = spike_of(form, block, outs, moment.row, k)
         if outs.counts.shape[1] > 0 and groups[spike] >= 0:
-            cuda.atomic.add(outs.counts, (t, groups[spike]), 1)
+            cuda.atomic.add(outs.counts, (moment.t, groups[spike]), 1)
         if outs.spike_steps.size == 0:
             cuda.atomic.add(outs.spike_count, 0, 1)
         else:
             at = cuda.atomic.add(outs.spike_count, 0, 1)
             if 0 <= at < outs.spike_steps.size:
-                outs.spike_steps[at], outs.spike_neurons[at] = step, spike
+                outs.spike_steps[at], outs.spike_neurons[at] = moment.step, spike
 
 
-def _block_run(functions: Functions, plastic: Stages, receptors: int, wide: bool, held: int) -> Any:
-    """Return a device function that makes all steps of a block; for *held* see `neurons`."""
-    open_neurons, draw, update, store = neurons(functions, receptors, wide=wide, held=held)
+@cuda.jit(device=True, forceinline=True)
+def _begin_block(form, block, ring, ins, outs):
+    """Copy the sums of a block into *ring*, and the states of its neurons."""
+    thread, threads = cuda.threadIdx.x, cuda.blockDim.x
+    for k in range(thread, form.rows * form.width, threads):
+        row, i = k // form.width, block.first + k % form.width
+        ring[k] = ins.pending[row, i] if i < block.stop else 0
+    for i in range(block.first + thread, block.stop, threads):
+        for word in range(ins.state.shape[0]):
+            outs.state[word, i] = ins.state[word, i]
+
+
+@cuda.jit(device=True, forceinline=True)
+def _end_block(form, block, head, ring, outs):
+    """Write the sums of a block, of which the row *head* is that of the next step."""
+    for k in range(cuda.threadIdx.x, form.rows * form.width, cuda.blockDim.x):
+        row, i = k // form.width, block.first + k % form.width
+        if i < block.stop:
+            outs.pending[row, i] = ring[(head + row) % form.rows * form.width + i - block.first]
+
+
+def _block_run(functions: Functions, plastic: Stages, receptors: int, wide: bool, neurons_per_thread: int) -> Any:
+    """Return a device function that makes all steps of a block; the arguments are those of `neurons`."""
+    open_neurons, draw, update, store = neurons(functions, receptors, wide=wide, neurons_per_thread=neurons_per_thread)
     deliver, scales_of = _delivery(wide), tuple_of(receptors)
     _, row_of, open_past, arrive, depart, close_past = plastic
 
     @cuda.jit(device=True, forceinline=True)
-    def run_block(which, form, block, ring, scratch, ins, outs, learning, past):
+    def run_block(which, form, number, ring, scratch, ins, outs, learning, past):
         counters, found = scratch[3], scratch[4]
         thread, threads = cuda.threadIdx.x, cuda.blockDim.x
-        first, stop = np.int64(ins.edges[block]), np.int64(ins.edges[block + 1])
+        first, stop = np.int64(ins.edges[number]), np.int64(ins.edges[number + 1])
+        block, scales = Block(np.int64(number), first, stop, ins.key[0], ins.key[1]), scales_of(ins.scales)
         steps = ins.series.shape[0]
-        for k in range(thread, form.rows * form.width, threads):
-            row, i = k // form.width, first + k % form.width
-            ring[k] = ins.pending[row, i] if i < stop else 0
-        for i in range(first + thread, stop, threads):
-            for word in range(ins.state.shape[0]):
-                outs.state[word, i] = ins.state[word, i]
-        own, scales = Block(np.int64(block), first, stop, ins.key[0], ins.key[1]), scales_of(ins.scales)
-        held = open_neurons(form, own, ins)
-        head, step, recorded, turn, depth = 0, ins.first_step[0], 0, 0, past[2].shape[0]
-        open_past(learning, past, form, block, first, stop, found, outs.records, outs.lists)
+        _begin_block(form, block, ring, ins, outs)
+        held = open_neurons(form, block, ins)
+        head, step, recorded, turn = 0, ins.first_step[0], 0, 0
+        open_past(learning, past, form, block, found, outs)
         if thread < 4:
             counters[thread] = 0
         elif thread < 6:
@@ -139,43 +156,27 @@ def _block_run(functions: Functions, plastic: Stages, receptors: int, wide: bool
         cuda.syncthreads()
         for t in range(steps + 1):
             # Before the spikes of the other blocks are waited for.
-            held = draw(own, held, t, step)
+            held = draw(block, held, t, step)
+            row, stamp = row_of(learning, outs.records, t)
+            moment = Moment(t, np.int64(step), head, row, stamp)
             if t < steps:
-                turn = arrive(
-                    learning, form, block, first, stop, t, step, depth, turn, ring, head * form.width, ins.edges,
-                    outs.records, outs.lists, scratch, ins.scales,
-                )  # fmt: skip
+                turn = arrive(learning, form, block, moment, turn, ring, ins, outs, scratch)
             if t > 0:
-                before, stamp = row_of(outs.records, depth, t - 1)
-                turn = deliver(
-                    form,
-                    block,
-                    stamp,
-                    head,
-                    turn,
-                    ins.starts,
-                    ins.entries,
-                    ins.edges,
-                    outs.records[before],
-                    outs.lists[before],
-                    ring,
-                    scratch,
-                )
+                before, stamp_before = row_of(learning, outs.records, t - 1)
+                turn = deliver(form, number, stamp_before, before, head, turn, ring, ins, outs, scratch)
             if t == steps:
                 break
-            row, stamp = row_of(outs.records, depth, t)
             parity = t & 1
-            held = update(form, own, scales, ring, found, ins, outs, held, Moment(t, np.int64(step), head, row, stamp))
+            held = update(Update(form, block, moment, scales, ring, found, ins, outs), held)
             cuda.syncthreads()
             if thread == 0:
-                store_stamped(outs.records[row], block * form.slots, stamp, found[parity])
+                write_count(form, block, outs, row, stamp, found[parity])
                 found[1 - parity] = 0  # all threads have read that of the last step
-            spikes_of = outs.records[row, 2 * block * form.slots :], outs.lists[row, 2 * first :], form.slots
             if thread >= 32:
-                _record(step, t, found[parity], spikes_of, ins.groups, outs)
-            depart(learning, form.blocks, block, found[parity], spikes_of, t, step)
+                _record(form, block, moment, found[parity], ins.groups, outs)
+            depart(learning, form, block, moment, found[parity], outs)
             if form.every > 0 and (step + 1) % form.every == 0:
-                store(own, outs.state, held)
+                store(block, outs.state, held)
                 cuda.syncthreads()
                 for k in range(thread, ins.probes.size, threads):
                     if first <= ins.probes[k] < stop:
@@ -186,12 +187,9 @@ def _block_run(functions: Functions, plastic: Stages, receptors: int, wide: bool
             if head >= form.rows:
                 head = 0
             step += 1
-        store(own, outs.state, held)
-        for k in range(thread, form.rows * form.width, threads):
-            row, i = k // form.width, first + k % form.width
-            if i < stop:
-                outs.pending[row, i] = ring[(head + row) % form.rows * form.width + i - first]
-        close_past(learning, past, form, block, first, stop, steps, outs.records, outs.lists)
+        store(block, outs.state, held)
+        _end_block(form, block, head, ring, outs)
+        close_past(learning, past, form, block, steps, outs)
 
     return run_block
 
@@ -204,11 +202,11 @@ def _choose(runs: tuple[Any, ...]) -> Any:
     rest = _choose(runs[1:])
 
     @cuda.jit(device=True, forceinline=True)
-    def run_of(which, form, block, ring, scratch, ins, outs, learning, past):
+    def run_of(which, form, number, ring, scratch, ins, outs, learning, past):
         if which == 0:
-            head(which, form, block, ring, scratch, ins, outs, learning, past)
+            head(which, form, number, ring, scratch, ins, outs, learning, past)
         else:
-            rest(which - 1, form, block, ring, scratch, ins, outs, learning, past)
+            rest(which - 1, form, number, ring, scratch, ins, outs, learning, past)
 
     return run_of
 
@@ -254,7 +252,7 @@ def simulation(
     *,
     wide: bool,
     threads: int,
-    held: int,
+    neurons_per_thread: int,
     in_shared: bool,
     batched: bool,
     rules: tuple[RuleFunctions, ...] = (),
@@ -266,13 +264,13 @@ def simulation(
       receptors: their number.
       wide: that of the `Layout`.
       threads: those of a block, by which the registers of a thread are limited.
-      held: the most neurons of a thread; 0 if their states are in memory.
+      neurons_per_thread: the most neurons of a thread; 0 if their states are in memory.
       in_shared: True if the sums of a block are in shared memory.
       batched: True if each array has one more dimension, the batch along the grid's second axis. It costs registers.
       rules: the functions of the plastic projections' rules.
     """
     plastic = stages(rules)
-    run = _choose(tuple(_block_run(each, plastic, receptors, wide, held) for each in functions))
+    run = _choose(tuple(_block_run(each, plastic, receptors, wide, neurons_per_thread) for each in functions))
     shared_arrays = plastic.shared
     sums_of, of = _sums(in_shared), _selection(batched)
 
@@ -334,8 +332,8 @@ def simulation(
             changed[k] = given[k]
         # This barrier makes the launch cooperative: blocks wait for each other, and so all must be resident.
         cuda.cg.this_grid().sync()
-        own = of(owners, net)
-        form = Form(own.size, of(pending, net).shape[0], width, target_bits, row_bits, slots, every)
+        population_of = of(owners, net)
+        form = Form(population_of.size, of(pending, net).shape[0], width, target_bits, row_bits, slots, every)
         ring = sums_of(of(memory, net), block, form.rows * form.width)
         # Numba gives shared arrays of several device functions the same names, so that all of them are made here.
         scratch = (
@@ -386,8 +384,9 @@ def simulation(
             of(own_spike_traces, net),
             of(own_last, net),
             shared_arrays(),
+            of(has_fired, net).shape[0],
         )
-        past = (
+        past = Past(
             of(spike_traces, net),
             of(last, net),
             of(has_fired, net),
@@ -395,6 +394,6 @@ def simulation(
             of(next_last, net),
             of(next_has_fired, net),
         )
-        run(own[block], form, block, ring, scratch, ins, outs, learning, past)
+        run(population_of[block], form, block, ring, scratch, ins, outs, learning, past)
 
     return simulate
