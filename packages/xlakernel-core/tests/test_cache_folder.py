@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from xlakernel.core import cache_folder as module
 from xlakernel.core.cache_folder import cache_folder, read_file, replace_file
 
 AUTO, CODE = (f"{name}-{os.geteuid()}" for name in ("auto", "code"))
@@ -86,6 +87,15 @@ def test_only_the_user_has_access_to_a_file(tmp_path, umask, mask, shared):
     tmp_path.chmod(shared)
     replace_file(tmp_path / "code" / "file", b"")
     assert (mode_of(tmp_path / "code"), mode_of(tmp_path / "code" / "file")) == (0o700, 0o600)
+
+
+def test_a_file_that_would_not_be_read_is_not_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_MOST_BYTES", 3)
+    replace_file(tmp_path / "code" / "small", b"abc")
+    assert read_file(tmp_path / "code" / "small") == b"abc"
+    with pytest.raises(OSError, match="would have 4 bytes; at most 3 are stored"):
+        replace_file(tmp_path / "code" / "large", b"abcd")
+    assert os.listdir(tmp_path / "code") == ["small"]
 
 
 def test_a_failed_replacement_changes_nothing(tmp_path):

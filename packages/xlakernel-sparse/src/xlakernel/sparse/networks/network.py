@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from xlakernel.core.backend import fingerprint
-from xlakernel.core.errors import ArgumentError, DtypeError, ShapeError
+from xlakernel.core.errors import ArgumentError, ShapeError
 
 from .._immutable import ImmutablePytree
 from ..operators.arguments import as_integer
@@ -32,15 +32,12 @@ from .populations import ALONE, Part, Population, check_function, check_populati
 from .projections import Projection, check_projections
 from .recording import Record, Recording, Spikes, check_record, read_traces
 from .simulation import multiprocessors, simulate
-from .state import NetworkState
+from .state import NetworkState, check_network_state, convert_pending
 
 # Entries of a source in one block, on average, below which the table of starts costs more than it saves.
 _ENTRIES_OF_A_SEGMENT = 32
 #: The neurons of a block on the CPU for which the sums of a block stay in a core's cache.
 _CPU_WIDTH = 1024
-#: Pending sums that are converted from the units of another network have at most so many units, and are rounded by at
-#: most this part of the largest one of a receptor.
-_MOST_UNITS, _ACCURACY = 2**30, 256
 #: The neurons of a block on a GPU below which more blocks make a step slower.
 _GPU_WIDTH = 128
 
@@ -208,7 +205,7 @@ class Network(ImmutablePytree):
             raise ArgumentError(
                 f"Network.run: the state is a {type(state).__name__}; allowed: a NetworkState, from Network.initial."
             )
-        self._check_state(state)
+        check_network_state(state, self.layout, number)
         parts = self._parts(state.neurons, parameters, inputs, number)
         if key is None and any(part.inputs.random for part in parts):
             raise ArgumentError("Network.run: there are random inputs, and key is None; allowed: a key of jax.random.")
@@ -224,7 +221,7 @@ class Network(ImmutablePytree):
         series = [self._values_of(inputs, part.name, "inputs") for part in parts]
         noise = [noise_of(values) for values in series]
         words, _ = _words(parts, (), state=neurons)
-        pending, scales = self._pending(state, scales)
+        pending, scales = convert_pending(state, scales, self.layout)
         outs = simulate(
             (self.starts, self.entries, scales),
             (pending, words, state.step),
@@ -250,57 +247,8 @@ class Network(ImmutablePytree):
         after = NetworkState(self._join(following), pending, self._by_receptor(scales), step, *results)
         return after, Recording(counts, Spikes(spike_steps, spike_neurons, total[0]), trace)
 
-    def _check_state(self, state: NetworkState) -> None:
-        receptors = self.layout.receptors
-        if not isinstance(state.scales, Mapping) or set(state.scales) != set(receptors):
-            names = sorted(state.scales) if isinstance(state.scales, Mapping) else state.scales
-            raise ArgumentError(f"Network.run: the receptors of the state are {names}; allowed: {list(receptors)}.")
-        for name, value, shape, dtype in (
-            ("pending", state.pending, (self.layout.rows, self.size), jnp.int32),
-            *((f"scales[{name!r}]", state.scales[name], (), jnp.float32) for name in receptors),
-            ("step", state.step, (), jnp.int32),
-        ):
-            if jnp.shape(value) != shape:
-                raise ShapeError(
-                    f"Network.run: state.{name} has the shape {jnp.shape(value)}; allowed: {shape}, that of a state of "
-                    "this network."
-                )
-            if not hasattr(value, "dtype") or value.dtype != dtype:
-                found = getattr(value, "dtype", type(value).__name__)
-                raise DtypeError(f"Network.run: state.{name} is of {found}; allowed: an array of {dtype.__name__}.")
-
     def _by_receptor(self, scales: jax.Array) -> dict[str, jax.Array]:
         return {name: scales[k] for k, name in enumerate(self.layout.receptors)}
-
-    def _pending(self, state: NetworkState, new: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return the pending sums in the units *new* of this network, and the units.
-
-        The unit of a receptor is NaN if it cannot represent the receptor's sums.
-
-        Raises:
-          ArgumentError: if they cannot represent the sums, and neither is traced.
-        """
-        receptors, depth = self.layout.receptors, self.layout.depth
-        if not receptors:
-            return state.pending, new
-        old = jnp.stack([state.scales[name] for name in receptors])
-        is_known = not any(isinstance(x, jax.core.Tracer) for x in (old, new, state.pending))
-        if is_known and np.array_equal(old, new):
-            return state.pending, new
-        sums = state.pending.reshape(depth, len(receptors), -1)
-        exact = sums * (old / new)[:, None]
-        rounded = jnp.rint(exact)
-        largest, error = (jnp.max(jnp.abs(x), (0, 2), initial=0) for x in (exact, exact - rounded))
-        fits = (old == new) | ((largest < _MOST_UNITS) & (error <= largest / _ACCURACY))
-        if is_known and not bool(jnp.all(fits)):
-            unfit = [name for name, good in zip(receptors, fits, strict=True) if not good]
-            raise ArgumentError(
-                f"Network.run: the spikes on their way in the state are those of a network with other weights, and the "
-                f"units of this one cannot represent their sums at the receptors {unfit}. Continue with weights of the "
-                "same size, or run the other network until the spikes have arrived."
-            )
-        converted = jnp.where((old == new)[:, None], sums, rounded.astype(jnp.int32))
-        return converted.reshape(state.pending.shape), jnp.where(fits, new, jnp.nan)
 
     def _values_of(self, values: Any, name: str, what: str) -> Any:
         """Return the values of one population."""

@@ -25,8 +25,6 @@ from .state import NetworkState
 
 #: The least room for the spikes of a piece.
 _LEAST_ROOM = 1024
-#: The largest number of a step.
-_MOST_STEPS = 2**31 - 1
 #: Seconds from one line of progress to the next.
 _INTERVAL = 0.5
 
@@ -101,10 +99,6 @@ def run_in_pieces(
     traces: Any = record.trace.values() if isinstance(record.trace, Mapping) else [record.trace] * bool(record.trace)
     every = math.lcm(*(trace.every for trace in traces))
     steps, length, made = int(steps), min(-(-length // every) * every, int(steps)), int(state.step)
-    if made + steps > _MOST_STEPS:
-        raise ArgumentError(
-            f"run_in_pieces: {steps} steps after {made}; allowed: {_MOST_STEPS} in all, as steps are counted in int32."
-        )
     run_piece = jax.jit(run, static_argnames=("count", "room"))
     left = int(record.spikes)
     room = min(left, max(_LEAST_ROOM, 2 * left * length // steps))

@@ -1,12 +1,24 @@
-"""`NetworkState`: the state of a network between two steps."""
+"""`NetworkState`: the state of a network between two steps, and its checks."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
+from xlakernel.core.errors import ArgumentError, DtypeError, ShapeError
+
+from .layout import Layout
 from .plasticity import Past, Weights
+
+#: The largest number of a step.
+_LAST_STEP = 2**31 - 1
+#: Pending sums that are converted from the units of another network have at most so many units, and are rounded by at
+#: most this part of the largest one of a receptor.
+_MOST_UNITS, _ACCURACY = 2**30, 256
 
 
 class NetworkState(NamedTuple):
@@ -19,7 +31,8 @@ class NetworkState(NamedTuple):
       scales: the weight of one unit of each receptor, a dictionary of float32. A run with other weights converts the
         sums, within 1/256 of the largest one of a receptor. If its units cannot represent them, it raises an
         `ArgumentError`; in a traced call, the unit and all arrivals of the receptor are NaN.
-      step: the number of the next step, int32. Recorded steps and traces are right up to 2147483647 steps.
+      step: the number of the next step, int32. A run beyond step 2147483647 is an error; in a traced call, the numbers
+        of its later steps are negative, and their spikes and traces may be lost.
       weights: those of the projections up to the last plastic one, a tuple of float32 ``(nnz,)`` in the order of the
         matrix's entries, ``matrix.with_data(state.weights[0])``, or None for a projection that is not plastic; None if
         no projection is plastic.
@@ -32,3 +45,66 @@ class NetworkState(NamedTuple):
     step: jax.Array
     weights: Weights | None = None
     past: Past | None = None
+
+
+def check_network_state(state: NetworkState, layout: Layout, steps: int) -> None:
+    """Raise an error unless a network with this layout can run for some steps from *state*.
+
+    Raises:
+      ArgumentError: if the receptors are others, or if there are too many steps and the state is not traced.
+      ShapeError: if an array has another shape.
+      DtypeError: if an array has another dtype.
+    """
+    receptors = layout.receptors
+    if not isinstance(state.scales, Mapping) or set(state.scales) != set(receptors):
+        names = sorted(state.scales) if isinstance(state.scales, Mapping) else state.scales
+        raise ArgumentError(f"Network.run: the receptors of the state are {names}; allowed: {list(receptors)}.")
+    for name, value, shape, dtype in (
+        ("pending", state.pending, (layout.rows, layout.size), jnp.int32),
+        *((f"scales[{name!r}]", state.scales[name], (), jnp.float32) for name in receptors),
+        ("step", state.step, (), jnp.int32),
+    ):
+        if jnp.shape(value) != shape:
+            raise ShapeError(
+                f"Network.run: state.{name} has the shape {jnp.shape(value)}; allowed: {shape}, that of a state of "
+                "this network."
+            )
+        if not hasattr(value, "dtype") or value.dtype != dtype:
+            found = getattr(value, "dtype", type(value).__name__)
+            raise DtypeError(f"Network.run: state.{name} is of {found}; allowed: an array of {dtype.__name__}.")
+    if not isinstance(state.step, jax.core.Tracer) and int(state.step) + steps > _LAST_STEP:
+        raise ArgumentError(
+            f"Network.run: {steps} steps after {int(state.step)}; allowed: {_LAST_STEP} in all, as steps are counted "
+            "in int32."
+        )
+
+
+def convert_pending(state: NetworkState, new: jax.Array, layout: Layout) -> tuple[jax.Array, jax.Array]:
+    """Return the pending sums in the units *new* of a network with this layout, and the units.
+
+    The unit of a receptor is NaN if it cannot represent the receptor's sums.
+
+    Raises:
+      ArgumentError: if they cannot represent the sums, and neither is traced.
+    """
+    receptors, depth = layout.receptors, layout.depth
+    if not receptors:
+        return state.pending, new
+    old = jnp.stack([state.scales[name] for name in receptors])
+    is_known = not any(isinstance(x, jax.core.Tracer) for x in (old, new, state.pending))
+    if is_known and np.array_equal(old, new):
+        return state.pending, new
+    sums = state.pending.reshape(depth, len(receptors), -1)
+    exact = sums * (old / new)[:, None]
+    rounded = jnp.rint(exact)
+    largest, error = (jnp.max(jnp.abs(x), (0, 2), initial=0) for x in (exact, exact - rounded))
+    fits = (old == new) | ((largest < _MOST_UNITS) & (error <= largest / _ACCURACY))
+    if is_known and not bool(jnp.all(fits)):
+        unfit = [name for name, good in zip(receptors, fits, strict=True) if not good]
+        raise ArgumentError(
+            f"Network.run: the spikes on their way in the state are those of a network with other weights, and the "
+            f"units of this one cannot represent their sums at the receptors {unfit}. Continue with weights of the "
+            "same size, or run the other network until the spikes have arrived."
+        )
+    converted = jnp.where((old == new)[:, None], sums, rounded.astype(jnp.int32))
+    return converted.reshape(state.pending.shape), jnp.where(fits, new, jnp.nan)

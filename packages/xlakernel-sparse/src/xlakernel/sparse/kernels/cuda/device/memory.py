@@ -15,7 +15,7 @@ from numba.cuda.extending import intrinsic
 
 _GLOBAL = 1  # the address space, in NVVM
 
-#: The lowest major compute capability of GPUs that add four floats at once; PTX has this from CUDA 12.1 on.
+#: The lowest major compute capability of GPUs that add four floats at once; PTX has the instruction from CUDA 12.1 on.
 ADDS_FOUR = 9
 #: That of GPUs that load any number of bytes into L2 by one instruction.
 _PREFETCHES = 9
