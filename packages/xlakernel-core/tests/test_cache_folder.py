@@ -90,7 +90,7 @@ def test_only_the_user_has_access_to_a_file(tmp_path, umask, mask, shared):
 
 
 def test_a_file_that_would_not_be_read_is_not_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "_MOST_BYTES", 3)
+    monkeypatch.setattr(module, "_MAX_FILE_BYTES", 3)
     replace_file(tmp_path / "code" / "small", b"abc")
     assert read_file(tmp_path / "code" / "small") == b"abc"
     with pytest.raises(OSError, match="would have 4 bytes; at most 3 are stored"):

@@ -50,6 +50,22 @@ def test_wrong_derivatives(assert_caught, assert_passes, rule, number, element, 
         assert_passes(check, with_jvp(exact), x, y, **options)
 
 
+@pytest.mark.parametrize(
+    "rule",
+    [
+        lambda x, y, dx, dy: jnp.cos(x) * y * jnp.abs(dx) + jnp.sin(x) * dy,
+        lambda x, y, dx, dy: jnp.cos(x) * y * dx + jnp.sin(x) * dy + dx * dy,
+    ],
+    ids=["absolute value", "product"],
+)
+def test_a_derivative_that_is_not_linear(assert_caught, rule):
+    """A rule for the reverse mode may be right beside it."""
+    x, y = np.linspace(0.5, 1.2, 5, dtype=np.float32), np.linspace(1, 2, 5, dtype=np.float32)
+    function = jax.custom_jvp(lambda x, y: jnp.sin(x) * y)
+    function.defjvp(lambda primals, tangents: (function(*primals), rule(*primals, *tangents)))
+    assert_caught("grad_forward", "a random direction of all differentiable inputs, by jvp", function, x, y)
+
+
 def test_finite_differences_are_in_double_precision_if_possible(run_check):
     def rough(x):
         return jnp.sin(only_float32(x))

@@ -10,14 +10,15 @@ import sys
 import threading
 import time
 
+import jax
 import jax.numpy as jnp
 import numba
 import pytest
 from numba.extending import overload
 
-from xlakernel.core.errors import KernelTypeError
-from xlakernel.core.native import interrupts
-from xlakernel.core.native.interrupts import uninterrupted
+from xlakernel.core import interrupts
+from xlakernel.core.errors import CompileError, KernelTypeError
+from xlakernel.core.interrupts import uninterrupted
 from xlakernel.numba import numba_kernel
 
 # Numba's contexts read each registry of declarations by a generator, which ends for good if a handler raises inside.
@@ -217,15 +218,15 @@ def test_other_threads_leave_the_signal_alone():
 
 
 def test_the_exception_of_a_time_limit_is_no_error_of_the_kernel(time_limit):
-    limits = [time_limit]
+    limits = iter([time_limit])  # an overload gets a copy of a list
 
     def plus_one(x):
         """Python code of this function's declaration runs in Numba's compiler."""
 
     @overload(plus_one)
     def implement(x):
-        if limits:
-            limits.pop()()
+        for limit in limits:
+            limit()
         return lambda x: x + 1
 
     @numba.njit
@@ -256,6 +257,182 @@ def test_a_time_limit_while_the_reason_of_an_error_is_found(time_limit):
 
     with pytest.raises(TimeLimit):
         numba_kernel(kernel, outs=lambda x: x)(jnp.ones(1))
+
+
+def test_an_error_in_an_overload_names_the_kernel():
+    def broken(x):
+        """Its declaration fails."""
+
+    @overload(broken)
+    def implement(x):
+        return x.no_such_attribute
+
+    @numba.njit
+    def kernel(x, out):
+        out[0] = broken(x)
+
+    with pytest.raises(CompileError, match=r"kernel\(x: .*no_such_attribute"):
+        numba_kernel(kernel, outs=lambda x: x)(jnp.ones(1))
+
+
+def test_the_exception_of_another_thread_is_no_error_of_the_kernel():
+    asynchronous = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    limits = iter([TimeLimit])
+
+    def plus_one(x):
+        """Python code of this function's declaration runs in Numba's compiler."""
+
+    @overload(plus_one)
+    def implement(x):
+        for limit in limits:
+            asynchronous(ctypes.c_ulong(threading.get_ident()), ctypes.py_object(limit))
+            sum(1 for _ in range(1000))
+        return lambda x: x + 1
+
+    @numba.njit
+    def kernel(x, out):
+        out[0] = plus_one(x[0])
+
+    run = numba_kernel(kernel, outs=lambda x: x)
+    with pytest.raises(TimeLimit):
+        run(jnp.ones(1))
+    assert run(jnp.ones(1)) == 2
+
+
+# A signal comes when Numba has compiled the helper and not yet its loop.
+UFUNC = """
+import signal, sys
+import jax.numpy as jnp
+from numba.np.ufunc import ufuncbuilder
+from xlakernel.numba import numba_kernel
+import helpers
+
+class TimeLimit(Exception): pass
+
+def limit(number, frame):
+    raise TimeLimit
+
+build = ufuncbuilder._build_element_wise_ufunc_wrapper
+
+def build_after_a_signal(*args):
+    ufuncbuilder._build_element_wise_ufunc_wrapper = build
+    signal.raise_signal(signal.SIGALRM)
+
+signal.signal(signal.SIGALRM, limit)
+if sys.argv[1] == "signal":
+    ufuncbuilder._build_element_wise_ufunc_wrapper = build_after_a_signal
+else:  # a helper of the same name and another value
+    helpers.C = 99.0
+    assert numba_kernel(helpers.other, outs=lambda x: x)(jnp.ones(1)) == 99
+    helpers.C = 1.0
+try:
+    numba_kernel(helpers.kernel, outs=lambda x: x)(jnp.ones(1))
+except TimeLimit:
+    print("interrupted")
+print(numba_kernel(helpers.kernel, outs=lambda x: x)(jnp.ones(1)).tolist())
+"""
+
+HELPERS = """
+import numba
+C = 1.0
+
+@numba.vectorize
+def times(x):
+    return x * C
+
+@numba.njit(cache=True)
+def kernel(x, out):
+    for i in range(x.size):
+        out[i] = times(x[i])
+
+@numba.njit
+def other(x, out):
+    for i in range(x.size):
+        out[i] = times(x[i])
+"""
+
+
+def run_in(folder, program, *arguments):
+    """Run *program* in a folder that has its cache, and return the lines it prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        cwd=folder,
+        env={**os.environ, "XLAKERNEL_CACHE_DIR": str(folder / "cache")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.process
+def test_a_helper_that_was_interrupted_is_compiled_again(tmp_path):
+    (tmp_path / "helpers.py").write_text(HELPERS)
+    printed = [run_in(tmp_path, UFUNC, argument) for argument in ("signal", "later")]
+    assert printed == [["interrupted", "[1.0]"], ["[1.0]"]]
+
+
+# A signal comes while LLVM reads a kernel from disk.
+READ = """
+import signal, sys
+import jax.numpy as jnp
+from llvmlite.binding.executionengine import ExecutionEngine
+from xlakernel.numba import _cache, numba_kernel
+import helpers
+
+class TimeLimit(Exception): pass
+
+def limit(number, frame):
+    raise TimeLimit
+
+find, load, inside = ExecutionEngine._find_module_ptr, _cache.load_object_code, []
+
+def load_marked(*args):
+    inside.append(1)
+    return load(*args)
+
+def find_after_a_signal(engine, module):
+    if inside:
+        inside.clear()
+        signal.raise_signal(signal.SIGALRM)
+    return find(engine, module)
+
+signal.signal(signal.SIGALRM, limit)
+_cache.load_object_code, ExecutionEngine._find_module_ptr = load_marked, find_after_a_signal
+for _ in range(2):
+    try:
+        print(numba_kernel(helpers.kernel, outs=lambda x: x)(jnp.ones(1)).tolist())
+    except TimeLimit:
+        print("interrupted")
+"""
+
+
+@pytest.mark.process
+def test_a_kernel_is_read_from_disk_after_an_interrupt(tmp_path):
+    (tmp_path / "helpers.py").write_text(HELPERS)
+    printed = [run_in(tmp_path, READ) for _ in range(2)]
+    assert printed == [["[1.0]", "[1.0]"], ["interrupted", "[1.0]"]]
+
+
+def test_a_handler_is_registered_once_despite_an_interrupt(time_limit, monkeypatch):
+    register = jax.ffi.register_ffi_target
+
+    def register_and_interrupt(*args, **options):
+        monkeypatch.setattr(jax.ffi, "register_ffi_target", register)
+        register(*args, **options)
+        time_limit()
+
+    @numba.njit
+    def kernel(x, out):
+        out[0] = x[0] + 2
+
+    monkeypatch.setattr(jax.ffi, "register_ffi_target", register_and_interrupt)
+    run = numba_kernel(kernel, outs=lambda x: x)
+    with pytest.raises(TimeLimit):
+        run(jnp.ones(1))
+    assert run(jnp.ones(1)) == 3
 
 
 @pytest.mark.parametrize("name", ["a\0b", "a\nb", "a\ud800b", "\x1b[31m"])

@@ -56,6 +56,17 @@ def test_the_error_of_a_broken_library_is_quoted(name, versions, answers, fix):
     assert found.stops
 
 
+@pytest.mark.parametrize(("is_set", "fix"), [(True, "unset JAX_PLATFORMS"), (False, "pip install -U jax jaxlib")])
+def test_a_variable_is_unset_only_if_it_is_set(monkeypatch, is_set, fix):
+    """JAX proposes to set one."""
+    if is_set:
+        monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    else:
+        monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    error = "Unable to initialize backend 'cuda': … (you may need to set JAX_PLATFORMS=cpu to skip this backend)"
+    assert finding("jax", jax={"error": error}).fix == fix
+
+
 def test_the_fix_suits_the_driver():
     old = DRIVER | {"version": 12040}
     assert finding("numba-cuda", numba_cuda=FAILED, driver=old).fix.startswith('pip install -U "numba-cuda[cu12]"')
@@ -86,7 +97,9 @@ def test_core_is_not_reported_if_jax_is_broken():
     assert finding("core", jax=FAILED, core=FAILED) is None
 
 
-def test_a_setting_that_is_invalid():
+def test_a_setting_that_is_invalid(monkeypatch):
+    for name in ("XLAKERNEL_DEBUG", "JAX_ENABLE_X64"):
+        monkeypatch.setenv(name, "maybe")
     wrong = {"error": "SettingError: the environment variable XLAKERNEL_DEBUG is 'maybe'"}
     found = finding("core", jax=JAX, core=wrong)
     assert (found.state, found.fix) == ("problem", "unset XLAKERNEL_DEBUG")

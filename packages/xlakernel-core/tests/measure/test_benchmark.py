@@ -70,6 +70,11 @@ def test_a_tolerance_is_a_finite_number(op, rtol):
         op.benchmark([case()], rtol=rtol, **QUICK)
 
 
+@pytest.mark.parametrize("kind", [np.float32, np.asarray, jnp.asarray])
+def test_a_tolerance_may_be_a_scalar_array(op, kind):
+    assert op.benchmark([case()], rtol=kind(0.1), **QUICK)["n=8", "jax"].seconds
+
+
 @pytest.mark.parametrize("dtype", ["int32", "float16", "bfloat16", "complex64", "bool"])
 def test_dtypes_are_compared(op, dtype):
     def shifted(x):

@@ -188,8 +188,10 @@ def test_steps_beyond_int32_are_refused(network):
     after, _ = run_in_pieces(network, state, PARAMETERS, KEY, steps=10, progress=False)
     assert after.step == 2**31 - 1
     for run in (network.run, functools.partial(run_in_pieces, network, progress=False)):
-        with pytest.raises(ArgumentError, match="11 steps after 2147483637; allowed: 2147483647 in all"):
+        with pytest.raises(ArgumentError, match="11 steps from step 2147483637; allowed: steps from 0 to 2147483647"):
             run(state, PARAMETERS, KEY, steps=11)
+        with pytest.raises(ArgumentError, match="11 steps from step -1; allowed"):
+            run(state._replace(step=jnp.int32(-1)), PARAMETERS, KEY, steps=11)
 
 
 def test_other_types_and_traced_arguments_are_refused(network):

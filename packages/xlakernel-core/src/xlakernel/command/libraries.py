@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from .probes import NO_ANSWER, Answer
 _PLATFORMS = ("cpu", "gpu", "tpu")
 _OLDEST_DRIVER = (12, 4)  # the first that has cuFuncGetParamInfo
 # An environment variable that an error names.
-_VARIABLE = re.compile(r"\b(JAX|NUMBA|XLAKERNEL)_[A-Z0-9_]*[A-Z0-9]\b")
+_VARIABLE = re.compile(r"\b(?:JAX|NUMBA|XLAKERNEL)_[A-Z0-9_]*[A-Z0-9]\b")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,9 +115,9 @@ def _state(facts: Facts, library: Library) -> Finding:
     fix = library.reinstall.format(generation=generation)
     if NO_ANSWER in answer["error"]:  # as on a busy machine
         fix = "xlakernel doctor --timeout 120"
-    elif variable := _VARIABLE.search(answer["error"]):
-        fix = f"unset {variable[0]}"
-    elif name == "jax" and facts.variables.get("JAX_PLATFORMS", "cpu") != "cpu":
+    elif variable := next((found for found in _VARIABLE.findall(answer["error"]) if found in os.environ), None):
+        fix = f"unset {variable}"
+    elif name == "jax" and facts.variables.get("JAX_PLATFORMS", "cpu") not in ("", "cpu"):
         fix = "unset JAX_PLATFORMS"
     elif name == "jax" and not facts.versions.keys().isdisjoint({"jax-cuda12-plugin", "jax-cuda13-plugin"}):
         fix = f'pip install -U "jax[{facts.cuda_extra}]"'

@@ -22,7 +22,7 @@ FOLDER_VARIABLE = "XLAKERNEL_CACHE_DIR"
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _TEMPORARY = re.compile(r"\.[0-9a-f]{32}")
 _ABANDONED = 3600.0  # the writer of a temporary file that is older, in seconds, is assumed to have been killed
-_MOST_BYTES = 2**28  # of a file
+_MAX_FILE_BYTES = 2**28
 
 _swept: set[Path] = set()  # folders from which this process has removed the temporary files of killed writers
 
@@ -61,8 +61,8 @@ def read_file(path: Path) -> bytes:
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode):
                 raise OSError(f"{path} is not a regular file")
-            if found.st_size > _MOST_BYTES:  # a damaged file can be larger than the memory
-                raise OSError(f"{path} has {found.st_size} bytes; at most {_MOST_BYTES} are read")
+            if found.st_size > _MAX_FILE_BYTES:  # a damaged file can be larger than the memory
+                raise OSError(f"{path} has {found.st_size} bytes; at most {_MAX_FILE_BYTES} are read")
             _check_private(path, descriptor)
             with open(descriptor, "rb", closefd=False) as file:
                 return file.read(found.st_size)
@@ -78,8 +78,8 @@ def replace_file(path: Path, content: bytes) -> None:
     Raises:
       OSError: if the file cannot be written, or is larger than `read_file` allows; no temporary file is left behind.
     """
-    if len(content) > _MOST_BYTES:
-        raise OSError(f"{path} would have {len(content)} bytes; at most {_MOST_BYTES} are stored")
+    if len(content) > _MAX_FILE_BYTES:
+        raise OSError(f"{path} would have {len(content)} bytes; at most {_MAX_FILE_BYTES} are stored")
     with _opened_folder(path.parent, create=True) as folder:
         _sweep(path.parent, folder)
         temporary = f".{uuid.uuid4().hex}"

@@ -25,7 +25,7 @@ from numba.core import serialize, types
 from numba.core.environment import Environment, lookup_environment
 from numba.core.funcdesc import ExternalFunctionDescriptor
 
-from xlakernel.core.backend import read_code, warn, write_code
+from xlakernel.core.backend import read_code, uninterrupted, warn, write_code
 from xlakernel.core.backend.native import compiler_facts, load_object_code
 from xlakernel.core.errors import CacheWarning
 
@@ -33,6 +33,9 @@ from xlakernel.core.errors import CacheWarning
 _UNRESOLVED = ".numba.unresolved$"
 # Prefix of the variables with the Python objects that compiled code uses, for example to print an array.
 _ENVIRONMENT = "_ZN08NumbaEnv"
+
+# In the names of functions that Numba compiled.
+_MANGLED = "_ZN"
 
 _LOCAL = (llvm.Linkage.internal, llvm.Linkage.private)
 
@@ -103,12 +106,13 @@ def read_kernel(fingerprint: str, dispatcher: Any, signature: tuple[types.Type, 
         except Exception:  # noqa: BLE001  # e.g. a constant's class has changed since
             return None
         codegen = dispatcher.targetctx.codegen()
-        library = load_object_code(codegen, _entry(fingerprint), object_code, [_entry(fingerprint)])
-        for environment in environments:
-            codegen.set_env(environment.env_name, environment)
         entry = ExternalFunctionDescriptor(_entry(fingerprint), types.none, signature)
         takes_gil = b"numba_gil_ensure" in object_code  # among the symbols that it is linked to
-        _loaded[fingerprint] = LoadedKernel(library, entry, dispatcher.targetctx, environments, takes_gil)
+        with uninterrupted():  # LLVM cannot load it a second time
+            library = load_object_code(codegen, _entry(fingerprint), object_code, [_entry(fingerprint)])
+            for environment in environments:
+                codegen.set_env(environment.env_name, environment)
+            _loaded[fingerprint] = LoadedKernel(library, entry, dispatcher.targetctx, environments, takes_gil)
     return _loaded[fingerprint]
 
 
@@ -141,6 +145,8 @@ def _serialized(fingerprint: str, compiled: Any) -> bytes:
     if not all(lifted.can_cache for lifted in compiled.lifted):
         raise _NotStorableError("a part of it runs in the interpreter.")
     module = llvm.parse_assembly(text)
+    if any(value.is_declaration and _MANGLED in value.name for value in module.functions):
+        raise _NotStorableError("its code calls a Numba function that it does not contain.")
     environments: list[tuple[str, str | None]] = []
     for value in [*module.functions, *module.global_variables]:
         name = value.name

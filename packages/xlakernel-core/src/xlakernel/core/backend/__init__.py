@@ -19,6 +19,7 @@ from ..ffi.registry import Handler, Recipe, ensure_registered
 from ..identity.fingerprint import Examination, examine, fingerprint
 from ..identity.same import Same, by_identity
 from ..identity.warp_kinds import code_of
+from ..interrupts import is_raised_by_handler, uninterrupted
 from ..missing import missing_package
 from ..operator.eager import jit_when_eager
 from ..output_init import OutputInit, for_each, or_zeros, patterns
@@ -35,7 +36,6 @@ from ..programs.values import (
     write_static,
     write_structs,
 )
-from ..raised_in import is_raised_in
 from ..structs import Struct, keywords_of
 from ..warning import warn
 
@@ -70,7 +70,7 @@ __all__ = [
     "for_each",
     "is_debugging",
     "is_function",
-    "is_raised_in",
+    "is_raised_by_handler",
     "jit_when_eager",
     "kernel_function",
     "keywords_of",
@@ -84,6 +84,7 @@ __all__ = [
     "read_static",
     "read_structs",
     "resolve",
+    "uninterrupted",
     "warn",
     "with_tangents",
     "write_code",

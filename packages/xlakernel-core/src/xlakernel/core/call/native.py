@@ -184,7 +184,7 @@ class NativeCall(Call):
             if unroll and is_symbolic(size):
                 raise VmapMethodError(
                     f"{self}: the batch has the symbolic size {size}, and vmap_method='sequential_unrolled' needs a "
-                    "number, since the program has a call for each slice. Use 'sequential'."
+                    "known size, since the program has a call for each slice. Use vmap_method='sequential'."
                 )
             return _sequential(self, moved, batched, unroll=unroll)
         return _native(call, moved, batched, size)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import jax
 
 from ..errors import ExportError, KernelTypeError
+from ..interrupts import uninterrupted
 from .abi import check_api_version
 
 
@@ -90,8 +91,9 @@ def ensure_registered(
                         "another __qualname__."
                     )
                 handler = build()
-                jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler.address), platform=platform)
-                _handlers[platform, name] = handler
+                with uninterrupted():  # XLA refuses a second registration
+                    jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler.address), platform=platform)
+                    _handlers[platform, name] = handler
     if recipe is not None:
         _recipes[platform, name] = (*_recipes.get((platform, name), ())[:1], recipe)
     return name

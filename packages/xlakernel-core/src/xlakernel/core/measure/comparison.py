@@ -84,7 +84,8 @@ def check_tolerances(what: str, **tolerances: Any) -> None:
       **tolerances: the values by the names of the arguments.
     """
     for name, value in tolerances.items():
-        is_number = isinstance(value, Real) and not isinstance(value, bool)
+        is_array = isinstance(value, np.ndarray | jax.Array) and value.shape == () and value.dtype.kind in "iuf"
+        is_number = is_array or (isinstance(value, Real) and not isinstance(value, bool))
         if value is not None and not (is_number and 0 <= value < math.inf):
             raise ArgumentError(f"{what}: {name} is {value!r}; expected a finite number of at least 0, or None.")
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from numba.core.errors import NumbaError
 from numba.core.types import Array
 
 from ..errors import CompileError, ReadOnlyInputError
-from ..raised_in import is_raised_in
+from ..interrupts import is_raised_by_handler
 
 #: (pattern in Numba's message, advice) pairs.
 Hints = Sequence[tuple[str, str]]
-
-# Numba's compilers and what they call.
-_PACKAGES = ("numba", "numba_cuda", "llvmlite", "cuda")
 
 _ZERO_D = (
     r"0d, C\) with \d+ indices|0d, C\), int64",
@@ -25,13 +22,13 @@ _ZERO_D = (
 
 
 def is_of_numba(error: Exception) -> bool:
-    """Return True for an exception of Numba's compiler, with its internal errors, such as AttributeError.
+    """Return True for an exception of Numba's compiler, or of the user's code that it calls, such as an overload.
 
-    Others are raised by the system, or by a user's code that ran meanwhile, such as the handler of a signal.
+    Others are raised by the system or by the handler of a signal.
     """
-    if isinstance(error, NumbaError):
-        return True
-    return not isinstance(error, OSError | MemoryError) and is_raised_in(error, *_PACKAGES)
+    return isinstance(error, NumbaError) or not (
+        isinstance(error, OSError | MemoryError) or is_raised_by_handler(error)
+    )
 
 
 def compile_error(
@@ -44,11 +41,17 @@ def compile_error(
       types: the Numba types of its parameters.
       error: Numba's exception, for which `is_of_numba` is true.
       hints: advice for some errors.
-      compile_: compiles the kernel for other types of its parameters.
+      compile_: compiles the kernel for the given types of its parameters.
+
+    Raises:
+      Exception: *error*, if it is not Numba's and does not recur, such as one that another thread raised in this one.
     """
+    if not isinstance(error, NumbaError) and _compiles(types.values(), compile_):
+        raise error
     kernel = f"{name}({', '.join(f'{parameter}: {type_}' for parameter, type_ in types.items())})"
     message = _numba_message(error, (_ZERO_D, *hints))
-    if _compiles_if_writable(types, compile_):
+    writable = [type_.copy(readonly=False) if isinstance(type_, Array) else type_ for type_ in types.values()]
+    if _compiles(writable, compile_):
         return ReadOnlyInputError(
             f"{kernel}: writes to an input{_place(str(error))}. Inputs are read-only, because JAX arrays never change. "
             "Write to an output instead, or give the input's memory to an output with input_output_aliases={input: "
@@ -57,10 +60,10 @@ def compile_error(
     return CompileError(f"{kernel}: Numba cannot compile the kernel{_reason(error)}.{message}")
 
 
-def _compiles_if_writable(types: Mapping[str, Any], compile_: Callable[[Sequence[Any]], Any]) -> bool:
-    """Return True if the kernel compiles for the same arrays without write protection."""
+def _compiles(types: Iterable[Any], compile_: Callable[[Sequence[Any]], Any]) -> bool:
+    """Return True if the kernel compiles for these types."""
     try:
-        compile_([type_.copy(readonly=False) if isinstance(type_, Array) else type_ for type_ in types.values()])
+        compile_(list(types))
     except Exception as error:
         if not is_of_numba(error):
             raise

@@ -16,7 +16,7 @@ from typing import Any
 
 from numba.core.types.misc import Module
 
-from .interrupts import uninterrupted
+from ..interrupts import uninterrupted
 
 # Attributes of Numba's templates that hold the Python function of a declaration.
 _DEFINITIONS = ("_overload_func", "_definition_func")
@@ -71,7 +71,7 @@ class Declarations:
         """Make Numba's compiler add the declarations since the last compilation without interrupts."""
         with contextlib.ExitStack() as exits:
             for context in (self._context, self._target.target_context):
-                if "refresh" not in vars(context):  # it is, if a compilation requires another one
+                if "refresh" not in vars(context):  # it is, inside another compilation
                     context.refresh = _uninterrupted(context.refresh)
                     exits.callback(vars(context).pop, "refresh")
             yield

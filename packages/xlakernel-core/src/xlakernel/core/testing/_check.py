@@ -57,7 +57,7 @@ def check_kernel(
     Raises:
       KernelCheckError: if any check failed; the message is the table.
       ArgumentError: if *fn* or *reference* cannot be called, *skip* has an unknown name or an empty reason, a sample
-        does not fit *args*, a tolerance is negative or not finite, or *grad_order* is neither 1 nor 2.
+        does not fit *args*, *rtol* or *atol* is not a finite number of at least 0, or *grad_order* is neither 1 nor 2.
 
     Example:
       >>> import jax.numpy as jnp

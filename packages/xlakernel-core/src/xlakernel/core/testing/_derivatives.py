@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -60,7 +60,7 @@ class _Problem:
     def difference(self, number: int, direction: Array) -> list[Array]:
         """Return the derivative along *direction* of input *number*, by central differences."""
         size = max(1.0, float(np.abs(self.inputs[number]).max(initial=0.0)))
-        step = float(np.cbrt(self.epsilon)) * size / max(1e-30, float(np.abs(direction).max()))
+        step = float(np.cbrt(self.epsilon)) * size / max(1e-30, float(np.abs(direction).max(initial=0.0)))
         moved = [x.astype(double(x.dtype)) for x in self.inputs]
         above, below = (
             self.exact([x + sign * step * direction if i == number else x for i, x in enumerate(moved)])
@@ -154,16 +154,21 @@ def _first_problem(subject: Subject) -> _Problem:
 def _check_forward(problem: _Problem, what: str) -> None:
     primals = tuple(jnp.array(x) for x in problem.inputs)
     push = jax.jit(lambda tangents: jax.jvp(problem.function, primals, tangents)[1])
-    for number in range(len(primals)):
-        for label, direction in _directions(problem.inputs[number]):
-            tangents = tuple(
-                jnp.array(direction, x.dtype) if i == number else jnp.zeros_like(x) for i, x in enumerate(primals)
-            )
-            expected = problem.difference(number, direction)
-            size = max((float(np.abs(y).max(initial=0.0)) for y in expected), default=0.0)
-            tolerance = Tolerance(problem.allowed, problem.allowed * max(size, problem.epsilon ** (1 / 3)))
-            message = f"{what}derivative along {label} of differentiable input {number}, by jvp: "
-            compare(push(tangents), expected, tolerance, what=message)
+
+    def check(directions: Mapping[int, Array], label: str) -> None:
+        tangents = tuple(jnp.asarray(directions.get(i, np.zeros(x.shape)), x.dtype) for i, x in enumerate(primals))
+        terms = [problem.difference(number, direction) for number, direction in directions.items()]
+        expected = [sum(ys[1:], ys[0]) for ys in zip(*terms, strict=True)]
+        size = max((float(np.abs(y).max(initial=0.0)) for ys in terms for y in ys), default=0.0)
+        tolerance = Tolerance(problem.allowed, problem.allowed * max(size, problem.epsilon ** (1 / 3)))
+        compare(push(tangents), expected, tolerance, what=f"{what}derivative along {label}, by jvp: ")
+
+    for number, x in enumerate(problem.inputs):
+        for label, direction in _directions(x):
+            check({number: direction}, f"{label} of differentiable input {number}")
+    # A derivative is linear: also for negative tangents, and for those of several inputs.
+    every = {number: _random(x, number) for number, x in enumerate(problem.inputs)}
+    check(every, "a random direction of all differentiable inputs")
 
 
 def _check_reverse(problem: _Problem, what: str) -> None:

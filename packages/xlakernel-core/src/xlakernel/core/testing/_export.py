@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import importlib.abc
 import importlib.machinery
 import importlib.util
 import os
 import pickle
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,6 +26,13 @@ from ..programs.export import deserialize, export
 from ._processes import environment
 from ._report import NotTried
 from ._subject import Subject
+
+# Seconds within which the new process answers.
+_TIME_LIMIT = 300
+# Exit status of a fork that has written its answer; others come from the user's modules.
+_ANSWERED = 86
+
+_lock = threading.Lock()
 
 
 def check_export(subject: Subject) -> str:
@@ -40,17 +50,35 @@ def check_export(subject: Subject) -> str:
 
 def _run_elsewhere(artifact: bytes, inputs: Sequence[Any]) -> Any:
     """Run an artifact in a new process, a fork of a server that has imported JAX but not the kernel."""
-    server = _server()
-    assert server.stdin is not None and server.stdout is not None
     modules = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
     files = {name: str(path) for name, path in modules.items() if str(path).endswith(".py") and name != "__main__"}
     platform = next(iter(jax.numpy.zeros(()).devices())).platform
-    pickle.dump((artifact, inputs, "cpu" if platform == "cpu" else None, files), server.stdin)
-    server.stdin.flush()
-    failure, results = pickle.load(server.stdout)
+    failure, results = _answer((artifact, inputs, "cpu" if platform == "cpu" else None, files))
     if failure:
         raise CheckFailure(f"in a new process: {failure}")
     return results
+
+
+def _answer(request: Any) -> tuple[str, Any]:
+    """Return the server's answer to a request. A server without an answer is stopped, and never used again."""
+    with _lock:  # one request at a time
+        server = _server()
+        assert server.stdin is not None and server.stdout is not None
+        late = threading.Timer(_TIME_LIMIT, _kill, [server])
+        late.start()
+        try:
+            pickle.dump(request, server.stdin)
+            server.stdin.flush()
+            answer: tuple[str, Any] = pickle.load(server.stdout)
+        except BaseException as error:
+            _server.cache_clear()
+            _kill(server)
+            if isinstance(error, EOFError | BrokenPipeError | pickle.UnpicklingError):
+                return f"it did not answer, or not within {_TIME_LIMIT} s", None
+            raise
+        finally:
+            late.cancel()
+        return answer
 
 
 @functools.cache
@@ -62,9 +90,22 @@ def _server() -> subprocess.Popen[bytes]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )
-    atexit.register(server.communicate)
+    atexit.register(_stop, server)
     return server
+
+
+def _kill(server: subprocess.Popen[bytes]) -> None:
+    """End the server and its fork."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(server.pid, signal.SIGKILL)
+
+
+def _stop(server: subprocess.Popen[bytes]) -> None:
+    """Let the server read the end of its input, and wait for its end."""
+    with contextlib.suppress(OSError):  # of a server that was killed
+        server.communicate()
 
 
 # The rest runs in the server and its forks.
@@ -97,8 +138,9 @@ def serve() -> None:
             sys.meta_path.append(_Finder(files))
             pickle.dump(_run(artifact, inputs, platform), answers)
             answers.flush()
-            os._exit(0)
-        if status := os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1]):
+            os._exit(_ANSWERED)
+        status = os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1])
+        if status != _ANSWERED:
             pickle.dump((f"it ended with exit status {status}", None), answers)
             answers.flush()
 

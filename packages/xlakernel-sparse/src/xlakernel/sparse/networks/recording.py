@@ -165,9 +165,10 @@ def _probe(trace: Trace, part: Part, steps: int) -> Probe:
         raise ArgumentError(f"Network.run: a trace every {trace.every!r} steps; allowed: an integer of at least 1.")
     if steps % every:
         raise ArgumentError(f"Network.run: a trace every {every} steps in {steps}; allowed: a divisor of the steps.")
-    if isinstance(trace.neurons, jax.core.Tracer):
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(trace.neurons)):
         raise ArgumentError(
-            "Network.run: the neurons of a trace are traced; allowed: neurons that are known, a NumPy array."
+            "Network.run: the neurons of a trace are traced; allowed: concrete integers. Make them with NumPy, or "
+            "outside jax.jit."
         )
     neurons = np.asarray(trace.neurons)
     is_list = neurons.ndim == 1 and neurons.size > 0 and neurons.dtype.kind in "iu"

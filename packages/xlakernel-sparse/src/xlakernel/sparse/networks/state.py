@@ -31,8 +31,8 @@ class NetworkState(NamedTuple):
       scales: the weight of one unit of each receptor, a dictionary of float32. A run with other weights converts the
         sums, within 1/256 of the largest one of a receptor. If its units cannot represent them, it raises an
         `ArgumentError`; in a traced call, the unit and all arrivals of the receptor are NaN.
-      step: the number of the next step, int32. A run beyond step 2147483647 is an error; in a traced call, the numbers
-        of its later steps are negative, and their spikes and traces may be lost.
+      step: the number of the next step, int32. A run beyond step 2147483647 is an error; in a traced call, its
+        later steps wrap to negative numbers, and their spikes and traces may be lost.
       weights: those of the projections up to the last plastic one, a tuple of float32 ``(nnz,)`` in the order of the
         matrix's entries, ``matrix.with_data(state.weights[0])``, or None for a projection that is not plastic; None if
         no projection is plastic.
@@ -72,10 +72,10 @@ def check_network_state(state: NetworkState, layout: Layout, steps: int) -> None
         if not hasattr(value, "dtype") or value.dtype != dtype:
             found = getattr(value, "dtype", type(value).__name__)
             raise DtypeError(f"Network.run: state.{name} is of {found}; allowed: an array of {dtype.__name__}.")
-    if not isinstance(state.step, jax.core.Tracer) and int(state.step) + steps > _LAST_STEP:
+    first = 0 if isinstance(state.step, jax.core.Tracer) else int(state.step)
+    if not 0 <= first <= _LAST_STEP - steps:
         raise ArgumentError(
-            f"Network.run: {steps} steps after {int(state.step)}; allowed: {_LAST_STEP} in all, as steps are counted "
-            "in int32."
+            f"Network.run: {steps} steps from step {first}; allowed: steps from 0 to {_LAST_STEP}, which int32 holds."
         )
 
 

@@ -9,9 +9,11 @@ from typing import Any
 
 import warp
 
+from xlakernel.core.backend import is_raised_by_handler
+
 from . import references
 from .lock import lock
-from .recognition import is_of_warp, recognising
+from .recognition import recognising
 
 
 def arguments(kernel: Any) -> list[tuple[str, Any]]:
@@ -54,7 +56,7 @@ def is_outdated(kernel: Any, block_dim: int) -> bool:
                 type(hasher)([anew], options)
             return bool(anew.hash != compiled)
         except Exception as error:  # hashing raises errors of all kinds, and compiling raises them again
-            if not is_of_warp(error):
+            if is_raised_by_handler(error):
                 raise
             return False
 

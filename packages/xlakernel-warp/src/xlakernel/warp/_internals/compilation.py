@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 
 import warp
 
+from xlakernel.core.backend import is_raised_by_handler
 from xlakernel.core.errors import CompileError
 
 from . import code
 from .lock import lock
-from .recognition import is_of_warp
 
 _Result = TypeVar("_Result")
 _ATTEMPTS = 5
@@ -47,8 +47,8 @@ def load(name: str, kernel: Any, device: str, block_dim: int) -> None:
         try:
             retry_while_defined(kernel.module, load_module)
         except Exception as error:  # Warp raises errors of all kinds
-            if not is_of_warp(error):
-                _forget_failure(kernel.module)
+            if is_raised_by_handler(error):
+                _reset_after_interruption(kernel.module)
                 raise
             _failures[kernel] = _message(name, kernel, device, error)
             _hash_anew_beside_given_up(kernel.module)
@@ -70,8 +70,8 @@ def content_or_id(name: str, kernel: Any, device: str, block_dim: int) -> str:
     try:
         return code.content(kernel, block_dim)
     except Exception as error:  # Warp raises errors of all kinds
-        if not is_of_warp(error):
-            _forget_failure(kernel.module)
+        if is_raised_by_handler(error):
+            _reset_after_interruption(kernel.module)
             raise
         if _is_given_up(kernel):
             _failures[kernel] = _message(name, kernel, device, error)
@@ -103,7 +103,7 @@ def retry_while_defined(module: Any, work: Callable[[], _Result]) -> _Result:
             return work()
         except Exception as error:
             changed = getattr(module, "hashers", None) is not before or _hash_missing_kernels(module)
-            if not changed or not is_of_warp(error):
+            if not changed or is_raised_by_handler(error):
                 raise
     return work()
 
@@ -167,9 +167,9 @@ def _forget_replaced(module: Any) -> None:
             module.mark_modified()
 
 
-def _forget_failure(module: Any) -> None:
-    """Make Warp compile the kernels of a module after an exception that is no error of theirs."""
-    for kernel in getattr(module, "_live_kernels", ()):
+def _reset_after_interruption(module: Any) -> None:
+    """Make Warp compile the kernels of a module again after an exception that they did not cause."""
+    for kernel in list(getattr(module, "_live_kernels", ())):
         for one in (kernel, *getattr(kernel, "overloads", {}).values()):
             if one not in _failures:
                 one.adj.skip_build = False

@@ -7,19 +7,12 @@ import functools
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from xlakernel.core.backend import is_raised_in
-
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
 
 class Unrecognised(Exception):
     """An internal object of Warp differs from those of the versions that this package supports."""
-
-
-def is_of_warp(error: Exception) -> bool:
-    """Return True if Warp's compiler raised *error*, and no code that ran meanwhile, such as a signal's handler."""
-    return isinstance(error, Unrecognised) or is_raised_in(error, "warp", "xlakernel")
 
 
 def recognising(what: str) -> Callable[[Callable[_Arguments, _Result]], Callable[_Arguments, _Result]]:

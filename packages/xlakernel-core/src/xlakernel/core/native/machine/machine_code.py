@@ -27,7 +27,7 @@ from llvmlite import ir
 from numba.core import cgutils
 
 from ...code_files import read_code, write_code
-from ..interrupts import uninterrupted
+from ...interrupts import uninterrupted
 from .frame import I64, POINTER, VOID, i64
 
 #: Prefix of the names of a module's external functions.

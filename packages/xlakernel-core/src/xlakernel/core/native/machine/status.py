@@ -89,7 +89,7 @@ def report(api: int, unpacked: int, kernel: bytes, place: bytes) -> int | None:
       KeyboardInterrupt: if that is the exception, after Ctrl-C while the kernel ran Python.
     """
     exception = ctypes.cast(unpacked, ctypes.py_object).value
-    while isinstance(exception, SystemError) and str(exception).endswith(_IGNORED) and exception.__cause__:
+    while isinstance(exception, SystemError) and _text_of(exception).endswith(_IGNORED) and exception.__cause__:
         exception = exception.__cause__
     if isinstance(exception, KeyboardInterrupt):
         raise exception

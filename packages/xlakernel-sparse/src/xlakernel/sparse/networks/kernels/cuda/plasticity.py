@@ -68,7 +68,7 @@ class Stages(NamedTuple):
     Attributes:
       shared: ``shared()`` returns the shared arrays *before* of `Learning`.
       row: ``row(learning, records, t)`` returns the row of the records of step *t* of a run, and its stamp.
-      open: ``open(learning, past, form, block, found, outs)`` fills traces, and the records of the steps before it.
+      open: ``open(learning, past, form, block, found, outs)`` fills traces and the records of earlier steps.
       arrive: ``arrive(learning, form, block, moment, turn, ring, ins, outs, scratch)`` delivers spikes, and returns the
         next *turn*, see `collect_round`.
       depart: ``depart(learning, form, block, moment, found, outs)`` changes the incoming synapses of the neurons that

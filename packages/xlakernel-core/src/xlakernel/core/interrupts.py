@@ -1,11 +1,14 @@
-"""Protection from signals for steps that Numba cannot repeat."""
+"""Signals that arrive in a compiler: protection from their handlers, and recognition of their exceptions."""
 
 from __future__ import annotations
 
 import ctypes
+import inspect
 import signal
 import threading
-from collections.abc import Iterator
+import traceback
+import types
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -63,6 +66,24 @@ def uninterrupted() -> Iterator[None]:
                     exits.callback(restore, number)
         finally:
             is_inside = False
+
+
+def is_raised_by_handler(error: BaseException) -> bool:
+    """Return True if the handler of a signal raised *error*, for example of a time limit by SIGALRM.
+
+    A handler is the only function in a compiler that is called with a frame, except those of a debugger.
+    """
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        code = frame.f_code
+        count = code.co_argcount + bool(code.co_flags & inspect.CO_VARARGS)
+        given = [frame.f_locals.get(name) for name in code.co_varnames[:count]]
+        if any(isinstance(one, types.FrameType) for value in given for one in _items(value)):
+            return True
+    return False
+
+
+def _items(value: Any) -> Iterable[Any]:
+    return value if type(value) is tuple else (value,)
 
 
 def _action_of(number: int) -> Any:
