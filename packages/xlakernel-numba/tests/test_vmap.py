@@ -171,7 +171,7 @@ def test_unrolled_calls_need_the_size_of_the_batch(make_cumsum):
     (n,) = jax_export.symbolic_shape("n")
     batch = jax.ShapeDtypeStruct((n, 3), jnp.float32)
     program = jax.jit(jax.vmap(make_cumsum(vmap_method="sequential_unrolled")))
-    with pytest.raises(VmapMethodError, match=r"cumsum: .* symbolic size n, .* Use 'sequential'"):
+    with pytest.raises(VmapMethodError, match=r"cumsum: .* symbolic size n, .* Use vmap_method='sequential'"):
         export(program)(batch)
     program = deserialize(export(jax.jit(jax.vmap(make_cumsum(vmap_method="sequential"))))(batch).serialize())
     x = normal(4, 3)
