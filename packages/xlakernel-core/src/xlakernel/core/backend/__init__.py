@@ -19,7 +19,7 @@ from ..ffi.registry import Handler, Recipe, ensure_registered
 from ..identity.fingerprint import Examination, examine, fingerprint
 from ..identity.same import Same, by_identity
 from ..identity.warp_kinds import code_of
-from ..interrupts import is_raised_by_handler, uninterrupted
+from ..interrupts import uninterrupted
 from ..missing import missing_package
 from ..operator.eager import jit_when_eager
 from ..output_init import OutputInit, for_each, or_zeros, patterns
@@ -70,7 +70,6 @@ __all__ = [
     "for_each",
     "is_debugging",
     "is_function",
-    "is_raised_by_handler",
     "jit_when_eager",
     "kernel_function",
     "keywords_of",

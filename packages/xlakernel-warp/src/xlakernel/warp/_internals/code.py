@@ -9,11 +9,9 @@ from typing import Any
 
 import warp
 
-from xlakernel.core.backend import is_raised_by_handler
-
 from . import references
 from .lock import lock
-from .recognition import recognising
+from .recognition import is_of_warp, recognising
 
 
 def arguments(kernel: Any) -> list[tuple[str, Any]]:
@@ -56,7 +54,7 @@ def is_outdated(kernel: Any, block_dim: int) -> bool:
                 type(hasher)([anew], options)
             return bool(anew.hash != compiled)
         except Exception as error:  # hashing raises errors of all kinds, and compiling raises them again
-            if is_raised_by_handler(error):
+            if not is_of_warp(error):
                 raise
             return False
 

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 
 import warp
 
-from xlakernel.core.backend import is_raised_by_handler
 from xlakernel.core.errors import CompileError
 
 from . import code
 from .lock import lock
+from .recognition import is_of_warp
 
 _Result = TypeVar("_Result")
 _ATTEMPTS = 5
@@ -47,7 +47,7 @@ def load(name: str, kernel: Any, device: str, block_dim: int) -> None:
         try:
             retry_while_defined(kernel.module, load_module)
         except Exception as error:  # Warp raises errors of all kinds
-            if is_raised_by_handler(error):
+            if not is_of_warp(error):
                 _reset_after_interruption(kernel.module)
                 raise
             _failures[kernel] = _message(name, kernel, device, error)
@@ -70,7 +70,7 @@ def content_or_id(name: str, kernel: Any, device: str, block_dim: int) -> str:
     try:
         return code.content(kernel, block_dim)
     except Exception as error:  # Warp raises errors of all kinds
-        if is_raised_by_handler(error):
+        if not is_of_warp(error):
             _reset_after_interruption(kernel.module)
             raise
         if _is_given_up(kernel):
@@ -103,7 +103,7 @@ def retry_while_defined(module: Any, work: Callable[[], _Result]) -> _Result:
             return work()
         except Exception as error:
             changed = getattr(module, "hashers", None) is not before or _hash_missing_kernels(module)
-            if not changed or is_raised_by_handler(error):
+            if not changed or not is_of_warp(error):
                 raise
     return work()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import traceback
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
@@ -13,6 +14,16 @@ _Result = TypeVar("_Result")
 
 class Unrecognised(Exception):
     """An internal object of Warp differs from those of the versions that this package supports."""
+
+
+def is_of_warp(error: Exception) -> bool:
+    """Return True if code of Warp raised *error*, and no code that it called, such as the handler of a signal.
+
+    Warp raises the exceptions of such code again, with its own message and the same traceback.
+    """
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    package = frames[-1].f_globals.get("__name__", "").partition(".")[0] if frames else ""
+    return isinstance(error, Unrecognised) or package in ("warp", "xlakernel")
 
 
 def recognising(what: str) -> Callable[[Callable[_Arguments, _Result]], Callable[_Arguments, _Result]]:
