@@ -1,6 +1,5 @@
 """Signals while a kernel compiles or runs, and names that no compiler accepts."""
 
-import contextlib
 import ctypes
 import functools
 import os
@@ -8,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import jax
 import jax.numpy as jnp
@@ -16,9 +14,7 @@ import numba
 import pytest
 from numba.extending import overload
 
-from xlakernel.core import interrupts
 from xlakernel.core.errors import CompileError, KernelTypeError
-from xlakernel.core.interrupts import uninterrupted
 from xlakernel.numba import numba_kernel
 
 # Numba's contexts read each registry of declarations by a generator, which ends for good if a handler raises inside.
@@ -76,14 +72,6 @@ def time_limit():
     signal.signal(signal.SIGALRM, before)
 
 
-@pytest.fixture
-def ctrl_c():
-    """Let Ctrl-C raise KeyboardInterrupt, which a shell may have ignored in the background."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.process
 @pytest.mark.parametrize("name", ["SIGINT", "SIGALRM"])
 @pytest.mark.parametrize("caller", ["examine", "compile_extra"])
@@ -95,130 +83,14 @@ def test_a_kernel_compiles_after_one_was_interrupted(caller, name):
     assert done.stdout.splitlines() == ["interrupted", "[2.0, 2.0]"]
 
 
-def test_an_interrupt_waits_for_the_end(ctrl_c):
-    steps = []
-
-    def step():
-        with uninterrupted():
-            os.kill(os.getpid(), signal.SIGINT)
-            steps.append("after")
-        steps.append("never")
-
-    with pytest.raises(KeyboardInterrupt):
-        step()
-    assert steps == ["after"]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+def raise_from_another_thread():
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(threading.get_ident()), ctypes.py_object(TimeLimit))
+    sum(1 for _ in range(1000))
 
 
-@pytest.fixture
-def handlers():
-    """Return the numbers that handlers of three signals saw. One of them raises, and Ctrl-C raises as usual."""
-    seen = []
-
-    def limit(number, frame):
-        seen.append(number)
-        raise TimeLimit
-
-    def note(number, frame):
-        seen.append(number)
-
-    set_ = {signal.SIGALRM: limit, signal.SIGINT: signal.default_int_handler, signal.SIGUSR1: note}
-    before = {number: signal.signal(number, handler) for number, handler in set_.items()}
-    yield seen
-    assert {number: signal.getsignal(number) for number in set_} == set_
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-def test_each_signal_reaches_its_handler_after_an_exception_of_another(handlers):
-    def step():
-        with uninterrupted():
-            os.kill(os.getpid(), signal.SIGALRM)
-            os.kill(os.getpid(), signal.SIGINT)
-            os.kill(os.getpid(), signal.SIGUSR1)
-            assert handlers == []
-
-    with pytest.raises(KeyboardInterrupt):
-        step()
-    assert handlers == [signal.SIGALRM, signal.SIGUSR1]
-
-
-@pytest.mark.parametrize("number", [signal.SIGALRM, signal.SIGUSR1])
-@pytest.mark.parametrize("when", [0, 1, 2, 3])
-def test_a_signal_at_the_exit_reaches_its_handler(handlers, monkeypatch, number, when):
-    """It comes when *when* handlers are restored; another one came before."""
-    restored = []
-    set_action = interrupts._set_action
-
-    def set_and_interrupt(of, action):
-        restored.append(of)
-        set_action(of, action)
-        if len(restored) == when + 1:
-            os.kill(os.getpid(), number)
-
-    def step():
-        with uninterrupted():
-            os.kill(os.getpid(), signal.SIGUSR1)
-            if when == 3:
-                os.kill(os.getpid(), number)
-
-    monkeypatch.setattr(interrupts, "_set_action", set_and_interrupt)
-    with pytest.raises(TimeLimit) if number == signal.SIGALRM else contextlib.nullcontext():
-        step()
-    assert sorted(handlers) == sorted([signal.SIGUSR1, number])
-    before = len(handlers)
-    os.kill(os.getpid(), signal.SIGUSR1)
-    assert len(handlers) == before + 1
-
-
-def test_a_handler_that_is_set_inside_stays(handlers):
-    other = []
-    before = signal.getsignal(signal.SIGUSR1)
-    with uninterrupted():
-        signal.signal(signal.SIGUSR1, lambda number, frame: other.append(number))
-    os.kill(os.getpid(), signal.SIGUSR1)
-    signal.signal(signal.SIGUSR1, before)
-    assert (other, handlers) == ([signal.SIGUSR1], [])
-
-
-def test_system_calls_that_a_signal_does_not_interrupt_stay_so(handlers):
-    """As asyncio sets it."""
-    source, sink = os.pipe()
-
-    def send():
-        time.sleep(0.1)
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
-        time.sleep(0.1)
-        os.write(sink, b"x")
-
-    signal.siginterrupt(signal.SIGUSR1, False)
-    with uninterrupted():
-        pass
-    thread = threading.Thread(target=send)
-    thread.start()
-    try:
-        assert ctypes.CDLL(None).read(source, ctypes.create_string_buffer(1), 1) == 1
-    finally:
-        thread.join()
-        os.close(source)
-        os.close(sink)
-
-
-def test_other_threads_leave_the_signal_alone():
-    found = []
-
-    def run():
-        with uninterrupted():
-            found.append(signal.getsignal(signal.SIGINT))
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    assert found == [signal.getsignal(signal.SIGINT)]
-
-
-def test_the_exception_of_a_time_limit_is_no_error_of_the_kernel(time_limit):
-    limits = iter([time_limit])  # an overload gets a copy of a list
+@pytest.mark.parametrize("origin", ["signal", "thread"])
+def test_the_exception_of_a_time_limit_is_no_error_of_the_kernel(time_limit, origin):
+    limits = iter([time_limit if origin == "signal" else raise_from_another_thread])  # an overload gets copies of lists
 
     def plus_one(x):
         """Python code of this function's declaration runs in Numba's compiler."""
@@ -273,30 +145,6 @@ def test_an_error_in_an_overload_names_the_kernel():
 
     with pytest.raises(CompileError, match=r"kernel\(x: .*no_such_attribute"):
         numba_kernel(kernel, outs=lambda x: x)(jnp.ones(1))
-
-
-def test_the_exception_of_another_thread_is_no_error_of_the_kernel():
-    asynchronous = ctypes.pythonapi.PyThreadState_SetAsyncExc
-    limits = iter([TimeLimit])
-
-    def plus_one(x):
-        """Python code of this function's declaration runs in Numba's compiler."""
-
-    @overload(plus_one)
-    def implement(x):
-        for limit in limits:
-            asynchronous(ctypes.c_ulong(threading.get_ident()), ctypes.py_object(limit))
-            sum(1 for _ in range(1000))
-        return lambda x: x + 1
-
-    @numba.njit
-    def kernel(x, out):
-        out[0] = plus_one(x[0])
-
-    run = numba_kernel(kernel, outs=lambda x: x)
-    with pytest.raises(TimeLimit):
-        run(jnp.ones(1))
-    assert run(jnp.ones(1)) == 2
 
 
 # A signal comes when Numba has compiled the helper and not yet its loop.

@@ -1,0 +1,147 @@
+"""Delay of signal handlers in steps that cannot be repeated."""
+
+import contextlib
+import ctypes
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from xlakernel.core import interrupts
+from xlakernel.core.interrupts import uninterrupted
+
+
+class TimeLimit(Exception):
+    pass
+
+
+@pytest.fixture
+def ctrl_c():
+    """Let Ctrl-C raise KeyboardInterrupt, which a shell may have ignored in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_waits_for_the_end(ctrl_c):
+    steps = []
+
+    def step():
+        with uninterrupted():
+            os.kill(os.getpid(), signal.SIGINT)
+            steps.append("after")
+        steps.append("never")
+
+    with pytest.raises(KeyboardInterrupt):
+        step()
+    assert steps == ["after"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.fixture
+def handlers():
+    """Return the numbers that handlers of three signals saw. One of them raises, and Ctrl-C raises as usual."""
+    seen = []
+
+    def limit(number, frame):
+        seen.append(number)
+        raise TimeLimit
+
+    def note(number, frame):
+        seen.append(number)
+
+    set_ = {signal.SIGALRM: limit, signal.SIGINT: signal.default_int_handler, signal.SIGUSR1: note}
+    before = {number: signal.signal(number, handler) for number, handler in set_.items()}
+    yield seen
+    assert {number: signal.getsignal(number) for number in set_} == set_
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_each_signal_reaches_its_handler_after_an_exception_of_another(handlers):
+    def step():
+        with uninterrupted():
+            os.kill(os.getpid(), signal.SIGALRM)
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGUSR1)
+            assert handlers == []
+
+    with pytest.raises(KeyboardInterrupt):
+        step()
+    assert handlers == [signal.SIGALRM, signal.SIGUSR1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGALRM, signal.SIGUSR1])
+@pytest.mark.parametrize("when", [0, 1, 2, 3])
+def test_a_signal_at_the_exit_reaches_its_handler(handlers, monkeypatch, number, when):
+    """It comes when *when* handlers are restored; another one came before."""
+    restored = []
+    set_action = interrupts._set_action
+
+    def set_and_interrupt(of, action):
+        restored.append(of)
+        set_action(of, action)
+        if len(restored) == when + 1:
+            os.kill(os.getpid(), number)
+
+    def step():
+        with uninterrupted():
+            os.kill(os.getpid(), signal.SIGUSR1)
+            if when == 3:
+                os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(interrupts, "_set_action", set_and_interrupt)
+    with pytest.raises(TimeLimit) if number == signal.SIGALRM else contextlib.nullcontext():
+        step()
+    assert sorted(handlers) == sorted([signal.SIGUSR1, number])
+    before = len(handlers)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert len(handlers) == before + 1
+
+
+def test_a_handler_that_is_set_inside_stays(handlers):
+    other = []
+    before = signal.getsignal(signal.SIGUSR1)
+    with uninterrupted():
+        signal.signal(signal.SIGUSR1, lambda number, frame: other.append(number))
+    os.kill(os.getpid(), signal.SIGUSR1)
+    signal.signal(signal.SIGUSR1, before)
+    assert (other, handlers) == ([signal.SIGUSR1], [])
+
+
+def test_system_calls_that_a_signal_does_not_interrupt_stay_so(handlers):
+    """As asyncio sets it."""
+    source, sink = os.pipe()
+
+    def send():
+        time.sleep(0.1)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+        time.sleep(0.1)
+        os.write(sink, b"x")
+
+    signal.siginterrupt(signal.SIGUSR1, False)
+    with uninterrupted():
+        pass
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        assert ctypes.CDLL(None).read(source, ctypes.create_string_buffer(1), 1) == 1
+    finally:
+        thread.join()
+        os.close(source)
+        os.close(sink)
+
+
+def test_other_threads_leave_the_signal_alone():
+    found = []
+
+    def run():
+        with uninterrupted():
+            found.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert found == [signal.getsignal(signal.SIGINT)]
