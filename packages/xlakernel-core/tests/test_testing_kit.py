@@ -6,6 +6,7 @@ import itertools
 import os
 import signal
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -365,3 +366,18 @@ def test_a_kernel_that_is_wrong_on_one_of_several_devices(assert_caught, assert_
     place = "Auto axes, all sharded: output (float32[4, 5]): slice 2 of the batch, element (0,)"
     assert_caught("shard_map", place, wrong_on_the_third, X, Y)
     assert_passes("shard_map", lambda x, y: x + y, X, Y)
+
+
+def test_the_precision_of_products_is_a_setting_of_the_checks_alone(assert_passes):
+    """Other threads keep theirs, such as those that check another kernel."""
+    seen = {}
+
+    def kernel(x):
+        seen[threading.current_thread()] = jax.config.jax_default_matmul_precision
+        with ThreadPoolExecutor(1) as another:
+            seen["another"] = another.submit(lambda: jax.config.jax_default_matmul_precision).result()
+        return 2 * x
+
+    assert_passes("threads", kernel, X)
+    assert seen.pop("another") is None
+    assert set(seen.values()) == {"highest"}

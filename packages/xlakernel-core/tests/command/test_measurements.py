@@ -67,6 +67,17 @@ def test_a_missing_library_is_no_failure(make_op, capsys):
     assert "absent: MissingDependencyError: it is not installed (n=8, n=64)" in capsys.readouterr().out
 
 
+def test_an_operator_without_a_usable_backend(new_name, capsys):
+    def refuse(outs):
+        raise MissingDependencyError("it is not installed")
+
+    op = XLACustomKernel(new_name())
+    op.def_kernel("absent", "cpu", refuse)
+    op.def_benchmark_data(cases)
+    assert bench(op.name) == 1
+    assert f"{op.name}: no backend can be used here" in capsys.readouterr().err
+
+
 def test_a_tag_chooses_all_its_operators(make_op, capsys):
     one, two = make_op(cases, "of_this_test"), make_op(None, "of_this_test")
     assert bench("of_this_test") == 1

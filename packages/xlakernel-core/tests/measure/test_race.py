@@ -1,5 +1,9 @@
 """Number and duration of the measurements of a race."""
 
+import signal
+
+import jax
+import numpy as np
 import pytest
 
 from xlakernel.core.measure import race as racing
@@ -64,3 +68,22 @@ def test_a_benchmark_runs_all_its_rounds(race):
 
 def test_no_backend(race):
     assert race() == ({}, 0.0)
+
+
+@pytest.fixture
+def time_limit():
+    """Make SIGALRM raise a TimeoutError, as the time limits of users do."""
+
+    def stop(number, frame):
+        raise TimeoutError("the caller's limit")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    yield
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("method", ["run", "time"])
+def test_a_time_limit_of_the_caller_is_no_problem_of_a_backend(time_limit, monkeypatch, method):
+    monkeypatch.setattr(racing._Program, method, lambda program, calls: signal.raise_signal(signal.SIGALRM))
+    with pytest.raises(TimeoutError, match="the caller's limit"):
+        racing.race({"slow": abs}, (np.ones(3),), {}, jax.devices("cpu")[0], Pace(rounds=2, seconds=1e-5))

@@ -21,11 +21,8 @@ DISTRIBUTIONS = (
     *("numpy", "scipy", "numba", "llvmlite"),
     *("numba-cuda", "cuda-bindings", "cuda-core", "cuda-toolkit", "warp-lang"),
 )
-#: The environment variables that are listed, in this order.
-VARIABLES = (
-    *("JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES", "XLAKERNEL_DEBUG", "XLAKERNEL_CACHE_DIR"),
-    *("NUMBA_DISABLE_JIT", "NUMBA_ENABLE_CUDASIM"),
-)
+#: How the names of the environment variables begin that are listed.
+SETTINGS = ("CUDA_VISIBLE_DEVICES", "JAX_", "NUMBA_", "WARP_CACHE_PATH", "XLAKERNEL_", "XLA_")
 # Probe → the module that it needs.
 _MODULES = {"jax": "jax", "core": "jax", "numba": "numba", "numba_cuda": "numba_cuda", "warp": "warp"}
 
@@ -37,7 +34,7 @@ class Facts:
     Attributes:
       python: the version of Python and the machine.
       versions: the versions of the installed distributions.
-      variables: the environment variables that are set.
+      variables: the environment variables that are set and concern these libraries.
       answers: the answers of the probes, by name (`probes.PROBES`). Libraries that are not installed are not probed.
     """
 
@@ -84,7 +81,7 @@ def collect(timeout: float) -> Facts:
     return Facts(
         python=f"{platform.python_version()}, {platform.system()} {platform.machine()}",
         versions=versions,
-        variables={name: os.environ[name] for name in VARIABLES if name in os.environ},
+        variables={name: os.environ[name] for name in sorted(os.environ) if name.startswith(SETTINGS)},
         answers=ask(probes, timeout),
     )
 

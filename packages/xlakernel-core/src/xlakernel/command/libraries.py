@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -115,9 +114,13 @@ def _state(facts: Facts, library: Library) -> Finding:
     fix = library.reinstall.format(generation=generation)
     if NO_ANSWER in answer["error"]:  # as on a busy machine
         fix = "xlakernel doctor --timeout 120"
-    elif variable := next((found for found in _VARIABLE.findall(answer["error"]) if found in os.environ), None):
+    elif variable := next((found for found in _VARIABLE.findall(answer["error"]) if found in facts.variables), None):
         fix = f"unset {variable}"
-    elif name == "jax" and facts.variables.get("JAX_PLATFORMS", "cpu") not in ("", "cpu"):
+    elif (
+        name == "jax"
+        and "backend" in answer["error"]
+        and facts.variables.get("JAX_PLATFORMS", "cpu") not in ("", "cpu")
+    ):
         fix = "unset JAX_PLATFORMS"
     elif name == "jax" and not facts.versions.keys().isdisjoint({"jax-cuda12-plugin", "jax-cuda13-plugin"}):
         fix = f'pip install -U "jax[{facts.cuda_extra}]"'

@@ -12,8 +12,8 @@ def bench(operators: Sequence[str], *, modules: Sequence[str]) -> int:
     """Print the result of `XLACustomKernel.benchmark` for each operator.
 
     Returns:
-      The exit status: 1 if a module cannot be imported, an operator has no cases or its benchmark fails, results
-      differ, or a backend fails for a reason other than a missing library; else 0.
+      The exit status: 1 if a module cannot be imported, an operator has no cases, none of its backends can be used or
+      its benchmark fails, results differ, or a backend fails for a reason other than a missing library; else 0.
 
     Raises:
       UnknownOperatorError: if there is no such operator.
@@ -33,6 +33,9 @@ def bench(operators: Sequence[str], *, modules: Sequence[str]) -> int:
             continue
         print_line(f"{result}\n")
         problems += [found.problem for found in result.measurements if found.problem is not None]
+        if not any(found.seconds for found in result.measurements):
+            problems.append("no times")
+            print_error(f"{op.name}: no backend can be used here")
     return int(not all(problem.startswith("MissingDependencyError") for problem in problems))
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from ..interrupts import is_raised_by_handler
 from .comparison import Agreement, CheckFailure, compare, compare_structs
 from .result import Measurement
 
@@ -169,6 +170,12 @@ def _time(programs: Mapping[str, _Program], pace: Pace) -> tuple[dict[str, list[
 
 
 def _explain(error: Exception) -> str:
-    """Return an error as one line. A long one is cut in the middle, since compilers put the cause at either end."""
+    """Return an error as one line. A long one is cut in the middle, since compilers put the cause at either end.
+
+    Raises:
+      Exception: the error itself, if the handler of a signal raised it, such as a time limit of the caller's.
+    """
+    if is_raised_by_handler(error):
+        raise error
     line = " ".join(f"{type(error).__name__}: {error}".split())
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST // 2]} … {line[-_LONGEST // 2 :]}"

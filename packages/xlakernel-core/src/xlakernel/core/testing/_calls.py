@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -18,6 +19,7 @@ from ._subject import Subject
 
 THREADS, CALLS = 8, 20  # calls of each thread
 _STEPS = 3  # of a loop
+_LONGEST = 120  # seconds that all threads together may take
 
 
 def check_eager(subject: Subject) -> None:
@@ -109,19 +111,22 @@ def check_threads(subject: Subject) -> str:
     def work(number: int) -> None:
         try:
             barrier.wait(timeout=60)
-            for call in range(number, number + CALLS):
-                which = call % len(inputs)
-                compare(jitted(*inputs[which]), alone[which], EXACT, what=f"in thread {number}, unlike a single call: ")
+            with jax.default_matmul_precision("highest"):  # as in the calling thread
+                for call in range(number, number + CALLS):
+                    which = call % len(inputs)
+                    what = f"in thread {number}, unlike a single call: "
+                    compare(jitted(*inputs[which]), alone[which], EXACT, what=what)
         except Exception as error:  # noqa: BLE001 - reported in the caller's thread
             failures.append(str(error) if isinstance(error, CheckFailure) else f"{type(error).__name__}: {error}")
 
     threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(THREADS)]
     for thread in threads:
         thread.start()
+    end = time.monotonic() + _LONGEST
     for thread in threads:
-        thread.join(timeout=120)
+        thread.join(timeout=max(end - time.monotonic(), 0))
     if stuck := sum(thread.is_alive() for thread in threads):
-        raise CheckFailure(f"{stuck} of {THREADS} threads did not end within 120 s, perhaps in a deadlock.")
+        raise CheckFailure(f"{stuck} of {THREADS} threads did not end within {_LONGEST} s, perhaps in a deadlock.")
     if failures:
         raise CheckFailure(f"{len(failures)} of {THREADS} threads failed; the first: {failures[0]}")
     return f"{THREADS} threads, {CALLS} calls each"

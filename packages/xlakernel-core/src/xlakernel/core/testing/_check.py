@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -90,7 +89,7 @@ def check_kernel(
         Tolerance(rtol, atol),
         grad_order,
     )
-    with _full_precision():
+    with jax.default_matmul_precision("highest"):  # by default GPUs round float32 to fewer bits
         report = KernelReport(subject.name, run_all(subject, skip))
     if report.failed:
         raise KernelCheckError(str(report), report)
@@ -120,14 +119,3 @@ def _fitting(samples: Sequence[Any], inputs: Sequence[Array]) -> Iterator[tuple[
                 f"{expected}. Write samples=[(x2, y2)]."
             )
         yield arrays
-
-
-@contextlib.contextmanager
-def _full_precision() -> Iterator[None]:
-    """Compute products of float32 matrices in float32, in every thread: by default GPUs round them to fewer bits."""
-    before = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]  # set at run time
-    jax.config.update("jax_default_matmul_precision", "highest")
-    try:
-        yield
-    finally:
-        jax.config.update("jax_default_matmul_precision", before)
