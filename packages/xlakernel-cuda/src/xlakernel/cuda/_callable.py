@@ -144,8 +144,8 @@ def cuda_callable(
         True: that is a `RecordingError`; False: the function always runs through Python.
       vmap_method: the implementation of ``jax.vmap``. ``"native"`` (as ``"expand_dims"``): the recording is replayed
         for each slice, in one call; ``"broadcast_all"``: the same with every input copied to the batch's size;
-        ``"sequential"`` and ``"sequential_unrolled"``: one call after the other; None: an error. A function computes
-        the whole batch instead: see `numba_cuda_kernel`.
+        ``"sequential"``: one call after the other; ``"sequential_unrolled"``: likewise, for a batch of a known size;
+        None: an error. A function computes the whole batch instead: see `numba_cuda_kernel`.
       input_output_aliases: inputs whose memory becomes an output's, ``{input: output}``, for functions that update in
         place. Both parameters are then the same memory, and only the output may be written.
       has_side_effect: whether to keep every call. Otherwise JAX may merge equal calls and drop unused ones.

@@ -81,10 +81,10 @@ def numba_cuda_kernel(
         this axis. None: each slice is a launch.
       vmap_method: the implementation of ``jax.vmap``. ``"native"`` (as ``"expand_dims"``): one call, with a launch for
         each slice (see *batch_axis*); ``"broadcast_all"``: the same with every input copied to the batch's size;
-        ``"sequential"`` and ``"sequential_unrolled"``: one call after the other; None: an error. A function, often
-        another wrapped kernel, computes the whole batch instead: ``function(*inputs, **scalars) -> results``, where
-        each array has the batch as its first dimension. Nested levels are flattened into one dimension, and an input
-        that is not mapped is repeated. With a mapped scalar, ``"native"`` is used.
+        ``"sequential"``: one call after the other; ``"sequential_unrolled"``: likewise, for a batch of a known size;
+        None: an error. A function, often another wrapped kernel, computes the whole batch instead: ``function(*inputs,
+        **scalars) -> results``, where each array has the batch as its first dimension. Nested levels are flattened into
+        one dimension, and an input that is not mapped is repeated. With a mapped scalar, ``"native"`` is used.
       input_output_aliases: inputs whose memory becomes an output's, ``{input: output}``, for kernels that update in
         place. Both parameters are then the same memory, and only the output may be written. JAX copies the input
         first if it is used elsewhere.

@@ -59,11 +59,12 @@ def numba_kernel(
         order of the kernel's output parameters; a dictionary has their names as keys.
       vmap_method: the implementation of ``jax.vmap``. ``"native"`` (or ``"expand_dims"``): the handler loops over the
         batch in one call, in several threads if that pays. ``"broadcast_all"``: likewise, with every input copied to
-        the size of the batch. ``"sequential"`` and ``"sequential_unrolled"``: one call after the other. None: an error.
-        With each of these methods, the kernel gets arrays of the ranks that it was written for. A function, often
-        another wrapped kernel, computes the whole batch: ``function(*inputs, **scalars) -> results``, where the first
-        dimension of each array is the batch. Nested levels are merged into one dimension, and an input that is not
-        mapped is repeated. If a scalar is mapped, the method ``"native"`` is used instead.
+        the size of the batch. ``"sequential"``: one call after the other; ``"sequential_unrolled"``: likewise, for a
+        batch of a known size. None: an error. With each of these methods, the kernel gets arrays of the ranks that it
+        was written for. A function, often another wrapped kernel, computes the whole batch: ``function(*inputs,
+        **scalars) -> results``, where the first dimension of each array is the batch. Nested levels are merged into one
+        dimension, and an input that is not mapped is repeated. If a scalar is mapped, the method ``"native"`` is used
+        instead.
       input_output_aliases: inputs that share memory with an output, ``{input: output}``, for kernels that update in
         place. Both parameters are the same memory, and only the output may be written. JAX copies the input first if
         it is used elsewhere.

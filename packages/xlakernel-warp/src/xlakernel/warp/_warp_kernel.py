@@ -70,10 +70,10 @@ def warp_kernel(
         with a number or None for each.
       vmap_method: the behaviour under ``jax.vmap``. ``"native"`` (as ``"expand_dims"``): one call, with a launch for
         each slice, on the CPU in several threads where that pays; ``"broadcast_all"``: the same with every input copied
-        to the batch's size; ``"sequential"`` and ``"sequential_unrolled"``: one call after the other; None: an error. A
-        function computes the whole batch instead: ``function(*inputs, **scalars) -> results``, where each array has the
-        batch as its first dimension. Nested levels are flattened into one dimension, and an input that is not mapped is
-        repeated.
+        to the batch's size; ``"sequential"``: one call after the other; ``"sequential_unrolled"``: likewise, for a
+        batch of a known size; None: an error. A function computes the whole batch instead: ``function(*inputs,
+        **scalars) -> results``, where each array has the batch as its first dimension. Nested levels are flattened into
+        one dimension, and an input that is not mapped is repeated.
       input_output_aliases: inputs whose memory becomes an output's, ``{input: output}``, for kernels that update in
         place. Both parameters are then the same memory, and only the output may be written. JAX copies the input first
         if it is used again.

@@ -178,7 +178,7 @@ class Network(ImmutablePytree):
             one tuple of numbers for all.
           key: a key of `jax.random`, the same in all runs that continue each other; None: there are no random numbers,
             and *rng* is None.
-          steps: the number of steps, at least 1.
+          steps: the number of steps, at least 1; int32 holds the number of the last one.
           inputs: a named tuple whose fields are arrays ``(steps,)`` or ``(steps, size)``, or `Poisson` or `Normal`, for
             random numbers; with several populations, a dictionary of them.
           plasticity: the parameters of the rules of plastic projections, a named tuple of numbers or, for a value in
