@@ -187,3 +187,50 @@ def test_a_kernel_with_a_hidden_helper_is_not_stored(tmp_path, monkeypatch):
 
     assert run(hidden) == run(visible) == 42
     assert [compiled.fndesc.qualname.rpartition(".")[2] for compiled in stored] == ["visible"]
+
+
+# Helpers that a definition calls in Python, and that handlers call without an entry for Python
+
+
+@pytest.mark.parametrize("declared", [(), ("float64(float64)",)], ids=["any types", "declared types"])
+def test_a_definition_calls_a_helper_of_the_kernel(declared):
+    factor = [2.0]
+
+    @numba.njit(*declared)
+    def helper(x):
+        return 3.0 * x
+
+    def called(x): ...
+
+    @overload(called)
+    def definition(x):
+        constant = helper(factor[0]) + helper(factor[0])  # the second call finds what the first one compiled
+        return lambda x: constant + x
+
+    @numba.njit
+    def kernel(x, out):
+        out[()] = helper(np.float64(x[()])) + called(x[()])
+
+    assert run(kernel) == 3 + 12 + 1
+    factor[0] = 4.0
+    assert run(kernel) == 3 + 24 + 1
+
+
+def test_a_definition_compares_and_calls_its_argument():
+    @numba.njit
+    def helper(x):
+        return 3.0 * x
+
+    def called(function, x): ...
+
+    @overload(called)
+    def definition(function, x):
+        constant = function.dispatcher(2.0) if function.dispatcher is helper else -1.0
+        return lambda function, x: function(x) + constant
+
+    @numba.njit
+    def kernel(x, out):
+        out[()] = called(helper, x[()])
+
+    assert run(kernel) == 3 + 6
+    assert numba.njit(lambda x: called(helper, x))(1.0) == 3 + 6

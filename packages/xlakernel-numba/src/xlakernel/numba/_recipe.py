@@ -27,6 +27,8 @@ from xlakernel.core.backend.native import (
     make_dispatcher,
 )
 
+from ._entry import without_entry
+
 
 def environment() -> dict[str, object]:
     """Return the versions and settings that determine the machine code of all kernels."""
@@ -124,4 +126,5 @@ COMPILER = Compiler(
     global_compiler_lock,
     CPUContext,
     environment,
+    without_entry=without_entry,
 )

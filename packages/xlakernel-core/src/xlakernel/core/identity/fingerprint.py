@@ -65,8 +65,8 @@ class Examination:
       names: every name that may be that of an attribute used by one of the functions.
       hidden: the compiled functions among them that are found in a list, dictionary or set, in a module of a versioned
         package, or by an import inside a function. A compiler that copies what a function refers to misses them.
-      owned: if one of the functions uses object mode, the mutable objects in closure cells and default values. Another
-        process cannot find them by a name.
+      has_object_mode: whether one of the functions uses object mode, in which Python calls what the block refers to.
+      owned: if so, the mutable objects in closure cells and default values. Another process cannot find them by a name.
       snapshot: the references that the fingerprint covers.
     """
 
@@ -76,6 +76,7 @@ class Examination:
     functions: list[Any]
     names: frozenset[str]
     hidden: list[Any]
+    has_object_mode: bool
     owned: list[Any]
     snapshot: Snapshot = dataclasses.field(compare=False)
 
@@ -109,7 +110,10 @@ def examine(
     # The references of a compiled function are in the list too.
     owned = [value for value in mutable_objects(walk.owned) if walk.has_object_mode and not wraps_function(value)]
     names = frozenset(walk.names)
-    return Examination(digest, content, walk.unknown, functions, names, hidden, owned, walk.snapshot)
+    return Examination(
+        *(digest, content, walk.unknown, functions, names, hidden, walk.has_object_mode, owned),
+        walk.snapshot,
+    )
 
 
 def fingerprint(function: Any, options: Mapping[str, Any] | None = None, *arguments: Any, **more: Any) -> str:

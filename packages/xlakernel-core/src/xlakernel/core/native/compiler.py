@@ -55,6 +55,7 @@ class Compiler:
       context: the class of Numba's target context, which lowers constants.
       environment: returns the versions and settings that the code of all kernels depends on.
       options: returns further data that a dispatcher's code depends on.
+      without_entry: makes a dispatcher without code compile without an entry for Python.
     """
 
     package: str
@@ -66,6 +67,7 @@ class Compiler:
     context: type
     environment: Callable[[], Mapping[str, Any]]
     options: Callable[[Any], Mapping[str, Any]] = lambda _: {}
+    without_entry: Callable[[Any], None] = lambda _: None
 
     def fresh(self, dispatcher: Any) -> Any:
         """Return a dispatcher of the same function and options, without compiled code and for any signature.

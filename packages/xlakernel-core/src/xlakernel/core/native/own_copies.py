@@ -78,7 +78,9 @@ class OwnCopies:
     ) -> None:
         self._compiler = compiler
         self._snapshot = found.snapshot
-        self._options = tuple((options or {}).items())
+        self._options = dict(options or {})
+        self._have_entries = found.has_object_mode  # Python calls helpers in ``objmode`` blocks
+        self._variant = (*self._options.items(), self._have_entries)
         self._declarations = compiler.declarations()
         self._names = self._examine(dispatcher).names  # collects the declarations
         self._modules: dict[int, types.ModuleType] = {}
@@ -131,7 +133,7 @@ class OwnCopies:
     def _state_of(self, template: Any) -> dict[str, Any]:
         """Return the attributes of *template* during the compilation of a kernel."""
         name, function = definition_of(template)
-        key = (template, self._content_of(function), self._options)
+        key = (template, self._content_of(function), self._variant)
         if key not in _declared:
             outer, self._level = self._level, []
             copy, fill = self._copy(function, defines=template.key)
@@ -156,7 +158,7 @@ class OwnCopies:
     def _shared(self, original: Any, helper: FunctionKind) -> _Kept:
         function = helper.parts(original)[0]
         place = function.__code__.co_filename, function.__code__.co_firstlineno
-        key = (self._content_of(original), *place, self._options)
+        key = (self._content_of(original), *place, self._variant)
         if key not in _helpers:
             _helpers[key] = self._make(original, function, helper)
         return _helpers[key]
@@ -178,6 +180,8 @@ class OwnCopies:
             self._level = outer
         if hasattr(kept.made, "overloads"):  # a dispatcher
             kept.made.targetoptions.update(self._options)
+            if not self._have_entries and helper.signatures(original) is None:
+                self._compiler.without_entry(kept.made)
             _own.add(kept.made)
         return kept
 
