@@ -9,6 +9,8 @@ from xlakernel.core.errors import ArgumentError
 
 #: The most bits of an entry's weight in 32 bits, and in 64.
 WEIGHT_BITS = (16, 32)
+# The most steps ahead: their records take memory.
+_MOST_AHEAD = 16
 
 
 class Layout(NamedTuple):
@@ -23,6 +25,8 @@ class Layout(NamedTuple):
       owners: the population of each block.
       receptors: their names.
       depth: the longest delay, in steps.
+      ahead: the steps by which a block on a GPU may be ahead of others: 1, but the shortest delay in a network with
+        plastic projections, whose blocks take different times in a step.
       target_bits, row_bits: bits of the fields of an entry.
       wide: True if an entry has two words.
     """
@@ -31,6 +35,7 @@ class Layout(NamedTuple):
     owners: tuple[int, ...]
     receptors: tuple[str, ...]
     depth: int
+    ahead: int
     target_bits: int
     row_bits: int
     wide: bool
@@ -62,7 +67,13 @@ class Layout(NamedTuple):
 
 
 def choose_layout(
-    sizes: Sequence[int], receptors: tuple[str, ...], depth: int, *, blocks: int, weight_bits: int
+    sizes: Sequence[int],
+    receptors: tuple[str, ...],
+    depth: int,
+    *,
+    blocks: int,
+    weight_bits: int,
+    ahead: int = 1,
 ) -> Layout:
     """Return the layout of about this many blocks, each of which has neurons of one population.
 
@@ -72,6 +83,7 @@ def choose_layout(
       depth: the longest delay, in steps.
       blocks: the number of blocks; a population has at least one.
       weight_bits: the bits of the largest weight, with its sign.
+      ahead: the steps by which a block on a GPU may be ahead of others.
 
     Raises:
       ArgumentError: if an entry of 64 bits has no room for a target and a row.
@@ -81,7 +93,7 @@ def choose_layout(
         first, size = edges[-1], sizes[owner]
         edges += [first + size * (k + 1) // number for k in range(number)]
         owners += [owner] * number
-    layout = Layout(tuple(edges), tuple(owners), receptors, depth, 0, 0, False)
+    layout = Layout(tuple(edges), tuple(owners), receptors, depth, min(ahead, _MOST_AHEAD), 0, 0, False)
     target_bits, row_bits = _bits(layout.width), _bits(layout.rows)
     if target_bits + row_bits > 32:
         raise ArgumentError(

@@ -99,6 +99,7 @@ class Network(ImmutablePytree):
         bits = choose_weight_bits(synapses) if weight_bits is None else weight_bits
         static = [projection for projection in synapses if projection.rule is None]
         depth = max((projection.survey.longest_delay for projection in static), default=1)
+        is_plastic = len(static) < len(synapses)
         scales = choose_scales(len(receptors), synapses, edges[-1], bits)
         total = sum(projection.matrix.nnz for projection in synapses)
         layout = choose_layout(
@@ -108,6 +109,7 @@ class Network(ImmutablePytree):
             blocks=_check_blocks(blocks, edges[-1], total),
             # A given number is kept: networks of other weights can be stacked.
             weight_bits=needed_bits(len(receptors), synapses, bits) if weight_bits is None else bits,
+            ahead=min(projection.survey.shortest_delay for projection in synapses) if is_plastic else 1,
         )
         starts, entries = order_entries(layout, static, scales)
         plastic, tables = build_tables(layout, synapses)

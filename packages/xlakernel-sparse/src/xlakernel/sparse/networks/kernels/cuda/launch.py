@@ -58,6 +58,7 @@ def run(
     kernel = simulation(
         functions,
         len(layout.receptors),
+        ahead=layout.ahead,
         wide=layout.wide,
         threads=threads,
         neurons_per_thread=neurons_per_thread,
@@ -65,12 +66,12 @@ def run(
         batched=batched,
         rules=tuple(one.functions for one in plastic),
     )
-    # A block keeps the records of as many steps as spikes are on their way, and writes one.
-    rows = max(2, has_fired.shape[0] + 1)
+    # A power of two, which is cheap to compute with.
+    rows = 1 << (layout.ahead + max(layout.ahead, has_fired.shape[0]) - 1).bit_length()
     struct = jax.ShapeDtypeStruct
-    # A block may write spikes of the next step before another has written its own of this one: there is room for all
-    # spikes of the step in which the room is full, and of the next.
-    written = struct((room + 2 * size if room else 0,), jnp.int32)
+    # A block may write spikes of later steps before another has written its own of this one: there is room for all
+    # spikes of the step in which the room is full, and of those by which blocks may be ahead.
+    written = struct((room + (1 + layout.ahead) * size if room else 0,), jnp.int32)
     launch = numba_cuda_kernel(
         kernel,
         (

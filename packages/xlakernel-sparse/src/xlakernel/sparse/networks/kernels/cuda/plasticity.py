@@ -33,6 +33,7 @@ class Learning(NamedTuple):
       weights: those that the run changes.
       traces, last: those of all projections, for each block.
       before: for each thread, trace and age of the source of its spike, in shared memory.
+      stride: the number of traces of a block.
       depth: the steps of which spikes are on their way, the longest delay.
     """
 
@@ -48,6 +49,7 @@ class Learning(NamedTuple):
     traces: Any
     last: Any
     before: Any
+    stride: Any
     depth: Any
 
 
@@ -99,7 +101,7 @@ def _places(table, number):
 def _phase(tau, step):
     """Return the steps since the last multiple of the traces' period, and this period."""
     period = np.int32(min(max(np.float32(PERIOD) * tau, np.float32(1)), np.float32(LONGEST_PERIOD)))
-    return np.float32(np.int32(step) % period), np.float32(period)
+    return np.float32(np.uint32(step) % np.uint32(period)), np.float32(period)
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -114,18 +116,19 @@ def _exp(value):
 
 @cuda.jit(device=True, forceinline=True)
 def _row(learning, records, t):
-    return (t + learning.depth) % records.shape[0], t + learning.depth + 1
+    return (t + learning.depth) & (records.shape[0] - 1), t + learning.depth + 1
 
 
 @cuda.jit(device=True, forceinline=True)
 def _refer(traces, first, count, tau, step):
-    """Refer stored traces to this step, if it is a multiple of their period."""
+    """Refer stored traces to this step, if it is a multiple of their period; all threads call it."""
     elapsed, period = _phase(tau, step)
     if elapsed == np.float32(0):
         factor = _exp(-period / tau)
         for i in range(first + cuda.threadIdx.x, first + count, cuda.blockDim.x):
             value = traces[np.uint64(i)] * factor
             traces[np.uint64(i)] = value if value >= np.float32(FORGOTTEN) else np.float32(0)
+        cuda.syncthreads()
 
 
 def _arrival(projection: int, rule: RuleFunctions) -> Any:
@@ -161,11 +164,10 @@ def _arrival(projection: int, rule: RuleFunctions) -> Any:
         thread, threads = cuda.threadIdx.x, cuda.blockDim.x
         tau_pre, tau_post = learning.numbers[projection, 0], learning.numbers[projection, 1]
         minimum, maximum = learning.numbers[projection, 2], learning.numbers[projection, 3]
-        base = block.number * (learning.last.shape[0] // form.blocks)
+        base = block.number * learning.stride
         low, high = max(block.first, at.first_target), min(block.stop, at.first_target + at.targets)
         _refer(learning.traces, base + at.pre, at.sources, tau_pre, step)
         _refer(learning.traces, base + at.post + low - at.first_target, high - low, tau_post, step)
-        cuda.syncthreads()
         since_pre, since_post = _phase(tau_pre, step)[0], _phase(tau_post, step)[0]
         factor, growth = _exp(-since_pre / tau_pre), _exp(since_pre / tau_pre)
         post_factor = _exp(-since_post / tau_post)
@@ -242,11 +244,13 @@ def _departure(number: int, rule: RuleFunctions) -> Any:
 
     @cuda.jit(device=True, forceinline=True)
     def depart(learning, form, block, moment, found, outs):
+        if found == 0:
+            return
         at, step = _places(learning.table, number), moment.step
         thread, threads = cuda.threadIdx.x, cuda.blockDim.x
         tau_pre, tau_post = learning.numbers[number, 0], learning.numbers[number, 1]
         minimum, maximum = learning.numbers[number, 2], learning.numbers[number, 3]
-        base = block.number * (learning.last.shape[0] // form.blocks)
+        base = block.number * learning.stride
         since_post = _phase(tau_post, step)[0]
         factor, post_factor = _exp(-_phase(tau_pre, step)[0] / tau_pre), _exp(-since_post / tau_post)
         p = parameters(learning.words, learning.shared, moment.t)

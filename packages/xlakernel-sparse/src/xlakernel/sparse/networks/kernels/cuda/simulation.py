@@ -7,10 +7,14 @@ neurons, and writes its own spikes. No two blocks add to the same sum.
 
 Spikes are in records, one for each block: their number, and the first few neurons; further neurons are in a list. Each
 word is written together with the number of its step, and readers wait for this number. So a step has no barrier between
-blocks, which would take longer than the rest of a step: a fence, an atomic addition, and the reading of its result. The
-words of a step are overwritten two steps later, by blocks that have read the words of the step between, which a block
-writes after it has read all words of the first. With plastic projections they are kept for as many steps as the longest
-delay of these.
+blocks, which would take longer than the rest of a step: a fence, an atomic addition, and the reading of its result.
+
+With plastic projections, spikes are added as many steps later as the shortest delay allows (*ahead* of a `Layout`): a
+block that is slow in one step then holds up no other.
+
+The words of a step are overwritten twice *ahead* steps later, by blocks that have read those of *ahead* steps later,
+which a block writes after it has read all words of the first. With plastic projections they are kept until the longest
+delay of these has passed, too.
 
 A block collects the spikes of all records in a list in shared memory. Their entries lie in segments of several lengths;
 a prefix sum lays them end to end, and a thread finds its entry by bisection, so that all loads of a round are under way
@@ -38,9 +42,9 @@ from .spikes import spike_of, write_count
 
 @functools.cache
 def _delivery(wide: bool) -> Any:
-    """Return a device function that adds the entries of the last step's spikes to the block's own sums.
+    """Return a device function that adds the entries of a step's spikes to the block's own sums.
 
-    *row* is that of the last step's records, and *stamp* its number. *head* is the row of sums of the present step. For
+    *row* is that of the step's records, and *stamp* its number. *head* is the row of sums of the step after it. For
     *turn*, which it returns, and *scratch* see `collect_round`.
     """
 
@@ -132,8 +136,10 @@ def _end_block(form, block, head, ring, outs):
             outs.pending[row, i] = ring[(head + row) % form.rows * form.width + i - block.first]
 
 
-def _block_run(functions: Functions, plastic: Stages, receptors: int, wide: bool, neurons_per_thread: int) -> Any:
-    """Return a device function that makes all steps of a block; the arguments are those of `neurons`."""
+def _block_run(
+    functions: Functions, plastic: Stages, receptors: int, ahead: int, wide: bool, neurons_per_thread: int
+) -> Any:
+    """Return a device function that makes all steps of a block; see `neurons` and `simulation` for the arguments."""
     open_neurons, draw, update, store = neurons(functions, receptors, wide=wide, neurons_per_thread=neurons_per_thread)
     deliver, scales_of = _delivery(wide), tuple_of(receptors)
     _, row_of, open_past, arrive, depart, close_past = plastic
@@ -147,25 +153,30 @@ def _block_run(functions: Functions, plastic: Stages, receptors: int, wide: bool
         steps = ins.series.shape[0]
         _begin_block(form, block, ring, ins, outs)
         held = open_neurons(form, block, ins)
-        head, step, recorded, turn = 0, ins.first_step[0], 0, 0
+        head, behind, step, recorded, turn = 0, 0, ins.first_step[0], 0, 0
         open_past(learning, past, form, block, found, outs)
         if thread < 4:
             counters[thread] = 0
         elif thread < 6:
             found[thread - 4] = 0
         cuda.syncthreads()
-        for t in range(steps + 1):
-            # Before the spikes of the other blocks are waited for.
-            held = draw(block, held, t, step)
+        for t in range(steps + ahead):
             row, stamp = row_of(learning, outs.records, t)
             moment = Moment(t, np.int64(step), head, row, stamp)
+            # Before the spikes of the other blocks are waited for.
+            held = draw(block, held, t, step)
             if t < steps:
                 turn = arrive(learning, form, block, moment, turn, ring, ins, outs, scratch)
-            if t > 0:
-                before, stamp_before = row_of(learning, outs.records, t - 1)
-                turn = deliver(form, number, stamp_before, before, head, turn, ring, ins, outs, scratch)
-            if t == steps:
-                break
+            if t < ahead:
+                cuda.syncthreads()
+            else:
+                behind = behind + receptors if ahead > 1 else head
+                if behind >= form.rows:
+                    behind = 0
+                before, stamp_before = row_of(learning, outs.records, t - ahead)
+                turn = deliver(form, number, stamp_before, before, behind, turn, ring, ins, outs, scratch)
+            if t >= steps:
+                continue
             parity = t & 1
             held = update(Update(form, block, moment, scales, ring, found, ins, outs), held)
             cuda.syncthreads()
@@ -182,7 +193,7 @@ def _block_run(functions: Functions, plastic: Stages, receptors: int, wide: bool
                     if first <= ins.probes[k] < stop:
                         outs.traces[recorded, k] = outs.state[ins.probe_words[k], ins.probes[k]]
                 recorded += 1
-            # The threads meet in the next delivery.
+            # The threads meet in the next step.
             head += receptors
             if head >= form.rows:
                 head = 0
@@ -250,6 +261,7 @@ def simulation(
     functions: tuple[Functions, ...],
     receptors: int,
     *,
+    ahead: int,
     wide: bool,
     threads: int,
     neurons_per_thread: int,
@@ -262,6 +274,7 @@ def simulation(
     Args:
       functions: those of the populations.
       receptors: their number.
+      ahead: that of the `Layout`.
       wide: that of the `Layout`.
       threads: those of a block, by which the registers of a thread are limited.
       neurons_per_thread: the most neurons of a thread; 0 if their states are in memory.
@@ -270,7 +283,7 @@ def simulation(
       rules: the functions of the plastic projections' rules.
     """
     plastic = stages(rules)
-    run = _choose(tuple(_block_run(each, plastic, receptors, wide, neurons_per_thread) for each in functions))
+    run = _choose(tuple(_block_run(each, plastic, receptors, ahead, wide, neurons_per_thread) for each in functions))
     shared_arrays = plastic.shared
     sums_of, of = _sums(in_shared), _selection(batched)
 
@@ -384,6 +397,7 @@ def simulation(
             of(own_spike_traces, net),
             of(own_last, net),
             shared_arrays(),
+            of(last, net).shape[0],
             of(has_fired, net).shape[0],
         )
         past = Past(
