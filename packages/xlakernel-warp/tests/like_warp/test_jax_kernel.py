@@ -348,6 +348,8 @@ def test_a_generic_scalar():
     assert_array_equal(run(X, 2.0)[0], 2 * X)
     assert_array_equal(run(X.astype(np.int32), 3)[0], 3 * X)
     assert_array_equal(run(X.astype(np.int32), np.int32(4))[0], 4 * X)
+    with pytest.raises(StaticArgumentError, match=r"is np.float64\(0.1\); its parameter is generic.*float\("):
+        run(X, np.float64(0.1))  # not rounded to float32
 
 
 def test_vectors_of_a_generic_kernel_want_an_overload():

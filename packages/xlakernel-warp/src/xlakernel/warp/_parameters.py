@@ -108,7 +108,7 @@ class Parameter:
         """Return a scalar argument in core's form: a Python number, or a NumPy scalar of a dtype that XLA has.
 
         Raises:
-          StaticArgumentError: if it is traced.
+          StaticArgumentError: if it is traced, or a float64 for a generic parameter.
         """
         if isinstance(given, jax.core.Tracer):
             raise StaticArgumentError(
@@ -118,6 +118,12 @@ class Parameter:
             )
         if isinstance(given, (jax.Array, np.ndarray)) and not given.shape:
             given = np.asarray(given)[()]
+        if self.dtype is None and isinstance(given, np.float64):
+            raise StaticArgumentError(
+                f"{kernel}: the static scalar {self.name!r} is {given!r}; its parameter is generic, and takes a Python "
+                f"float as float32: expected float({self.name}) or np.float32({self.name}). For 64 bits, annotate the "
+                "parameter with wp.float64."
+            )
         is_half = isinstance(given, np.generic) and given.dtype.itemsize == 2 and self.dtype is not None
         return given.item() if is_half else given
 
