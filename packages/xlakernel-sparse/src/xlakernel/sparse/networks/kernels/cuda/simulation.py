@@ -161,21 +161,26 @@ def _block_run(
             found[thread - 4] = 0
         cuda.syncthreads()
         for t in range(steps + ahead):
-            row, stamp = row_of(learning, outs.records, t)
-            moment = Moment(t, np.int64(step), head, row, stamp)
             # Before the spikes of the other blocks are waited for.
             held = draw(block, held, t, step)
+            row, stamp = row_of(learning, outs.records, t)
+            moment = Moment(t, np.int64(step), head, row, stamp)
             if t < steps:
                 turn = arrive(learning, form, block, moment, turn, ring, ins, outs, scratch)
-            if t < ahead:
-                cuda.syncthreads()
-            else:
-                behind = behind + receptors if ahead > 1 else head
-                if behind >= form.rows:
-                    behind = 0
+            if t >= ahead:
+                if ahead > 1:
+                    behind += receptors
+                    if behind >= form.rows:
+                        behind = 0
+                else:
+                    behind = head
                 before, stamp_before = row_of(learning, outs.records, t - ahead)
                 turn = deliver(form, number, stamp_before, before, behind, turn, ring, ins, outs, scratch)
-            if t >= steps:
+            elif ahead > 1:
+                cuda.syncthreads()
+            if ahead == 1 and t == steps:
+                break
+            if ahead > 1 and t >= steps:
                 continue
             parity = t & 1
             held = update(Update(form, block, moment, scales, ring, found, ins, outs), held)
