@@ -147,6 +147,15 @@ def test_a_wrong_output_of_several_is_named(assert_caught):
     assert_caught("eager", "has the shape (4,), expected (5,)", lambda x: x[1:], X, reference=lambda x: x)
 
 
+def test_outputs_with_other_names(assert_caught, assert_passes):
+    def both(low, high):
+        return lambda x: {low: x - 1, high: x + 1}
+
+    text = "the outputs are named ['a', 'b'], expected ['c', 'd']"
+    assert_caught("eager", text, both("a", "b"), X, reference=both("c", "d"))
+    assert_passes("eager", both("a", "b"), X, reference=both("a", "b"))
+
+
 def test_a_kernel_that_raises(assert_caught, run_check):
     def fn(x):
         raise KeyError("unknown")

@@ -104,3 +104,21 @@ def test_equal_slices_need_samples(run_check, assert_passes):
         assert outcome.detail.startswith("every slice of the batch has the same result")
         assert "samples=[" in outcome.detail
     assert_passes("vmap_first_axis", jnp.cumsum, whole, samples=[(whole[::-1],), (whole * 2,)])
+
+
+def test_integers_that_are_the_same_in_all_slices_are_named(run_check, assert_caught):
+    @custom_vmap
+    def take(x, rows):
+        return x[rows]
+
+    @take.def_vmap
+    def batch(size, batched, x, rows):  # takes the rows of the first slice in all slices
+        first = rows[0] if batched[1] else rows
+        return jax.vmap(lambda x: x[first], 0 if batched[0] else None, axis_size=size)(x), True
+
+    rows = np.array([2, 0, 1])
+    outcome = run_check("vmap_first_axis", take, X, rows)
+    assert outcome.outcome == "passed"
+    assert outcome.detail.startswith("not tried: other values of input 1 in each slice; give samples=[")
+    assert_caught("vmap_first_axis", "element", take, X, rows, samples=[(X, rows[::-1]), (2 * X, rows)])
+    assert run_check("vmap_first_axis", lambda x, y: x + y, X, Y).detail == ""

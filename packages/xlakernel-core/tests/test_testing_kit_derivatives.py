@@ -137,3 +137,18 @@ def test_no_derivative(assert_caught, run_check):
     assert 'skip={"grad": "the reason"}' in run_check("grad_reverse", fn, X).detail
     assert run_check("grad_forward", jnp.cumsum, np.arange(3)).outcome == "not tried"
     assert run_check("grad_forward", jnp.sign, np.arange(3)).outcome == "not tried"
+
+
+@pytest.mark.parametrize("sizes", [[1e-3, 1, 100], [1e-6, 1], [2, 3e4]], ids=str)
+@pytest.mark.parametrize("check", ["grad_forward", "grad_reverse"])
+def test_elements_of_very_different_sizes(assert_caught, assert_passes, check, sizes):
+    x = np.array(sizes, np.float32)
+    for fn in (jnp.log, jnp.sqrt, lambda x: 1 / x):
+        assert_passes(check, lambda x, fn=fn: fn(x), x, rtol=1e-3)
+
+    @jax.custom_jvp
+    def wrong(x):
+        return jnp.log(x)
+
+    wrong.defjvp(lambda primals, tangents: (jnp.log(*primals), 1.1 * tangents[0] / primals[0]))
+    assert_caught(check, "derivative along" if check == "grad_forward" else "the gradient of", wrong, x)

@@ -107,6 +107,10 @@ def compare(got: Any, expected: Any, tolerance: Tolerance, *, batch: int = 0, wh
     found, wanted = named_leaves(got), named_leaves(expected)
     if len(found) != len(wanted):
         raise CheckFailure(f"{what}{len(found)} outputs, expected {len(wanted)}.")
+    if isinstance(got, dict) and isinstance(expected, dict) and got.keys() != expected.keys():
+        raise CheckFailure(
+            f"{what}the outputs are named {sorted(map(str, got))}, expected {sorted(map(str, expected))}."
+        )
     for (name, one), (_, other) in zip(found, wanted, strict=True):
         if problem := _difference(np.asarray(one), np.asarray(other), tolerance, batch):
             raise CheckFailure(f"{what}{name} {problem}")

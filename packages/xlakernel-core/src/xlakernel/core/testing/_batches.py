@@ -15,26 +15,26 @@ from ._subject import Axes, Subject
 _OUTER, _INNER = 2, 3
 
 
-def check_first_axis(subject: Subject) -> None:
+def check_first_axis(subject: Subject) -> str:
     """A batch along the first axis of all inputs."""
     stacked, expected = subject.batch((_INNER,))
     mapped = jax.vmap(subject.function)
     for how, batched in (("eager: ", mapped), ("under jit: ", jax.jit(mapped))):
         compare(batched(*subject.arrays(stacked)), expected, subject.tolerance, batch=1, what=how)
-    _require_distinct(expected)
+    return _distinctness(subject, expected)
 
 
-def check_last_axis(subject: Subject) -> None:
+def check_last_axis(subject: Subject) -> str:
     """A batch along the last axis of all inputs and outputs."""
     stacked, expected = subject.batch((_INNER,))
     moved = subject.arrays([np.moveaxis(x, 0, -1) for x in stacked])
     results = jax.jit(jax.vmap(subject.function, in_axes=-1, out_axes=-1))(*moved)
     results = jax.tree.map(lambda y: np.moveaxis(np.asarray(y), -1, 0), results)
     compare(results, expected, subject.tolerance, batch=1)
-    _require_distinct(expected)
+    return _distinctness(subject, expected)
 
 
-def check_nested(subject: Subject) -> None:
+def check_nested(subject: Subject) -> str:
     """Two levels, and the inner one alone: each input in turn is unbatched at one, and the next input at the other."""
     count = len(subject.inputs)
     if count == 1:
@@ -44,7 +44,7 @@ def check_nested(subject: Subject) -> None:
         for outer, inner in zip([*unbatched[1:], unbatched[0]], unbatched, strict=True):
             _check_axes(subject, [outer, inner])
             _check_axes(subject, [inner])
-    _require_distinct(subject.batch((_INNER,))[1])
+    return _distinctness(subject, subject.batch((_INNER,))[1])
 
 
 def _check_axes(subject: Subject, axes: Sequence[Axes]) -> None:
@@ -67,8 +67,11 @@ def check_sizes(subject: Subject) -> None:
     compare_structs(batched(*subject.arrays([x[:0] for x in one])), empty, what="a batch of 0: ")
 
 
-def _require_distinct(expected: Any) -> None:
-    """Raise `NotTried` if all slices of a batch are equal, which hides mixed-up slices."""
+def _distinctness(subject: Subject, expected: Any) -> str:
+    """Return a remark on inputs that are the same in all slices; raise `NotTried` if all results are.
+
+    Equal slices hide a batching rule that takes those of another slice.
+    """
 
     def is_constant(leaf: Any) -> bool:
         return np.array_equal(leaf, np.broadcast_to(leaf[:1], leaf.shape), equal_nan=leaf.dtype.kind in "fc")
@@ -79,3 +82,12 @@ def _require_distinct(expected: Any) -> None:
             "every slice of the batch has the same result, which hides mixed-up slices; give further arguments of the "
             "same shapes and dtypes, samples=[(x2, y2), (x3, y3)]"
         )
+    same = [
+        str(number)
+        for number, x in enumerate(subject.inputs)
+        if x.size and all(np.array_equal(sample[number], x) for sample in subject.samples)
+    ]
+    if not same:
+        return ""
+    what = "input" if len(same) == 1 else "inputs"
+    return f"not tried: other values of {what} {', '.join(same)} in each slice; give samples=[(x2, y2), (x3, y3)]"

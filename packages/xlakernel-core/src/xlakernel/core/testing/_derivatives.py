@@ -57,9 +57,14 @@ class _Problem:
         precision = "double" if self.is_double else "the kernel's own"
         return f"compared with finite differences in {precision} precision, relative error at most {self.allowed:.1g}"
 
-    def difference(self, number: int, direction: Array) -> list[Array]:
-        """Return the derivative along *direction* of input *number*, by central differences."""
-        size = max(1.0, float(np.abs(self.inputs[number]).max(initial=0.0)))
+    def difference(self, number: int, direction: Array, *, fine: bool = False) -> list[Array]:
+        """Return the derivative along *direction* of input *number*, by central differences.
+
+        The step fits the largest element of the input or, if it is to be *fine*, the smallest that moves.
+        """
+        sizes = np.abs(self.inputs[number])
+        moving = sizes[(direction != 0) & (sizes > 0)]
+        size = float(moving.min(initial=1.0)) if fine else max(1.0, float(sizes.max(initial=0.0)))
         step = float(np.cbrt(self.epsilon)) * size / max(1e-30, float(np.abs(direction).max(initial=0.0)))
         moved = [x.astype(double(x.dtype)) for x in self.inputs]
         above, below = (
@@ -155,9 +160,9 @@ def _check_forward(problem: _Problem, what: str) -> None:
     primals = tuple(jnp.array(x) for x in problem.inputs)
     push = jax.jit(lambda tangents: jax.jvp(problem.function, primals, tangents)[1])
 
-    def check(directions: Mapping[int, Array], label: str) -> None:
+    def check(directions: Mapping[int, Array], label: str, *, fine: bool) -> None:
         tangents = tuple(jnp.asarray(directions.get(i, np.zeros(x.shape)), x.dtype) for i, x in enumerate(primals))
-        terms = [problem.difference(number, direction) for number, direction in directions.items()]
+        terms = [problem.difference(number, direction, fine=fine) for number, direction in directions.items()]
         expected = [sum(ys[1:], ys[0]) for ys in zip(*terms, strict=True)]
         size = max((float(np.abs(y).max(initial=0.0)) for ys in terms for y in ys), default=0.0)
         tolerance = Tolerance(problem.allowed, problem.allowed * max(size, problem.epsilon ** (1 / 3)))
@@ -165,10 +170,24 @@ def _check_forward(problem: _Problem, what: str) -> None:
 
     for number, x in enumerate(problem.inputs):
         for label, direction in _directions(x):
-            check({number: direction}, f"{label} of differentiable input {number}")
+            _with_either_step(check, {number: direction}, f"{label} of differentiable input {number}")
     # A derivative is linear: also for negative tangents, and for those of several inputs.
     every = {number: _random(x, number) for number, x in enumerate(problem.inputs)}
-    check(every, "a random direction of all differentiable inputs")
+    _with_either_step(check, every, "a random direction of all differentiable inputs")
+
+
+def _with_either_step(check: Callable[..., None], *arguments: Any) -> None:
+    """Check a derivative with the usual step, and if it differs with a fine one, which rounding errors affect more.
+
+    The usual one is too large for an input with elements of very different sizes.
+    """
+    try:
+        check(*arguments, fine=False)
+    except CheckFailure as failure:
+        try:
+            check(*arguments, fine=True)
+        except CheckFailure:
+            raise failure from None
 
 
 def _check_reverse(problem: _Problem, what: str) -> None:
@@ -178,19 +197,24 @@ def _check_reverse(problem: _Problem, what: str) -> None:
         if (gradient.shape, gradient.dtype) != (x.shape, x.dtype):
             raise CheckFailure(f"{name} is {describe(gradient)}, expected {describe(x)}.")
         for label, direction in _directions(x):
-            weighted = gradient.astype(double(x.dtype)) * direction
-            differences = zip(problem.weights, problem.difference(number, direction), strict=True)
-            terms = [np.real(w * y) for w, y in differences]
-            got, expected = float(np.real(weighted.sum())), float(sum(term.sum() for term in terms))
-            # Rounding errors of many terms partly cancel, so the bound is their root sum of squares: a bound by their
-            # sum would hide one wrong element.
-            size = float(np.sqrt(sum(np.square(term).sum() for term in terms))) + float(np.linalg.norm(weighted))
-            allowed = problem.allowed * max(size, problem.epsilon ** (1 / 3))
-            if not abs(got - expected) <= allowed:
-                raise CheckFailure(
-                    f"{name} along {label} is {got:.6g}, finite differences give {expected:.6g} (allowed error "
-                    f"{allowed:.2g})."
-                )
+            _with_either_step(_check_gradient, problem, number, gradient, direction, f"{name} along {label}")
+
+
+def _check_gradient(
+    problem: _Problem, number: int, gradient: Array, direction: Array, what: str, *, fine: bool
+) -> None:
+    weighted = gradient.astype(double(gradient.dtype)) * direction
+    differences = zip(problem.weights, problem.difference(number, direction, fine=fine), strict=True)
+    terms = [np.real(w * y) for w, y in differences]
+    got, expected = float(np.real(weighted.sum())), float(sum(term.sum() for term in terms))
+    # Rounding errors of many terms partly cancel, so the bound is their root sum of squares: a bound by their sum would
+    # hide one wrong element.
+    size = float(np.sqrt(sum(np.square(term).sum() for term in terms))) + float(np.linalg.norm(weighted))
+    allowed = problem.allowed * max(size, problem.epsilon ** (1 / 3))
+    if not abs(got - expected) <= allowed:
+        raise CheckFailure(
+            f"{what} is {got:.6g}, finite differences give {expected:.6g} (allowed error {allowed:.2g})."
+        )
 
 
 def _directions(x: Array) -> Iterator[tuple[str, Array]]:
