@@ -2,15 +2,17 @@
 
 import contextlib
 import ctypes
+import functools
 import os
 import signal
+import sys
 import threading
 import time
 
 import pytest
 
 from xlakernel.core import interrupts
-from xlakernel.core.interrupts import uninterrupted
+from xlakernel.core.interrupts import is_raised_by_handler, uninterrupted
 
 
 class TimeLimit(Exception):
@@ -145,3 +147,63 @@ def test_other_threads_leave_the_signal_alone():
     thread.start()
     thread.join()
     assert found == [signal.getsignal(signal.SIGINT)]
+
+
+# Recognition of a handler's exception
+
+
+def plain(number, frame):
+    raise TimeLimit
+
+
+def without_frame(number, frame):
+    del frame
+    raise TimeLimit
+
+
+def with_any_arguments(*given):
+    given = list(given)
+    raise TimeLimit
+
+
+@functools.wraps(plain)
+def wrapping(*given):
+    plain(*given)
+
+
+class Handlers:
+    def __call__(self, number, frame):
+        raise TimeLimit
+
+    def method(self, number, frame):
+        while frame:  # walks over the stack
+            frame = frame.f_back
+        raise TimeLimit
+
+    @staticmethod
+    def static(number, frame):
+        raise TimeLimit
+
+
+HANDLERS = [
+    *(plain, without_frame, with_any_arguments, wrapping, lambda *given: plain(*given)),
+    *(Handlers(), Handlers().method, Handlers.static, functools.partial(functools.partial(plain))),
+]
+
+
+@pytest.mark.parametrize("handler", HANDLERS, ids=lambda handler: getattr(handler, "__qualname__", repr(type(handler))))
+def test_the_exception_of_a_handler_is_recognised(handler):
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pytest.raises(TimeLimit) as raised:
+            signal.raise_signal(signal.SIGUSR1)
+        assert is_raised_by_handler(raised.value)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert not is_raised_by_handler(raised.value)
+
+
+def test_a_function_that_is_given_a_frame_is_no_handler():
+    with pytest.raises(TimeLimit) as raised:
+        plain(signal.SIGUSR1, sys._getframe())
+    assert not is_raised_by_handler(raised.value)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import inspect
+import functools
 import signal
 import threading
 import traceback
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -69,21 +69,17 @@ def uninterrupted() -> Iterator[None]:
 
 
 def is_raised_by_handler(error: BaseException) -> bool:
-    """Return True if the handler of a signal raised *error*, for example of a time limit by SIGALRM.
-
-    A handler is the only function in a compiler that is called with a frame, except those of a debugger.
-    """
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        code = frame.f_code
-        count = code.co_argcount + bool(code.co_flags & inspect.CO_VARARGS)
-        given = [frame.f_locals.get(name) for name in code.co_varnames[:count]]
-        if any(isinstance(one, types.FrameType) for value in given for one in _items(value)):
-            return True
-    return False
+    """Return True if the handler of a signal raised *error*, for example of a time limit by SIGALRM."""
+    codes = {_code_of(signal.getsignal(number)) for number in range(1, signal.NSIG)} - {None}
+    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
-def _items(value: Any) -> Iterable[Any]:
-    return value if type(value) is tuple else (value,)
+def _code_of(handler: Any) -> types.CodeType | None:
+    """Return the code that runs first when a handler is called; None for one that is not written in Python."""
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    called = type(handler).__call__ if callable(handler) and not hasattr(handler, "__code__") else handler
+    return getattr(called, "__code__", None)
 
 
 def _action_of(number: int) -> Any:
