@@ -1,10 +1,6 @@
 """Faults that each check of `check_kernel` finds, with their place, and correct kernels that pass."""
 
 import ctypes
-import functools
-import itertools
-import os
-import signal
 import sys
 import threading
 import time
@@ -15,9 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from xlakernel.core import export
-from xlakernel.core.measure.comparison import CheckFailure
-from xlakernel.core.testing import _export, check_kernel
+from xlakernel.core.testing import check_kernel
 from xlakernel.core.testing._table import CHECKS
 
 pytestmark = pytest.mark.slow
@@ -313,51 +307,6 @@ def test_an_artifact_with_other_results(assert_caught):
         return x.at[1].add(1) if isinstance(x, jax.core.Tracer) else x
 
     assert_caught("export", "element (1,)", fn, X)
-
-
-def test_errors_of_the_other_process_are_reported():
-    sine = export(jax.jit(jnp.sin))(jax.ShapeDtypeStruct((5,), np.float32)).serialize()
-    for artifact, inputs, message in (
-        (b"no artifact", [], "in a new process: ExportError: "),
-        (sine, map(os._exit, [3]), "in a new process: it ended with exit status 3"),
-        (sine, map(sys.exit, [0]), "in a new process: it ended with exit status 0"),
-        (b"no artifact", [], "in a new process: ExportError: "),  # the next one is not affected
-    ):
-        with pytest.raises(CheckFailure, match=message):
-            _export._run_elsewhere(artifact, inputs)
-
-
-def test_the_answer_to_an_interrupted_request_is_never_read():
-    slow, sine = (export(jax.jit(fn))(X).serialize() for fn in (jnp.cos, jnp.sin))
-    _export._run_elsewhere(sine, [X])  # starts the server
-
-    def limit(number, frame):
-        raise TimeoutError
-
-    before = signal.signal(signal.SIGALRM, limit)
-    signal.setitimer(signal.ITIMER_REAL, 0.5)
-    try:
-        with pytest.raises(TimeoutError):
-            _export._run_elsewhere(slow, map(time.sleep, [2]))
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    np.testing.assert_allclose(_export._run_elsewhere(sine, [X]), np.sin(X), rtol=1e-6)
-
-
-def test_a_process_that_does_not_end(monkeypatch):
-    monkeypatch.setattr(_export, "_TIME_LIMIT", 1)
-    sine = export(jax.jit(jnp.sin))(X).serialize()
-    with pytest.raises(CheckFailure, match="it did not answer, or not within 1 s"):
-        _export._run_elsewhere(sine, map(time.sleep, [600]))
-
-
-def test_each_thread_gets_its_answer():
-    artifacts = [export(jax.jit(functools.partial(jnp.multiply, k)))(X).serialize() for k in range(4)]
-    with ThreadPoolExecutor(4) as pool:
-        answers = list(pool.map(_export._run_elsewhere, 2 * artifacts, itertools.repeat([X])))
-    for k, answer in enumerate(answers):
-        np.testing.assert_allclose(answer, k % 4 * X)
 
 
 def test_results_whose_type_does_not_vary(new_primitive, assert_caught, assert_passes):

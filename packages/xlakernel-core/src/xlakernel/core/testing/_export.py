@@ -10,6 +10,7 @@ import importlib.machinery
 import importlib.util
 import os
 import pickle
+import select
 import signal
 import subprocess
 import sys
@@ -60,24 +61,26 @@ def _run_elsewhere(artifact: bytes, inputs: Sequence[Any]) -> Any:
 
 
 def _answer(request: Any) -> tuple[str, Any]:
-    """Return the server's answer to a request. A server without an answer is stopped, and never used again."""
+    """Return the server's answer to a request; stop a server that does not answer."""
     with _lock:  # one request at a time
         server = _server()
+        if server.poll() is not None:  # for lack of memory, for example
+            _end(server)
+            server = _server()
         assert server.stdin is not None and server.stdout is not None
-        late = threading.Timer(_TIME_LIMIT, _kill, [server])
-        late.start()
         try:
             pickle.dump(request, server.stdin)
             server.stdin.flush()
+            if not select.select([server.stdout], [], [], _TIME_LIMIT)[0]:
+                _end(server)
+                return f"it did not answer within {_TIME_LIMIT} s", None
             answer: tuple[str, Any] = pickle.load(server.stdout)
-        except BaseException as error:
-            _server.cache_clear()
-            _kill(server)
-            if isinstance(error, EOFError | BrokenPipeError | pickle.UnpicklingError):
-                return f"it did not answer, or not within {_TIME_LIMIT} s", None
+        except (EOFError, BrokenPipeError, pickle.UnpicklingError):
+            _end(server)
+            return "it ended without an answer", None
+        except BaseException:  # the answer may come later, and would be taken for the next one
+            _end(server)
             raise
-        finally:
-            late.cancel()
         return answer
 
 
@@ -96,14 +99,17 @@ def _server() -> subprocess.Popen[bytes]:
     return server
 
 
-def _kill(server: subprocess.Popen[bytes]) -> None:
-    """End the server and its fork."""
+def _end(server: subprocess.Popen[bytes]) -> None:
+    """End the server and its fork; the next request starts another one."""
+    _server.cache_clear()
     with contextlib.suppress(ProcessLookupError):
         os.killpg(server.pid, signal.SIGKILL)
+    atexit.unregister(_stop)
+    _stop(server)
 
 
 def _stop(server: subprocess.Popen[bytes]) -> None:
-    """Let the server read the end of its input, and wait for its end."""
+    """Let the server read the end of its input, wait for its end, and close its pipes."""
     with contextlib.suppress(OSError):  # of a server that was killed
         server.communicate()
 
