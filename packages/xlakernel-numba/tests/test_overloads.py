@@ -10,6 +10,8 @@ import pytest
 from numba.extending import overload
 
 from xlakernel.core.backend import examine
+from xlakernel.core.errors import CompileError
+from xlakernel.core.native import own_copies
 from xlakernel.numba import numba_kernel
 
 SCALAR = jax.ShapeDtypeStruct((), np.float32)
@@ -234,3 +236,22 @@ def test_a_definition_compares_and_calls_its_argument():
 
     assert run(kernel) == 3 + 6
     assert numba.njit(lambda x: called(helper, x))(1.0) == 3 + 6
+
+
+def test_an_error_in_a_definition_leaves_the_helpers_of_other_kernels():
+    @numba.njit
+    def helper(x):
+        return 2 * x
+
+    @numba.njit
+    def kernel(x, out):
+        out[()] = helper(x[()])
+
+    def definition(x):
+        raise KeyError("no such type")
+
+    assert run(kernel) == 2
+    copies = dict(own_copies._helpers)
+    with pytest.raises(CompileError, match="no such type"):
+        run(kernel_of(definition)[0])
+    assert own_copies._helpers.items() >= copies.items()

@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from numba.core.errors import NumbaError
 
 from ..identity.fingerprint import Examination, examine
+from .compile_error import is_of_numba
 from .compiler import Compiler, Finish, FunctionKind
 from .constants import private_arrays
 from .declarations import definition_of
@@ -47,7 +47,7 @@ class _Kept:
 # By content, place and options; never freed, because machine code calls them.
 _helpers: dict[tuple[Any, ...], _Kept] = {}
 _declared: dict[tuple[Any, ...], tuple[dict[str, Any], list[_Kept]]] = {}
-# Those that were abandoned: their machine code may have callers.
+# Abandoned copies, kept alive because machine code may call them.
 _abandoned: list[Any] = []
 # The dispatchers among the copies, including those of kernels.
 _own: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -88,7 +88,7 @@ class OwnCopies:
         self._kept: dict[int, _Kept] = {}  # by the original's identity: functions may call each other
         self._top: list[_Kept] = []
         self._level = self._top
-        with _complete_or_abandoned():
+        with _abandoning_after_failure():
             self.function, self._fill_kernel = self._copy(dispatcher.py_func)
         self._original = dispatcher
 
@@ -101,20 +101,20 @@ class OwnCopies:
         """Complete the namespace of `function`, in which *own* replaces the user's dispatcher."""
         _own.add(own)
         self._kept[id(self._original)] = _Kept(own, None, [])
-        with _complete_or_abandoned():
+        with _abandoning_after_failure():
             self._fill_kernel()
         del self._original, self._fill_kernel  # these copies live as long as *own*
 
     @contextlib.contextmanager
     def compiling(self) -> Iterator[None]:
         """Make Numba use the copies of declared implementations and of arrays, and handle signals before blocks."""
-        with _complete_or_abandoned():
+        with _abandoning_after_failure():
             states = [(template, self._state_of(template)) for template in self._declarations.met]
         before = [(template, {name: vars(template)[name] for name in state}) for template, state in states]
         try:
             _set_all(states)
             with (
-                _complete_or_abandoned(),
+                _abandoning_after_failure(),
                 self._declarations.added_uninterrupted(),
                 private_arrays(self._compiler.context, self._snapshot.array),
                 signals_before_blocks(),
@@ -299,8 +299,8 @@ class _Module(types.ModuleType):
 
 
 @contextlib.contextmanager
-def _complete_or_abandoned() -> Iterator[None]:
-    """Abandon all copies after an exception that is not Numba's, such as that of a signal handler.
+def _abandoning_after_failure() -> Iterator[None]:
+    """Abandon all copies after an exception that is not of Numba's compiler, such as that of a signal handler.
 
     It may leave a copy without a part that Numba adds once, for example a ufunc without the library of its loop. Numba
     would then compile callers that do not contain the loop, and other copies may refer to that copy.
@@ -308,8 +308,8 @@ def _complete_or_abandoned() -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if not isinstance(error, NumbaError):
-            _abandoned.extend((dict(_helpers), dict(_declared)))
+        if not isinstance(error, Exception) or not is_of_numba(error):
+            _abandoned.extend((*_helpers.values(), *_declared.values()))
             _helpers.clear()
             _declared.clear()
         raise
