@@ -75,6 +75,15 @@ def test_each_signal_reaches_its_handler_after_an_exception_of_another(handlers)
     assert handlers == [signal.SIGALRM, signal.SIGUSR1]
 
 
+def test_a_section_inside_another_does_not_end_the_delay(handlers):
+    with uninterrupted():
+        with uninterrupted():
+            os.kill(os.getpid(), signal.SIGUSR1)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert handlers == []
+    assert handlers == 2 * [signal.SIGUSR1]
+
+
 @pytest.mark.parametrize("number", [signal.SIGALRM, signal.SIGUSR1])
 @pytest.mark.parametrize("when", [0, 1, 2, 3])
 def test_a_signal_at_the_exit_reaches_its_handler(handlers, monkeypatch, number, when):
@@ -101,6 +110,40 @@ def test_a_signal_at_the_exit_reaches_its_handler(handlers, monkeypatch, number,
     before = len(handlers)
     os.kill(os.getpid(), signal.SIGUSR1)
     assert len(handlers) == before + 1
+
+
+def test_a_signal_at_any_line_is_neither_lost_nor_swallowed(handlers):
+    """One that raises comes at each line of this project and of contextlib, before and after another one."""
+    files, count, reached = (interrupts.__file__, contextlib.__file__), 0, True
+    while reached:
+        reached, left = False, count
+
+        def trace(frame, event, _):
+            nonlocal reached, left
+            if event == "line" and frame.f_code.co_filename in files and not reached:
+                left -= 1
+                if left < 0:
+                    reached = True
+                    os.kill(os.getpid(), signal.SIGALRM)
+            return trace
+
+        handlers.clear()
+        sent = 0
+        sys.settrace(trace)
+        try:
+            with uninterrupted():
+                sent += 1
+                os.kill(os.getpid(), signal.SIGUSR1)
+        except TimeLimit:
+            pass
+        finally:
+            sys.settrace(None)
+        with uninterrupted():  # restores what is left
+            pass
+        assert sorted(handlers) == sorted(sent * [signal.SIGUSR1] + reached * [signal.SIGALRM]), count
+        assert signal.getsignal(signal.SIGALRM).__name__ == "limit"
+        count += 1
+    assert count > 20
 
 
 def test_a_handler_that_is_set_inside_stays(handlers):

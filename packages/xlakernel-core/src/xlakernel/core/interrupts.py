@@ -8,12 +8,24 @@ import signal
 import threading
 import traceback
 import types
+import weakref
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 # More than the size of C's `struct sigaction`, which this module copies as it is.
 _ACTION = ctypes.c_char * 1024
+
+
+class _Section:
+    """An execution of `uninterrupted`, which is over with its frame at the latest."""
+
+
+_sections: weakref.WeakSet[_Section] = weakref.WeakSet()
+# The handlers of delayed signals, and their actions in C; in their place is `_delay`.
+_handlers: dict[int, Any] = {}
+_actions: dict[int, Any] = {}
+_caught: list[tuple[int, Any]] = []
 
 
 @contextmanager
@@ -26,46 +38,61 @@ def uninterrupted() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    present: dict[int, Any] = {number: signal.getsignal(number) for number in range(1, signal.NSIG)}
-    handlers = {number: handler for number, handler in present.items() if callable(handler)}
-    actions = {number: _action_of(number) for number in handlers}
-    caught: list[tuple[Any, ...]] = []
-    is_inside = True
-
-    def delay(number: int, frame: Any) -> None:
-        if is_inside:
-            caught.append((number, frame))
-        else:
-            handlers[number](number, frame)
-
-    def restore(number: int) -> None:
-        if signal.getsignal(number) is not delay:  # another handler was set inside
-            return
-        try:
-            signal.signal(number, handlers[number])
-        finally:
-            _set_action(number, actions[number])
-
-    def deliver() -> None:
-        if caught:
-            number, frame = caught.pop(0)
-            try:
-                handlers[number](number, frame)
-            finally:
-                deliver()
-
+    section = _Section()
     try:
-        for number in handlers:
-            signal.signal(number, delay)
+        _sections.add(section)
+        for number in range(1, signal.NSIG):
+            _install(number)
         yield
     finally:
         try:
-            with ExitStack() as exits:  # an exception of a handler does not prevent the others
-                exits.callback(deliver)
-                for number in handlers:
-                    exits.callback(restore, number)
+            if len(_sections) == 1:  # not inside another one
+                _deliver()
         finally:
-            is_inside = False
+            _sections.discard(section)
+            if not _sections:
+                try:
+                    _deliver()  # what came last
+                finally:
+                    _restore(list(_handlers))
+
+
+def _install(number: int) -> None:
+    handler: Any = signal.getsignal(number)
+    if callable(handler) and handler is not _delay:
+        _handlers[number], _actions[number] = handler, _action_of(number)
+        signal.signal(number, _delay)
+
+
+def _delay(number: int, frame: Any) -> None:
+    _caught.append((number, frame))
+    if not _sections:
+        _deliver()
+
+
+def _deliver() -> None:
+    """Call the handlers of the signals that were caught; an exception of one does not prevent the others."""
+    if _caught:
+        number, frame = _caught.pop(0)
+        try:
+            _handlers[number](number, frame)
+        finally:
+            _deliver()
+
+
+def _restore(numbers: list[int]) -> None:
+    """Restore the handlers that are still replaced; an exception of one does not prevent the others.
+
+    One that comes between two steps may leave a handler replaced by `_delay`, which calls it, until the next section.
+    """
+    if numbers:
+        number = numbers.pop()
+        try:
+            if signal.getsignal(number) is _delay:
+                signal.signal(number, _handlers[number])
+                _set_action(number, _actions[number])
+        finally:
+            _restore(numbers)
 
 
 def is_raised_by_handler(error: BaseException) -> bool:
