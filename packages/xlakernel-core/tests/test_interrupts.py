@@ -112,38 +112,46 @@ def test_a_signal_at_the_exit_reaches_its_handler(handlers, monkeypatch, number,
     assert len(handlers) == before + 1
 
 
-def test_a_signal_at_any_line_is_neither_lost_nor_swallowed(handlers):
-    """One that raises comes at each line of this project and of contextlib, before and after another one."""
-    files, count, reached = (interrupts.__file__, contextlib.__file__), 0, True
-    while reached:
-        reached, left = False, count
+def test_a_signal_at_any_step_is_neither_lost_nor_swallowed(handlers, monkeypatch):
+    """One that raises comes before or after each step of a section, in which another one comes."""
+    left = 0
 
-        def trace(frame, event, _):
-            nonlocal reached, left
-            if event == "line" and frame.f_code.co_filename in files and not reached:
-                left -= 1
-                if left < 0:
-                    reached = True
-                    os.kill(os.getpid(), signal.SIGALRM)
-            return trace
+    def interrupting(function):
+        def call(*arguments):
+            count()
+            try:
+                return function(*arguments)
+            finally:
+                count()
 
+        return call
+
+    def count():
+        nonlocal left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGALRM)
+
+    steps = {name: getattr(interrupts, name) for name in ("_install", "_deliver", "_restore", "_set_action")}
+    for number in range(1, 1000):
+        left, sent = number, 0
         handlers.clear()
-        sent = 0
-        sys.settrace(trace)
-        try:
-            with uninterrupted():
-                sent += 1
-                os.kill(os.getpid(), signal.SIGUSR1)
-        except TimeLimit:
-            pass
-        finally:
-            sys.settrace(None)
+        with monkeypatch.context() as patch:
+            for name, step in steps.items():
+                patch.setattr(interrupts, name, interrupting(step))
+            try:
+                with uninterrupted():
+                    sent += 1
+                    os.kill(os.getpid(), signal.SIGUSR1)
+            except TimeLimit:
+                pass
         with uninterrupted():  # restores what is left
             pass
-        assert sorted(handlers) == sorted(sent * [signal.SIGUSR1] + reached * [signal.SIGALRM]), count
+        assert sorted(handlers) == sorted(sent * [signal.SIGUSR1] + (left <= 0) * [signal.SIGALRM]), number
         assert signal.getsignal(signal.SIGALRM).__name__ == "limit"
-        count += 1
-    assert count > 20
+        if left > 0:
+            break
+    assert 100 < number < 999  # all steps
 
 
 def test_a_handler_that_is_set_inside_stays(handlers):

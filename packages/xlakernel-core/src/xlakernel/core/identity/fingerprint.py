@@ -110,10 +110,8 @@ def examine(
     # The references of a compiled function are in the list too.
     owned = [value for value in mutable_objects(walk.owned) if walk.has_object_mode and not wraps_function(value)]
     names = frozenset(walk.names)
-    return Examination(
-        *(digest, content, walk.unknown, functions, names, hidden, walk.has_object_mode, owned),
-        walk.snapshot,
-    )
+    found = digest, content, walk.unknown, functions, names, hidden, walk.has_object_mode, owned
+    return Examination(*found, walk.snapshot)
 
 
 def fingerprint(function: Any, options: Mapping[str, Any] | None = None, *arguments: Any, **more: Any) -> str:
