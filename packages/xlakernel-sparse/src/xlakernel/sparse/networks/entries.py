@@ -14,7 +14,7 @@ from xlakernel.core import XLACustomKernel
 from xlakernel.core.errors import ArgumentError
 
 from .layout import WEIGHT_BITS, Layout
-from .projections import Synapses
+from .projections import Synapses, is_entry
 
 #: Inputs: the place of each neuron, ``block << target_bits | place in the block``; then for each projection its words
 #: without the target, ``(nnz, words of an entry)``, indices and indptr. Results: starts, ``(neurons * blocks + 1,)``,
@@ -49,8 +49,8 @@ def choose_weight_bits(synapses: Sequence[Synapses]) -> int:
 def _share_below(matrix: Any, limit: Any) -> jax.Array:
     """Return the share of the weights other than 0 that are below *limit*."""
     weights = jnp.abs(matrix.data.astype(jnp.result_type(matrix.data, jnp.float32)))
-    counted = (jnp.arange(matrix.nnz) < matrix.indptr[-1]) & (weights > 0)
-    return jnp.sum(counted & (weights < limit)) / jnp.sum(counted)
+    counted = is_entry(matrix.indices, matrix.indptr) & (weights > 0)
+    return jnp.sum(counted & (weights < limit), dtype=jnp.uint32) / jnp.sum(counted, dtype=jnp.uint32)
 
 
 #: The fewest units of the largest weight of a receptor with plastic projections.
@@ -65,7 +65,8 @@ def choose_scales(receptors: int, synapses: Sequence[Synapses], size: int, weigh
     With plastic projections, it is a power of two, for the largest weight that they may have.
 
     Raises:
-      ArgumentError: if *weight_bits* is invalid, or if float32 cannot represent the unit or its reciprocal.
+      ArgumentError: if *weight_bits* is invalid, if a neuron has too many synapses, or if float32 cannot represent the
+        unit or its reciprocal.
     """
     if weight_bits not in WEIGHT_BITS:
         raise ArgumentError(f"Network: weight_bits is {weight_bits!r}; allowed: {WEIGHT_BITS[0]} or {WEIGHT_BITS[1]}.")
@@ -78,6 +79,11 @@ def choose_scales(receptors: int, synapses: Sequence[Synapses], size: int, weigh
         most = max(1, int(jnp.max(sum(_degrees(projection, size) for projection in own))))
         # Each weight is rounded by half a unit at most.
         fitting = (2**31 - 1 - most) // most
+        if fitting < 1:
+            raise ArgumentError(
+                f"Network: a neuron has {most} synapses of receptor {receptor}; allowed: fewer than 2**30, as their "
+                "sum has 32 bits."
+            )
         is_plastic = any(projection.rule is not None for projection in own)
         if is_plastic:
             static = max((projection.largest_weight for projection in own if projection.rule is None), default=0)
@@ -119,20 +125,25 @@ def needed_bits(receptors: int, synapses: Sequence[Synapses], weight_bits: int) 
 
 
 def _degrees(projection: Synapses, size: int) -> jax.Array:
-    """Return the number of synapses of each neuron as a target, int32 ``(size,)``."""
+    """Return the number of synapses of each neuron as a target, uint32 ``(size,)``."""
     matrix = projection.matrix
-    valid = jnp.arange(matrix.nnz) < matrix.indptr[-1]
-    return jnp.zeros(size, jnp.int32).at[projection.targets[0] + matrix.indices].add(valid)
+    valid = is_entry(matrix.indices, matrix.indptr)
+    return jnp.zeros(size, jnp.uint32).at[projection.targets[0] + matrix.indices].add(valid)
+
+
+#: Synapses of a neuron in one block of a network with 2**31 of them: a GPU adds those of 1024 neurons in one round.
+_LONGEST = 2**21
 
 
 def order_entries(layout: Layout, synapses: Sequence[Synapses], scales: np.ndarray) -> tuple[jax.Array, jax.Array]:
     """Return where the entries of each source and block start, uint32, and the entries, int32.
 
     The starts have the shape ``(neurons * blocks + 1,)``, and the entries ``(words of an entry * nnz,)``.
+
+    Raises:
+      ArgumentError: if there are too many synapses for the number of blocks or for plain JAX.
     """
     total = sum(projection.matrix.nnz for projection in synapses)
-    if total >= 2**31:
-        raise ArgumentError(f"Network: {total} synapses; allowed: fewer than 2**31.")
     arrays = [
         array
         for projection in synapses
@@ -150,6 +161,11 @@ def order_entries(layout: Layout, synapses: Sequence[Synapses], scales: np.ndarr
     found: tuple[jax.Array, jax.Array] = sort_entries(
         places_of(layout), *arrays, outs=outs, layout=layout, ranges=ranges
     )
+    if total >= 2**31 and (longest := int(jnp.max(jnp.diff(found[0])))) >= _LONGEST:
+        raise ArgumentError(
+            f"Network: {total} synapses, {longest} of them from one neuron to one block; allowed from 2**31 synapses "
+            f"on: fewer than {_LONGEST}. Use more blocks."
+        )
     return found
 
 
@@ -178,6 +194,11 @@ def _words(layout: Layout, scale: np.float32, projection: Synapses) -> jax.Array
 def _sort_in_jax(outs: Sequence[Any], *, layout: Layout, ranges: Sequence[tuple[int, int]]) -> Any:
     words = 2 if layout.wide else 1
     mask = (1 << layout.target_bits) - 1
+    if outs[1].shape[0] // words >= 2**31:
+        raise ArgumentError(
+            f"Network: {outs[1].shape[0] // words} synapses; allowed in plain JAX: fewer than 2**31. Use the backend "
+            '"numba" or "numba_cuda".'
+        )
 
     def sort(places: jax.Array, *arrays: jax.Array) -> tuple[jax.Array, jax.Array]:
         keys, columns = [jnp.zeros(0, jnp.uint32)], [jnp.zeros((0, words), jnp.int32)]
@@ -190,7 +211,7 @@ def _sort_in_jax(outs: Sequence[Any], *, layout: Layout, ranges: Sequence[tuple[
             place = places[indices + first_target]
             key = source.astype(jnp.uint32) * layout.blocks + (place >> layout.target_bits).astype(jnp.uint32)
             # Padding is sorted behind all entries.
-            keys.append(jnp.where(jnp.arange(indices.size) < indptr[-1], key, outs[0].shape[0] - 1))
+            keys.append(jnp.where(is_entry(indices, indptr), key, outs[0].shape[0] - 1))
             columns.append(entries.at[:, 0].set(entries[:, 0] | place & mask))
         key = jnp.concatenate(keys)
         column = jnp.concatenate(columns)
@@ -207,4 +228,11 @@ def _sort_in_numba(outs: Sequence[Any], *, layout: Layout, ranges: Sequence[tupl
     return sort(outs, layout=layout, ranges=ranges)
 
 
+def _sort_in_numba_cuda(outs: Sequence[Any], *, layout: Layout, ranges: Sequence[tuple[int, int]]) -> Any:
+    from .kernels.cuda import sort
+
+    return sort(outs, layout=layout, ranges=ranges)
+
+
 sort_entries.def_kernel("numba", "cpu", _sort_in_numba, asdefault=True)
+sort_entries.def_kernel("numba_cuda", "gpu", _sort_in_numba_cuda, asdefault=True)

@@ -90,6 +90,9 @@ def check_projections(
         if not isinstance(projection, Projection):
             raise InputError(f"Network: projection {number} is a {type(projection).__name__}; allowed: a Projection.")
         check_name(f"Network: the receptor of projection {number}", projection.receptor)
+    total = sum(one.matrix.nnz for one in projections if isinstance(one.matrix, SparseMatrix))
+    if total >= 2**32:
+        raise ArgumentError(f"Network: {total} synapses; allowed: fewer than 2**32.")
     # Sorted, so that a state does not depend on the order of the projections.
     receptors = tuple(sorted({projection.receptor for projection in projections}))
     found = [
@@ -97,6 +100,12 @@ def check_projections(
         for number, projection in enumerate(projections)
     ]
     return receptors, found
+
+
+def is_entry(indices: jax.Array, indptr: jax.Array) -> jax.Array:
+    """Return for each place of the arrays of a compressed matrix whether it is an entry, and not padding."""
+    # Without 64-bit integers of JAX, there may be more places than int32 has numbers.
+    return jax.lax.iota(jnp.uint32, indices.size) < indptr[-1].astype(jnp.uint32)
 
 
 def _check(
@@ -142,7 +151,7 @@ def _check_plastic(what: str, rule: Rule, matrix: CSR, delay: jax.Array) -> None
             f"{what}: the delay of a plastic projection has the shape {delay.shape}; allowed: (), one delay for all of "
             "its synapses. Use a projection for each delay."
         )
-    weights = jnp.where(jnp.arange(matrix.nnz) < matrix.indptr[-1], matrix.data.astype(jnp.float32), rule.minimum)
+    weights = jnp.where(is_entry(matrix.indices, matrix.indptr), matrix.data.astype(jnp.float32), rule.minimum)
     low, high = float(jnp.min(weights, initial=rule.minimum)), float(jnp.max(weights, initial=rule.minimum))
     if low < rule.minimum or high > rule.maximum:
         raise ArgumentError(
@@ -180,10 +189,11 @@ def _delay(what: str, delay: Any, entries: int) -> jax.Array:
 
 @jax.jit
 def _survey(data: jax.Array, delay: jax.Array, indices: jax.Array, indptr: jax.Array) -> Survey:
-    valid = jnp.arange(indices.size) < indptr[-1]
+    valid = is_entry(indices, indptr)
     weights = jnp.broadcast_to(jnp.abs(data.astype(jnp.result_type(data, jnp.float32))), valid.shape)
     delays = jnp.broadcast_to(delay, valid.shape).astype(jnp.int32)
     none = ~jnp.any(valid)
+    most = indptr.dtype.type(min(indices.size, jnp.iinfo(indptr.dtype).max))
     # NaN is larger than all numbers to `max`, and the smallest to `min`.
     return Survey(
         jnp.min(weights, where=valid & (weights > 0), initial=jnp.inf),
@@ -192,7 +202,7 @@ def _survey(data: jax.Array, delay: jax.Array, indices: jax.Array, indptr: jax.A
         jnp.max(delays, where=valid, initial=1),
         jnp.where(none, 0, jnp.min(indices, where=valid, initial=np.iinfo(np.int32).max)),
         jnp.max(indices, where=valid, initial=0),
-        (indptr[0] == 0) & jnp.all(jnp.diff(indptr) >= 0) & (indptr[-1] <= indices.size),
+        (indptr[0] == 0) & jnp.all(jnp.diff(indptr) >= 0) & (indptr[-1] <= most),
     )
 
 

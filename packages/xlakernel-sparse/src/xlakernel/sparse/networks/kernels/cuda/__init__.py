@@ -1,3 +1,4 @@
-"""The Numba CUDA kernel for NVIDIA GPUs, and its launch."""
+"""Numba CUDA kernels for NVIDIA GPUs."""
 
+from .build import sort as sort
 from .launch import run as run

@@ -177,4 +177,4 @@ def segment_and_entry(number, count, scratch):
             last = middle
         else:
             first = middle + 1
-    return first, np.int64(offsets[np.uint64(first)] + number)
+    return first, np.int64(np.uint32(offsets[np.uint64(first)] + number))

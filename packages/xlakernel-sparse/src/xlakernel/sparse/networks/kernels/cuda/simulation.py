@@ -70,8 +70,9 @@ def _delivery(wide: bool) -> Any:
         low, length = np.int32(0), np.int32(0)
         if thread < count:
             at = np.int64(scratch[1][np.uint64(thread)]) * form.blocks + block
-            low = np.int32(load(starts, at))
-            length = np.int32(load(starts, at + 1)) - low
+            # Of 32 bits without a sign, for up to 2**32 entries.
+            begin, end = load(starts, at), load(starts, at + 1)
+            low, length = np.int32(begin), np.int32(end - begin)
         total = lay_out(low, length, count, scratch)
         for number in range(thread, total, 2 * threads):
             # Two entries at once, so that the loads overlap.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from numba import njit, prange
 
@@ -14,6 +12,7 @@ from xlakernel.numba import numba_kernel
 
 from ....kernels.numba.helpers.parts import first_row, part_count
 from ...layout import Layout
+from ..counting_sort import counting_sort
 
 
 @njit(parallel=True)
@@ -47,23 +46,4 @@ def _fill(
 
 def sort(outs: Sequence[Any], *, layout: Layout, ranges: Sequence[tuple[int, int]]) -> Callable[..., Any]:
     """Return ``f(places, words, indices, indptr, ...)``: the starts and the entries; see `sort_entries`."""
-    segments, entries = outs[0].shape[0] - 1, outs[1]
-    table = jax.ShapeDtypeStruct((segments,), jnp.uint32)
-    count = numba_kernel(_count, table, input_output_aliases={3: 0})
-    fill = numba_kernel(_fill, (table, entries), input_output_aliases={4: 0, 5: 1})
-
-    def run(places: jax.Array, *arrays: jax.Array) -> tuple[jax.Array, jax.Array]:
-        groups = [arrays[k : k + 3] for k in range(0, len(arrays), 3)]
-        static = {"blocks": layout.blocks, "target_bits": layout.target_bits}
-        counts = jnp.zeros(segments, jnp.uint32)
-        for (_, indices, indptr), (source, target) in zip(groups, ranges, strict=True):
-            counts = count(places, indices, indptr, counts, **static, first_source=source, first_target=target)
-        first = jnp.concatenate([jnp.zeros(1, jnp.uint32), jnp.cumsum(counts, dtype=jnp.uint32)])
-        cursor, found = first[:-1], jnp.zeros(entries.shape, entries.dtype)
-        for (words, indices, indptr), (source, target) in zip(groups, ranges, strict=True):
-            cursor, found = fill(
-                places, words, indices, indptr, cursor, found, **static, first_source=source, first_target=target
-            )
-        return first, found
-
-    return run
+    return counting_sort(numba_kernel, (_count, _fill), outs, layout=layout, ranges=ranges)
