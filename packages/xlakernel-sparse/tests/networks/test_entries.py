@@ -77,11 +77,11 @@ def test_synapses_behind_the_first_two_to_the_31():
 
     indptr = jnp.arange(rows + 1, dtype=jnp.int32)
     first, second = (
-        CSR((jnp.float32(1), indices_of(jnp.uint32(k)), indptr * columns), shape=(rows, columns), check=False)
+        CSR((jnp.ones(1, jnp.float32), indices_of(jnp.uint32(k)), indptr * columns), shape=(rows, columns), check=False)
         for k in (1, 2)
     )
     targets = np.random.default_rng(0).integers(0, columns, (rows, few)).astype(np.int32)
-    third = CSR((jnp.float32(1), jnp.asarray(targets.ravel()), indptr * few), shape=(rows, columns))
+    third = CSR((jnp.ones(1, jnp.float32), jnp.asarray(targets.ravel()), indptr * few), shape=(rows, columns))
     sources = {0: first, rows: second, 3 * rows: third}
     network = Network(
         Population(fire_at_zero, columns),
