@@ -386,6 +386,25 @@ def test_aliases():
 
 
 @pytest.mark.parametrize("record", [True, False])
+def test_an_alias_of_a_part_of_another_array(record):
+    def accumulate(total, x, out, stream):
+        # The input and the output are the same memory.
+        add_kernel[blocks(x.size), THREADS, stream](total, x, out)
+
+    run = numba_cuda_callable(accumulate, like_first, input_output_aliases={0: 0}, record=record)
+
+    def program(x):
+        whole = jnp.cumsum(x)
+        return whole, run(whole[:-1], x[1:])
+
+    x = jnp.arange(2**14, dtype=jnp.float32) % 7
+    expected = np.cumsum(np.asarray(x, np.float64))
+    whole, found = jax.jit(program)(x)
+    assert_array_equal(whole, expected)
+    assert_array_equal(found, expected[:-1] + x[1:])
+
+
+@pytest.mark.parametrize("record", [True, False])
 def test_threads(record):
     run = jax.jit(numba_cuda_callable(magnitude, like_first, record=record))
     inputs = [-numbers(N) - i for i in range(32)]

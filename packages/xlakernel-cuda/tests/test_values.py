@@ -7,6 +7,7 @@ import pytest
 from numba import cuda, float32
 from numpy.testing import assert_allclose, assert_array_equal
 
+from xlakernel.core import debug_mode
 from xlakernel.core.errors import ReadOnlyInputError
 from xlakernel.core.structs import Struct
 from xlakernel.cuda import numba_cuda_kernel
@@ -130,6 +131,39 @@ def test_an_alias_is_updated_in_place_and_the_input_is_kept():
     x = jnp.arange(5.0)
     assert_array_equal(jax.jit(run)(x, 2.0), np.arange(5) + 2)
     assert_array_equal(x, np.arange(5))
+
+
+SLICES = [slice(0, -1), slice(1, None), slice(256, 512), slice(0, None, 2)]
+
+
+@pytest.mark.parametrize("part", SLICES, ids=str)
+@pytest.mark.parametrize("debug", [False, True])
+def test_an_alias_of_a_part_of_another_array(part, debug):
+    run = numba_cuda_kernel(increment, same, launch_dims=lambda x, _: x.size, input_output_aliases={0: 0})
+    x = jnp.arange(2**14, dtype=jnp.float32)
+
+    def program(x):
+        whole = jnp.cumsum(x % 7)
+        return whole, run(whole[part], 2.0)
+
+    with debug_mode(debug):
+        whole, found = jax.jit(program)(x)
+    expected = np.cumsum(np.arange(2**14) % 7)
+    assert_array_equal(whole, expected)
+    assert_array_equal(found, expected[part] + 2)
+
+
+def test_an_alias_whose_results_are_stacked():
+    run = numba_cuda_kernel(increment, same, launch_dims=lambda x, _: x.size, input_output_aliases={0: 0})
+
+    def step(x, _):
+        after = run(x, 1.0)
+        return after, after
+
+    last, all_of_them = jax.jit(lambda x: jax.lax.scan(step, x, length=4))(jnp.arange(1024.0))
+    expected = np.arange(1024) + 1 + np.arange(4)[:, None]
+    assert_array_equal(all_of_them, expected)
+    assert_array_equal(last, expected[-1])
 
 
 def test_a_launch_of_no_threads_leaves_an_alias_as_it_is():

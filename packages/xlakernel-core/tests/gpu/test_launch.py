@@ -123,6 +123,10 @@ COPIES = {
 }
 
 
+def test_a_copy_of_memory_to_itself_is_left_out(driver, replay):
+    assert replay(plan_of(Copy(Pointer(0), Pointer(0), 16), add(driver, Pointer(0)))) == [launched(X)]
+
+
 @pytest.mark.parametrize("name", COPIES)
 def test_memory_is_copied(replay, name):
     step, expected = COPIES[name]

@@ -33,7 +33,7 @@ def registered(monkeypatch):
     def record(launchable, device):
         recorded.append(device)
         bound = device if launchable.closed_over else None
-        return Plan(launchable.arrays, launchable.launch(0, ()) or (), device=bound), list(launchable.closed_over)
+        return Plan(launchable.arrays, launchable.launch(0, [0] * len(launchable.arrays)) or (), device=bound), list(launchable.closed_over)
 
     stubs = {
         "_targets": {},
@@ -96,7 +96,7 @@ KERNEL_OF = {"kernel": "k", "handle": 7, "grid": (1, 1, 1), "block": (1, 1, 1)}
 def test_a_plan_that_has_no_output_to_write_to_is_refused(registered, steps):
     with pytest.raises(RecordingError, match=r"output 0 \(float32\[4\]\), or output 1 \(int8\[\]\) .* another stream"):
         target.register(launchable(arrays=ARRAYS, steps=steps))
-    target.register(launchable(arrays=ARRAYS, steps=steps, aliased=frozenset({0, 1})))
+    target.register(launchable(arrays=ARRAYS, steps=steps, aliases=((0, 0), (0, 1))))
     target.register(launchable("no output", arrays=ARRAYS[:1], steps=steps))
 
 

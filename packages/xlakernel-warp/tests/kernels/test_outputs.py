@@ -198,6 +198,19 @@ def test_an_alias_is_updated_in_place_and_the_input_is_kept():
     assert_array_equal(loop(x), np.arange(5) + 20)
 
 
+@pytest.mark.parametrize("part", [slice(0, -1), slice(256, 512)], ids=str)
+def test_an_alias_of_a_part_of_another_array(part):
+    def program(x):
+        whole = jnp.cumsum(x)
+        return whole, run_increment(whole[part], np.float32(2))
+
+    x = jnp.arange(2**14, dtype=F32) % 7
+    expected = np.cumsum(np.asarray(x, np.float64))
+    whole, found = jax.jit(program)(x)
+    assert_array_equal(whole, expected)
+    assert_array_equal(found, expected[part] + 2)
+
+
 def test_a_donated_alias_keeps_its_memory():
     x = jnp.arange(1000.0, dtype=F32)
     before = x.unsafe_buffer_pointer()

@@ -55,9 +55,9 @@ def check_structure(kernel: str, output_init: Any, outs: Any) -> None:
         )
 
 
-def check_aliases(kernel: str, output_init: OutputInit, aliases: Mapping[int, int]) -> None:
+def check_aliases(kernel: str, output_init: OutputInit, aliases: Sequence[tuple[int, int]]) -> None:
     """Raise `AliasError` if an output that reuses the memory of an input also has an initial value."""
-    for i, o in aliases.items():
+    for i, o in aliases:
         if _value_of(output_init, o) is not None:
             raise AliasError(
                 f"{kernel}: output {o} begins with the values of input {i} (input_output_aliases), so it cannot have "

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from xlakernel.core.backend import Transpose, VmapMethod, as_decorator, kernel_function
+from xlakernel.core.backend import Transpose, VmapMethod, as_decorator, checked_aliases, kernel_function
 from xlakernel.core.errors import ArgumentError
 
 from ._functions.function import CudaFunction
@@ -204,8 +205,6 @@ def _wrap(asked_by: str, func: Any, adapter: Adapter, record: _Record, outs: Any
     if not (record is True or record is False or record == "auto"):
         raise ArgumentError(f"{asked_by}: record is {record!r}; allowed: True, False and 'auto'.")
     adapter.check(asked_by)
-    given = options["input_output_aliases"]
-    aliases = given if isinstance(given, Mapping) else {}  # core reports anything else
-    aliased = frozenset(output for output in aliases.values() if isinstance(output, int))
-    kernel = CudaFunction(func, signature, adapter, record, aliased)
+    kernel = CudaFunction(func, signature, adapter, record)
+    kernel = dataclasses.replace(kernel, aliases=checked_aliases(kernel.name, options["input_output_aliases"]))
     return kernel_function(kernel, signature.others, outs, **options)

@@ -25,7 +25,7 @@ def prepare(target: str, data: Mapping[str, Any]) -> Callable[[], None]:
     adapter = Adapter(**callables.others)
     adapter.check(f"deserialize: the function {data['name']}")
     signature = signature_of("deserialize", callables.function)
-    kernel = CudaFunction(callables.function, signature, adapter, data["record"], frozenset(data["aliased"]))
+    kernel = CudaFunction(callables.function, signature, adapter, data["record"], tuple(map(tuple, data["aliases"])))
     callables.check_same(data, kernel.place)
     arrays = [Array(source, index, dtype, tuple(shape)) for source, index, dtype, shape in data["types"]]
     static = read_static(data["static"])

@@ -27,8 +27,8 @@ def prepare(target: str, data: Mapping[str, Any]) -> Callable[[], None]:
     numba_cuda()
     dispatcher = read_kernel(COMPILER, target, data)
     form = LaunchForm(dispatcher.py_func.__name__, data["grid"], data["block"], batch_axis=data["batch_axis"])
-    init, aliased = read_init(data["output_init"]), frozenset(data["aliased"])
-    kernel = NumbaCudaKernel(dispatcher, form.checked(), data["shared_mem"], init, aliased)
+    init, aliases = read_init(data["output_init"]), tuple(map(tuple, data["aliases"]))
+    kernel = NumbaCudaKernel(dispatcher, form.checked(), data["shared_mem"], init, aliases)
     launchable = kernel.launchable(
         read_structs(data["inputs"]),
         read_structs(data["outs"]),

@@ -6,7 +6,15 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from xlakernel.core.backend import Struct, Transpose, VmapMethod, as_decorator, extents, kernel_function
+from xlakernel.core.backend import (
+    Struct,
+    Transpose,
+    VmapMethod,
+    as_decorator,
+    checked_aliases,
+    extents,
+    kernel_function,
+)
 from xlakernel.core.backend import output_init as initial
 from xlakernel.core.errors import KernelTypeError
 
@@ -149,14 +157,12 @@ def numba_cuda_kernel(
     name = kernel.__name__
     parameters = _parameters(kernel)
     form = LaunchForm(name, grid, block, launch_dims, threads_per_block, batch_axis).checked()
-    aliases = input_output_aliases if isinstance(input_output_aliases, Mapping) else {}  # core reports anything else
+    aliases = checked_aliases(name, input_output_aliases)
     init = initial.freeze(name, output_init, tuple(parameters))
     initial.check_aliases(name, init, aliases)
     initial.check_sums(name, init, sharding_rule)
     (shared_mem,) = extents(name, "shared_mem", shared_mem, most=1)
-    described = NumbaCudaKernel(
-        kernel, form, shared_mem, init, frozenset(o for o in aliases.values() if isinstance(o, int))
-    )
+    described = NumbaCudaKernel(kernel, form, shared_mem, init, aliases)
 
     def check(given: NumbaCudaKernel, inputs: Sequence[Struct], structs: Sequence[Struct], tree: Any) -> None:
         initial.check_structure(name, output_init, tree)

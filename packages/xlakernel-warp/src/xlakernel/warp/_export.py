@@ -60,7 +60,7 @@ def _call(kernel: Any, data: Mapping[str, Any]) -> KernelCall:
         data["block_dim"],
         read_init(data["output_init"]),
         tuple(data["in_out"]),
-        frozenset(data["aliased"]),
+        tuple(map(tuple, data["aliases"])),
         cpu_blocks=data["cpu_blocks"],
         adjoint_of=data["adjoint_of"],
         platform=data["platform"],

@@ -131,7 +131,7 @@ class JaxKernel:
             self.launch_dims,
             self.block_dim,
             in_out=self.signature.in_out,
-            aliased=self.signature.aliased,
+            aliases=tuple(self.signature.aliases.items()),
         )
         self._function = functools.lru_cache(maxsize=256)(self._make_function)
         self._usual = self._function(self.launch_dims, self.output_dims, self.vmap_method)

@@ -61,11 +61,6 @@ class Signature:
         return {i: output for output, i in enumerate(both)}
 
     @property
-    def aliased(self) -> frozenset[int]:
-        """The outputs that share an input's memory."""
-        return frozenset(self.aliases.values())
-
-    @property
     def filled(self) -> dict[str, Any]:
         """All arrays and scalars of a call by name, without defaults, in core's form of a kernel's parameters."""
         names = [parameter.name for parameter in self.parameters] + [f"{name} (output)" for name in self.in_out]

@@ -10,7 +10,15 @@ from typing import Any
 import jax
 import warp
 
-from xlakernel.core.backend import Struct, Transpose, VmapMethod, as_decorator, is_function, kernel_function
+from xlakernel.core.backend import (
+    Struct,
+    Transpose,
+    VmapMethod,
+    as_decorator,
+    checked_aliases,
+    is_function,
+    kernel_function,
+)
 from xlakernel.core.backend import output_init as begin
 from xlakernel.core.errors import OutputSpecError
 
@@ -126,7 +134,7 @@ def warp_kernel(
       ShapeDtypeStruct(shape=(3,), dtype=float32)
     """
     parameters, name = parameters_of(kernel, "warp_kernel"), name_of(kernel)
-    aliases = input_output_aliases if isinstance(input_output_aliases, Mapping) else {}  # core reports anything else
+    aliases = checked_aliases(name, input_output_aliases)
     init = begin.freeze(name, output_init, [parameter.name for parameter in parameters])
     begin.check_aliases(name, init, aliases)
     begin.check_sums(name, init, sharding_rule)
@@ -136,7 +144,7 @@ def warp_kernel(
         check_launch_dims(name, launch_dims),
         check_block_dim(name, block_dim),
         init,
-        aliased=frozenset(o for o in aliases.values() if isinstance(o, int)),
+        aliases=aliases,
         cpu_blocks=cpu_blocks(),
     )
 

@@ -6,6 +6,7 @@ Handlers that Numba's compiler builds are in `backend.native`, recordings of GPU
 
 from .. import output_init
 from ..call import Kernel, Target
+from ..call.aliases import checked_aliases
 from ..call.derivatives.declaration import Transpose
 from ..call.derivatives.multilinear import Group, with_tangents
 from ..call.outs import is_function
@@ -62,6 +63,7 @@ __all__ = [
     "as_decorator",
     "by_identity",
     "check_format",
+    "checked_aliases",
     "code_of",
     "ensure_registered",
     "examine",

@@ -37,7 +37,8 @@ class Launchable:
       closed_over: functions and containers to search for device arrays that the work uses besides its arguments.
       shared_mem: bytes of dynamic shared memory to allow the kernels of *probe*, on each device.
       probe: launches the same kernels with little shared memory, to find them; None: the usual limit suffices.
-      aliased: the outputs that share an input's memory, which the work need not write.
+      aliases: numbers of inputs, and of the outputs that begin with their values and need not be written; *launch* is
+        called with the address of the output for both.
       recipe: returns the recipe that makes the target in another process; None: it cannot be made there.
     """
 
@@ -53,6 +54,6 @@ class Launchable:
     closed_over: Sequence[Any] = ()
     shared_mem: int = 0
     probe: LaunchFunction | None = None
-    aliased: frozenset[int] = frozenset()
+    aliases: tuple[tuple[int, int], ...] = ()
     recipe: Callable[[], Recipe] | None = None
     own: str = ""

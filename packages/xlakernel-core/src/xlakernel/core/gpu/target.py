@@ -11,6 +11,7 @@ from ..call import Target
 from ..errors import RecordingError, RecordingWarning
 from ..ffi.registry import Handler, ensure_registered, free_name
 from ..warning import warn
+from .aliases import with_aliases
 from .debug import build_debug_handler
 from .driver import allow_shared_mem, context_of, device_of, devices, load_kernel, usual_device
 from .launchable import Launchable
@@ -47,6 +48,7 @@ def register(launchable: Launchable, *, once: bool = False, debug: bool = False)
       DeviceError: if there is no GPU.
       LaunchError: if the driver refuses a launch.
     """
+    launchable = with_aliases(launchable)
     with _lock:
         target = None if debug else _recorded(launchable)
         return target or _through_python(launchable, once=once, debug=debug)
@@ -150,10 +152,11 @@ def _load(plan: Plan, device: int) -> None:
 
 def _check_outputs(plan: Plan, launchable: Launchable) -> None:
     """Raise `RecordingError` if no step has a pointer into an output: the work went to another stream."""
+    aliased = {output for _, output in launchable.aliases}
     fresh = {
         number: array
         for number, array in enumerate(plan.arrays)
-        if array.source == "output" and array.nbytes and array.index not in launchable.aliased
+        if array.source == "output" and array.nbytes and array.index not in aliased
     }
     if fresh and not fresh.keys() & {place.array for step in plan.steps for place in pointers_of(step)}:
         raise RecordingError(

@@ -33,14 +33,14 @@ class CudaFunction(Kernel):
       signature: its parameters.
       adapter: makes its arguments.
       record: see `cuda_callable`.
-      aliased: the outputs that share an input's memory.
+      aliases: numbers of inputs, and of the outputs that share their memory.
     """
 
     function: Any
     signature: Signature
     adapter: libraries.Adapter
     record: bool | Literal["auto"]
-    aliased: frozenset[int] = frozenset()
+    aliases: tuple[tuple[int, int], ...] = ()
 
     platforms = ("cuda",)
 
@@ -63,7 +63,7 @@ class CudaFunction(Kernel):
     @property
     def _key(self) -> tuple[Any, ...]:
         choices = (self.adapter.arrays, self.adapter.stream)
-        return id(self.function), *(c if isinstance(c, str) else id(c) for c in choices), self.record, self.aliased
+        return id(self.function), *(c if isinstance(c, str) else id(c) for c in choices), self.record, self.aliases
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, CudaFunction) and other._key == self._key
@@ -116,7 +116,7 @@ class CudaFunction(Kernel):
             recording=libraries.recording,
             unused=libraries.unused,
             closed_over=self.callables.parts,
-            aliased=self.aliased,
+            aliases=self.aliases,
             recipe=functools.partial(self._recipe, arrays, static, debug=debug, content=found.digest),
             own=self.callables.identity,
         )
@@ -136,7 +136,7 @@ class CudaFunction(Kernel):
             "format": FORMAT,
             **self.callables.write(content),
             "record": self.record,
-            "aliased": sorted(self.aliased),
+            "aliases": list(map(list, self.aliases)),
             "types": [[array.source, array.index, array.dtype, list(array.shape)] for array in arrays],
             "static": write_static(static),
             "debug": debug,
@@ -155,7 +155,7 @@ class CudaFunction(Kernel):
 
         options = {
             "record": self.record,
-            "aliased": sorted(self.aliased),
+            "aliases": list(map(list, self.aliases)),
             "static": [(name, value.dtype.name, value.tobytes()) for name, value in sorted(static.items())],
             "place": self.place,  # part of messages
             "versions": [(name, libraries.LIBRARIES[name].version) for name in self.adapter.libraries],

@@ -61,14 +61,14 @@ class NumbaCudaKernel(Kernel):
       form: the grid and blocks as a user gave them.
       shared_mem: bytes of dynamic shared memory of a block.
       output_init: the initial values of its outputs.
-      aliased: the outputs that share an input's memory.
+      aliases: numbers of inputs, and of the outputs that share their memory.
     """
 
     dispatcher: Any
     form: LaunchForm
     shared_mem: int = 0
     output_init: OutputInit = None
-    aliased: frozenset[int] = frozenset()
+    aliases: tuple[tuple[int, int], ...] = ()
 
     platforms = ("cuda",)
     takes_scalars = True
@@ -150,7 +150,7 @@ class NumbaCudaKernel(Kernel):
         known = _targets.setdefault(self.dispatcher, {})
         # The key has the results of the user's functions and not the functions: each wrapper may have its own.
         geometry = self.form.geometry([Struct(s.shape[levels:], s.dtype) for s in inputs])
-        launch = (geometry, self.form.batch_axis, self.shared_mem, self.output_init, self.aliased)
+        launch = (geometry, self.form.batch_axis, self.shared_mem, self.output_init, self.aliases)
         structs = tuple((s.shape, s.dtype) for s in (*inputs, *outs))
         operands = tuple((name, scalar.dtype, scalar.struct.shape) for name, scalar in scalars.items())
         with COMPILER.lock:  # no other thread declares an implementation between the examination and the copies
@@ -191,7 +191,7 @@ class NumbaCudaKernel(Kernel):
         operands = [*inputs, *(scalar.struct for scalar in scalars.values())]
         init = patterns(self.name, self.output_init, outs)
         if geometry.is_empty:
-            init = or_zeros(init, outs, self.aliased)
+            init = or_zeros(init, outs, {output for _, output in self.aliases})
         found = found or self._examine()
         code = found.digest  # the recipe, which is kept, refers to it and not to the copies of arrays in *found*
         content = _content(code)
@@ -215,7 +215,7 @@ class NumbaCudaKernel(Kernel):
             shared_mem=self.shared_mem,
             probe=launch.without_shared_mem if self.shared_mem > USUAL_SHARED_MEM else None,
             recording=cuda.defer_cleanup,
-            aliased=self.aliased,
+            aliases=self.aliases,
             recipe=lambda: write_recipe(
                 COMPILER,
                 self.dispatcher,
@@ -235,7 +235,7 @@ class NumbaCudaKernel(Kernel):
             "batch_axis": self.form.batch_axis,
             "shared_mem": self.shared_mem,
             "output_init": write_init(for_each(self.name, self.output_init, len(outs))),
-            "aliased": sorted(self.aliased),
+            "aliases": list(map(list, self.aliases)),
             "inputs": write_structs(inputs),
             "outs": write_structs(outs),
             "scalars": {name: (scalar.dtype, *write_structs([scalar.struct])) for name, scalar in scalars.items()},
@@ -297,6 +297,7 @@ class NumbaCudaKernel(Kernel):
             self.shared_mem,
             [(str(slot.type), slot.number, slot.shape, slot.shared, slot.is_scalar) for slot in launch.slots],
             launch.fills,
+            self.aliases,
             debug,
             levels,
         )

@@ -193,7 +193,7 @@ def _survey(data: jax.Array, delay: jax.Array, indices: jax.Array, indptr: jax.A
     weights = jnp.broadcast_to(jnp.abs(data.astype(jnp.result_type(data, jnp.float32))), valid.shape)
     delays = jnp.broadcast_to(delay, valid.shape).astype(jnp.int32)
     none = ~jnp.any(valid)
-    most = indptr.dtype.type(min(indices.size, jnp.iinfo(indptr.dtype).max))
+    most = indptr.dtype.type(min(indices.size, np.iinfo(indptr.dtype).max))
     # NaN is larger than all numbers to `max`, and the smallest to `min`.
     return Survey(
         jnp.min(weights, where=valid & (weights > 0), initial=jnp.inf),

@@ -128,7 +128,7 @@ class WarpFunction(OnBothPlatforms):
             record="auto",
             recording=device_set_up,
             closed_over=(self.function,),
-            aliased=self.signature.aliased,
+            aliases=tuple(self.signature.aliases.items()),
             recipe=functools.partial(
                 self._recipe, inputs, outs, static, found.digest, {"ordered": ordered, "debug": debug}
             ),

@@ -83,7 +83,7 @@ def adjoint_vjp(kernel: WarpKernel, count: int, vmap_method: VmapMethod) -> Call
             kernel.parameters,
             kernel.dims,
             kernel.block_dim,
-            aliased=frozenset(shared.values()),
+            aliases=tuple(shared.items()),
             cpu_blocks=kernel.cpu_blocks,
             adjoint_of=count,
         )

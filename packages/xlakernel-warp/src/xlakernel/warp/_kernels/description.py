@@ -37,7 +37,7 @@ class KernelDescription(OnBothPlatforms):
       block_dim: threads of a block; None: Warp's default.
       output_init: the initial values of its outputs.
       in_out: the parameters that are both an input and an output.
-      aliased: the outputs that share an input's memory.
+      aliases: numbers of inputs, and of the outputs that share their memory.
       cpu_blocks: whether a block has several threads on the CPU too.
       adjoint_of: the number of the kernel's inputs if its adjoint is launched; see `AdjointKernel`.
       platform: the platform that a program is lowered for; empty before lowering.
@@ -49,7 +49,7 @@ class KernelDescription(OnBothPlatforms):
     block_dim: int | None = None
     output_init: OutputInit = None
     in_out: tuple[str, ...] = ()
-    aliased: frozenset[int] = frozenset()
+    aliases: tuple[tuple[int, int], ...] = ()
     cpu_blocks: bool = False
     adjoint_of: int | None = None
     platform: str = ""
@@ -72,7 +72,7 @@ class KernelDescription(OnBothPlatforms):
         """A key that keeps nothing alive, equal for two descriptions of the same kernel and launch."""
         dims = id(self.dims) if callable(self.dims) else self.dims
         blocks = self.block_dim, self.cpu_blocks
-        return type(self), id(self.kernel), self.adjoint_of, dims, self.output_init, self.in_out, self.aliased, blocks
+        return type(self), id(self.kernel), self.adjoint_of, dims, self.output_init, self.in_out, self.aliases, blocks
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, KernelDescription) and other.identity == self.identity
@@ -129,7 +129,7 @@ class KernelDescription(OnBothPlatforms):
         dims = self.threads(inputs)
         begin = patterns(self.name, self.output_init, outs)
         if not math.prod(dims):
-            begin = or_zeros(begin, outs, self.aliased)
+            begin = or_zeros(begin, outs, {output for _, output in self.aliases})
         fills = tuple((len(inputs) + i, pattern) for i, pattern in enumerate(begin) if pattern is not None)
         numbers = number_arrays(self.parameters, self.in_out, len(inputs))
         slots, kernel = self._slots(numbers, (*inputs, *outs), static)

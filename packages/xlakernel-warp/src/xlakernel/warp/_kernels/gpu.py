@@ -59,7 +59,7 @@ def _launchable(call: KernelCall) -> Launchable:
         for s in launch.slots
     ]
     checked = _CheckedLaunch(launch, launch.code_on("cuda"))
-    key = (checked.code, launch.dims, launch.block_dim, slots, launch.fills, launch.adjoint)
+    key = (checked.code, launch.dims, launch.block_dim, slots, launch.fills, launch.adjoint, call.described.aliases)
     return Launchable(
         name=call.target_name(f"{', '.join(map(str, launch.arrays))}; dim {launch.dims}", key),
         label=call.described.name,
@@ -69,6 +69,6 @@ def _launchable(call: KernelCall) -> Launchable:
         prepare=checked.prepare,
         recording=device_set_up,
         closed_over=(launch.kernel,),
-        aliased=call.described.aliased,
+        aliases=call.described.aliases,
         recipe=call.recipe,
     )

@@ -98,7 +98,7 @@ class KernelCall:
             "block_dim": described.block_dim,
             "output_init": write_init(for_each(described.name, described.output_init, len(self.outs))),
             "in_out": list(described.in_out),
-            "aliased": sorted(described.aliased),
+            "aliases": list(map(list, described.aliases)),
             "cpu_blocks": described.cpu_blocks,
             "inputs": write_structs(self.inputs),
             "outs": write_structs(self.outs),

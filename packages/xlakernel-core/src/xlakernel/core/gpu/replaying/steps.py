@@ -68,7 +68,11 @@ def _fill_rows(builder: ir.IRBuilder, step: Any, bases: Any, stream: Any) -> Any
 def _copy_row(builder: ir.IRBuilder, step: Any, bases: Any, stream: Any) -> Any:
     source, destination = (_address(builder, bases, field(builder, step, _COPY, n)) for n in ("source", "destination"))
     width = load(builder, field(builder, step, _COPY, "parameters"), _MEMCPY, "WidthInBytes", I64)
-    return _call_driver(builder, step, destination, source, width, stream)
+    code = cgutils.alloca_once_value(builder, ir.Constant(I32, 0))
+    # An input and its output (`aliases`) are usually the same memory.
+    with builder.if_then(builder.icmp_unsigned("!=", source, destination)):
+        builder.store(_call_driver(builder, step, destination, source, width, stream), code)
+    return builder.load(code)
 
 
 def _copy_rows(builder: ir.IRBuilder, step: Any, bases: Any, stream: Any) -> Any:
