@@ -7,9 +7,9 @@ import pytest
 pytest.importorskip("cuda.bindings")
 
 from xlakernel.core.gpu import aliases
-from xlakernel.core.gpu.aliases import with_aliases
+from xlakernel.core.gpu.aliases import copies, on_outputs, with_copies
 from xlakernel.core.gpu.launchable import Launchable
-from xlakernel.core.gpu.plan import Array
+from xlakernel.core.gpu.plan import Array, Copy, Pointer
 
 STREAM = 7
 ARRAYS = (
@@ -44,27 +44,34 @@ def work(monkeypatch):
     return done, lambda **options: Launchable("name", "f", "here:1", ARRAYS, launch, prepare, **options)
 
 
+ADDRESSES, SHARED = [10, 20, 30, 40, 50, 60], [60, 20, 40, 40, 50, 60]
+
+
 def test_work_without_aliases_is_kept(work):
     _, make = work
     launchable = make()
-    assert with_aliases(launchable) is launchable
+    assert on_outputs(launchable) is with_copies(launchable) is launchable
+    assert copies(launchable) == ()
 
 
-def test_the_same_memory_is_not_copied(work):
+def test_recorded_work_is_on_the_outputs(work):
     done, make = work
-    with_aliases(make(aliases=ALIASES)).launch(STREAM, [10, 20, 30, 40, 50, 10])
-    assert done == [("launch", STREAM, 10, 20, 40, 40, 50, 10)]
-
-
-def test_other_memory_gets_the_values_first_and_is_the_input_too(work):
-    done, make = work
-    with_aliases(make(aliases=ALIASES)).launch(STREAM, [10, 20, 30, 40, 50, 60])
-    assert done == [("copy", 10, 60, 16, STREAM), ("launch", STREAM, 60, 20, 40, 40, 50, 60)]
-
-
-def test_prepared_work_copies_when_it_is_launched(work):
-    done, make = work
-    run = with_aliases(make(aliases=ALIASES)).prepare(STREAM, [10, 20, 30, 40, 50, 60])
-    assert done == [("prepare",)]
+    launchable = on_outputs(make(aliases=ALIASES))
+    launchable.launch(STREAM, ADDRESSES)
+    run = launchable.prepare(STREAM, ADDRESSES)
+    assert done == [("launch", STREAM, *SHARED), ("prepare",)]
     run()
-    assert done[1:] == [("copy", 10, 60, 16, STREAM), ("launch", STREAM, 60, 20, 40, 40, 50, 60)]
+    assert done[2:] == [("launch", STREAM, *SHARED)]
+    assert copies(launchable) == (Copy(Pointer(0), Pointer(5), 16), Copy(Pointer(2), Pointer(3), 0))
+
+
+def test_a_call_through_python_copies_first(work):
+    done, make = work
+    with_copies(make(aliases=ALIASES)).launch(STREAM, ADDRESSES)
+    assert done == [("copy", 10, 60, 16, STREAM), ("launch", STREAM, *SHARED)]
+
+
+def test_a_call_through_python_does_not_copy_memory_to_itself(work):
+    done, make = work
+    with_copies(make(aliases=ALIASES)).launch(STREAM, SHARED)
+    assert done == [("launch", STREAM, *SHARED)]

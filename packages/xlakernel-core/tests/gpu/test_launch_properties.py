@@ -106,6 +106,8 @@ def expected_call(step, sizes, bases):
     if math.prod((step.width, step.height, step.depth)) == 0:
         return []
     if step.height == step.depth == 1:
+        if at(step.source) == at(step.destination):
+            return []
         return [("cuMemcpyDtoDAsync_v2", at(step.destination), at(step.source), step.width, STREAM)]
     fields = {"srcMemoryType": 2, "srcDevice": at(step.source), "dstMemoryType": 2, "dstDevice": at(step.destination)}
     fields |= {"srcPitch": step.source_pitch, "srcHeight": step.source_height, "Depth": step.depth}

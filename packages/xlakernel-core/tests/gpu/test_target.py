@@ -33,7 +33,8 @@ def registered(monkeypatch):
     def record(launchable, device):
         recorded.append(device)
         bound = device if launchable.closed_over else None
-        return Plan(launchable.arrays, launchable.launch(0, [0] * len(launchable.arrays)) or (), device=bound), list(launchable.closed_over)
+        steps = launchable.launch(0, [0] * len(launchable.arrays)) or ()
+        return Plan(launchable.arrays, steps, device=bound), list(launchable.closed_over)
 
     stubs = {
         "_targets": {},

@@ -13,45 +13,51 @@ from cuda.bindings import driver as cuda
 
 from .driver import check
 from .launchable import Launchable
+from .plan import Copy, Pointer
 
 
-def with_aliases(launchable: Launchable) -> Launchable:
-    """Return *launchable* with work that begins with the copies of inputs to their outputs.
-
-    It is launched on the memory of the output in place of the input's. Nothing is copied where both are the same.
-    """
+def on_outputs(launchable: Launchable) -> Launchable:
+    """Return *launchable* with work on the memory of outputs in place of that of the inputs that they begin with."""
     if not launchable.aliases:
         return launchable
-    prepare = launchable.prepare
+    launch, prepare = launchable.launch, launchable.prepare
+
+    def launch_shared(stream: int, addresses: Sequence[int]) -> None:
+        return launch(stream, _shared(launchable, addresses))
+
+    def prepare_shared(stream: int, addresses: Sequence[int]) -> Callable[[], None]:
+        assert prepare is not None
+        return prepare(stream, _shared(launchable, addresses))
+
+    return dataclasses.replace(launchable, launch=launch_shared, prepare=None if prepare is None else prepare_shared)
+
+
+def copies(launchable: Launchable) -> tuple[Copy, ...]:
+    """Return the steps that copy inputs to their outputs, before the work; replays leave out copies to itself."""
+    sizes = [array.nbytes for array in launchable.arrays]
+    return tuple(Copy(Pointer(number), Pointer(output), sizes[number]) for number, output in _pairs(launchable))
+
+
+def with_copies(launchable: Launchable) -> Launchable:
+    """Return *launchable* with a function that does the `copies` and then the work, for calls through Python."""
+    if not launchable.aliases:
+        return launchable
+    shared = on_outputs(launchable)
 
     def launch(stream: int, addresses: Sequence[int]) -> None:
-        _copy(launchable, stream, addresses)
-        return launchable.launch(stream, _shared(launchable, addresses))
+        for number, output in _pairs(launchable):
+            nbytes = launchable.arrays[number].nbytes
+            if nbytes and addresses[number] != addresses[output]:
+                check(cuda.cuMemcpyDtoDAsync(addresses[output], addresses[number], nbytes, stream))
+        shared.launch(stream, addresses)
 
-    def prepare_copies(stream: int, addresses: Sequence[int]) -> Callable[[], None]:
-        assert prepare is not None
-        work = prepare(stream, _shared(launchable, addresses))
-
-        def run() -> None:
-            _copy(launchable, stream, addresses)
-            work()
-
-        return run
-
-    return dataclasses.replace(launchable, launch=launch, prepare=None if prepare is None else prepare_copies)
+    return dataclasses.replace(launchable, launch=launch)
 
 
 def _pairs(launchable: Launchable) -> list[tuple[int, int]]:
     """Return the numbers of each input and its output among the arrays."""
     inputs = sum(array.source == "input" for array in launchable.arrays)
     return [(number, inputs + output) for number, output in launchable.aliases]
-
-
-def _copy(launchable: Launchable, stream: int, addresses: Sequence[int]) -> None:
-    for number, output in _pairs(launchable):
-        nbytes = launchable.arrays[number].nbytes
-        if nbytes and addresses[number] != addresses[output]:
-            check(cuda.cuMemcpyDtoDAsync(addresses[output], addresses[number], nbytes, stream))
 
 
 def _shared(launchable: Launchable, addresses: Sequence[int]) -> list[int]:

@@ -11,7 +11,7 @@ from ..call import Target
 from ..errors import RecordingError, RecordingWarning
 from ..ffi.registry import Handler, ensure_registered, free_name
 from ..warning import warn
-from .aliases import with_aliases
+from .aliases import copies, on_outputs, with_copies
 from .debug import build_debug_handler
 from .driver import allow_shared_mem, context_of, device_of, devices, load_kernel, usual_device
 from .launchable import Launchable
@@ -48,7 +48,6 @@ def register(launchable: Launchable, *, once: bool = False, debug: bool = False)
       DeviceError: if there is no GPU.
       LaunchError: if the driver refuses a launch.
     """
-    launchable = with_aliases(launchable)
     with _lock:
         target = None if debug else _recorded(launchable)
         return target or _through_python(launchable, once=once, debug=debug)
@@ -85,7 +84,8 @@ def _through_python(launchable: Launchable, *, once: bool, debug: bool) -> Targe
     if name not in _targets:
         for device in devices():
             _allow_shared_mem(launchable, device)
-        handler = build_debug_handler(launchable, once=once) if debug else build_python_handler(launchable)
+        work = with_copies(launchable)
+        handler = build_debug_handler(work, once=once) if debug else build_python_handler(work)
         _register(name, handler, (), launchable)
     return _targets[name]
 
@@ -127,7 +127,8 @@ def _home(launchable: Launchable) -> int:
 
 def _record(launchable: Launchable, device: int) -> tuple[Plan, Any]:
     _allow_shared_mem(launchable, device)
-    return record(launchable, device)
+    plan, kept = record(on_outputs(launchable), device)
+    return dataclasses.replace(plan, steps=(*copies(launchable), *plan.steps)), kept
 
 
 def _allow_shared_mem(launchable: Launchable, device: int) -> None:
