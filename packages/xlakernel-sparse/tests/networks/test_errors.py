@@ -116,6 +116,12 @@ def test_wrong_options(options, message):
         ({"parameters": PARAMETERS._replace(leak=1j)}, DtypeError, "parameters.leak: a complex; allowed"),
         ({"record": Record(spikes=-1)}, ArgumentError, "record.spikes is -1"),
         ({"record": Record(counts=np.zeros(3, int))}, ArgumentError, "record.counts is of shape"),
+        (
+            {"record": Record(counts=np.full(60, -2))},
+            ArgumentError,
+            r"groups from -2 to -2; allowed: -1 to 2\*\*31 - 2",
+        ),
+        ({"record": Record(counts=np.arange(60) + 2**31)}, ArgumentError, "groups from 2147483648 to"),
         ({"record": Record(trace=Trace("u", [0]))}, ArgumentError, r"a trace of \('u',\); allowed: .*'v'"),
         ({"record": Record(trace=Trace("v", [60]))}, ArgumentError, "integers from 0 to 59"),
         ({"record": Record(trace=Trace("v", np.zeros(0, int)))}, ArgumentError, "not empty"),

@@ -132,11 +132,14 @@ def _groups(counts: bool | ArrayLike, parts: Sequence[Part]) -> tuple[np.ndarray
     if isinstance(counts, jax.core.Tracer):
         raise ArgumentError("Network.run: record.counts is traced; allowed: groups that are known, a NumPy array.")
     groups = np.asarray(counts)
-    if groups.shape != (size,) or groups.dtype.kind not in "iu" or groups.min() < -1:
+    if groups.shape != (size,) or groups.dtype.kind not in "iu":
         raise ArgumentError(
             f"Network.run: record.counts is of shape {groups.shape} and dtype {groups.dtype}; allowed: True, False, or "
             f"the group of each of the {size} neurons, integers of at least -1."
         )
+    least, most = int(groups.min()), int(groups.max())
+    if least < -1 or most >= 2**31 - 1:
+        raise ArgumentError(f"Network.run: record.counts has groups from {least} to {most}; allowed: -1 to 2**31 - 2.")
     return groups.astype(np.int32), int(groups.max()) + 1
 
 
