@@ -34,10 +34,11 @@ from ....kernels.cuda.device.memory import load
 from ...fields import KEPT
 from ...populations import Functions, tuple_of
 from ...rules import RuleFunctions
+from .arrays import slices, sums_of_block
 from .delivery import THREADS, Form, collect_round, first_cursor, lay_out, segment_and_entry
 from .neurons import Block, Inputs, Moment, Outputs, Update, neurons
 from .plasticity import Learning, Past, Stages, stages
-from .spikes import spike_of, write_count
+from .spikes import record_spikes, write_count
 
 
 @functools.cache
@@ -99,21 +100,6 @@ def _delivery(wide: bool) -> Any:
                 return turn
 
     return deliver
-
-
-@cuda.jit(device=True, forceinline=True)
-def _record(form, block, moment, found, groups, outs):
-    """Record the spikes of a block, by all warps but the first."""
-    for k in range(cuda.threadIdx.x - 32, found, cuda.blockDim.x - 32):
-        spike = spike_of(form, block, outs, moment.row, k)
-        if outs.counts.shape[1] > 0 and groups[spike] >= 0:
-            cuda.atomic.add(outs.counts, (moment.t, groups[spike]), 1)
-        if outs.spike_steps.size == 0:
-            cuda.atomic.add(outs.spike_count, 0, 1)
-        else:
-            at = cuda.atomic.add(outs.spike_count, 0, 1)
-            if 0 <= at < outs.spike_steps.size:
-                outs.spike_steps[at], outs.spike_neurons[at] = moment.step, spike
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -190,7 +176,7 @@ def _block_run(
                 write_count(form, block, outs, row, stamp, found[parity])
                 found[1 - parity] = 0  # all threads have read that of the last step
             if thread >= 32:
-                _record(form, block, moment, found[parity], ins.groups, outs)
+                record_spikes(form, block, moment, found[parity], ins.groups, outs)
             depart(learning, form, block, moment, found[parity], outs)
             if form.every > 0 and (step + 1) % form.every == 0:
                 store(block, outs.state, held)
@@ -228,40 +214,6 @@ def _choose(runs: tuple[Any, ...]) -> Any:
     return run_of
 
 
-@functools.cache
-def _selection(batched: bool) -> Any:
-    """Return a device function that returns the arrays of one slice of a batch."""
-    if batched:
-
-        @cuda.jit(device=True, inline="always")
-        def slice_of(array, number):
-            return array[number]
-    else:
-
-        @cuda.jit(device=True, inline="always")
-        def slice_of(array, number):
-            return array
-
-    return slice_of
-
-
-@functools.cache
-def _sums(in_shared: bool) -> Any:
-    """Return a device function that returns the sums of a block."""
-    if in_shared:
-
-        @cuda.jit(device=True, inline="always")
-        def sums_of(memory, block, length):
-            return cuda.shared.array(0, numba.int32)
-    else:
-
-        @cuda.jit(device=True, inline="always")
-        def sums_of(memory, block, length):
-            return memory[block * length : (block + 1) * length]
-
-    return sums_of
-
-
 @functools.lru_cache(KEPT)
 def simulation(
     functions: tuple[Functions, ...],
@@ -291,7 +243,7 @@ def simulation(
     plastic = stages(rules)
     run = _choose(tuple(_block_run(each, plastic, receptors, ahead, wide, neurons_per_thread) for each in functions))
     shared_arrays = plastic.shared
-    sums_of, of = _sums(in_shared), _selection(batched)
+    sums_of, of = sums_of_block(in_shared), slices(batched)
 
     @cuda.jit(launch_bounds=threads)
     def simulate(

@@ -31,3 +31,18 @@ def spike_of(form, block, outs, row, number):
     if number < form.slots - 1:
         return outs.records[row, 2 * (block.number * form.slots + 1 + number)]
     return outs.lists[row, 2 * (block.first + number)]
+
+
+@cuda.jit(device=True, forceinline=True)
+def record_spikes(form, block, moment, found, groups, outs):
+    """Record the spikes of a block, by all warps but the first."""
+    for k in range(cuda.threadIdx.x - 32, found, cuda.blockDim.x - 32):
+        spike = spike_of(form, block, outs, moment.row, k)
+        if outs.counts.shape[1] > 0 and groups[spike] >= 0:
+            cuda.atomic.add(outs.counts, (moment.t, groups[spike]), 1)
+        if outs.spike_steps.size == 0:
+            cuda.atomic.add(outs.spike_count, 0, 1)
+        else:
+            at = cuda.atomic.add(outs.spike_count, 0, 1)
+            if 0 <= at < outs.spike_steps.size:
+                outs.spike_steps[at], outs.spike_neurons[at] = moment.step, spike
