@@ -19,6 +19,7 @@ from ._subject import Subject
 
 THREADS, CALLS = 8, 20  # calls of each thread
 _STEPS = 3  # of a loop
+_HELD = "the smallest value", "the largest value", "NaN"  # the earlier contents of outputs
 _LONGEST = 120  # seconds that all threads together may take
 
 
@@ -50,7 +51,10 @@ def _unused_donations() -> Iterator[None]:
 
 
 def check_written(subject: Subject) -> None:
-    """Every element of every output is written: results are the same in memory that held zeros or sevens."""
+    """Every element of every output is written, and before it is read: results do not depend on earlier values.
+
+    Of two extreme values one is kept by a maximum, a minimum, or an operation on bits.
+    """
     arrays = subject.arrays()
     structs = jax.tree.leaves(jax.eval_shape(subject.function, *arrays))
     if not structs:
@@ -58,14 +62,24 @@ def check_written(subject: Subject) -> None:
     # JAX gives a donated input's memory to an output of its shape and dtype.
     program = jax.jit(lambda _, *inputs: subject.function(*inputs), donate_argnums=0, keep_unused=True)
     results, kept = [], []
-    for fill in (0, 7):  # false and true, for booleans
-        memory = [jnp.full(out.shape, fill, out.dtype) for out in structs]
+    for number, held in enumerate(_HELD):
+        memory = [jnp.full(out.shape, _extremes(out.dtype)[number], out.dtype) for out in structs]
         with _unused_donations():
             results.append(jax.tree.map(np.asarray, program(memory, *arrays)))
         kept += [describe(m) for m in memory if m.size and not m.is_deleted()]
-    compare(results[1], results[0], EXACT, what="in memory that held 7 in place of 0, ")
+        compare(results[number], results[0], EXACT, what=f"in memory that held {held} in place of {_HELD[0]}, ")
     if kept:
         raise NotTried(f"JAX did not use the filled memory for outputs: {', '.join(dict.fromkeys(kept))}")
+
+
+def _extremes(dtype: Any) -> tuple[Any, Any, Any]:
+    """Return the values of `_HELD` for a dtype; one without NaN has the largest twice."""
+    if dtype == np.bool_:
+        return False, True, True
+    if jnp.issubdtype(dtype, jnp.integer):
+        limits = jnp.iinfo(dtype)
+        return limits.min, limits.max, limits.max
+    return jnp.finfo(dtype).min, jnp.finfo(dtype).max, np.nan
 
 
 def check_inputs_kept(subject: Subject) -> None:
