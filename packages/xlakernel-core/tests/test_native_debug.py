@@ -1,6 +1,7 @@
 """Handlers in debug mode, which run their kernel on copies of its arrays with poisoned outputs."""
 
 import itertools
+import random
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
@@ -108,6 +109,68 @@ def test_an_empty_array_at_an_address_that_others_share():
     assert not list(copies.damaged())
 
 
+def largest(x, out):
+    for i in range(x.size):
+        out[i] = max(out[i], x[i])
+
+
+def raise_to(x, out):
+    for i in range(x.size):
+        if not out[i] > x[i]:  # as a GPU's atomic maximum, which ignores NaN
+            out[i] = x[i]
+
+
+def add_up(x, out):
+    for i in range(x.size):
+        out[0] += x[i]
+
+
+def set_bits(x, out):
+    for i in range(1, x.size):
+        out[i] |= x[i]
+    out[0] = x[0]
+
+
+def copy(x, out):
+    for i in range(x.size):
+        out[i] = x[i]
+
+
+def draw(x, out):
+    for i in range(x.size):
+        out[i] = int(2 * random.random())
+
+
+@pytest.mark.parametrize(
+    ("kernel", "dtype", "extent", "element"),
+    [
+        (largest, "int32", 3, 0),
+        (raise_to, "float32", 3, 0),
+        (raise_to, "float16", 3, 0),
+        (add_up, "int64", 1, 0),
+        (add_up, "int8", 1, 0),
+        (set_bits, "int32", 3, 1),
+        (set_bits, "uint16", 3, 1),
+    ],
+)
+def test_an_element_that_is_read_before_it_is_written(register, enable_x64, kernel, dtype, extent, element):
+    with enable_x64():
+        target = register(kernel, [(dtype, 1)], [(dtype, 1)], debug=True)
+        x = jnp.full(3, 3, dtype)
+        message = message_of(target, jax.ShapeDtypeStruct((extent,), x.dtype), x)
+    expected = f"read element ({element},) of output 0 ({dtype}[{extent}]) before it was written: the result is "
+    assert message.startswith(f"FAILED_PRECONDITION: kernel '{kernel.__name__}' of ") and expected in message
+
+
+@pytest.mark.parametrize("kernel", [copy, draw])
+def test_results_that_do_not_depend_on_the_earlier_contents(register, kernel):
+    target = register(kernel, [("int32", 1)], [("int32", 1)], debug=True)
+    x = jnp.ones(100, jnp.int32)
+    for _ in range(20):
+        found = call(target, struct_of(x), x)
+    assert kernel is draw or (found == x).all()
+
+
 @pytest.mark.parametrize("ordered", [False, True])
 def test_a_kernel_that_must_run_in_order_runs_once(register, ordered):
     """The number of runs determines the bytes that cannot be distinguished from unwritten ones."""
@@ -174,7 +237,9 @@ def test_poison_has_the_properties_that_its_detection_needs(name):
         assert needed >= 2
         assert needed * part_of(dtype).itemsize >= 8
     if dtype.kind not in "biu":
-        assert np.isnan(elements.astype(np.complex128)).all()
+        found = elements.astype(np.complex128)
+        assert np.isnan(found[::2]).all()
+        assert np.isfinite(found[1::2]).all() and (found[1::2].real > 1e4).all()
 
 
 @pytest.mark.parametrize(

@@ -125,12 +125,12 @@ def remembered_default(operator: int, platform: str) -> str | None:
 def debug_mode(enabled: bool = True) -> Iterator[None]:
     """Check the reads and writes of kernels that are called inside the ``with`` block.
 
-    If a kernel reads or writes out of bounds, writes to an input, or leaves an element of an output unwritten, the call
-    fails with an error that names the kernel, the array and the element. Kernels work on copies of their arrays, so
-    that the caller's arrays stay as they are, and may run more than once for one call: use it for tests and to find
-    bugs. It applies to functions that are already jitted, in the current thread, and the innermost context wins.
-    Outside of such contexts, the environment variable ``XLAKERNEL_DEBUG``, ``1`` or ``0``, decides; it is read at the
-    first call of a kernel.
+    If a kernel reads or writes out of bounds, writes to an input, or leaves an element of an output unwritten or reads
+    it first, the call fails with an error that names the kernel, the array and the element. Kernels work on copies of
+    their arrays, so that the caller's arrays stay as they are, and run more than once for one call unless they have a
+    side effect: use it for tests and to find bugs. It applies to functions that are already jitted, in the current
+    thread, and the innermost context wins. Outside of such contexts, the environment variable ``XLAKERNEL_DEBUG``,
+    ``1`` or ``0``, decides; it is read at the first call of a kernel.
 
     The documentation of each wrapper lists the checks of its backend (`xlakernel.numba.numba_kernel`).
 

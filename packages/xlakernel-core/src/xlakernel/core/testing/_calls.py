@@ -77,9 +77,10 @@ def _extremes(dtype: Any) -> tuple[Any, Any, Any]:
     if dtype == np.bool_:
         return False, True, True
     if jnp.issubdtype(dtype, jnp.integer):
-        limits = jnp.iinfo(dtype)
-        return limits.min, limits.max, limits.max
-    return jnp.finfo(dtype).min, jnp.finfo(dtype).max, np.nan
+        whole = jnp.iinfo(dtype)  # type: ignore[no-untyped-call]
+        return whole.min, whole.max, whole.max
+    limits = jnp.finfo(dtype)  # type: ignore[no-untyped-call]
+    return limits.min, limits.max, np.nan
 
 
 def check_inputs_kept(subject: Subject) -> None:

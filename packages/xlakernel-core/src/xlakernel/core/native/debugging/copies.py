@@ -27,7 +27,9 @@ def part_of(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def poison(dtype: np.dtype[Any], number: int) -> Any:
-    """Return the parts of an element with poison *number*: NaNs, invalid bools, or arbitrary integers.
+    """Return the parts of an element with poison *number*: NaNs or large floats, invalid bools, or arbitrary integers.
+
+    A maximum ignores NaN, and a product of a large number with 0 is 0: every other poison has large numbers.
 
     Args:
       dtype: of the element.
@@ -37,7 +39,10 @@ def poison(dtype: np.dtype[Any], number: int) -> Any:
     unsigned = np.dtype(f"u{part.itemsize}")
     bits = _WORDS[number] % 2 ** (8 * part.itemsize)
     if part.kind not in "biu":
-        bits |= int(np.array(np.nan, part).view(unsigned))
+        nan, infinite = (int(np.array(value, part).view(unsigned)) for value in (np.nan, np.inf))
+        bits |= nan
+        if number % 2:  # without the last bit of the exponent, and without the sign
+            bits &= ~(infinite & -infinite) & ~(1 << 8 * part.itemsize - 1)
     return np.full(dtype.itemsize // part.itemsize, bits, unsigned)
 
 
@@ -54,6 +59,7 @@ class Copies:
     """
 
     def __init__(self, inputs: Sequence[ArrayView], outputs: Sequence[ArrayView], number: int, memory: Memory) -> None:
+        self.inputs, self.outputs = inputs, outputs
         self.number = number
         self.memory = memory
         read, written = ({view.address for view in views if view.nbytes} for views in (inputs, outputs))
@@ -75,6 +81,10 @@ class Copies:
             self.bytes_of(view)[:] = memory.read(view)
         for view in self.fresh:
             self._parts(view)[:] = poison(view.dtype, number)
+
+    def again(self) -> Copies:
+        """Return new copies of the same arrays, with the same poison."""
+        return Copies(self.inputs, self.outputs, self.number, self.memory)
 
     @contextlib.contextmanager
     def placed(self) -> Iterator[Mapping[ArrayView, int]]:

@@ -8,6 +8,9 @@ A kernel may also write a value equal to the poison. So it runs again, on new co
 element has kept 64 bits of poison: no fixed value equals two poisons, and a random value is unlikely to match so many
 bits. If a kernel must not run twice, elements of one run are checked where that suffices: no valid bool equals the
 poison, and a value of four bytes or more does so only by an unlikely coincidence, which the message mentions.
+
+A kernel that reads an output before it writes to it, to add to it for example, has other results with another poison.
+So does one whose threads race: results count as those of the poison if each poison has its own in several runs.
 """
 
 from __future__ import annotations
@@ -28,6 +31,9 @@ from ..machine.upcall import Upcall, emit_upcall
 from .call_frame import ArrayView, FrameCopy, api_of, arrays_of
 from .copies import POISONS, Copies, part_of, poison
 from .memory import HostMemory, Memory
+
+#: Runs with each of two poisons before a difference of results counts as theirs.
+_PAIRS = 4
 
 #: `Observer.out_of_bounds` for a kernel of many threads.
 UNCHECKED_THREADS = (
@@ -75,6 +81,7 @@ class Observer:
           CallError: if a check fails.
         """
         unwritten: dict[ArrayView, Any] = {}
+        made: list[Copies] = []
         for number in range(POISONS):
             copies = Copies(inputs, outputs, number, memory)
             with copies.placed() as addresses:
@@ -82,15 +89,35 @@ class Observer:
             if error:
                 return error
             self._check_memory(copies)
+            made.append(copies)
             unwritten = {view: copies.poisoned(view) & unwritten.get(view, True) for view in copies.fresh}
             suspects = [view for view in copies.fresh if unwritten[view].any()]
             for view in suspects:
                 if number + 1 >= runs_needed(view.dtype, once=self.once):
                     raise self._not_written(view, unwritten[view], number)
-            if self.once or not suspects:
+            if self.once or (not suspects and (number or not copies.fresh)):
                 break
+        if changed := _first_difference(made[0], copies):
+            self._check_reads(made[0], copies, run, *changed)
         copies.hand_out(outputs)
         return None
+
+    def _check_reads(
+        self, one: Copies, other: Copies, run: Callable[[Mapping[ArrayView, int]], int | None], view: ArrayView, at: int
+    ) -> None:
+        """Raise an error if results depend on the poison, and not on the order of threads."""
+        for _ in range(_PAIRS):
+            for earlier in (one, other):
+                copies = earlier.again()
+                with copies.placed() as addresses:
+                    if run(addresses) or _first_difference(earlier, copies):
+                        return
+        a, b = (copies.bytes_of(view).view(view.dtype)[at] for copies in (one, other))
+        raise _failed_check(
+            f"{self._who} read {view.name_element(at)} before it was written: the result is {a} or {b}, depending on "
+            "what the memory held. Outputs begin with arbitrary values: write to each element first, or give them "
+            "values to begin with (on a GPU and in Warp with output_init)."
+        )
 
     def _check_memory(self, copies: Copies) -> None:
         for view in copies.damaged():
@@ -157,6 +184,15 @@ class HandlerObserver(Observer):
             raise
         except BaseException as error:  # noqa: BLE001  # called from machine code, which loses exceptions
             return new_error(api_of(frame), *describe(error, self.kernel, self.place, None))
+
+
+def _first_difference(one: Copies, other: Copies) -> tuple[ArrayView, int] | None:
+    """Return the first output, and its element, with other bits in the *other* run; None if there is none."""
+    for view in one.fresh:
+        differs = (one.bytes_of(view) != other.bytes_of(view)).reshape(-1, view.dtype.itemsize).any(axis=1)
+        if differs.any():
+            return view, int(differs.argmax())
+    return None
 
 
 def runs_needed(dtype: np.dtype[Any], *, once: bool) -> int:
