@@ -79,7 +79,7 @@ class Moment(NamedTuple):
     stamp: Any
 
 
-class Update(NamedTuple):
+class BlockStep(NamedTuple):
     """What the neurons of a block read and write in a step; *found* are the spikes of the block in two steps."""
 
     form: Any
@@ -98,7 +98,7 @@ class Neurons(NamedTuple):
     Attributes:
       open: ``open(form, block, ins)`` returns *held* before the first step; *ins* are `Inputs`.
       draw: ``draw(block, held, t, step)`` returns *held* with the random inputs of a step; all threads call it.
-      update: ``update(step, held)`` makes a step, an `Update`, of all neurons of the block, writes their spikes, and
+      update: ``update(step, held)`` makes a `BlockStep`, of all neurons of the block, writes their spikes, and
         returns *held* after it.
       store: ``store(block, states, held)`` writes the states that are in registers.
     """

@@ -53,7 +53,7 @@ class Learning(NamedTuple):
     depth: Any
 
 
-class Past(NamedTuple):
+class PastArrays(NamedTuple):
     """Traces, last spikes, and the spikes of the last steps, before and after a run."""
 
     traces: Any

@@ -36,8 +36,8 @@ from ...populations import Functions, tuple_of
 from ...rules import RuleFunctions
 from .arrays import slices, sums_of_block
 from .delivery import THREADS, Form, collect_round, first_cursor, lay_out, segment_and_entry
-from .neurons import Block, Inputs, Moment, Outputs, Update, neurons
-from .plasticity import Learning, Past, Stages, stages
+from .neurons import Block, BlockStep, Inputs, Moment, Outputs, neurons
+from .plasticity import Learning, PastArrays, Stages, stages
 from .spikes import record_spikes, write_count
 
 
@@ -170,7 +170,7 @@ def _block_run(
             if ahead > 1 and t >= steps:
                 continue
             parity = t & 1
-            held = update(Update(form, block, moment, scales, ring, found, ins, outs), held)
+            held = update(BlockStep(form, block, moment, scales, ring, found, ins, outs), held)
             cuda.syncthreads()
             if thread == 0:
                 write_count(form, block, outs, row, stamp, found[parity])
@@ -358,7 +358,7 @@ def simulation(
             of(last, net).shape[0],
             of(has_fired, net).shape[0],
         )
-        past = Past(
+        past = PastArrays(
             of(spike_traces, net),
             of(last, net),
             of(has_fired, net),
