@@ -26,6 +26,7 @@ from models import (
     start,
 )
 
+from xlakernel.core.call.sharding import gathered
 from xlakernel.core.errors import ArgumentError, GatheredOperandsWarning
 from xlakernel.sparse import CSR
 from xlakernel.sparse.networks import Network, Population, Projection, Record, Recording, Spikes, Trace
@@ -274,7 +275,8 @@ several_devices = pytest.mark.skipif(jax.device_count() < 2, reason="a mesh of t
 
 @several_devices
 @pytest.mark.parametrize("map_shards", [False, True])
-def test_a_batch_spread_over_devices(network, map_shards):
+def test_a_batch_spread_over_devices(network, map_shards, monkeypatch):
+    monkeypatch.setattr(gathered, "_warned", set())  # it comes once for each kernel
     mesh = jax.make_mesh((2,), ("seed",), (AxisType.Auto,), devices=jax.devices()[:2])
     keys = jax.device_put(jax.random.split(KEY, 4), NamedSharding(mesh, P("seed")))
 

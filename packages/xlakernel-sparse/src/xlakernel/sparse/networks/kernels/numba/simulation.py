@@ -250,7 +250,8 @@ def simulation(
             np.empty((2, last.size), np.float32), np.zeros(table.shape[0], np.int64),
             np.empty((table.shape[0], 3), np.float32),
         )  # fmt: skip
-        count, total, head, recorded = 0, np.int64(0), 0, 0
+        # Of fixed types: for each literal that a loop changes, Numba would compile the functions once more.
+        count, total, head, recorded = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
         for t in range(steps):
             step = np.uint32(first_step[0] + t)
             begin(learning, np.int64(step))
@@ -272,7 +273,7 @@ def simulation(
                             t, drawn, fired, listed, found, learning,
                         )  # fmt: skip
             head = (head + receptors) % rows
-            count = 0
+            count = np.int64(0)
             for block in range(blocks):
                 for k in range(edges[block], edges[block] + found[block]):
                     spikes[count] = listed[k]
