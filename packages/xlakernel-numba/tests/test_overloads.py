@@ -4,6 +4,7 @@ import sys
 import types
 
 import jax
+import jax.numpy as jnp
 import numba
 import numpy as np
 import pytest
@@ -255,3 +256,34 @@ def test_an_error_in_a_definition_leaves_the_helpers_of_other_kernels():
     with pytest.raises(CompileError, match="no such type"):
         run(kernel_of(definition)[0])
     assert own_copies._helpers.items() >= copies.items()
+
+
+@pytest.mark.parametrize("mutual", [False, True])
+def test_a_recursive_helper_that_a_definition_calls(mutual):
+    @numba.njit
+    def factorial(n):
+        return 1 if n < 2 else n * factorial(n - 1)
+
+    @numba.njit
+    def is_even(n):
+        return True if n == 0 else is_odd(n - 1)
+
+    @numba.njit
+    def is_odd(n):
+        return False if n == 0 else is_even(n - 1)
+
+    def shifted(value):
+        raise NotImplementedError
+
+    @overload(shifted)
+    def shifted_in_numba(value):
+        number = is_even(4) if mutual else factorial(4)
+        return lambda value: value + number
+
+    @numba.njit
+    def kernel(x, out):
+        for i in range(x.size):
+            out[i] = shifted(x[i])
+
+    found = numba_kernel(kernel, outs=lambda x: x)(jnp.arange(3.0))
+    assert found.tolist() == ([1, 2, 3] if mutual else [24, 25, 26])

@@ -1,22 +1,34 @@
-"""Helpers without an entry for Python, which takes a sixth of the time of their compilation."""
+"""Helpers that only compiled code calls: without an entry for Python, and without machine code of their own.
+
+Numba generates the machine code of each function, although its callers link its optimised code and generate it again.
+"""
 
 from __future__ import annotations
 
 import functools
-from typing import Any
+import types
+import weakref
+from collections.abc import MutableMapping, Sequence
+from typing import Any, ClassVar
+
+from llvmlite.binding import Linkage, parse_assembly
+from numba.core.codegen import JITCodeLibrary, RuntimeLinker
+from numba.core.compiler import Compiler
 
 from xlakernel.core.backend.native import dispatcher_parts, make_dispatcher
 
 
 def without_entry(dispatcher: Any) -> None:
-    """Make *dispatcher*, which has no code yet, compile without its entry for Python.
+    """Make *dispatcher*, which has no code yet, compile for other compiled code alone.
 
     If Python calls it all the same, as the definition of an ``overload`` may, it is compiled once more with an entry.
     """
 
     @functools.cache
     def with_entry() -> Any:
-        made = make_dispatcher(*dispatcher_parts(dispatcher))
+        function, *others = dispatcher_parts(dispatcher)
+        # A copy: Numba takes two dispatchers of one function, of which one calls the other, for a recursion.
+        made = make_dispatcher(_copy(function), *others)
         made.targetoptions["no_cpython_wrapper"] = False
         return made
 
@@ -27,3 +39,73 @@ def without_entry(dispatcher: Any) -> None:
     dispatcher.targetoptions["no_cpython_wrapper"] = True
     dispatcher.add_overload = add_overload
     dispatcher._compile_for_args = lambda *arguments: with_entry()._compile_for_args(*arguments)
+    if dispatcher._compiler.pipeline_class is Compiler:
+        dispatcher._compiler.pipeline_class = _LinkedCompiler
+
+
+def _copy(function: Any) -> Any:
+    made = types.FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
+    made.__kwdefaults__ = function.__kwdefaults__
+    return functools.update_wrapper(made, function)
+
+
+class _LinkedCompiler(Compiler):  # type: ignore[misc]  # Numba has no stubs
+    """A compiler into a `_LinkedLibrary`."""
+
+    def __init__(self, typing_context: Any, context: Any, library: Any, *arguments: Any) -> None:
+        super().__init__(typing_context, context, library or _LinkedLibrary(context.codegen(), "helper"), *arguments)
+
+
+class _LinkedLibrary(JITCodeLibrary):  # type: ignore[misc]
+    """Code that others link; its machine code is generated when an address in it is asked for.
+
+    A recursive call is one of an address, which Numba resolves when there is machine code of the function. A library
+    with such a call is generated at once, and those with the functions before it.
+    """
+
+    #: The libraries without machine code, by the names of their functions.
+    _waiting: ClassVar[MutableMapping[str, _LinkedLibrary]] = weakref.WeakValueDictionary()
+    _has_machine_code = False
+
+    def _finalize_final_module(self) -> None:
+        called = self._called_by_address()
+        if called:
+            self._generate(called)
+            return
+        self._finalize_dynamic_globals()
+        self._verify_declare_only_symbols()
+        self._define_environments()
+        self._finalized = True
+        for function in self.get_defined_functions():
+            self._waiting.setdefault(function.name, self)
+
+    def get_pointer_to_function(self, name: str) -> int:
+        """Return the address of a function, or 0 if the library has none of this name."""
+        self._ensure_finalized()
+        if not self._has_machine_code:
+            if name not in {function.name for function in self.get_defined_functions()}:
+                return 0
+            self._generate(self._called_by_address())
+        return int(super().get_pointer_to_function(name))
+
+    def _generate(self, called: Sequence[str]) -> None:
+        self._has_machine_code = True
+        for name in called:
+            library = self._waiting.get(name)
+            if library is not None and not library._has_machine_code:
+                library._generate(library._called_by_address())
+        super()._finalize_final_module()
+
+    def _called_by_address(self) -> list[str]:
+        """Return the names of the functions that recursive calls refer to."""
+        prefix, variables = RuntimeLinker.PREFIX, self._final_module.global_variables
+        return [variable.name.removeprefix(prefix) for variable in variables if variable.name.startswith(prefix)]
+
+    def _define_environments(self) -> None:
+        """Define the variables of Numba's environments, which Numba sets, and which code that links this one uses."""
+        variables = [str(v) for v in self._final_module.global_variables if v.linkage == Linkage.common]
+        if variables:
+            self._codegen._add_module(parse_assembly("\n".join(variables)))
+            self._codegen._engine.finalize_object()
