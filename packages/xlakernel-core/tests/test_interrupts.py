@@ -75,6 +75,14 @@ def test_each_signal_reaches_its_handler_after_an_exception_of_another(handlers)
     assert handlers == [signal.SIGALRM, signal.SIGUSR1]
 
 
+def test_many_signals_are_delivered(handlers):
+    count = 3 * sys.getrecursionlimit()
+    with uninterrupted():
+        for _ in range(count):
+            os.kill(os.getpid(), signal.SIGUSR1)
+    assert handlers == [signal.SIGUSR1] * count
+
+
 def test_a_section_inside_another_does_not_end_the_delay(handlers):
     with uninterrupted():
         with uninterrupted():

@@ -71,13 +71,22 @@ def _delay(number: int, frame: Any) -> None:
 
 
 def _deliver() -> None:
-    """Call the handlers of the signals that were caught; an exception of one does not prevent the others."""
-    if _caught:
-        number, frame = _caught.pop(0)
-        try:
-            _handlers[number](number, frame)
-        finally:
-            _deliver()
+    """Call the handlers of the signals that were caught; an exception of one does not prevent the others.
+
+    The last one is raised, with those before it as its context.
+    """
+    failure: BaseException | None = None
+    try:
+        while _caught:
+            number, frame = _caught.pop(0)
+            try:
+                _handlers[number](number, frame)
+            except BaseException as error:  # noqa: BLE001  # raised below
+                error.__context__ = error.__context__ or failure
+                failure = error
+    finally:  # also after the exception of a signal that came between two steps
+        if failure is not None:
+            raise failure
 
 
 def _restore(numbers: list[int]) -> None:
