@@ -146,9 +146,15 @@ def test_outputs_with_other_names(assert_caught, assert_passes):
     def both(low, high):
         return lambda x: {low: x - 1, high: x + 1}
 
-    text = "the outputs are named ['a', 'b'], expected ['c', 'd']"
+    text = "an output is named ['a'], expected ['c']"
     assert_caught("eager", text, both("a", "b"), X, reference=both("c", "d"))
     assert_passes("eager", both("a", "b"), X, reference=both("a", "b"))
+
+    def nested(function):
+        return lambda x: (x, [function(x)])
+
+    text = "an output is named ['a'], expected ['c']"
+    assert_caught("eager", text, nested(both("a", "b")), X, reference=nested(both("c", "d")))
 
 
 def test_a_kernel_that_raises(assert_caught, run_check):

@@ -152,3 +152,18 @@ def test_elements_of_very_different_sizes(assert_caught, assert_passes, check, s
 
     wrong.defjvp(lambda primals, tangents: (jnp.log(*primals), 1.1 * tangents[0] / primals[0]))
     assert_caught(check, "derivative along" if check == "grad_forward" else "the gradient of", wrong, x)
+
+
+@pytest.mark.parametrize("x", [[1e-14, 1, 2], [1e-14, 2e-14]], ids=str)
+@pytest.mark.parametrize("value", [lambda x: x + 1, jnp.exp], ids=["sum", "exponential"])
+def test_a_derivative_that_is_0_at_small_elements(assert_caught, value, x):
+    """A step as small as these elements is lost in the rounding of the result, and the difference is 0, too."""
+
+    def slope(x, dx):
+        return jnp.where(jnp.abs(x) > 1e-9, jax.jvp(value, (x,), (dx,))[1], 0)
+
+    function = jax.custom_jvp(value)
+    function.defjvp(lambda primals, tangents: (function(*primals), slope(*primals, *tangents)))
+    x = np.array(x, np.float32)
+    assert_caught("grad_forward", "derivative along element (0,)", function, x)
+    assert_caught("grad_reverse", "along element (0,) is 0", function, x)

@@ -57,6 +57,16 @@ def test_a_process_that_does_not_end(monkeypatch):
         _export._run_elsewhere(sine, map(time.sleep, [600]))
 
 
+def test_a_request_that_is_not_read_ends_at_the_limit(monkeypatch):
+    monkeypatch.setattr(_export, "_TIME_LIMIT", 1)
+    sine = export(jax.jit(jnp.sin))(X).serialize()
+    os.kill(_export._server().pid, signal.SIGSTOP)
+    with pytest.raises(CheckFailure, match="it did not answer within 1 s"):
+        _export._run_elsewhere(bytes(10**6), [X])  # more than a pipe holds
+    monkeypatch.undo()
+    np.testing.assert_allclose(_export._run_elsewhere(sine, [X]), np.sin(X), rtol=1e-6)
+
+
 def test_a_server_that_ended_is_replaced():
     sine = export(jax.jit(jnp.sin))(X).serialize()
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from numbers import Real
 from typing import Any
 
@@ -107,10 +108,9 @@ def compare(got: Any, expected: Any, tolerance: Tolerance, *, batch: int = 0, wh
     found, wanted = named_leaves(got), named_leaves(expected)
     if len(found) != len(wanted):
         raise CheckFailure(f"{what}{len(found)} outputs, expected {len(wanted)}.")
-    if isinstance(got, dict) and isinstance(expected, dict) and got.keys() != expected.keys():
-        raise CheckFailure(
-            f"{what}the outputs are named {sorted(map(str, got))}, expected {sorted(map(str, expected))}."
-        )
+    for keys, others in zip(_keys(got), _keys(expected), strict=True):
+        if keys and others and keys != others:
+            raise CheckFailure(f"{what}an output is named {_joined(keys)}, expected {_joined(others)}.")
     for (name, one), (_, other) in zip(found, wanted, strict=True):
         if problem := _difference(np.asarray(one), np.asarray(other), tolerance, batch):
             raise CheckFailure(f"{what}{name} {problem}")
@@ -126,6 +126,16 @@ def compare_structs(got: Any, expected: Any, *, what: str) -> None:
 def describe(array: Any) -> str:
     """Return dtype and shape for a message."""
     return f"{array.dtype.name}{list(array.shape)}"
+
+
+def _keys(tree: Any) -> list[tuple[Any, ...]]:
+    """Return for each leaf its keys in dictionaries, from the outermost one."""
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
+    return [tuple(step.key for step in path if isinstance(step, jax.tree_util.DictKey)) for path in paths]
+
+
+def _joined(keys: Sequence[Any]) -> str:
+    return "".join(f"[{key!r}]" for key in keys)
 
 
 def named_leaves(tree: Any) -> list[tuple[str, Any]]:

@@ -57,8 +57,8 @@ class _Problem:
         precision = "double" if self.is_double else "the kernel's own"
         return f"compared with finite differences in {precision} precision, relative error at most {self.allowed:.1g}"
 
-    def difference(self, number: int, direction: Array, *, fine: bool = False) -> list[Array]:
-        """Return the derivative along *direction* of input *number*, by central differences.
+    def difference(self, number: int, direction: Array, *, fine: bool = False) -> tuple[list[Array], float]:
+        """Return the derivative along *direction* of input *number*, by central differences, and its rounding error.
 
         The step fits the largest element of the input or, if it is to be *fine*, the smallest that moves.
         """
@@ -71,10 +71,12 @@ class _Problem:
             self.exact([x + sign * step * direction if i == number else x for i, x in enumerate(moved)])
             for sign in (1, -1)
         )
-        return [
+        largest = max((float(np.abs(y).max(initial=0.0)) for y in above), default=0.0)
+        found = [
             (a.astype(double(a.dtype)) - b.astype(double(b.dtype))) / (2 * step)
             for a, b in zip(above, below, strict=True)
         ]
+        return found, self.epsilon * largest / step
 
     def pulled(self, *xs: Any) -> list[Any]:
         """Return the gradient of the weighted outputs."""
@@ -162,10 +164,14 @@ def _check_forward(problem: _Problem, what: str) -> None:
 
     def check(directions: Mapping[int, Array], label: str, *, fine: bool) -> None:
         tangents = tuple(jnp.asarray(directions.get(i, np.zeros(x.shape)), x.dtype) for i, x in enumerate(primals))
-        terms = [problem.difference(number, direction, fine=fine) for number, direction in directions.items()]
+        found = [problem.difference(number, direction, fine=fine) for number, direction in directions.items()]
+        terms = [ys for ys, _ in found]
         expected = [sum(ys[1:], ys[0]) for ys in zip(*terms, strict=True)]
         size = max((float(np.abs(y).max(initial=0.0)) for ys in terms for y in ys), default=0.0)
-        tolerance = Tolerance(problem.allowed, problem.allowed * max(size, problem.epsilon ** (1 / 3)))
+        allowed = problem.allowed * max(size, problem.epsilon ** (1 / 3))
+        if fine:
+            _check_rounding(sum(rounding for _, rounding in found), allowed)
+        tolerance = Tolerance(problem.allowed, allowed)
         compare(push(tangents), expected, tolerance, what=f"{what}derivative along {label}, by jvp: ")
 
     for number, x in enumerate(problem.inputs):
@@ -204,17 +210,25 @@ def _check_gradient(
     problem: _Problem, number: int, gradient: Array, direction: Array, what: str, *, fine: bool
 ) -> None:
     weighted = gradient.astype(double(gradient.dtype)) * direction
-    differences = zip(problem.weights, problem.difference(number, direction, fine=fine), strict=True)
-    terms = [np.real(w * y) for w, y in differences]
+    found, rounding = problem.difference(number, direction, fine=fine)
+    terms = [np.real(w * y) for w, y in zip(problem.weights, found, strict=True)]
     got, expected = float(np.real(weighted.sum())), float(sum(term.sum() for term in terms))
     # Rounding errors of many terms partly cancel, so the bound is their root sum of squares: a bound by their sum would
     # hide one wrong element.
     size = float(np.sqrt(sum(np.square(term).sum() for term in terms))) + float(np.linalg.norm(weighted))
     allowed = problem.allowed * max(size, problem.epsilon ** (1 / 3))
+    if fine:
+        _check_rounding(rounding, allowed)
     if not abs(got - expected) <= allowed:
         raise CheckFailure(
             f"{what} is {got:.6g}, finite differences give {expected:.6g} (allowed error {allowed:.2g})."
         )
+
+
+def _check_rounding(error: float, allowed: float) -> None:
+    """Raise `CheckFailure` if a step is so fine that the difference is one of rounding errors, 0 for example."""
+    if not error <= allowed:
+        raise CheckFailure(f"the rounding error of a fine step is {error:.2g}, more than {allowed:.2g}.")
 
 
 def _directions(x: Array) -> Iterator[tuple[str, Array]]:

@@ -10,7 +10,6 @@ import importlib.machinery
 import importlib.util
 import os
 import pickle
-import select
 import signal
 import subprocess
 import sys
@@ -68,19 +67,24 @@ def _answer(request: Any) -> tuple[str, Any]:
             _end(server)
             server = _server()
         assert server.stdin is not None and server.stdout is not None
+        is_late = threading.Event()
+        # Not a limit of `select` on the answer: the request may not fit in the pipe, and half an answer may come.
+        timer = threading.Timer(_TIME_LIMIT, _kill, [server, is_late])
+        timer.start()
         try:
             pickle.dump(request, server.stdin)
             server.stdin.flush()
-            if not select.select([server.stdout], [], [], _TIME_LIMIT)[0]:
-                _end(server)
-                return f"it did not answer within {_TIME_LIMIT} s", None
             answer: tuple[str, Any] = pickle.load(server.stdout)
         except (EOFError, BrokenPipeError, pickle.UnpicklingError):
             _end(server)
-            return "it ended without an answer", None
+            late, early = f"it did not answer within {_TIME_LIMIT} s", "it ended without an answer"
+            return late if is_late.is_set() else early, None
         except BaseException:  # the answer may come later, and would be taken for the next one
             _end(server)
             raise
+        finally:
+            timer.cancel()
+            timer.join()
         return answer
 
 
@@ -102,10 +106,15 @@ def _server() -> subprocess.Popen[bytes]:
 def _end(server: subprocess.Popen[bytes]) -> None:
     """End the server and its fork; the next request starts another one."""
     _server.cache_clear()
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(server.pid, signal.SIGKILL)
+    _kill(server, threading.Event())
     atexit.unregister(_stop)
     _stop(server)
+
+
+def _kill(server: subprocess.Popen[bytes], done: threading.Event) -> None:
+    done.set()
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(server.pid, signal.SIGKILL)
 
 
 def _stop(server: subprocess.Popen[bytes]) -> None:
