@@ -109,7 +109,7 @@ class Network(ImmutablePytree):
             blocks=_check_blocks(blocks, edges[-1], total),
             # A given number is kept: networks of other weights can be stacked.
             weight_bits=needed_bits(len(receptors), synapses, bits) if weight_bits is None else bits,
-            ahead=min(projection.survey.shortest_delay for projection in synapses) if is_plastic else 1,
+            ahead=min(one.survey.shortest_delay for one in synapses if one.matrix.nnz or one.rule) if is_plastic else 1,
         )
         starts, entries = order_entries(layout, static, scales)
         plastic, tables = build_tables(layout, synapses)
@@ -180,7 +180,7 @@ class Network(ImmutablePytree):
             one tuple of numbers for all.
           key: a key of `jax.random`, the same in all runs that continue each other; None: there are no random numbers,
             and *rng* is None.
-          steps: the number of steps, at least 1; int32 holds the number of the last one.
+          steps: the number of steps, at least 1; ``state.step + steps`` is below 2**31.
           inputs: a named tuple whose fields are arrays ``(steps,)`` or ``(steps, size)``, or `Poisson` or `Normal`, for
             random numbers; with several populations, a dictionary of them.
           plasticity: the parameters of the rules of plastic projections, a named tuple of numbers or, for a value in

@@ -12,9 +12,8 @@ blocks, which would take longer than the rest of a step: a fence, an atomic addi
 With plastic projections, spikes are added as many steps later as the shortest delay allows (*ahead* of a `Layout`): a
 block that is slow in one step then holds up no other.
 
-The words of a step are overwritten twice *ahead* steps later, by blocks that have read those of *ahead* steps later,
-which a block writes after it has read all words of the first. With plastic projections they are kept until the longest
-delay of these has passed, too.
+A block that writes the words of a step has read all words of *ahead* steps before. So those of a step, which are read
+until *ahead* steps later or until the longest delay of plastic projections, are overwritten *ahead* steps after that.
 
 A block collects the spikes of all records in a list in shared memory. Their entries lie in segments of several lengths;
 a prefix sum lays them end to end, and a thread finds its entry by bisection, so that all loads of a round are under way
