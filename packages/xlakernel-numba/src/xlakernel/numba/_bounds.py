@@ -48,7 +48,7 @@ def explained_bounds() -> Iterator[None]:
         else:
             _emit_check(context, builder, index, extent, axis, _statement_of_user(statements))
 
-    with global_compiler_lock:
+    with global_compiler_lock._lock:
         cgutils.do_boundscheck = explained_check
         lowering.Lower.lower_inst = tracked_lower_inst
         numba.config.BOUNDSCHECK = forced or None  # NUMBA_BOUNDSCHECK=0 would disable the checks

@@ -121,7 +121,8 @@ class NumbaKernel(Kernel):
         types_ = ", ".join(f"{a.source[0]}{a.index} {a.content}" for a in arguments)
         # Building acquires Numba's lock while it holds the registry's lock. To exclude a deadlock, Numba's lock is
         # acquired before both. It also prevents other threads from compiling a helper between fingerprint and use.
-        with global_compiler_lock:
+        # Its lock in C: after an exception of a signal's handler at the end of the wait, Numba's own would stay locked.
+        with global_compiler_lock._lock:
             found = COMPILER.examine(self.dispatcher)
             digest = found.digest  # the recipe, which is kept, refers to it and not to the copies of arrays in *found*
             content = fingerprint(digest, {**environment(), **mode})

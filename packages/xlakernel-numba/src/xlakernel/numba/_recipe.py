@@ -123,7 +123,7 @@ COMPILER = Compiler(
     _NJIT,
     _HELPERS,
     lambda: Declarations(cpu_target),
-    global_compiler_lock,
+    global_compiler_lock._lock,
     CPUContext,
     environment,
     without_entry=without_entry,
