@@ -174,6 +174,29 @@ def test_a_handler_that_is_set_inside_stays(handlers):
 
 def test_system_calls_that_a_signal_does_not_interrupt_stay_so(handlers):
     """As asyncio sets it."""
+    signal.siginterrupt(signal.SIGUSR1, False)
+    with uninterrupted():
+        pass
+    assert_system_calls_continue()
+
+
+def test_system_calls_stay_uninterrupted_after_an_exception_of_a_handler(handlers, monkeypatch):
+    """Of one that comes when the handler is restored."""
+    set_handler = signal.signal
+
+    def set_and_raise(number, handler):
+        set_handler(number, handler)
+        if number == signal.SIGUSR1 and handler is not interrupts._delay:
+            raise TimeLimit
+
+    signal.siginterrupt(signal.SIGUSR1, False)
+    with pytest.raises(TimeLimit), uninterrupted():
+        monkeypatch.setattr(signal, "signal", set_and_raise)
+    monkeypatch.undo()
+    assert_system_calls_continue()
+
+
+def assert_system_calls_continue():
     source, sink = os.pipe()
 
     def send():
@@ -182,9 +205,6 @@ def test_system_calls_that_a_signal_does_not_interrupt_stay_so(handlers):
         time.sleep(0.1)
         os.write(sink, b"x")
 
-    signal.siginterrupt(signal.SIGUSR1, False)
-    with uninterrupted():
-        pass
     thread = threading.Thread(target=send)
     thread.start()
     try:
@@ -260,6 +280,24 @@ def test_the_exception_of_a_handler_is_recognised(handler):
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert not is_raised_by_handler(raised.value)
+
+
+def logged(function):
+    @functools.wraps(function)
+    def call(*given):
+        return function(*given)
+
+    return call
+
+
+def test_a_function_with_the_decorator_of_a_handler_is_no_handler():
+    before = signal.signal(signal.SIGUSR1, logged(plain))
+    try:
+        with pytest.raises(ZeroDivisionError) as raised:
+            logged(lambda: 1 / 0)()
+        assert not is_raised_by_handler(raised.value)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_a_function_that_is_given_a_frame_is_no_handler():

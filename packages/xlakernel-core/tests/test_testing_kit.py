@@ -324,6 +324,28 @@ def test_not_thread_safe(assert_caught, assert_passes):
     assert_passes("threads", wrapped(lambda x: np.asarray(x).copy()), X)
 
 
+def test_threads_that_end_no_call(assert_caught, monkeypatch):
+    monkeypatch.setattr("xlakernel.core.testing._calls._LONGEST", 0.5)
+    released = threading.Event()
+    busy = threading.Lock()
+
+    def deadlocks(x):
+        if not busy.acquire(blocking=False):
+            released.wait()
+            return x
+        time.sleep(0.01)
+        busy.release()
+        return x
+
+    def fn(x):
+        return jax.pure_callback(lambda x: deadlocks(np.asarray(x)), jax.ShapeDtypeStruct((5,), np.float32), x)
+
+    try:
+        assert_caught("threads", "threads ended no call within 0.5 s", fn, X)
+    finally:
+        released.set()
+
+
 # Other processes and devices
 
 

@@ -338,6 +338,12 @@ def test_diagonals_of_empty_matrices(kind, shape):
     assert kind.from_dense(np.zeros(shape, np.float32), nnz=2).diagonal().shape == (0,)
 
 
+def test_results_without_elements_have_zero_gradients(kind, matrix):
+    assert_array_equal(jax.grad(lambda data: matrix.with_data(data).diagonal(7).sum())(matrix.data), 0)
+    empty = kind.from_dense(np.zeros((3, 0), np.float32), nnz=2)
+    assert_array_equal(jax.grad(lambda data: empty.with_data(data).todense().sum())(empty.data), 0)
+
+
 def test_an_offset_is_an_integer(matrix):
     assert_array_equal(matrix.diagonal(np.int8(-1)), matrix.diagonal(-1))
     with pytest.raises(ArgumentError, match=r"diagonal: offset is 1\.5; expected an integer"):

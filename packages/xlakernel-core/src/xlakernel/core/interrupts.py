@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import inspect
 import signal
 import threading
 import traceback
@@ -98,8 +99,10 @@ def _restore(numbers: list[int]) -> None:
         number = numbers.pop()
         try:
             if signal.getsignal(number) is _delay:
-                signal.signal(number, _handlers[number])
-                _set_action(number, _actions[number])
+                try:
+                    signal.signal(number, _handlers[number])
+                finally:  # also after the exception of a signal that came since
+                    _set_action(number, _actions[number])
         finally:
             _restore(numbers)
 
@@ -111,9 +114,13 @@ def is_raised_by_handler(error: BaseException) -> bool:
 
 
 def _code_of(handler: Any) -> types.CodeType | None:
-    """Return the code that runs first when a handler is called; None for one that is not written in Python."""
+    """Return the code of a handler inside its decorators; None for one that is not written in Python.
+
+    The code of a decorator may be that of other functions' wrappers too.
+    """
     while isinstance(handler, functools.partial):
         handler = handler.func
+    handler = inspect.unwrap(handler) if callable(handler) else handler
     called = type(handler).__call__ if callable(handler) and not hasattr(handler, "__code__") else handler
     return getattr(called, "__code__", None)
 

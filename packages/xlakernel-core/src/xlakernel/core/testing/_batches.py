@@ -89,5 +89,5 @@ def _distinctness(subject: Subject, expected: Any) -> str:
     ]
     if not same:
         return ""
-    what = "input" if len(same) == 1 else "inputs"
-    return f"not tried: other values of {what} {', '.join(same)} in each slice; give samples=[(x2, y2), (x3, y3)]"
+    what = "input {} is" if len(same) == 1 else "inputs {} are"
+    return f"{what.format(', '.join(same))} the same in all slices; samples=[(x2, y2), (x3, y3)] makes them differ"

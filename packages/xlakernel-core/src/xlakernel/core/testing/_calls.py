@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import queue
 import threading
-import time
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -20,7 +20,7 @@ from ._subject import Subject
 THREADS, CALLS = 8, 20  # calls of each thread
 _STEPS = 3  # of a loop
 _HELD = "the smallest value", "the largest value", "NaN"  # the earlier contents of outputs
-_LONGEST = 120  # seconds that all threads together may take
+_LONGEST = 120  # seconds in which one of the threads ends a call
 
 
 def check_eager(subject: Subject) -> None:
@@ -121,6 +121,7 @@ def check_threads(subject: Subject) -> str:
     inputs = [subject.arrays(sample) for sample in subject.samples]
     alone = [jax.tree.map(np.asarray, jitted(*one)) for one in inputs]
     failures: list[str] = []
+    ended: queue.SimpleQueue[bool] = queue.SimpleQueue()  # of each call False, of each thread True
     barrier = threading.Barrier(THREADS)  # otherwise a thread may end before the next one begins
 
     def work(number: int) -> None:
@@ -131,17 +132,22 @@ def check_threads(subject: Subject) -> str:
                     which = call % len(inputs)
                     what = f"in thread {number}, unlike a single call: "
                     compare(jitted(*inputs[which]), alone[which], EXACT, what=what)
+                    ended.put(False)
         except Exception as error:  # noqa: BLE001 - reported in the caller's thread
             failures.append(str(error) if isinstance(error, CheckFailure) else f"{type(error).__name__}: {error}")
+        finally:
+            ended.put(True)
 
     threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(THREADS)]
     for thread in threads:
         thread.start()
-    end = time.monotonic() + _LONGEST
-    for thread in threads:
-        thread.join(timeout=max(end - time.monotonic(), 0))
-    if stuck := sum(thread.is_alive() for thread in threads):
-        raise CheckFailure(f"{stuck} of {THREADS} threads did not end within {_LONGEST} s, perhaps in a deadlock.")
+    left = THREADS
+    while left:
+        try:
+            left -= ended.get(timeout=_LONGEST)
+        except queue.Empty:
+            stuck = f"{left} of {THREADS} threads"
+            raise CheckFailure(f"{stuck} ended no call within {_LONGEST} s, perhaps in a deadlock.") from None
     if failures:
         raise CheckFailure(f"{len(failures)} of {THREADS} threads failed; the first: {failures[0]}")
     return f"{THREADS} threads, {CALLS} calls each"

@@ -307,6 +307,8 @@ def _diagonal(matrix: Format, offset: int) -> jax.Array:
 
 def _sums_at(matrix: Format, shape: tuple[int, ...], places: tuple[jax.Array, ...]) -> jax.Array:
     """Return an array of *shape* with each weight added at its place; those out of range are dropped."""
+    if 0 in shape:  # JAX does not differentiate a scatter into an array without elements
+        return jnp.zeros(shape, matrix.dtype)
     wide = accumulator(matrix.dtype)  # duplicates of half precision are added up in float32, as in products
     sums = jnp.zeros(shape, wide).at[places].add(matrix.data.astype(wide), mode="drop")
     return sums.astype(matrix.dtype)

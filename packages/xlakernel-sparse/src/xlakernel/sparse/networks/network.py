@@ -49,6 +49,9 @@ class Network(ImmutablePytree):
     The synapses are sorted by source and by block of targets, and their weights rounded to integers: sums of integers
     do not depend on their order, so that a run is the same, bit by bit, for any number of threads and blocks.
 
+    `jax.vmap` maps over networks of one structure, whose leaves are stacked: those with the same populations, *blocks*
+    and *weight_bits*, and as many synapses, the same longest delay and, if some are plastic, the same shortest one.
+
     Args:
       populations: a `Population`, or a dictionary of them by name; the network's neurons are numbered in this order.
       projections: a list of `Projection`.
