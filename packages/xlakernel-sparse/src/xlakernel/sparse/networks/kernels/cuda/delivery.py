@@ -1,13 +1,14 @@
-"""Parts of a step in which a block of threads reads the spikes of all blocks, and lays their synapses end to end."""
+"""Parts of a step in which a block of threads reads the spikes of all blocks, and adds their entries to its sums."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
 from numba import cuda
 
-from ....kernels.cuda.device.memory import load_stamped
+from ....kernels.cuda.device.memory import load, load_stamped
 from ....kernels.cuda.device.warp import ALL
 
 #: The most threads of a block.
@@ -58,14 +59,20 @@ def _sums_of_block(value: Any, sums: Any) -> Any:
 
 
 @cuda.jit(device=True, forceinline=True)
+def _load_word(form, records, word):
+    """Return the present stamp and value of a word; zeros if there is no such word."""
+    return load_stamped(records, word) if word < form.blocks * form.slots else (np.int32(0), np.int32(0))
+
+
+@cuda.jit(device=True, forceinline=True)
 def _collect(form, cursor, stamp, edges, records, lists, spikes, counter):
     """Append spikes of the last step to the shared list *spikes* until it is full or all are read.
 
     The place of a warp is its *cursor*: the word of this thread and its value, the number of spikes in the record, the
-    place among them, and whether the spike at this place is not in the list yet. Returns the next cursor, and whether
-    spikes are left.
+    place among them, whether the spike at this place is not in the list yet, and stamp and value of the thread's next
+    word, whose load is under way. Returns the next cursor, and whether spikes are left.
     """
-    word, value, count, place, is_new = cursor
+    word, value, count, place, is_new, next_stamp, next_value = cursor
     thread, threads = cuda.threadIdx.x, cuda.blockDim.x
     lane, words = thread & 31, form.blocks * form.slots
     slot = lane & (form.slots - 1)
@@ -80,7 +87,7 @@ def _collect(form, cursor, stamp, edges, records, lists, spikes, counter):
                 spikes[np.uint64(at)] = value
                 is_new = False
             if cuda.any_sync(ALL, is_new):
-                return (word, value, count, place, is_new), True
+                return (word, value, count, place, is_new, next_stamp, next_value), True
         place += form.slots - 1
         is_new = slot > 0 and place < count
         if cuda.any_sync(ALL, is_new):
@@ -92,24 +99,28 @@ def _collect(form, cursor, stamp, edges, records, lists, spikes, counter):
             continue
         word += threads
         if word - lane >= words:
-            return (word, value, np.int32(0), place, False), False
+            return (word, value, np.int32(0), place, False, next_stamp, next_value), False
+        found, value = next_stamp, next_value
+        next_stamp, next_value = _load_word(form, records, word + threads)
         waiting = True
         while waiting:
-            found, value = stamp, np.int32(0)
-            if word < words:
-                found, value = load_stamped(records, word)
+            if word >= words:
+                found, value = stamp, np.int32(0)
             # The first word of a record is the number of its spikes, and is written last.
             count = cuda.shfl_sync(ALL, value, lane & ~(form.slots - 1))
             is_counted = cuda.shfl_sync(ALL, found, lane & ~(form.slots - 1)) == stamp
             waiting = cuda.all_sync(ALL, is_counted and (slot > count or found == stamp)) == 0
+            if waiting:
+                found, value = _load_word(form, records, word)
         place = slot - 1
         is_new = slot > 0 and place < count
 
 
 @cuda.jit(device=True, forceinline=True)
-def first_cursor():
-    """Return the cursor and the flag of `collect_round` before all spikes."""
-    return (cuda.threadIdx.x - cuda.blockDim.x, np.int32(0), np.int32(0), np.int32(0), False), True
+def first_cursor(form, records):
+    """Return the cursor of `collect_round` before all spikes of these records; the first loads are under way."""
+    thread, none = cuda.threadIdx.x, np.int32(0)
+    return thread - cuda.blockDim.x, none, none, none, False, *_load_word(form, records, thread)
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -178,3 +189,80 @@ def segment_and_entry(number, count, scratch):
         else:
             first = middle + 1
     return first, np.int64(np.uint32(offsets[np.uint64(first)] + number))
+
+
+class Delivery(NamedTuple):
+    """Device functions that add the entries of spikes to the block's own sums.
+
+    Attributes:
+      segment: ``segment(form, block, starts, spike)`` returns the first entry of a spike's segment, and their number.
+      add: ``add(form, head, low, length, count, entries, ring, scratch)`` adds the entries of the segments of *count*
+        spikes; *head* is the row of sums of the step after theirs.
+      deliver: ``deliver(form, block, stamp, row, cursor, head, turn, ring, ins, outs, scratch)`` adds the entries
+        of all spikes in the *row* of records with this *stamp*, and returns the next *turn*. For *cursor*, *turn* and
+        *scratch* see `collect_round`.
+    """
+
+    segment: Any
+    add: Any
+    deliver: Any
+
+
+@functools.cache
+def delivery(wide: bool) -> Delivery:
+    """Return the device functions for entries of one word or, if *wide*, of two."""
+
+    @cuda.jit(device=True, forceinline=True)
+    def entry_at(form, entries, number, count, scratch):
+        _, entry = segment_and_entry(number, count, scratch)
+        if wide:
+            return load(entries, 2 * entry), load(entries, 2 * entry + 1)
+        bits = load(entries, entry)
+        return bits, np.int32(bits >> (form.target_bits + form.row_bits))
+
+    @cuda.jit(device=True, forceinline=True)
+    def add_entry(form, head, ring, bits, weight):
+        row = head + (bits >> form.target_bits & (1 << form.row_bits) - 1)
+        if row >= form.rows:
+            row -= form.rows
+        target = bits & (1 << form.target_bits) - 1
+        cuda.atomic.add(ring, np.uint64(row * form.width + target), weight)
+
+    @cuda.jit(device=True, forceinline=True)
+    def segment(form, block, starts, spike):
+        at = np.int64(spike) * form.blocks + block
+        # Of 32 bits without a sign, for up to 2**32 entries.
+        begin, end = load(starts, at), load(starts, at + 1)
+        return np.int32(begin), np.int32(end - begin)
+
+    @cuda.jit(device=True, forceinline=True)
+    def add(form, head, low, length, count, entries, ring, scratch):
+        thread, threads = cuda.threadIdx.x, cuda.blockDim.x
+        total = lay_out(low, length, count, scratch)
+        for number in range(thread, total, 2 * threads):
+            # Two entries at once, so that the loads overlap.
+            bits, weight = entry_at(form, entries, number, count, scratch)
+            other = number + threads
+            if other < total:
+                other_bits, other_weight = entry_at(form, entries, other, count, scratch)
+                add_entry(form, head, ring, other_bits, other_weight)
+            add_entry(form, head, ring, bits, weight)
+
+    @cuda.jit(device=True, forceinline=True)
+    def deliver(form, block, stamp, row, cursor, head, turn, ring, ins, outs, scratch):
+        records, lists, is_left = outs.records[row], outs.lists[row], True
+        while True:
+            cursor, is_left, turn, count, more = collect_round(
+                form, cursor, is_left, turn, stamp, ins.edges, records, lists, scratch
+            )
+            if count > 0:
+                low, length = np.int32(0), np.int32(0)
+                if cuda.threadIdx.x < count:
+                    low, length = segment(form, block, ins.starts, scratch[1][np.uint64(cuda.threadIdx.x)])
+                add(form, head, low, length, count, ins.entries, ring, scratch)
+            # The sums are complete, and the shared arrays are read before they are written in the next round or step.
+            cuda.syncthreads()
+            if not more:
+                return turn
+
+    return Delivery(segment, add, deliver)

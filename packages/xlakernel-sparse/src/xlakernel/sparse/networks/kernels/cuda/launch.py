@@ -59,6 +59,7 @@ def run(
         functions,
         len(layout.receptors),
         ahead=layout.ahead,
+        joined=next((number for number, one in enumerate(plastic) if one.delay == layout.ahead), None),
         wide=layout.wide,
         threads=threads,
         neurons_per_thread=neurons_per_thread,

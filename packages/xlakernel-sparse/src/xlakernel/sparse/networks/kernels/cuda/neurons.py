@@ -70,11 +70,15 @@ class Block(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """A step of a block: its number in this run and in all, its row of sums, and row and stamp of its records."""
+    """A step of a block: its number in this run and in all, rows of sums, and row and stamp of its records.
+
+    *head* is the row of this step, and *behind* that of the step after the one whose spikes are delivered.
+    """
 
     t: Any
     step: Any
     head: Any
+    behind: Any
     row: Any
     stamp: Any
 

@@ -18,7 +18,7 @@ from ....kernels.cuda.device.memory import load
 from ...fields import KEPT
 from ...plastic_projections import Places
 from ...rules import FORGOTTEN, LONGEST_PERIOD, PERIOD, RuleFunctions
-from .delivery import THREADS, collect_round, first_cursor, lay_out, segment_and_entry
+from .delivery import THREADS, collect_round, delivery, first_cursor, lay_out, segment_and_entry
 from .spikes import spike_of, write_count, write_spike
 
 #: Incoming synapses that a thread changes together.
@@ -71,8 +71,9 @@ class Stages(NamedTuple):
       shared: ``shared()`` returns the shared arrays *before* of `Learning`.
       row: ``row(learning, records, t)`` returns the row of the records of step *t* of a run, and its stamp.
       open: ``open(learning, past, form, block, found, outs)`` fills traces and the records of earlier steps.
-      arrive: ``arrive(learning, form, block, moment, turn, ring, ins, outs, scratch)`` delivers spikes, and returns the
-        next *turn*, see `collect_round`.
+      arrive: ``arrive(learning, form, block, moment, cursor, turn, ring, ins, outs, scratch)`` delivers spikes, and
+        returns the next *turn*, see `collect_round`; *cursor* is the one for the spikes that are delivered to static
+        projections.
       depart: ``depart(learning, form, block, moment, found, outs)`` changes the incoming synapses of the neurons that
         fired; *found* is their number.
       close: ``close(learning, past, form, block, steps, outs)`` writes traces and spikes.
@@ -131,9 +132,13 @@ def _refer(traces, first, count, tau, step):
         cuda.syncthreads()
 
 
-def _arrival(projection: int, rule: RuleFunctions) -> Any:
-    """Return the function *arrive* of one projection; see `Stages`."""
+def _arrival(projection: int, rule: RuleFunctions, is_joined: bool, ahead: int, wide: bool) -> Any:
+    """Return the function *arrive* of one projection; see `Stages`.
+
+    If *is_joined*, its spikes are delivered to the static projections as well.
+    """
     parameters, on_pre, _ = rule
+    static_segment, add_static, _ = delivery(wide)
 
     @cuda.jit(device=True, forceinline=True)
     def read(learning, post, number, count, scratch):
@@ -158,7 +163,7 @@ def _arrival(projection: int, rule: RuleFunctions) -> Any:
         cuda.atomic.add(ring, np.uint64(row + target), cuda.libdevice.float2int_rn(weight * units))
 
     @cuda.jit(device=True, forceinline=True)
-    def arrive(learning, form, block, moment, turn, ring, ins, outs, scratch):
+    def arrive(learning, form, block, moment, cursor, turn, ring, ins, outs, scratch):
         at, step = _places(learning.table, projection), moment.step
         before_trace, before_age = learning.before
         thread, threads = cuda.threadIdx.x, cuda.blockDim.x
@@ -176,14 +181,20 @@ def _arrival(projection: int, rule: RuleFunctions) -> Any:
         source_row, stamp = _row(learning, outs.records, np.int32(moment.t - at.delay))
         records, lists, stamp = outs.records[source_row], outs.lists[source_row], np.int32(stamp)
         p = parameters(learning.words, learning.shared, moment.t)
-        cursor, is_left = first_cursor()
+        if not is_joined:
+            cursor = first_cursor(form, records)
+        is_left = True
         while True:
             cursor, is_left, turn, count, more = collect_round(
                 form, cursor, is_left, turn, stamp, ins.edges, records, lists, scratch
             )
             if count > 0:
                 low, length = np.int32(0), np.int32(0)
-                source = np.int64(scratch[1][np.uint64(thread)]) - at.first_source
+                static_low, static_length = np.int32(0), np.int32(0)
+                spike = scratch[1][np.uint64(thread)]
+                if is_joined and thread < count and moment.t >= ahead:
+                    static_low, static_length = static_segment(form, block.number, ins.starts, spike)
+                source = np.int64(spike) - at.first_source
                 if thread < count and 0 <= source < at.sources:
                     segment = at.starts + source * form.blocks + block.number
                     low = np.int32(load(learning.starts, segment))
@@ -201,6 +212,9 @@ def _arrival(projection: int, rule: RuleFunctions) -> Any:
                     change(learning, one, post_factor, step, p, minimum, maximum, ring, row, units)
                     if number + threads < total:
                         change(learning, following, post_factor, step, p, minimum, maximum, ring, row, units)
+                if is_joined:
+                    cuda.syncthreads()
+                    add_static(form, moment.behind, static_low, static_length, count, ins.entries, ring, scratch)
             # The shared arrays are read before they are written in the next round or step.
             cuda.syncthreads()
             if not more:
@@ -278,18 +292,19 @@ def _departure(number: int, rule: RuleFunctions) -> Any:
     return depart
 
 
-def _in_turn(rules: tuple[RuleFunctions, ...]) -> tuple[Any, Any]:
+def _in_turn(rules: tuple[RuleFunctions, ...], joined: int | None, ahead: int, wide: bool) -> tuple[Any, Any]:
     """Return the functions *arrive* and *depart* of several projections."""
     number = len(rules) - 1
-    own_arrive, own_depart = _arrival(number, rules[-1]), _departure(number, rules[-1])
+    own_arrive = _arrival(number, rules[-1], number == joined, ahead, wide)
+    own_depart = _departure(number, rules[-1])
     if number == 0:
         return own_arrive, own_depart
-    rest_arrive, rest_depart = _in_turn(rules[:-1])
+    rest_arrive, rest_depart = _in_turn(rules[:-1], joined, ahead, wide)
 
     @cuda.jit(device=True, forceinline=True)
-    def arrive(learning, form, block, moment, turn, ring, ins, outs, scratch):
-        turn = rest_arrive(learning, form, block, moment, turn, ring, ins, outs, scratch)
-        return own_arrive(learning, form, block, moment, turn, ring, ins, outs, scratch)
+    def arrive(learning, form, block, moment, cursor, turn, ring, ins, outs, scratch):
+        turn = rest_arrive(learning, form, block, moment, cursor, turn, ring, ins, outs, scratch)
+        return own_arrive(learning, form, block, moment, cursor, turn, ring, ins, outs, scratch)
 
     @cuda.jit(device=True, forceinline=True)
     def depart(learning, form, block, moment, found, outs):
@@ -359,7 +374,7 @@ def _nothing() -> Stages:
         pass
 
     @cuda.jit(device=True, forceinline=True)
-    def arrive(learning, form, block, moment, turn, ring, ins, outs, scratch):
+    def arrive(learning, form, block, moment, cursor, turn, ring, ins, outs, scratch):
         return turn
 
     @cuda.jit(device=True, forceinline=True)
@@ -374,9 +389,9 @@ def _nothing() -> Stages:
 
 
 @functools.lru_cache(KEPT)
-def stages(rules: tuple[RuleFunctions, ...]) -> Stages:
-    """Return the device functions of plastic projections with these rules."""
+def stages(rules: tuple[RuleFunctions, ...], joined: int | None, ahead: int, wide: bool) -> Stages:
+    """Return the device functions of plastic projections with these rules; see `simulation` for the arguments."""
     if not rules:
         return _nothing()
-    arrive, depart = _in_turn(rules)
+    arrive, depart = _in_turn(rules, joined, ahead, wide)
     return Stages(_shared, _row, _open, arrive, depart, _close)

@@ -10,7 +10,7 @@ word is written together with the number of its step, and readers wait for this 
 blocks, which would take longer than the rest of a step: a fence, an atomic addition, and the reading of its result.
 
 With plastic projections, spikes are added as many steps later as the shortest delay allows (*ahead* of a `Layout`): a
-block that is slow in one step then holds up no other.
+block that is slow in one step then holds up no other. Their records are loaded a step before they are used.
 
 A block that writes the words of a step has read all words of *ahead* steps before. So those of a step, which are read
 until *ahead* steps later or until the longest delay of plastic projections, are overwritten *ahead* steps after that.
@@ -29,76 +29,14 @@ import numba
 import numpy as np
 from numba import cuda
 
-from ....kernels.cuda.device.memory import load
 from ...fields import KEPT
 from ...populations import Functions, tuple_of
 from ...rules import RuleFunctions
 from .arrays import slices, sums_of_block
-from .delivery import THREADS, Form, collect_round, first_cursor, lay_out, segment_and_entry
+from .delivery import THREADS, Form, delivery, first_cursor
 from .neurons import Block, BlockStep, Inputs, Moment, Outputs, neurons
 from .plasticity import Learning, PastArrays, Stages, stages
 from .spikes import record_spikes, write_count
-
-
-@functools.cache
-def _delivery(wide: bool) -> Any:
-    """Return a device function that adds the entries of a step's spikes to the block's own sums.
-
-    *row* is that of the step's records, and *stamp* its number. *head* is the row of sums of the step after it. For
-    *turn*, which it returns, and *scratch* see `collect_round`.
-    """
-
-    @cuda.jit(device=True, forceinline=True)
-    def entry_at(form, entries, number, count, scratch):
-        _, entry = segment_and_entry(number, count, scratch)
-        if wide:
-            return load(entries, 2 * entry), load(entries, 2 * entry + 1)
-        bits = load(entries, entry)
-        return bits, np.int32(bits >> (form.target_bits + form.row_bits))
-
-    @cuda.jit(device=True, forceinline=True)
-    def add(form, head, ring, bits, weight):
-        row = head + (bits >> form.target_bits & (1 << form.row_bits) - 1)
-        if row >= form.rows:
-            row -= form.rows
-        target = bits & (1 << form.target_bits) - 1
-        cuda.atomic.add(ring, np.uint64(row * form.width + target), weight)
-
-    @cuda.jit(device=True, forceinline=True)
-    def deliver_round(form, block, head, starts, entries, ring, count, scratch):
-        thread, threads = cuda.threadIdx.x, cuda.blockDim.x
-        low, length = np.int32(0), np.int32(0)
-        if thread < count:
-            at = np.int64(scratch[1][np.uint64(thread)]) * form.blocks + block
-            # Of 32 bits without a sign, for up to 2**32 entries.
-            begin, end = load(starts, at), load(starts, at + 1)
-            low, length = np.int32(begin), np.int32(end - begin)
-        total = lay_out(low, length, count, scratch)
-        for number in range(thread, total, 2 * threads):
-            # Two entries at once, so that the loads overlap.
-            bits, weight = entry_at(form, entries, number, count, scratch)
-            other = number + threads
-            if other < total:
-                other_bits, other_weight = entry_at(form, entries, other, count, scratch)
-                add(form, head, ring, other_bits, other_weight)
-            add(form, head, ring, bits, weight)
-
-    @cuda.jit(device=True, forceinline=True)
-    def deliver(form, block, stamp, row, head, turn, ring, ins, outs, scratch):
-        records, lists = outs.records[row], outs.lists[row]
-        cursor, is_left = first_cursor()
-        while True:
-            cursor, is_left, turn, count, more = collect_round(
-                form, cursor, is_left, turn, stamp, ins.edges, records, lists, scratch
-            )
-            if count > 0:
-                deliver_round(form, block, head, ins.starts, ins.entries, ring, count, scratch)
-            # The sums are complete, and the shared arrays are read before they are written in the next round or step.
-            cuda.syncthreads()
-            if not more:
-                return turn
-
-    return deliver
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -123,11 +61,17 @@ def _end_block(form, block, head, ring, outs):
 
 
 def _block_run(
-    functions: Functions, plastic: Stages, receptors: int, ahead: int, wide: bool, neurons_per_thread: int
+    functions: Functions,
+    plastic: Stages,
+    receptors: int,
+    ahead: int,
+    is_joined: bool,
+    wide: bool,
+    neurons_per_thread: int,
 ) -> Any:
     """Return a device function that makes all steps of a block; see `neurons` and `simulation` for the arguments."""
     open_neurons, draw, update, store = neurons(functions, receptors, wide=wide, neurons_per_thread=neurons_per_thread)
-    deliver, scales_of = _delivery(wide), tuple_of(receptors)
+    deliver, scales_of = delivery(wide).deliver, tuple_of(receptors)
     _, row_of, open_past, arrive, depart, close_past = plastic
 
     @cuda.jit(device=True, forceinline=True)
@@ -146,24 +90,28 @@ def _block_run(
         elif thread < 6:
             found[thread - 4] = 0
         cuda.syncthreads()
+        row, _ = row_of(learning, outs.records, -ahead)
+        cursor = first_cursor(form, outs.records[row])
         for t in range(steps + ahead):
             # Before the spikes of the other blocks are waited for.
             held = draw(block, held, t, step)
             row, stamp = row_of(learning, outs.records, t)
-            moment = Moment(t, np.int64(step), head, row, stamp)
+            before, stamp_before = row_of(learning, outs.records, t - ahead)
+            if ahead == 1:
+                behind = head
+                cursor = first_cursor(form, outs.records[before])
+            elif t >= ahead:
+                behind += receptors
+                if behind >= form.rows:
+                    behind = 0
+            moment = Moment(t, np.int64(step), head, behind, row, stamp)
             if t < steps:
-                turn = arrive(learning, form, block, moment, turn, ring, ins, outs, scratch)
-            if t >= ahead:
-                if ahead > 1:
-                    behind += receptors
-                    if behind >= form.rows:
-                        behind = 0
-                else:
-                    behind = head
-                before, stamp_before = row_of(learning, outs.records, t - ahead)
-                turn = deliver(form, number, stamp_before, before, behind, turn, ring, ins, outs, scratch)
-            elif ahead > 1:
-                cuda.syncthreads()
+                turn = arrive(learning, form, block, moment, cursor, turn, ring, ins, outs, scratch)
+            if t >= ahead and (t >= steps or not is_joined):
+                turn = deliver(form, number, stamp_before, before, cursor, behind, turn, ring, ins, outs, scratch)
+            if ahead > 1:
+                following, _ = row_of(learning, outs.records, t + 1 - ahead)
+                cursor = first_cursor(form, outs.records[following])
             if ahead == 1 and t == steps:
                 break
             if ahead > 1 and t >= steps:
@@ -219,6 +167,7 @@ def simulation(
     receptors: int,
     *,
     ahead: int,
+    joined: int | None,
     wide: bool,
     threads: int,
     neurons_per_thread: int,
@@ -232,6 +181,8 @@ def simulation(
       functions: those of the populations.
       receptors: their number.
       ahead: that of the `Layout`.
+      joined: the number of a rule whose projection has this delay: its spikes and those of the static projections are
+        collected together.
       wide: that of the `Layout`.
       threads: those of a block, by which the registers of a thread are limited.
       neurons_per_thread: the most neurons of a thread; 0 if their states are in memory.
@@ -239,8 +190,9 @@ def simulation(
       batched: True if each array has one more dimension, the batch along the grid's second axis. It costs registers.
       rules: the functions of the plastic projections' rules.
     """
-    plastic = stages(rules)
-    run = _choose(tuple(_block_run(each, plastic, receptors, ahead, wide, neurons_per_thread) for each in functions))
+    plastic = stages(rules, joined, ahead, wide)
+    arguments = plastic, receptors, ahead, joined is not None, wide, neurons_per_thread
+    run = _choose(tuple(_block_run(each, *arguments) for each in functions))
     shared_arrays = plastic.shared
     sums_of, of = sums_of_block(in_shared), slices(batched)
 
