@@ -45,6 +45,22 @@ def builtin_in_kernel(f):
     return with_builtin
 
 
+@wp.func
+def static(x: float):
+    return x
+
+
+def builtin_in_call_of_static(f):
+    """Its function is not ``wp.static``."""
+
+    @wp.kernel
+    def with_static(x: A, out: A):
+        i = wp.tid()
+        out[i] = static(f(x[i]))
+
+    return with_static
+
+
 def builtin_in_function(f):
     @wp.func
     def helper(x: float):
@@ -152,6 +168,7 @@ POWERS = {square: X**2, cube: X**3}
 
 CASES = {
     builtin_in_kernel: WAVES,
+    builtin_in_call_of_static: WAVES,
     builtin_in_function: WAVES,
     builtin_in_namespace: WAVES,
     default: {2.0: 2 * X, 3.0: 3 * X},

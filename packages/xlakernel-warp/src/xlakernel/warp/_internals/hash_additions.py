@@ -48,7 +48,9 @@ def _left_out(adjoint: Any) -> Iterator[tuple[str, Any]]:
     yield from adjoint.resolved_static_expressions.items()
     yield from static_expressions.statics(adjoint)
     called: dict[int, str] = {}
-    for path, is_called in _paths(adjoint.source):
+    for path, is_called, within in _paths(adjoint.source):
+        if within and _object(adjoint, within) is warp.static:
+            continue  # the code depends on the value of the whole expression alone
         name, value = ".".join(path), _resolve(adjoint, path)
         if is_called and (_is_type(value) or (isinstance(value, warp.Function) and not value.is_builtin())):
             # Warp hashes each called function once, and not the names by which it is called.
@@ -79,34 +81,38 @@ def _resolve(adjoint: Any, path: tuple[str, ...]) -> Any:
     """Return the object that a dotted name is bound to outside of a function; None if the name alone identifies it."""
     if path[0] in adjoint.func.__code__.co_varnames:
         return None
-    value = adjoint.resolve_external_reference(path[0])
-    if value is warp:
+    if adjoint.resolve_external_reference(path[0]) is warp:
         return None
-    for name in path[1:]:
-        value = getattr(value, name, None)
+    value = _object(adjoint, path)
     is_builtin = isinstance(value, warp.Function) and value.is_builtin()
     return None if is_builtin and value.key == path[-1] else value
 
 
+def _object(adjoint: Any, path: tuple[str, ...]) -> Any:
+    value = adjoint.resolve_external_reference(path[0])
+    for name in path[1:]:
+        value = getattr(value, name, None)
+    return value
+
+
 @functools.lru_cache(maxsize=4096)
-def _paths(source: str) -> tuple[tuple[tuple[str, ...], bool], ...]:
-    """Return the dotted names in the body of a function, each with whether it is called there."""
+def _paths(source: str) -> tuple[tuple[tuple[str, ...], bool, tuple[str, ...]], ...]:
+    """Return the dotted names in a function's body, with whether they are called there, and *within* of `_walk`."""
     definition = ast.parse(source).body[0]
     parts = [*definition.body, definition.returns] if isinstance(definition, ast.FunctionDef) else [definition]
     nodes = [node for part in parts if part is not None for node in _walk(part)]
-    called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
-    paths = {(path, id(node) in called): None for node in nodes if (path := _path(node))}
+    called = {id(node.func) for node, _ in nodes if isinstance(node, ast.Call)}
+    paths = {(path, id(node) in called, within): None for node, within in nodes if (path := _path(node))}
     return tuple(paths)
 
 
-def _walk(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield a node and all nodes in it, except the arguments of ``wp.static``: code depends only on their value."""
-    yield node
-    if isinstance(node, ast.Call) and _path(node.func)[-1:] == ("static",):
-        yield node.func
-        return
+def _walk(node: ast.AST, within: tuple[str, ...] = ()) -> Iterator[tuple[ast.AST, tuple[str, ...]]]:
+    """Yield a node and all nodes in it, with the dotted name of the function named ``static`` whose argument it is."""
+    yield node, within
+    path = _path(node.func) if isinstance(node, ast.Call) else ()
+    inside = within or (path if path[-1:] == ("static",) else ())
     for child in ast.iter_child_nodes(node):
-        yield from _walk(child)
+        yield from _walk(child, within if path and child is node.func else inside)
 
 
 def _path(node: ast.AST) -> tuple[str, ...]:
