@@ -109,10 +109,11 @@ def _paths(source: str) -> tuple[tuple[tuple[str, ...], bool, tuple[str, ...]], 
 def _walk(node: ast.AST, within: tuple[str, ...] = ()) -> Iterator[tuple[ast.AST, tuple[str, ...]]]:
     """Yield a node and all nodes in it, with the dotted name of the function named ``static`` whose argument it is."""
     yield node, within
-    path = _path(node.func) if isinstance(node, ast.Call) else ()
+    called = node.func if isinstance(node, ast.Call) else None
+    path = _path(called) if called is not None else ()
     inside = within or (path if path[-1:] == ("static",) else ())
     for child in ast.iter_child_nodes(node):
-        yield from _walk(child, within if path and child is node.func else inside)
+        yield from _walk(child, within if child is called else inside)
 
 
 def _path(node: ast.AST) -> tuple[str, ...]:
