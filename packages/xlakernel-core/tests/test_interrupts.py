@@ -264,9 +264,24 @@ class Handlers:
         raise TimeLimit
 
 
+def logged(function):
+    @functools.wraps(function)
+    def call(*given):
+        return function(*given)
+
+    return call
+
+
+def wrapped_in_itself(number, frame):
+    raise TimeLimit
+
+
+wrapped_in_itself.__wrapped__ = wrapped_in_itself
+
 HANDLERS = [
     *(plain, without_frame, with_any_arguments, wrapping, lambda *given: plain(*given)),
     *(Handlers(), Handlers().method, Handlers.static, functools.partial(functools.partial(plain))),
+    *(logged(functools.partial(plain)), functools.partial(logged(plain)), wrapped_in_itself),
 ]
 
 
@@ -280,14 +295,6 @@ def test_the_exception_of_a_handler_is_recognised(handler):
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert not is_raised_by_handler(raised.value)
-
-
-def logged(function):
-    @functools.wraps(function)
-    def call(*given):
-        return function(*given)
-
-    return call
 
 
 def test_a_function_with_the_decorator_of_a_handler_is_no_handler():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import inspect
 import signal
 import threading
 import traceback
@@ -109,7 +108,7 @@ def _restore(numbers: list[int]) -> None:
 
 def is_raised_by_handler(error: BaseException) -> bool:
     """Return True if the handler of a signal raised *error*, for example of a time limit by SIGALRM."""
-    codes = {_code_of(signal.getsignal(number)) for number in range(1, signal.NSIG)} - {None}
+    codes = {code for number in range(1, signal.NSIG) if (code := _code_of(signal.getsignal(number))) is not None}
     return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
@@ -118,9 +117,10 @@ def _code_of(handler: Any) -> types.CodeType | None:
 
     The code of a decorator may be that of other functions' wrappers too.
     """
-    while isinstance(handler, functools.partial):
-        handler = handler.func
-    handler = inspect.unwrap(handler) if callable(handler) else handler
+    seen: set[int] = set()
+    while id(handler) not in seen:
+        seen.add(id(handler))
+        handler = handler.func if isinstance(handler, functools.partial) else getattr(handler, "__wrapped__", handler)
     called = type(handler).__call__ if callable(handler) and not hasattr(handler, "__code__") else handler
     return getattr(called, "__code__", None)
 
