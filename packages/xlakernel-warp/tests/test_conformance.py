@@ -270,3 +270,18 @@ def test_check_kernel_finds_what_is_wrong():
     with pytest.raises(KernelCheckError) as caught:
         check_kernel(run, np.arange(4, dtype=np.float32), reference=lambda x: x + 1, skip={"export": NOT_EXPORTED})
     assert "eager" in str(caught.value)
+
+
+def test_check_kernel_names_the_input_that_is_changed(platform):
+    @wp.kernel
+    def square(x: wp.array(dtype=float), out: wp.array(dtype=float)):
+        i = wp.tid()
+        out[i] = x[i] * x[i]
+        x[i] = 0.0
+
+    run = warp_kernel(square, lambda x: x)
+    with pytest.raises(KernelCheckError) as caught:
+        check_kernel(run, np.arange(1, 5, dtype=np.float32), reference=lambda x: x * x)
+    assert caught.value.report["written"].outcome == "passed"
+    assert caught.value.report["inputs_kept"].outcome == "failed"
+    assert "input 0 was changed" in str(caught.value)

@@ -55,8 +55,7 @@ def check_written(subject: Subject) -> None:
 
     Of two extreme values one is kept by a maximum, a minimum, or an operation on bits.
     """
-    arrays = subject.arrays()
-    structs = jax.tree.leaves(jax.eval_shape(subject.function, *arrays))
+    structs = jax.tree.leaves(jax.eval_shape(subject.function, *subject.arrays()))
     if not structs:
         raise NotTried("there are no outputs to write")
     # JAX gives a donated input's memory to an output of its shape and dtype.
@@ -65,7 +64,7 @@ def check_written(subject: Subject) -> None:
     for number, held in enumerate(_HELD):
         memory = [jnp.full(out.shape, _extremes(out.dtype)[number], out.dtype) for out in structs]
         with _unused_donations():
-            results.append(jax.tree.map(np.asarray, program(memory, *arrays)))
+            results.append(jax.tree.map(np.asarray, program(memory, *subject.arrays())))
         kept += [describe(m) for m in memory if m.size and not m.is_deleted()]
         compare(results[number], results[0], EXACT, what=f"in memory that held {held} in place of {_HELD[0]}, ")
     if kept:
