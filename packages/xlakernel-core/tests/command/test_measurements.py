@@ -127,6 +127,13 @@ def test_an_operator_without_choices(auto_folder, make_op, capsys):
     assert capsys.readouterr().out.startswith("No choice is remembered.")
 
 
+@pytest.mark.parametrize("reset", [[], ["--reset"]])
+def test_choices_of_an_operator_that_is_not_there(remembered, capsys, reset):
+    assert auto(*reset, "ff") == 2
+    assert "no choice is remembered for 'ff', and the installed packages have no operator" in capsys.readouterr().err
+    assert len(auto_choices()) == 2
+
+
 def test_choices_are_forgotten(remembered, capsys):
     assert auto("--reset", "fft") == 0
     assert capsys.readouterr().out == "Choices that were forgotten: 1.\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .operators import choose, find, import_or_print
+from .operators import UnknownOperatorError, choose, find, import_or_print
 from .text import escape, print_error, print_line
 
 
@@ -44,10 +44,18 @@ def auto(name: str | None, *, reset: bool) -> int:
 
     Returns:
       The exit status: 0; 1 if `xlakernel.core` cannot be imported.
+
+    Raises:
+      UnknownOperatorError: if no choice is remembered for *name* and the installed packages have no such operator.
     """
     core = import_or_print("xlakernel.core")
     if core is None:
         return 1
+    if name is not None and not core.auto_choices(name) and name not in find([])[0]:
+        raise UnknownOperatorError(
+            f"no choice is remembered for {name!r}, and the installed packages have no operator of this name. "
+            "`xlakernel auto` lists all choices, `xlakernel backends` all operators."
+        )
     if reset:
         print_line(f"Choices that were forgotten: {core.reset_auto_choices(name)}.")
     else:
