@@ -272,16 +272,18 @@ def logged(function):
     return call
 
 
-def wrapped_in_itself(number, frame):
-    raise TimeLimit
+def wrapped_in_itself():
+    def handler(number, frame):
+        raise TimeLimit
 
+    handler.__wrapped__ = handler
+    return handler
 
-wrapped_in_itself.__wrapped__ = wrapped_in_itself
 
 HANDLERS = [
     *(plain, without_frame, with_any_arguments, wrapping, lambda *given: plain(*given)),
     *(Handlers(), Handlers().method, Handlers.static, functools.partial(functools.partial(plain))),
-    *(logged(functools.partial(plain)), functools.partial(logged(plain)), wrapped_in_itself),
+    *(logged(functools.partial(plain)), functools.partial(logged(plain)), wrapped_in_itself()),
 ]
 
 

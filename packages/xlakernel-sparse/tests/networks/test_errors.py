@@ -11,6 +11,7 @@ import numba
 import numpy as np
 import pytest
 from models import PARAMETERS, State, balanced, full_matrix, integrate, start
+from rules import RULES
 
 from xlakernel.core.errors import (
     ArgumentError,
@@ -271,3 +272,12 @@ def test_backend_without_a_reference():
     network = Network(POPULATION, [projection(), projection(receptor="inhibitory")])
     with pytest.raises(Exception, match=re.escape("needs Population(reference=...)")):
         network.run(network.initial(start(4)), PARAMETERS, steps=3, backend="jax")
+
+
+def test_plastic_projections_of_too_many_sources_and_blocks():
+    n = 40_000
+    indptr = np.minimum(np.arange(n + 1, dtype=np.int32), 1)
+    matrix = CSR((np.ones(1, np.float32), np.zeros(1, np.int32), indptr), shape=(n, n))
+    one = projection(matrix=matrix, plasticity=RULES["pair"][0])
+    with pytest.raises(ArgumentError, match="times 40000 blocks are 3200000002; allowed: fewer than 2"):
+        Network(Population(integrate, n), [one, one], blocks=n)

@@ -35,7 +35,7 @@ def bench(operators: Sequence[str], *, modules: Sequence[str]) -> int:
         problems += [found.problem for found in result.measurements if found.problem is not None]
         if not any(found.seconds for found in result.measurements):
             problems.append("no times")
-            print_error(f"{op.name}: no backend can be used here")
+            print_error(f"{op.name}: no backend can be used here. `xlakernel backends {op.name}` says why.")
     return int(not all(problem.startswith("MissingDependencyError") for problem in problems))
 
 

@@ -63,6 +63,12 @@ class Past(NamedTuple):
 
 def build_tables(layout: Layout, synapses: Sequence[Synapses]) -> tuple[tuple[Plastic, ...], Tables]:
     """Return the plastic ones of a network's projections, and their tables."""
+    starts = sum(one.matrix.shape[0] * layout.blocks + 1 for one in synapses if one.rule is not None)
+    if starts >= 2**31:
+        raise ArgumentError(
+            f"Network: the sources of plastic projections times {layout.blocks} blocks are {starts}; allowed: fewer "
+            "than 2**31. Use fewer blocks."
+        )
     plastic, columns = [], []
     offset = 0
     for number, one in enumerate(synapses):
@@ -81,8 +87,7 @@ def build_tables(layout: Layout, synapses: Sequence[Synapses]) -> tuple[tuple[Pl
         numbers = jnp.zeros((0, 4), jnp.float32)
         return (), Tables(nothing.astype(jnp.uint32), nothing, nothing, nothing, numbers, ())
     *arrays, rows, weights = zip(*columns, strict=True)
-    starts, entries, incoming_starts, incoming = map(jnp.concatenate, arrays)
-    return tuple(plastic), Tables(starts, entries, incoming_starts, incoming, jnp.stack(rows), weights)
+    return tuple(plastic), Tables(*map(jnp.concatenate, arrays), jnp.stack(rows), weights)
 
 
 def _order(layout: Layout, one: Synapses, offset: int) -> tuple[jax.Array, ...]:
