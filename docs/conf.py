@@ -9,6 +9,7 @@ import os
 import sys
 from pathlib import Path
 
+from docutils import nodes
 from sphinx.errors import ExtensionError
 
 import xlakernel.core
@@ -82,6 +83,14 @@ def show_measurements(app, docname, source):
         raise ExtensionError(str(error)) from error
 
 
+def check_errors(app, doctree):
+    """Refuse a page with a cell that should raise an error and raises none."""
+    for cell in doctree.findall(nodes.container):
+        is_expected = "tag_raises-exception" in cell["classes"]
+        if is_expected and not any("traceback" in block["classes"] for block in cell.findall(nodes.literal_block)):
+            raise ExtensionError(f"{app.env.docname}: this cell raises no error:\n{cell.astext()}")
+
+
 def check_readme(app):
     """Refuse to build where the README has other numbers than those that were measured."""
     try:
@@ -109,6 +118,7 @@ def setup(app):
     app.connect("builder-inited", check_readme)
     app.connect("source-read", show_recorded_outputs)
     app.connect("source-read", show_measurements)
+    app.connect("doctree-read", check_errors)
     app.connect("env-before-read-docs", spread_pages)
 
 
