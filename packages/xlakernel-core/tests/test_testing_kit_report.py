@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from xlakernel.core import XLACustomKernel, use_backend
 from xlakernel.core.errors import ArgumentError, KernelCheckError, MissingDependencyError
 from xlakernel.core.testing import KernelReport, Outcome, check_kernel
 from xlakernel.core.testing._table import CHECKS
@@ -95,6 +96,61 @@ def test_the_other_checks_of_a_kernel_with_unwritten_elements_are_not_tried(only
     assert [outcome.check for outcome in report.failed] == ["written"]
     for check in ("inputs_kept", "threads"):
         assert report[check].detail == "see written: a single call is wrong"
+
+
+def test_unwritten_elements_are_named_where_they_happen_to_be_wrong(only, register):
+    def forgets_the_last(x, out):
+        for i in range(x.size - 1):
+            out[i] = x[i]
+
+    target = register(forgets_the_last, [("float32", 1)], [("float32", 1)])
+    call = jax.ffi.ffi_call(target, jax.ShapeDtypeStruct(X.shape, X.dtype))
+    with pytest.raises(KernelCheckError) as caught:
+        check_kernel(call, X, reference=lambda x: x + 1, skip=only("eager", "written", "inputs_kept"))
+    assert [outcome.check for outcome in caught.value.report.failed] == ["eager", "written"]
+    assert caught.value.report["inputs_kept"].detail == "see eager: a single call is wrong"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("jax_debug_nans", True),
+        ("jax_numpy_rank_promotion", "raise"),
+        ("jax_transfer_guard", "disallow"),
+        ("jax_disable_jit", True),
+    ],
+)
+def test_settings_for_other_calls_are_ignored(only, name, value):
+    before = getattr(jax.config, name)
+    jax.config.update(name, value)
+    try:
+        check_kernel(jnp.sin, X, reference=np.sin, skip=only("eager", "written", "vmap_sizes", "grad_vmap"))
+    finally:
+        jax.config.update(name, before)
+
+
+def test_threads_use_the_backend_of_the_caller(only, new_name):
+    op, used = XLACustomKernel(new_name()), []
+
+    def generator(backend):
+        def generate(outs):
+            used.append(backend)
+            return lambda x: [x + 1 if backend == "right" else x]
+
+        return generate
+
+    for backend in ("wrong", "right"):
+        op.def_kernel(backend, "cpu", generator(backend))
+    with use_backend("right"):
+        check_kernel(lambda x: op(x, outs=X), X, reference=lambda x: x + 1, skip=only("eager", "threads"))
+    assert set(used) == {"right"}
+
+
+def test_threads_and_processes_use_the_types_of_the_caller(only, enable_x64):
+    x = np.linspace(0, 1, 5)
+    with enable_x64():
+        report = check_kernel(jnp.sin, x, reference=np.sin, skip=only("threads", "export"))
+    assert len(report.passed) == 2
 
 
 def test_the_summary_counts_all_three_outcomes(only):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from numbers import Real
 from typing import Any
 
@@ -28,6 +29,19 @@ RTOL = {
 
 class CheckFailure(Exception):
     """A check of results failed; the message names the fault."""
+
+
+@contextlib.contextmanager
+def default_settings() -> Iterator[None]:
+    """Ignore settings that the user makes for other calls.
+
+    A transfer guard would forbid comparisons, and jax_debug_nans would turn a correct NaN into an error.
+    """
+    numbers = jax.debug_nans(False), jax.debug_infs(False), jax.numpy_rank_promotion("allow")
+    with contextlib.ExitStack() as stack:
+        for setting in (jax.disable_jit(False), jax.transfer_guard("allow"), *numbers):
+            stack.enter_context(setting)
+        yield
 
 
 def is_inexact(dtype: Any) -> bool:

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from ..interrupts import is_raised_by_handler
-from .comparison import Agreement, CheckFailure, compare, compare_structs
+from .comparison import Agreement, CheckFailure, compare, compare_structs, default_settings
 from .result import Measurement
 
 _SHORTEST = 1e-7  # seconds; clocks may show less for a call
@@ -64,9 +64,7 @@ def race(
     Returns:
       A measurement for each backend, with times, or with a problem: an error, or a difference.
     """
-    # Settings that the user makes for other calls must not disqualify a backend: a transfer guard would forbid the
-    # comparison of results, and jax_debug_nans would turn a correct NaN into an error.
-    with jax.disable_jit(False), jax.transfer_guard("allow"), jax.debug_nans(False), jax.debug_infs(False):
+    with default_settings():
         programs = {backend: _Program(call, args, kwargs, device) for backend, call in calls.items()}
         problems = _check(programs, Agreement(rtol))
         seconds, failures = _time({name: programs[name] for name in programs if name not in problems}, pace)

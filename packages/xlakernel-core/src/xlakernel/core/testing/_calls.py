@@ -116,9 +116,10 @@ def check_control_flow(subject: Subject) -> None:
 
 def check_threads(subject: Subject) -> str:
     """Simultaneous calls from many threads, each with its own inputs, return the same values as single calls."""
-    jitted = jax.jit(subject.function)
     inputs = [subject.arrays(sample) for sample in subject.samples]
-    alone = [jax.tree.map(np.asarray, jitted(*one)) for one in inputs]
+    # Compiled here: the threads have none of the contexts of this one, such as `use_backend` or `jax.enable_x64`.
+    program = jax.jit(subject.function).lower(*inputs[0]).compile()
+    alone = [jax.tree.map(np.asarray, program(*one)) for one in inputs]
     failures: list[str] = []
     ended: queue.SimpleQueue[bool] = queue.SimpleQueue()  # of each call False, of each thread True
     barrier = threading.Barrier(THREADS)  # otherwise a thread may end before the next one begins
@@ -126,12 +127,11 @@ def check_threads(subject: Subject) -> str:
     def work(number: int) -> None:
         try:
             barrier.wait(timeout=60)
-            with jax.default_matmul_precision("highest"):  # as in the calling thread
-                for call in range(number, number + CALLS):
-                    which = call % len(inputs)
-                    what = f"in thread {number}, unlike a single call: "
-                    compare(jitted(*inputs[which]), alone[which], EXACT, what=what)
-                    ended.put(False)
+            for call in range(number, number + CALLS):
+                which = call % len(inputs)
+                what = f"in thread {number}, unlike a single call: "
+                compare(program(*inputs[which]), alone[which], EXACT, what=what)
+                ended.put(False)
         except Exception as error:  # noqa: BLE001 - reported in the caller's thread
             failures.append(str(error) if isinstance(error, CheckFailure) else f"{type(error).__name__}: {error}")
         finally:

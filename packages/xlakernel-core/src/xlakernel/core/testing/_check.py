@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from ..errors import ArgumentError, KernelCheckError
-from ..measure.comparison import Array, Tolerance, check_tolerances, describe
+from ..measure.comparison import Array, Tolerance, check_tolerances, default_settings, describe
 from ._report import KernelReport
 from ._subject import Subject, as_arrays, vary
 from ._table import NAMES, run_all
@@ -80,16 +80,16 @@ def check_kernel(
     def flat(function: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *leaves: function(*jax.tree.unflatten(tree, leaves))
 
-    inputs = as_arrays(args)
-    subject = Subject(
-        getattr(fn, "__name__", repr(fn)),
-        flat(fn),
-        None if reference is None else flat(reference),
-        (inputs, *_fitting(samples, inputs)) if len(samples) else vary(inputs),
-        Tolerance(rtol, atol),
-        grad_order,
-    )
-    with jax.default_matmul_precision("highest"):  # by default GPUs round float32 to fewer bits
+    with default_settings(), jax.default_matmul_precision("highest"):  # by default GPUs round float32 to fewer bits
+        inputs = as_arrays(args)
+        subject = Subject(
+            getattr(fn, "__name__", repr(fn)),
+            flat(fn),
+            None if reference is None else flat(reference),
+            (inputs, *_fitting(samples, inputs)) if len(samples) else vary(inputs),
+            Tolerance(rtol, atol),
+            grad_order,
+        )
         report = KernelReport(subject.name, run_all(subject, skip))
     if report.failed:
         raise KernelCheckError(str(report), report)

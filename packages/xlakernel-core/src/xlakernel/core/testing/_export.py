@@ -53,7 +53,10 @@ def _run_elsewhere(artifact: bytes, inputs: Sequence[Any]) -> Any:
     modules = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
     files = {name: str(path) for name, path in modules.items() if str(path).endswith(".py") and name != "__main__"}
     platform = next(iter(jax.numpy.zeros(()).devices())).platform
-    failure, results = _answer((artifact, inputs, "cpu" if platform == "cpu" else None, files))
+    settings: dict[str, Any] = {"jax_enable_x64": jax.config.jax_enable_x64}
+    if platform == "cpu":
+        settings["jax_platforms"] = "cpu"
+    failure, results = _answer((artifact, inputs, settings, files))
     if failure:
         raise CheckFailure(f"in a new process: {failure}")
     return results
@@ -146,12 +149,12 @@ def serve() -> None:
     os.dup2(2, 1)  # keeps output of the user's modules out of the answers
     while True:
         try:
-            artifact, inputs, platform, files = pickle.load(sys.stdin.buffer)
+            artifact, inputs, settings, files = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
         if not (fork := os.fork()):
             sys.meta_path.append(_Finder(files))
-            pickle.dump(_run(artifact, inputs, platform), answers)
+            pickle.dump(_run(artifact, inputs, settings), answers)
             answers.flush()
             os._exit(_ANSWERED)
         status = os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1])
@@ -160,10 +163,10 @@ def serve() -> None:
             answers.flush()
 
 
-def _run(artifact: bytes, inputs: Sequence[Any], platform: str | None) -> tuple[str, Any]:
+def _run(artifact: bytes, inputs: Sequence[Any], settings: Mapping[str, Any]) -> tuple[str, Any]:
     try:
-        if platform is not None:
-            jax.config.update("jax_platforms", platform)
+        for name, value in settings.items():
+            jax.config.update(name, value)
         return "", jax.tree.map(np.asarray, jax.jit(deserialize(artifact).call)(*inputs))
     except Exception as error:  # noqa: BLE001 - reported by the process that sent the request
         return f"{type(error).__name__}: {error}", None
