@@ -63,10 +63,10 @@ class Past(NamedTuple):
 
 def build_tables(layout: Layout, synapses: Sequence[Synapses]) -> tuple[tuple[Plastic, ...], Tables]:
     """Return the plastic ones of a network's projections, and their tables."""
-    starts = sum(one.matrix.shape[0] * layout.blocks + 1 for one in synapses if one.rule is not None)
-    if starts >= 2**31:
+    segments = sum(one.matrix.shape[0] * layout.blocks + 1 for one in synapses if one.rule is not None)
+    if segments >= 2**31:
         raise ArgumentError(
-            f"Network: the sources of plastic projections times {layout.blocks} blocks are {starts}; allowed: fewer "
+            f"Network: the sources of plastic projections times {layout.blocks} blocks are {segments}; allowed: fewer "
             "than 2**31. Use fewer blocks."
         )
     plastic, columns = [], []
@@ -87,7 +87,8 @@ def build_tables(layout: Layout, synapses: Sequence[Synapses]) -> tuple[tuple[Pl
         numbers = jnp.zeros((0, 4), jnp.float32)
         return (), Tables(nothing.astype(jnp.uint32), nothing, nothing, nothing, numbers, ())
     *arrays, rows, weights = zip(*columns, strict=True)
-    return tuple(plastic), Tables(*map(jnp.concatenate, arrays), jnp.stack(rows), weights)
+    starts, entries, incoming_starts, incoming = map(jnp.concatenate, arrays)
+    return tuple(plastic), Tables(starts, entries, incoming_starts, incoming, jnp.stack(rows), weights)
 
 
 def _order(layout: Layout, one: Synapses, offset: int) -> tuple[jax.Array, ...]:
