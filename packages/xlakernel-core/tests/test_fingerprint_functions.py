@@ -104,6 +104,14 @@ DIFFERENT = {
         for names in ("f, g, f", "f, g, g", "g, f, f", "g, f, g", "f, f, g", "f, f, f")
     ],
     "intrinsic": [an_intrinsic("fadd"), an_intrinsic("fmul")],
+    "intrinsic's literals": [
+        an_intrinsic("fadd"),
+        an_intrinsic("fadd").replace("@intrinsic", "@intrinsic(prefer_literal=True)"),
+    ],
+    "C callback's options": helper(
+        *("@numba.cfunc('f8(f8)')", "@numba.cfunc('f8(f8)', error_model='numpy')"),
+        *("@numba.cfunc('f8(f8)', fastmath=True)", "@numba.cfunc('f8(f8)', locals={'a': numba.float32})"),
+    ),
     "C callback": [*helper("@numba.cfunc('f8(f8)')"), *helper("@numba.cfunc('f8(f8)')", returns="return a")],
     "C callback's signature": helper("@numba.cfunc('f4(f4)')", "@numba.cfunc('f8(f8)')"),
     "ufunc": [*helper("@numba.vectorize"), *helper("@numba.vectorize", returns="return a")],

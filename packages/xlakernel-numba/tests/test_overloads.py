@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numba
 import numpy as np
 import pytest
-from numba.extending import overload
+from numba.extending import intrinsic, overload
 
 from xlakernel.core.backend import examine
 from xlakernel.core.errors import CompileError
@@ -287,3 +287,75 @@ def test_a_recursive_helper_that_a_definition_calls(mutual):
 
     found = numba_kernel(kernel, outs=lambda x: x)(jnp.arange(3.0))
     assert found.tolist() == ([1, 2, 3] if mutual else [24, 25, 26])
+
+
+# What is declared beside a function
+
+
+def overloaded(**options):
+    def helper(a):
+        pass
+
+    @overload(helper, **options)
+    def choose(a):
+        return (lambda a: 1) if isinstance(a, numba.types.IntegerLiteral) else (lambda a: 2)
+
+    return helper
+
+
+def intrinsically(**options):
+    def helper(typingctx, a):
+        number = 1 if isinstance(a, numba.types.IntegerLiteral) else 2
+        return numba.intp(a), lambda context, *_: context.get_constant(numba.intp, number)
+
+    return intrinsic(**options)(helper)
+
+
+def for_targets(**options):
+    def helper(a):
+        pass
+
+    first, second = options["targets"]
+    overload(helper, target=first)(lambda a: lambda a: 1.0)
+    overload(helper, target=second)(lambda a: lambda a: 2.0)
+    return helper
+
+
+def callback(**options):
+    @numba.cfunc("f8(i8)", **options)
+    def helper(a):
+        b = a + 0.75
+        return b / (a - a)
+
+    return helper
+
+
+@pytest.mark.parametrize(
+    ("make", "one", "other"),
+    [
+        (overloaded, {}, {"prefer_literal": True}),
+        (intrinsically, {"prefer_literal": False}, {"prefer_literal": True}),
+        (for_targets, {"targets": ["cpu", "generic"]}, {"targets": ["generic", "cpu"]}),
+        (callback, {"error_model": "numpy"}, {"error_model": "numpy", "locals": {"b": numba.int64}}),
+    ],
+    ids=["overload", "intrinsic", "target", "callback"],
+)
+def test_helpers_with_other_options_are_other_helpers(make, one, other):
+    def wrap(options):
+        helper = make(**options)
+
+        @numba.njit
+        def kernel(x, out):
+            for i in range(x.size):
+                out[i] = x[i] * helper(5)
+
+        return kernel, numba_kernel(kernel, outs=lambda x: x)
+
+    names = set()
+    for options in (one, other):
+        kernel, wrapped = wrap(options)
+        expected = np.empty(3, np.float32)
+        kernel(np.ones(3, np.float32), expected)
+        np.testing.assert_array_equal(wrapped(jnp.ones(3)), expected)
+        names.add(jax.jit(wrapped).lower(jnp.ones(3)).as_text())
+    assert len(names) == 2

@@ -289,6 +289,10 @@ class _Walk:
         if not getattr(wrapper, "_can_compile", True) or getattr(wrapper, "_frozen", False):
             yield repr([str(s) for s in getattr(wrapper, "signatures", None) or getattr(wrapper, "types", [])]).encode()
         yield str(getattr(wrapper, "_sig", "")).encode()  # a C callback's
+        if not hasattr(wrapper, "targetoptions") and (compiler := getattr(wrapper, "_compiler", None)):  # likewise
+            yield from self.value([getattr(compiler, name, None) for name in ("targetoptions", "locals")])
+        # An intrinsic's.
+        yield from self.value((getattr(wrapper, "_prefer_literal", None), getattr(wrapper, "_ctor_kwargs", None)))
         # A ufunc's identity and layout, a stencil's mode and options.
         names = ("identity", "reorderable", "signature", "is_dynamic", "mode", "options")
         yield from self.value({name: getattr(wrapper, name) for name in names if hasattr(wrapper, name)})

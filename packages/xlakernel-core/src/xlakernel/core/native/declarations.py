@@ -63,8 +63,7 @@ class Declarations:
             if not of_attribute and not any(known is template for known in self.met):
                 self.met.append(template)
             if function is not what:
-                inline = getattr(getattr(template, "_inline", None), "value", None)
-                yield function, dict(getattr(template, "_jit_options", None) or {}), inline
+                yield function, _options_of(template), template.key if of_attribute else None
 
     @contextlib.contextmanager
     def added_uninterrupted(self) -> Iterator[None]:
@@ -101,6 +100,13 @@ def _uninterrupted(step: Callable[[], None]) -> Callable[[], None]:
             step()
 
     return run
+
+
+def _options_of(template: Any) -> dict[str, Any]:
+    """Return what is declared beside the function: options of the compiler, the target, whether literals stay so."""
+    inline = getattr(getattr(template, "_inline", None), "value", None)
+    declared = {name: getattr(template, name, None) for name in ("_jit_options", "_strict", "prefer_literal")}
+    return {**declared, "inline": inline, "metadata": dict(getattr(template, "metadata", None) or {})}
 
 
 def definition_of(template: Any) -> tuple[str, Any]:
