@@ -95,7 +95,9 @@ DIFFERENT = {
     "plain Python helper": [*helper("@register_jitable"), *helper("@register_jitable", returns="return a")],
     "kind of helper": helper("@numba.njit", "@numba.jit(forceobj=True)", "@numba.vectorize", "@register_jitable"),
     "helper's options": helper(*options(*OPTIONS)),
-    "helper's signature": helper(*options("", "'f4(f4)'", "'f8(f8)'", "['f4(f4)', 'f8(f8)']", "['f8(f8)', 'f4(f4)']")),
+    "helper's signature": helper(
+        *options("", "'f4(f4)'", "'f8(f8)'", "'i8(f8)'", "['f4(f4)', 'f8(f8)']", "['f8(f8)', 'f4(f4)']")
+    ),
     "kernel's options": helper(*options(*OPTIONS), use="kernel = helper"),
     "third helper": [chain("+ 1"), chain("+ 2"), chain("- 1"), chain("+ 1", "@numba.njit(fastmath=True)")],
     "which helper": [two_helpers("f, g, g", use) for use in ("f(g(0))", "g(f(0))", "f(f(0))", "f(0)")],
@@ -116,7 +118,10 @@ DIFFERENT = {
     "C callback's signature": helper("@numba.cfunc('f4(f4)')", "@numba.cfunc('f8(f8)')"),
     "ufunc": [*helper("@numba.vectorize"), *helper("@numba.vectorize", returns="return a")],
     "ufunc's options": helper("@numba.vectorize", "@numba.vectorize(fastmath=True)"),
-    "ufunc's signature": helper("@numba.vectorize", "@numba.vectorize(['f4(f4)'])", "@numba.vectorize(['f8(f8)'])"),
+    "ufunc's signature": helper(
+        *("@numba.vectorize", "@numba.vectorize(['f4(f4)'])", "@numba.vectorize(['f8(f8)'])"),
+        "@numba.vectorize(['i8(f8)'])",
+    ),
     "generalised ufunc": [generalised("(n)->(n)", "a[0]"), generalised("(n)->(n)", "a[1]")],
     "recursion": [recursive(1), recursive(2)],
     "mutual recursion": [mutually_recursive(1), mutually_recursive(2)],

@@ -330,17 +330,33 @@ def callback(**options):
     return helper
 
 
+def half(a):
+    return a / 2
+
+
+def with_signature(decorate, signature):
+    return decorate(signature)(half)
+
+
 @pytest.mark.parametrize(
     ("make", "one", "other"),
     [
         (overloaded, {}, {"prefer_literal": True}),
         (intrinsically, {"prefer_literal": False}, {"prefer_literal": True}),
         (for_targets, {"targets": ["cpu", "generic"]}, {"targets": ["generic", "cpu"]}),
+        *(
+            (
+                with_signature,
+                {"decorate": decorate, "signature": ["f8(f8)"]},
+                {"decorate": decorate, "signature": ["i8(f8)"]},
+            )
+            for decorate in (numba.njit, numba.vectorize)
+        ),
         (callback, {"error_model": "numpy"}, {"error_model": "numpy", "locals": {"b": numba.int64}}),
     ],
-    ids=["overload", "intrinsic", "target", "callback"],
+    ids=["overload", "intrinsic", "target", "njit", "vectorize", "callback"],
 )
-def test_helpers_with_other_options_are_other_helpers(make, one, other):
+def test_helpers_with_other_declarations_are_other_helpers(make, one, other):
     def wrap(options):
         helper = make(**options)
 

@@ -28,7 +28,7 @@ from models import (
 
 from xlakernel.core.call.sharding import gathered
 from xlakernel.core.errors import ArgumentError, GatheredOperandsWarning
-from xlakernel.sparse import CSR
+from xlakernel.sparse import COO, CSR
 from xlakernel.sparse.networks import Network, Population, Projection, Record, Recording, Spikes, Trace
 
 
@@ -114,6 +114,15 @@ def test_pieces_record_at_the_steps_of_the_whole_run(network, backend):
         np.testing.assert_array_equal(later.trace[name], whole.trace[name][:3])
 
 
+class Fire(NamedTuple):
+    fires: jax.Array
+
+
+@numba.njit
+def given(state, arrived, parameters, random, inputs):
+    return Total(arrived.excitatory), inputs.fires
+
+
 def once(weights, **options):
     projections = [Projection(CSR.from_dense(jnp.diag(weights)), 3, "excitatory")]
     return Network(Population(fire_at_zero, 4), projections, **options)
@@ -128,6 +137,26 @@ def test_a_state_of_a_network_with_other_weights(bits, factor):
     state, _ = before.run(before.initial(Total(0.0)), steps=1)
     end, _ = after.run(state._replace(neurons=Total(jnp.full(4, 1e-9, jnp.float32))), steps=3)
     np.testing.assert_allclose(end.neurons.excitatory, WEIGHTS, rtol=2e-4)
+
+
+@pytest.mark.parametrize("bits", [None, 16, 32])
+def test_spikes_of_two_networks_that_arrive_in_one_step(bits):
+    places = np.array([0, 1, 2, 3]), np.array([4, 4, 4, 0])
+
+    def network(*weights):
+        matrix = COO((jnp.float32(weights), *map(jnp.int32, places)), shape=(5, 5))
+        delays = np.array([2, 1, 1, 1])
+        return Network(Population(given, 5), [Projection(matrix, delays, "excitatory")], weight_bits=bits)
+
+    def fires(*neurons):
+        return Fire(jnp.zeros((1, 5), bool).at[0, list(neurons)].set(True))
+
+    before, after = network(1.45, 1, 0.3, 0.001), network(1, 1, 0.99, 0.001)
+    for wrap in (lambda run: run, jax.jit):
+        first, second = (wrap(lambda s, x, one=one: one.run(s, steps=1, inputs=x)[0]) for one in (before, after))
+        state = first(before.initial(Total(0.0)), fires(0))
+        state = second(second(state, fires(1, 2)), fires())
+        np.testing.assert_allclose(state.neurons.excitatory[4], 1.45 + 1 + 0.99, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("before", "after", "bits"), [(1, 0.3, 32), (1e6, 1, 16), ((1,) * 4, (3,) * 4, None)])

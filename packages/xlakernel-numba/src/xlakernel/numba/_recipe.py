@@ -54,7 +54,7 @@ def _make_ufunc(function: Any, identity: Any, options: Any) -> Any:
 
 
 def _ufunc_signatures(ufunc: Any) -> list[Any] | None:
-    return list(ufunc._dispatcher.overloads) if ufunc._frozen else None
+    return [found.signature for found in ufunc._dispatcher.overloads.values()] if ufunc._frozen else None
 
 
 def _gufunc_parts(gufunc: Any) -> tuple[Any, ...]:

@@ -287,7 +287,9 @@ class _Walk:
         # Declared signatures are final: arguments are converted to them. Those of a dispatcher that compiles on demand
         # depend only on its earlier calls.
         if not getattr(wrapper, "_can_compile", True) or getattr(wrapper, "_frozen", False):
-            yield repr([str(s) for s in getattr(wrapper, "signatures", None) or getattr(wrapper, "types", [])]).encode()
+            compiled = getattr(wrapper, "overloads", {}).values()  # `signatures` has no types of results
+            found = [getattr(one, "signature", None) for one in compiled] or getattr(wrapper, "types", [])
+            yield repr([str(one) for one in found]).encode()
         yield str(getattr(wrapper, "_sig", "")).encode()  # a C callback's
         if not hasattr(wrapper, "targetoptions") and (compiler := getattr(wrapper, "_compiler", None)):  # likewise
             yield from self.value([getattr(compiler, name, None) for name in ("targetoptions", "locals")])

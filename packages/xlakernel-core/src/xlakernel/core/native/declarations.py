@@ -63,7 +63,7 @@ class Declarations:
             if not of_attribute and not any(known is template for known in self.met):
                 self.met.append(template)
             if function is not what:
-                yield function, _options_of(template), template.key if of_attribute else None
+                yield function, _options_of(template), template.key if of_attribute or what is None else None
 
     @contextlib.contextmanager
     def added_uninterrupted(self) -> Iterator[None]:

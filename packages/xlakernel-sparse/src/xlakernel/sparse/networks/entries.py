@@ -13,7 +13,7 @@ import numpy as np
 from xlakernel.core import XLACustomKernel
 from xlakernel.core.errors import ArgumentError
 
-from .layout import WEIGHT_BITS, Layout
+from .layout import MOST_UNITS, WEIGHT_BITS, Layout
 from .projections import Synapses, is_entry
 
 #: Inputs: the place of each neuron, ``block << target_bits | place in the block``; then for each projection its words
@@ -61,7 +61,7 @@ def choose_scales(receptors: int, synapses: Sequence[Synapses], size: int, weigh
     """Return the weight of one unit of each receptor's sums, ``(receptors,)``, float32.
 
     Weights are rounded to multiples of it: to the largest weight of the receptor over ``2**(weight_bits - 1) - 1``, or
-    to a larger multiple where the sum over all synapses of a neuron would not fit in 32 bits. Equal weights are exact.
+    to a larger multiple where the sum over all synapses of a neuron would have `MOST_UNITS`. Equal weights are exact.
     With plastic projections, it is a power of two, for the largest weight that they may have.
 
     Raises:
@@ -78,11 +78,11 @@ def choose_scales(receptors: int, synapses: Sequence[Synapses], size: int, weigh
             continue
         most = max(1, int(jnp.max(sum(_degrees(projection, size) for projection in own))))
         # Each weight is rounded by half a unit at most.
-        fitting = (2**31 - 1 - most) // most
+        fitting = (MOST_UNITS - 1 - most) // most
         if fitting < 1:
             raise ArgumentError(
-                f"Network: a neuron has {most} synapses of receptor {receptor}; allowed: fewer than 2**30, as their "
-                "sum has 32 bits."
+                f"Network: a neuron has {most} synapses of receptor {receptor}; allowed: fewer than 2**29, as their "
+                "sum and that of spikes on their way have 32 bits."
             )
         is_plastic = any(projection.rule is not None for projection in own)
         if is_plastic:

@@ -11,14 +11,14 @@ import numpy as np
 
 from xlakernel.core.errors import ArgumentError, DtypeError, ShapeError
 
-from .layout import Layout
+from .layout import MOST_UNITS, Layout
 from .plasticity import Past, Weights
 
 #: The largest number of a step.
 _LAST_STEP = 2**31 - 1
-#: Pending sums that are converted from the units of another network have at most so many units, and are rounded by at
-#: most this part of the largest one of a receptor.
-_MOST_UNITS, _ACCURACY = 2**30, 256
+#: Pending sums of another network, converted to the units of this one, are rounded by at most this part of the largest
+#: one of a receptor.
+_ACCURACY = 256
 
 
 class NetworkState(NamedTuple):
@@ -98,7 +98,7 @@ def convert_pending(state: NetworkState, new: jax.Array, layout: Layout) -> tupl
     exact = sums * (old / new)[:, None]
     rounded = jnp.rint(exact)
     largest, error = (jnp.max(jnp.abs(x), (0, 2), initial=0) for x in (exact, exact - rounded))
-    fits = (old == new) | ((largest < _MOST_UNITS) & (error <= largest / _ACCURACY))
+    fits = (old == new) | ((largest < MOST_UNITS) & (error <= largest / _ACCURACY))
     if is_known and not bool(jnp.all(fits)):
         unfit = [name for name, good in zip(receptors, fits, strict=True) if not good]
         raise ArgumentError(
