@@ -11,7 +11,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from xlakernel.core.errors import DtypeError, InputError, ShapeError
-from xlakernel.sparse import BinaryArray, BitPackedArray, CompactArray, EventArray, WeightedArray
+from xlakernel.sparse import CSR, BinaryArray, BitPackedArray, CompactArray, EventArray, WeightedArray
 
 pytestmark = [pytest.mark.versions, pytest.mark.usefixtures("plain_jax")]
 
@@ -327,3 +327,17 @@ def test_operand_array_of_products():
     assert_array_equal(BinaryArray(raw).operand_array(), raw)  # products test for zeros themselves
     assert_array_equal(WeightedArray(raw).operand_array(), raw)
     assert_array_equal(BitPackedArray(SPIKES).operand_array(), SPIKES)
+
+
+@pytest.mark.parametrize("kind", [BinaryArray, WeightedArray, BitPackedArray, CompactArray])
+@pytest.mark.parametrize("byte", [2, 4, 255])
+def test_masks_of_bytes_other_than_one(kind, byte):
+    mask = np.frombuffer(bytes([byte, 0] * 50), bool)
+    matrix = CSR.random(jax.random.key(0), (100, 20), per_row=5)
+    np.testing.assert_allclose(kind(mask) @ matrix, (np.arange(100) % 2 == 0) @ np.asarray(matrix.todense()), rtol=1e-5)
+
+
+def test_no_more_elements_are_active_than_there_are():
+    mask = np.frombuffer(bytes([127] * 7), bool)
+    events = jax.jit(CompactArray)(mask)
+    assert int(events.count) <= 7

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numba
 import numpy as np
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from models import (
@@ -304,8 +305,14 @@ several_devices = pytest.mark.skipif(jax.device_count() < 2, reason="a mesh of t
 
 @several_devices
 @pytest.mark.parametrize("map_shards", [False, True])
-def test_a_batch_spread_over_devices(network, map_shards, monkeypatch):
+def test_a_batch_spread_over_devices(network, map_shards, monkeypatch, request):
     monkeypatch.setattr(gathered, "_warned", set())  # it comes once for each kernel
+    # A program of JAX's persistent cache, from an earlier run of the tests, is not partitioned again, so does not warn.
+    before = jax.config.jax_enable_compilation_cache
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()  # JAX asks only once whether there is one
+    request.addfinalizer(lambda: jax.config.update("jax_enable_compilation_cache", before))
+    request.addfinalizer(compilation_cache.reset_cache)
     mesh = jax.make_mesh((2,), ("seed",), (AxisType.Auto,), devices=jax.devices()[:2])
     keys = jax.device_put(jax.random.split(KEY, 4), NamedSharding(mesh, P("seed")))
 

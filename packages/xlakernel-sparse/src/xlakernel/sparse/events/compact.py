@@ -138,7 +138,8 @@ def _compacted(active: jax.Array, indices: jax.Array) -> tuple[jax.Array, jax.Ar
     # The place of an active element is the number of active ones before it; inactive elements are dropped.
     place = jnp.where(active, jnp.cumsum(active, dtype=jnp.int32) - 1, active.shape[0])
     found = jnp.zeros_like(indices).at[place].set(indices, mode="drop", unique_indices=True)
-    return found, jnp.sum(active, dtype=jnp.int32)
+    # Not more, for kernels rely on it, where booleans are bytes other than 0 and 1 (`np.frombuffer(...)` under jit).
+    return found, jnp.minimum(jnp.sum(active, dtype=jnp.int32), active.shape[0])
 
 
 @functools.partial(jax.jit, static_argnums=2)

@@ -27,6 +27,8 @@ def as_array(caller: str, what: str, value: Any) -> jax.Array:
     """
     if isinstance(value, jax.Array):  # known values stay known inside of jit
         return value
+    if isinstance(value, np.ndarray) and value.dtype == bool:
+        value = value.view(np.uint8) != 0  # a mask of bytes, as of np.frombuffer, may have others than 0 and 1
     try:
         # `asarray` of jax before 0.8 may alias NumPy's memory: indices could change after they were checked.
         return jnp.array(value) if isinstance(value, np.ndarray) else jnp.asarray(value)
