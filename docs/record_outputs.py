@@ -23,6 +23,8 @@ from typing import Any
 
 # A cell, and the options that may stand above its source.
 _CELL = re.compile(r"^```\{code-cell\}\n(?:(?::[^\n]*\n)+\n?)?(.*?)^```$", re.MULTILINE | re.DOTALL)
+# The start of a cell whose error is shown.
+_RAISES = re.compile(r"```\{code-cell\}\n:tags: \[[^]\n]*raises-exception").match
 #: Where in a page the machine is to be named.
 _PLACE = "<!-- recorded on -->"
 
@@ -38,6 +40,11 @@ class CellError(RuntimeError):
 def cells_of(text: str) -> list[str]:
     """Return the sources of a page's cells."""
     return _CELL.findall(text)
+
+
+def scripted(text: str) -> list[str]:
+    """Return the sources of the cells that a plain script can run: without magics, and those that raise no error."""
+    return [re.sub(r"^%.*$", "", cell[1], flags=re.MULTILINE) for cell in _CELL.finditer(text) if not _RAISES(cell[0])]
 
 
 def digest(source: str) -> str:

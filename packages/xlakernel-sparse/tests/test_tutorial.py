@@ -1,53 +1,14 @@
-"""The neuroscience of tutorials for sparse events in JAX, on this package, and the cells of our own page."""
+"""The neuroscience of tutorials for sparse events in JAX, on this package."""
 
 import math
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 import scipy.sparse
 from numpy.testing import assert_allclose, assert_array_equal
 
 from xlakernel.sparse import CSR, BinaryArray
-
-DOCS = Path(__file__).parents[3] / "docs"
-PAGE = DOCS / "tutorials" / "spiking-networks.md"
-needs_docs = pytest.mark.skipif(not PAGE.exists(), reason="docs/ is in the repository, not in a source archive")
-
-# In a process of its own: the page sets the number of devices before JAX starts. Its plots are drawn, and not shown.
-RUN = """
-import sys
-from pathlib import Path
-import matplotlib.pyplot
-
-matplotlib.pyplot.show = lambda: matplotlib.pyplot.close("all")
-page = Path(sys.argv[1])
-sys.path.insert(0, str(page.parents[1]))
-import record_outputs
-
-print("".join(record_outputs.run(record_outputs.cells_of(page.read_text("utf-8")), page.name)))
-"""
-
-
-@needs_docs
-@pytest.mark.slow  # it compiles most of the kernels; wherever the documentation is built the page runs as well
-def test_every_cell_of_the_page_runs():
-    pytest.importorskip("matplotlib", reason="the page plots")
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", RUN, str(PAGE)],
-        env={**os.environ, "JAX_PLATFORMS": "cpu", "MPLBACKEND": "agg"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count(": error ") > 25
 
 
 def test_currents_of_spikes_through_equal_weights():
