@@ -27,11 +27,19 @@ project = "xlakernel"
 copyright = "xlakernel developers"
 author = "xlakernel developers"
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 exclude_patterns = ["_build", "examples"]
 
 html_theme = "furo"
 html_title = "xlakernel"
+html_theme_options = {
+    "source_repository": "https://github.com/xlakernel/xlakernel",
+    "source_branch": "main",
+    "source_directory": "docs/",
+}
+copybutton_selector = (
+    "div.highlight-ipython3 pre, div.highlight-python pre, div.highlight-default pre, div.highlight-sh pre"
+)
 html_static_path = ["_static"]
 html_css_files = ["pages.css"]
 
