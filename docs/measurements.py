@@ -1,7 +1,7 @@
 """The tables of the performance page, from the files in ``benchmarks/results``; `conf.py` puts them in.
 
 A page says by comments where they belong: ``<!-- results: SUITE -->`` for what a suite measured, machine by machine;
-``<!-- results: overview -->`` for a row for each file; ``<!-- results: losses -->`` for every mark that does not hold.
+``<!-- results: overview -->`` for a row for each file; ``<!-- results: losses -->`` for every missed target.
 """
 
 from __future__ import annotations
@@ -131,15 +131,15 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[
 
 def _overview(results: Sequence[Result]) -> str:
     rows = [(result.suite, result.score, result.machine["date"], result.title) for result in results]
-    return table(("suite", "marks that hold", "date", "machine"), rows, right=[1, 2])
+    return table(("suite", "targets reached", "date", "machine"), rows, right=[1, 2])
 
 
 def _losses(results: Sequence[Result]) -> str:
     # What was measured comes first, where a narrow screen shows it.
     rows = [(*_mark(mark)[:3], result.suite, result.title) for result in results for mark in result.lost]
     if not rows:
-        return "Every mark holds in every file."
-    return table(("mark that does not hold", "measured", "at most", "suite", "machine"), rows, right=[1, 2])
+        return "All targets are reached in all files."
+    return table(("missed target", "measured", "at most", "suite", "machine"), rows, right=[1, 2])
 
 
 def _mark(mark: Mapping[str, Any]) -> tuple[str, str, str, str]:
@@ -148,7 +148,7 @@ def _mark(mark: Mapping[str, Any]) -> tuple[str, str, str, str]:
         "not measured" if amount is None else f"{number(amount)} {unit}".strip()
         for amount in (mark["value"], mark["limit"])
     )
-    return mark["name"], value, limit, "holds" if mark["holds"] else "**does not hold**"
+    return mark["name"], value, limit, "reached" if mark["holds"] else "**missed**"
 
 
 def _section(result: Result, page: Path) -> str:
@@ -158,8 +158,8 @@ def _section(result: Result, page: Path) -> str:
     parts = [
         f"### {result.title}",
         f"Measured on {result.machine['date']}: {result.machine['system']}, Python {result.machine['python']}, "
-        f"{versions}. {result.score} marks hold. Every number: {{download}}`{result.path.name} <{path}>`.",
-        table(("mark", "measured", "at most", ""), map(_mark, result.marks), right=[1, 2]),
+        f"{versions}. {result.score} targets reached. All numbers: {{download}}`{result.path.name} <{path}>`.",
+        table(("target", "measured", "at most", ""), map(_mark, result.marks), right=[1, 2]),
     ]
     rows = [
         (part, case, *(number(found[key]) for key in ("median", "min", "max")))
