@@ -375,3 +375,9 @@ def test_helpers_with_other_declarations_are_other_helpers(make, one, other):
         np.testing.assert_array_equal(wrapped(jnp.ones(3)), expected)
         names.add(jax.jit(wrapped).lower(jnp.ones(3)).as_text())
     assert len(names) == 2
+
+
+def test_a_pickle_is_that_of_the_present_implementation():
+    kernels = [kernel_of(definition)[0] for definition in (lambda x: lambda x: x + 1, lambda x: lambda x: x + 2)]
+    digests = {numba_kernel(kernel, SCALAR).__reduce__()[1][2] for kernel in kernels}
+    assert len(digests) == 2 and None not in digests

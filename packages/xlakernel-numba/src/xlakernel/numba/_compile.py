@@ -68,6 +68,13 @@ class NumbaKernel(Kernel):
         """The kernel's name."""
         return str(self.dispatcher.__name__)
 
+    @property
+    def content(self) -> str | None:
+        """The fingerprint for comparison with another process; None if it cannot be compared."""
+        with COMPILER.lock:  # a thread that compiles may have replaced implementations
+            found = COMPILER.examine(self.dispatcher)
+        return None if found.unknown else found.content
+
     def __reduce__(self) -> Any:
         """Pickle the dispatcher with the present values of its globals."""
         return _unpickled, (dump_function(self.dispatcher),)

@@ -147,6 +147,9 @@ def _describe(value: Any) -> Any:
         return [value.shape, str(value.dtype), str(value.sharding)]
     if kind.__module__.startswith("jaxlib") and isinstance(getattr(value, "__wrapped__", None), types.FunctionType):
         return [value.__wrapped__]  # a function that jax.jit returned
+    # A compiler's description of a kernel covers what is declared for functions, which the walk alone does not find.
+    if (content := getattr(value, "content", None)) is not None and kind.__module__.startswith("xlakernel."):
+        return [content]
     if dataclasses.is_dataclass(kind) and kind.__module__.startswith("xlakernel."):
         return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
     return describe(value)
