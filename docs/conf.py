@@ -45,7 +45,7 @@ html_css_files = ["pages.css"]
 
 # Each package has a version of its own, so there is no one version of this documentation.
 myst_enable_extensions = ["substitution"]
-myst_heading_anchors = 2
+myst_heading_anchors = 3
 myst_substitutions = {
     "core_version": xlakernel.core.__version__,
     "numba_version": xlakernel.numba.__version__,
