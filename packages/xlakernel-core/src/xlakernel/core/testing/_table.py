@@ -88,14 +88,14 @@ def run_check(check: Check, subject: Subject) -> Outcome:
 def run_all(subject: Subject, skipped: Mapping[str, str]) -> tuple[Outcome, ...]:
     """Run every check but those in *skipped*, which maps names of checks and families to reasons."""
     outcomes: list[Outcome] = []
-    wrong = None
+    wrong, has_raised = None, False
     for name, check in CHECKS.items():
         if reason := skipped.get(name) or skipped.get(check.family):
             outcomes.append(Outcome(name, "not tried", f"skipped: {reason}"))
-        elif wrong and name != "written":  # what explains results that are wrong at random
+        elif wrong and (name != "written" or has_raised):  # unwritten elements explain results that are wrong at random
             outcomes.append(Outcome(name, "not tried", f"see {wrong}: a single call is wrong"))
         else:
             outcomes.append(run_check(check, subject))
             if check in _SINGLE and outcomes[-1].outcome == "failed":
-                wrong = wrong or name
+                wrong, has_raised = wrong or name, outcomes[-1].detail.startswith("raised ")
     return tuple(outcomes)
