@@ -117,10 +117,11 @@ def _code_of(handler: Any) -> types.CodeType | None:
 
     The code of a decorator may be that of other functions' wrappers too.
     """
-    seen: set[int] = set()
-    while id(handler) not in seen:
-        seen.add(id(handler))
-        handler = handler.func if isinstance(handler, functools.partial) else getattr(handler, "__wrapped__", handler)
+    for _ in range(100):  # attributes that are made on access may have no end
+        inner = handler.func if isinstance(handler, functools.partial) else getattr(handler, "__wrapped__", handler)
+        if inner is handler:
+            break
+        handler = inner
     called = type(handler).__call__ if callable(handler) and not hasattr(handler, "__code__") else handler
     return getattr(called, "__code__", None)
 
