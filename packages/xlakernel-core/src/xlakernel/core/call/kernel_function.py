@@ -148,9 +148,10 @@ def _describe(value: Any) -> Any:
     if kind.__module__.startswith("jaxlib") and isinstance(getattr(value, "__wrapped__", None), types.FunctionType):
         return [value.__wrapped__]  # a function that jax.jit returned
     # A compiler's description of a kernel covers what is declared for functions, which the walk alone does not find.
-    if (content := getattr(value, "content", None)) is not None and kind.__module__.startswith("xlakernel."):
+    is_own = kind.__module__.startswith("xlakernel.")  # before an attribute, which may run a user's code
+    if is_own and (content := getattr(value, "content", None)) is not None:
         return [content]
-    if dataclasses.is_dataclass(kind) and kind.__module__.startswith("xlakernel."):
+    if is_own and dataclasses.is_dataclass(kind):
         return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
     return describe(value)
 
