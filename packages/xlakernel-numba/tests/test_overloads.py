@@ -289,7 +289,7 @@ def test_a_recursive_helper_that_a_definition_calls(mutual):
     assert found.tolist() == ([1, 2, 3] if mutual else [24, 25, 26])
 
 
-# What is declared beside a function
+# Options, targets and signatures of helpers
 
 
 def overloaded(**options):
