@@ -53,7 +53,7 @@ def _run_elsewhere(artifact: bytes, inputs: Sequence[Any]) -> Any:
     modules = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
     files = {name: str(path) for name, path in modules.items() if str(path).endswith(".py") and name != "__main__"}
     platform = next(iter(jax.numpy.zeros(()).devices())).platform
-    # mypy does not see the settings, which JAX adds to the class; `config.read` refuses those with a context manager.
+    # JAX adds the settings to the class at run time.
     settings: dict[str, Any] = {"jax_enable_x64": jax.config.jax_enable_x64}  # type: ignore[attr-defined]
     if platform == "cpu":
         settings["jax_platforms"] = "cpu"
