@@ -40,6 +40,7 @@ from .versioned import (
     settings,
     wraps_function,
 )
+from .wrapper_options import options_of
 
 # Identity of an object of an unknown kind → a random number, which distinguishes it from every other object, in this
 # process and any other, and the object, kept alive so that no other one gets its identity.
@@ -259,7 +260,7 @@ class _Walk:
             return
         self.functions[id(value)] = len(self.functions), value
         if not isinstance(value, types.FunctionType):
-            yield from self._options(value)
+            yield from self.value(options_of(value))
         function = python_function(value)
         if is_versioned(function):
             yield qualified_name(function).encode()
@@ -278,28 +279,6 @@ class _Walk:
             self._expanded[id(value)] = value
             if found := tuple(self.implementations(value)):
                 yield from self.value(found)
-
-    def _options(self, wrapper: Any) -> Iterator[bytes]:
-        """Yield the options of Numba's wrapper, and its signatures if these are final."""
-        yield from self.value(dict(sorted(getattr(wrapper, "targetoptions", {}).items())))
-        yield from self.value(sorted((getattr(wrapper, "locals", None) or {}).items()))
-        yield from self.value(getattr(getattr(wrapper, "_compiler", None), "pipeline_class", None))
-        # Declared signatures are final: arguments are converted to them. Those of a dispatcher that compiles on demand
-        # depend only on its earlier calls.
-        if not getattr(wrapper, "_can_compile", True) or getattr(wrapper, "_frozen", False):
-            compiled = getattr(wrapper, "overloads", {}).values()  # `signatures` has no types of results
-            found = [getattr(one, "signature", None) for one in compiled] or getattr(wrapper, "types", [])
-            yield repr([str(one) for one in found]).encode()
-        yield str(getattr(wrapper, "_sig", "")).encode()  # a C callback's
-        if not hasattr(wrapper, "targetoptions") and (compiler := getattr(wrapper, "_compiler", None)):  # likewise
-            yield from self.value([getattr(compiler, name, None) for name in ("targetoptions", "locals")])
-        # An intrinsic's.
-        yield from self.value((getattr(wrapper, "_prefer_literal", None), getattr(wrapper, "_ctor_kwargs", None)))
-        # A ufunc's identity and layout, a stencil's mode and options.
-        names = ("identity", "reorderable", "signature", "is_dynamic", "mode", "options")
-        yield from self.value({name: getattr(wrapper, name) for name in names if hasattr(wrapper, name)})
-        builder = getattr(wrapper, "gufunc_builder", None)
-        yield from self.value((getattr(builder, "targetoptions", None), getattr(builder, "writable_args", None)))
 
     def _free(self, function: types.FunctionType) -> Iterator[bytes]:
         """Yield the parts of the function's closure, imports and globals."""
