@@ -40,6 +40,11 @@ def test_valid_arrays_pass(kind):
         assert make(kind, check=check).nnz == 3
 
 
+def test_another_byte_order_is_named():
+    with pytest.raises(InputError, match="Convert it to the native byte order"):
+        make(CSR, data=DATA.astype(">f4"))
+
+
 # Values of compressed structures
 
 

@@ -115,6 +115,10 @@ def test_wrong_options(options, message):
         ({"parameters": {"leak": 1}}, ArgumentError, "parameters"),
         ({"parameters": PARAMETERS._replace(leak=jnp.ones(3))}, ShapeError, r"parameters.leak: shape \(3,\)"),
         ({"parameters": PARAMETERS._replace(leak=1j)}, DtypeError, "parameters.leak: a complex; allowed"),
+        ({"parameters": PARAMETERS._replace(leak=np.array("a"))}, DtypeError, "parameters.leak: <U1; allowed"),
+        ({"parameters": PARAMETERS._replace(leak=2**70)}, DtypeError, "leak: an integer of more than 32 bits; allowed"),
+        ({"parameters": PARAMETERS._replace(leak=np.ones((), ">f4"))}, DtypeError, "not in native byte order"),
+        ({"parameters": PARAMETERS._replace(leak=jax.random.key(0))}, DtypeError, "parameters.leak: key<fry>; allowed"),
         ({"record": Record(spikes=-1)}, ArgumentError, "record.spikes is -1"),
         ({"record": Record(counts=np.zeros(3, int))}, ArgumentError, "record.counts is of shape"),
         (

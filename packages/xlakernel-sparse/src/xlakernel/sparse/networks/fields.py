@@ -189,7 +189,7 @@ def fields_of(
             raise DtypeError(
                 f"{what}.{name}: a {type(value).__name__}; allowed: a number, or an array of {', '.join(_KINDS)}."
             )
-        shape, dtype = np.shape(value), jax.dtypes.canonicalize_dtype(jnp.result_type(value)).name
+        shape, dtype = np.shape(value), _dtype_name(value)
         if dtype not in _KINDS:
             raise DtypeError(f"{what}.{name}: {dtype}; allowed: {', '.join(_KINDS)}.")
         if shape not in {leading, (*leading, size)}:
@@ -202,6 +202,20 @@ def fields_of(
         else:
             word += _KINDS[dtype].words
     return Fields(type(values), tuple(found), word - first, shared - first_shared)
+
+
+def _dtype_name(value: ArrayLike) -> str:
+    """Return the name of the dtype that JAX gives a value, or of its own dtype if JAX has none for it."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        bits = 32 if jnp.result_type(value) == np.int32 else 64
+        if not -(2 ** (bits - 1)) <= value < 2 ** (bits - 1):
+            return f"an integer of more than {bits} bits"
+    if isinstance(value, np.ndarray) and not value.dtype.isnative:
+        return f"{value.dtype} (not in native byte order)"
+    try:
+        return str(jax.dtypes.canonicalize_dtype(jnp.result_type(value)))
+    except (TypeError, ValueError):  # strings, objects, dates; keys of random numbers
+        return str(getattr(value, "dtype", value))
 
 
 def parameters_of(name: str, noise: Fields) -> list[Field]:

@@ -28,12 +28,14 @@ def as_array(caller: str, what: str, value: Any) -> jax.Array:
     if isinstance(value, jax.Array):  # known values stay known inside of jit
         return value
     if isinstance(value, np.ndarray) and value.dtype == bool:
-        value = value.view(np.uint8) != 0  # a mask of bytes, as of np.frombuffer, may have others than 0 and 1
+        return jnp.asarray(value.view(np.uint8) != 0)  # the bytes of a mask, as of np.frombuffer, may not be 0 and 1
     try:
         # `asarray` of jax before 0.8 may alias NumPy's memory: indices could change after they were checked.
         return jnp.array(value) if isinstance(value, np.ndarray) else jnp.asarray(value)
     except (TypeError, ValueError, OverflowError) as error:
         hint = " Convert SciPy's matrices with CSR.from_scipy." * type(value).__module__.startswith("scipy.sparse")
+        if isinstance(value, np.ndarray) and not value.dtype.isnative:
+            hint = " Convert it to the native byte order, x.astype(x.dtype.newbyteorder('='))."
         raise InputError(
             f"{caller}: {what} is {reprlib.repr(value)} of type {type(value).__name__}; expected an array.{hint}"
         ) from error
