@@ -1,15 +1,17 @@
-"""What the cells of a page print that needs a GPU: recorded where there is one, shown where the page is built.
+"""Outputs of a page's cells, recorded on a GPU and shown where the page is built without one.
 
     python docs/record_outputs.py docs/tutorials/numba-cuda.md
 
-runs the cells of a page in order, as a plain script would, and writes beside it what each of them prints, with a hash
-of its source and the machine (``numba-cuda.outputs.json``). It needs only what the cells import. `conf.py` shows the
-recorded outputs below their cells, and refuses to build a page whose cells are no longer those that were recorded.
+runs the cells of a page in order and writes their outputs beside it, with a hash of each source and the machine
+(``numba-cuda.outputs.json``). It needs only what the cells import. Like IPython, it shows the value of a cell's last
+expression, and the error of a cell with the tag ``raises-exception``. `conf.py` shows the outputs below their cells,
+and refuses to build a page whose cells are no longer those that were recorded.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
 import hashlib
 import io
@@ -19,37 +21,51 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-# A cell, and the options that may stand above its source.
-_CELL = re.compile(r"^```\{code-cell\}\n(?:(?::[^\n]*\n)+\n?)?(.*?)^```$", re.MULTILINE | re.DOTALL)
-# The start of a cell whose error is shown.
-_RAISES = re.compile(r"```\{code-cell\}\n:tags: \[[^]\n]*raises-exception").match
+# A cell: its options, and its source.
+_CELL = re.compile(r"^```\{code-cell\}\n((?::[^\n]*\n)*)\n?(.*?)^```$", re.MULTILINE | re.DOTALL)
+_HIDDEN, _RAISES = "remove-cell", "raises-exception"
 #: Where in a page the machine is to be named.
 _PLACE = "<!-- recorded on -->"
+# What JAX appends to the messages of its errors: the advice on frames that it left out of the traceback.
+_END_OF_MESSAGE = "\n---"
 
 
 class StaleOutputsError(ValueError):
-    """What is recorded is not what the cells of the page print."""
+    """The recorded outputs are not those of the page's cells."""
 
 
 class CellError(RuntimeError):
-    """A cell of a page failed, or wrote to stderr."""
+    """A cell of a page failed, did not fail as it should, or wrote to stderr."""
 
 
-def cells_of(text: str) -> list[str]:
-    """Return the sources of a page's cells."""
-    return _CELL.findall(text)
+class Cell(NamedTuple):
+    """A cell of a page."""
+
+    source: str
+    tags: frozenset[str] = frozenset()
+
+    @property
+    def digest(self) -> str:
+        """A hash of the cell."""
+        return hashlib.sha256(repr((self.source, sorted(self.tags))).encode()).hexdigest()[:16]
 
 
-def scripted(text: str) -> list[str]:
-    """Return the sources of the cells that a plain script can run: without magics, and those that raise no error."""
-    return [re.sub(r"^%.*$", "", cell[1], flags=re.MULTILINE) for cell in _CELL.finditer(text) if not _RAISES(cell[0])]
+def _cell(match: re.Match[str]) -> Cell:
+    options, source = match.groups()
+    return Cell(source, frozenset(re.findall(r"[\w-]+", options)) - {"tags"})
 
 
-def digest(source: str) -> str:
-    """Return what changes when a cell does."""
-    return hashlib.sha256(source.encode()).hexdigest()[:16]
+def cells_of(text: str) -> list[Cell]:
+    """Return the cells of a page."""
+    return [_cell(match) for match in _CELL.finditer(text)]
+
+
+def scripted(text: str) -> list[Cell]:
+    """Return the cells that a plain script can run: without magics, and those that raise no error."""
+    cells = (cell for cell in cells_of(text) if _RAISES not in cell.tags)
+    return [cell._replace(source=re.sub(r"^%.*$", "", cell.source, flags=re.MULTILINE)) for cell in cells]
 
 
 def outputs_beside(page: Path) -> Path:
@@ -57,34 +73,52 @@ def outputs_beside(page: Path) -> Path:
     return page.with_suffix(".outputs.json")
 
 
-def run(sources: Sequence[str], page: str, namespace: dict[str, Any] | None = None) -> list[str]:
-    """Run cells in one namespace; return what each printed.
+def run(cells: Sequence[Cell], page: str, namespace: dict[str, Any] | None = None) -> list[str]:
+    """Run cells in one namespace; return the output of each.
 
     Args:
-      sources: of the cells.
+      cells: the cells.
       page: its name, for messages.
       namespace: where they run; a new one if None.
 
     Raises:
-      CellError: if one raises, or writes to stderr: what warns a reader does not belong into a tutorial.
+      CellError: if one raises without the tag ``raises-exception``, or has the tag and does not raise, or writes to
+        stderr: a tutorial shows no warnings.
     """
     namespace = {"__name__": "__main__"} if namespace is None else namespace
-    printed = []
-    for number, source in enumerate(sources, 1):
-        name = f"<{page}, cell {number}>"
-        # Tracebacks show the source, and so does `inspect`, which tells kernels apart by it.
-        linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    outputs = []
+    for number, cell in enumerate(cells, 1):
+        name, raises = f"<{page}, cell {number}>", _RAISES in cell.tags
+        # Tracebacks show the source; `inspect` reads it, and Warp distinguishes kernels by it.
+        linecache.cache[name] = (len(cell.source), None, cell.source.splitlines(keepends=True), name)
         out, err = io.StringIO(), io.StringIO()
-        try:
-            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-                # Annotations are not strings there, as they are here: Warp reads them.
-                exec(compile(source, name, "exec", dont_inherit=True), namespace)  # noqa: S102  # what a page is for
-        except Exception as error:
-            raise CellError(f"{name}: {type(error).__name__}: {error}\nIt had printed:\n{out.getvalue()}") from error
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                _execute(cell.source, name, namespace)
+            except Exception as error:
+                message = f"{type(error).__name__}: {str(error).partition(_END_OF_MESSAGE)[0]}"
+                if not raises:
+                    raise CellError(f"{name}: {message}\nIt had printed:\n{out.getvalue()}") from error
+                print(message)
+            else:
+                if raises:
+                    raise CellError(f"{name}: it raises no error.")
         if err.getvalue():
             raise CellError(f"{name}: it wrote to stderr:\n{err.getvalue()}")
-        printed.append(out.getvalue())
-    return printed
+        outputs.append(out.getvalue())
+    return outputs
+
+
+def _execute(source: str, name: str, namespace: dict[str, Any]) -> None:
+    """Execute a cell, and print the value of its last expression if that is not None."""
+    tree = ast.parse(source, name)
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    # Annotations are not strings in a cell, unlike in this file: Warp reads them.
+    exec(compile(tree, name, "exec", dont_inherit=True), namespace)  # noqa: S102  # the purpose of a page
+    if last is not None:
+        value = eval(compile(ast.Expression(last.value), name, "eval", dont_inherit=True), namespace)  # noqa: S307
+        if value is not None:
+            print(repr(value))
 
 
 def show(text: str, recorded: Mapping[str, Any], page: str) -> str:
@@ -92,36 +126,38 @@ def show(text: str, recorded: Mapping[str, Any], page: str) -> str:
 
     Args:
       text: its Markdown.
-      recorded: what `record` wrote.
+      recorded: the content of the file that `record` wrote.
       page: its name, for messages.
 
     Raises:
       StaleOutputsError: if the cells are not those that were recorded.
     """
     again = f"Record it again, where there is a GPU: python docs/record_outputs.py docs/{page}"
-    sources, outputs = cells_of(text), recorded["cells"]
-    if len(sources) != len(outputs):
-        raise StaleOutputsError(f"{page}: it has {len(sources)} cells; {len(outputs)} are recorded. {again}")
-    for number, (source, output) in enumerate(zip(sources, outputs, strict=True), 1):
-        if digest(source) != output["hash"]:
-            first = source.partition("\n")[0]
+    cells, outputs = cells_of(text), recorded["cells"]
+    if len(cells) != len(outputs):
+        raise StaleOutputsError(f"{page}: it has {len(cells)} cells; {len(outputs)} are recorded. {again}")
+    for number, (cell, output) in enumerate(zip(cells, outputs, strict=True), 1):
+        if cell.digest != output["hash"]:
+            first = cell.source.partition("\n")[0]
             raise StaleOutputsError(f"{page}: cell {number} ({first!r}) has changed since it was recorded. {again}")
     if text.count(_PLACE) != 1:
         raise StaleOutputsError(
             f"{page}: {_PLACE!r} must stand in it once; it stands there {text.count(_PLACE)} times."
         )
     rest = iter(outputs)
-    text = _CELL.sub(lambda cell: _with_output(cell[1], next(rest)["output"]), text)
+    text = _CELL.sub(lambda match: _with_output(_cell(match), next(rest)["output"]), text)
     return text.replace(_PLACE, describe(recorded["machine"]))
 
 
-def _with_output(source: str, output: str) -> str:
-    code = f"```python\n{source}```"
+def _with_output(cell: Cell, output: str) -> str:
+    if _HIDDEN in cell.tags:
+        return ""
+    code = f"```python\n{cell.source}```"
     return f"{code}\n\n````{{code-block}} none\n:class: recorded\n\n{output}````" if output else code
 
 
 def describe(machine: Mapping[str, Any]) -> str:
-    """Return a sentence that says what a page was recorded on."""
+    """Return a sentence that names the machine and versions of a record."""
     gpu, versions = machine["gpu"], machine["versions"]
     names = ("jax", "numba-cuda", "xlakernel-cuda")
     count = f"{gpu['count']} × " if gpu["count"] > 1 else ""
@@ -133,18 +169,18 @@ def describe(machine: Mapping[str, Any]) -> str:
 
 
 def record(page: Path) -> Path:
-    """Run the cells of *page* and write what they print beside it; return that file."""
+    """Run the cells of *page* and write their outputs beside it; return that file."""
     sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
     from _harness import machine
 
     described = machine()
     if "gpu" not in described:
         raise SystemExit(f"{page}: its outputs are recorded on a GPU, and JAX finds none: {described['devices']}.")
-    sources = cells_of(page.read_text("utf-8"))
-    outputs = run(sources, page.name)
-    cells = [{"hash": digest(source), "output": output} for source, output in zip(sources, outputs, strict=True)]
+    cells = cells_of(page.read_text("utf-8"))
+    outputs = run(cells, page.name)
+    found = [{"hash": cell.digest, "output": output} for cell, output in zip(cells, outputs, strict=True)]
     path = outputs_beside(page)
-    path.write_text(json.dumps({"machine": described, "cells": cells}, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    path.write_text(json.dumps({"machine": described, "cells": found}, indent=1, ensure_ascii=False) + "\n", "utf-8")
     return path
 
 

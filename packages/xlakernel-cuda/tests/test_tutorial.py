@@ -25,6 +25,8 @@ print("one", x)
 Some words.
 
 ```{code-cell}
+:tags: [remove-cell]
+
 x += 1
 ```
 
@@ -34,6 +36,13 @@ never = "run"
 
 ```{code-cell}
 print("two", x)
+x + 1
+```
+
+```{code-cell}
+:tags: [raises-exception]
+
+raise ValueError("too large")
 ```
 """
 MACHINE = {
@@ -55,46 +64,47 @@ def outputs():
 
 @pytest.fixture
 def recorded(outputs):
-    sources = outputs.cells_of(TEXT)
-    printed = outputs.run(sources, "page.md")
-    cells = [{"hash": outputs.digest(s), "output": p} for s, p in zip(sources, printed, strict=True)]
-    return {"machine": MACHINE, "cells": cells}
+    cells = outputs.cells_of(TEXT)
+    found = outputs.run(cells, "page.md")
+    return {"machine": MACHINE, "cells": [{"hash": c.digest, "output": o} for c, o in zip(cells, found, strict=True)]}
 
 
 @pytest.mark.gpu
 def test_every_cell_runs(outputs):
     pytest.importorskip("cupy", reason="the page shows kernels of CuPy's")
-    sources = outputs.cells_of(PAGE.read_text("utf-8"))
-    assert len(sources) > 15
-    printed = outputs.run(sources, PAGE.name)
-    assert "".join(printed).count(": error ") > 30
+    cells = outputs.cells_of(PAGE.read_text("utf-8"))
+    assert len(cells) > 15
+    outputs.run(cells, PAGE.name)
 
 
 def test_every_cell_compiles(outputs):
-    for number, source in enumerate(outputs.cells_of(PAGE.read_text("utf-8")), 1):
-        compile(source, f"<cell {number}>", "exec")
+    for number, cell in enumerate(outputs.cells_of(PAGE.read_text("utf-8")), 1):
+        compile(cell.source, f"<cell {number}>", "exec")
 
 
 def test_cells_run_in_one_namespace_and_blocks_of_code_do_not(outputs):
     namespace = {}
-    assert outputs.run(outputs.cells_of(TEXT), "page.md", namespace) == ["one 1\n", "", "two 2\n"]
+    found = outputs.run(outputs.cells_of(TEXT), "page.md", namespace)
+    assert found == ["one 1\n", "", "two 2\n3\n", "ValueError: too large\n"]
     assert "never" not in namespace
 
 
 def test_a_cell_is_code_without_its_options_and_without_the_flags_of_who_runs_it(outputs):
-    (source,) = outputs.cells_of("```{code-cell}\n:tags: [remove-stderr]\n\ndef f(x: 1 + 1): ...\n```\n")
-    assert source == "def f(x: 1 + 1): ...\n"
+    (cell,) = outputs.cells_of("```{code-cell}\n:tags: [remove-stderr]\n\ndef f(x: 1 + 1): ...\n```\n")
+    assert cell == ("def f(x: 1 + 1): ...\n", {"remove-stderr"})
     namespace = {}
-    outputs.run([source], "page.md", namespace)
+    outputs.run([cell], "page.md", namespace)
     assert namespace["f"].__annotations__ == {"x": 2}
 
 
 def test_outputs_are_shown_below_their_cells(outputs, recorded):
     shown = outputs.show(TEXT, recorded, "page.md")
     assert "{code-cell}" not in shown
-    first, second = shown.index("one 1\n````"), shown.index("two 2\n````")
+    first, second = shown.index("one 1\n````"), shown.index("two 2\n3\n````")
     assert shown.index('print("one", x)') < first < shown.index("Some words.") < shown.index('print("two", x)') < second
-    assert shown.count("{code-block} none") == 2
+    assert second < shown.index("ValueError: too large\n````")
+    assert shown.count("{code-block} none") == 3
+    assert "x += 1" not in shown  # it is hidden
 
 
 def test_the_machine_is_named(outputs, recorded):
@@ -108,7 +118,8 @@ def test_the_machine_is_named(outputs, recorded):
     ("before", "after", "said"),
     [
         ("x += 1", "x += 2", r"cell 2 \('x \+= 2'\) has changed"),
-        ("Some words.", "```{code-cell}\nx = 2\n```", "it has 4 cells; 3 are recorded"),
+        (":tags: [remove-cell]\n\n", "", r"cell 2 \('x \+= 1'\) has changed"),
+        ("Some words.", "```{code-cell}\nx = 2\n```", "it has 5 cells; 4 are recorded"),
         ("<!-- recorded on -->", "", "0 times"),
     ],
 )
@@ -124,13 +135,18 @@ def test_words_may_change(outputs, recorded):
 
 def test_a_cell_that_fails_is_named(outputs):
     with pytest.raises(outputs.CellError, match=r"<page.md, cell 2>: NameError: name 'y' is not defined") as caught:
-        outputs.run(["x = 1\n", 'print("so far")\ny\n'], "page.md")
+        outputs.run([outputs.Cell("x = 1\n"), outputs.Cell('print("so far")\ny\n')], "page.md")
     assert "so far" in str(caught.value)
+
+
+def test_a_cell_that_should_fail_and_does_not_is_an_error(outputs):
+    with pytest.raises(outputs.CellError, match="cell 1>: it raises no error"):
+        outputs.run([outputs.Cell("x = 1\n", frozenset({"raises-exception"}))], "page.md")
 
 
 def test_a_cell_that_warns_is_refused(outputs):
     with pytest.raises(outputs.CellError, match=r"cell 1>: it wrote to stderr:\nbeware"):
-        outputs.run(["import sys\nprint('beware', file=sys.stderr)\n"], "page.md")
+        outputs.run([outputs.Cell("import sys\nprint('beware', file=sys.stderr)\n")], "page.md")
 
 
 def test_a_machine_without_a_gpu_records_nothing(outputs, tmp_path):
