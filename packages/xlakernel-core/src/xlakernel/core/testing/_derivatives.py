@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -12,7 +13,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..errors import DifferentiationError
-from ..measure.comparison import RTOL, Array, CheckFailure, Tolerance, compare, describe, double, epsilon, is_inexact
+from ..measure.comparison import (
+    RTOL,
+    Array,
+    CheckFailure,
+    Tolerance,
+    compare,
+    describe,
+    double,
+    epsilon,
+    is_inexact,
+    largest,
+)
+from ._differences import Estimate, difference, refined_difference
 from ._report import NotTried
 from ._subject import Subject, evaluate
 
@@ -22,6 +35,10 @@ _DIRECTIONS = 3  # random ones, for larger inputs
 Function = Callable[..., list[Any]]
 
 
+class _InaccurateError(CheckFailure):
+    """Finite differences are not accurate enough."""
+
+
 class _Problem:
     """A function of inexact inputs with inexact outputs, and the same function in the highest precision.
 
@@ -29,7 +46,8 @@ class _Problem:
       function: the function whose derivative is checked.
       exact: a function of a list of NumPy arrays that returns the same values, in double precision if possible.
       inputs: the point at which the derivative is taken.
-      weights: cotangents of the outputs.
+      scales: factors that give the outputs magnitudes of about 1.
+      weights: cotangents of the outputs, such that outputs of different magnitudes contribute alike.
       epsilon: the relative rounding error of *exact*.
       allowed: the allowed relative error of the derivative and the differences.
     """
@@ -42,7 +60,11 @@ class _Problem:
             self.epsilon = max((epsilon(y.dtype) if is_inexact(y.dtype) else 1.0 for y in outs), default=0.0)
             if self.is_double:
                 break
-        self.weights = [_random(y, 100 + number) for number, y in enumerate(outs)]
+        structs = jax.eval_shape(function, *inputs)
+        self.scales = [_scale(y, struct.dtype) for y, struct in zip(outs, structs, strict=True)]
+        self.weights = [
+            _random(y, 100 + number) * scale for number, (y, scale) in enumerate(zip(outs, self.scales, strict=True))
+        ]
         rounding = max(RTOL.get(x.dtype.name, 4 * epsilon(x.dtype)) for x in inputs)
         self.allowed = float((10 * rounding if rtol is None else rtol) + 200 * self.epsilon ** (2 / 3))
 
@@ -57,26 +79,27 @@ class _Problem:
         precision = "double" if self.is_double else "the kernel's own"
         return f"compared with finite differences in {precision} precision, relative error at most {self.allowed:.1g}"
 
-    def difference(self, number: int, direction: Array, *, fine: bool = False) -> tuple[list[Array], float]:
-        """Return the derivative along *direction* of input *number*, by central differences, and its rounding error.
+    def difference(self, number: int, direction: Array, *, refined: bool) -> list[Estimate]:
+        """Return the derivative of each output along *direction* of input *number*, by central differences."""
+        method = refined_difference if refined else difference
+        return method(self.exact, self.inputs, number, direction, self.epsilon)
 
-        The step fits the largest element of the input or, if it is to be *fine*, the smallest that moves.
+    def check_accuracy(self, size: float, error: float, scale: float = 1.0) -> None:
+        """Raise an error if a wrong derivative could pass.
+
+        Args:
+          size: the magnitude of the derivative by finite differences.
+          error: their error, with the best of all steps.
+          scale: the factor that gives the function a magnitude of about 1.
+
+        Raises:
+          _InaccurateError: if the error is larger than a correct derivative may have.
         """
-        sizes = np.abs(self.inputs[number])
-        moving = sizes[(direction != 0) & (sizes > 0)]
-        size = float(moving.min(initial=1.0)) if fine else max(1.0, float(sizes.max(initial=0.0)))
-        step = float(np.cbrt(self.epsilon)) * size / max(1e-30, float(np.abs(direction).max(initial=0.0)))
-        moved = [x.astype(double(x.dtype)) for x in self.inputs]
-        above, below = (
-            self.exact([x + sign * step * direction if i == number else x for i, x in enumerate(moved)])
-            for sign in (1, -1)
-        )
-        largest = max((float(np.abs(y).max(initial=0.0)) for y in above), default=0.0)
-        found = [
-            (a.astype(double(a.dtype)) - b.astype(double(b.dtype))) / (2 * step)
-            for a, b in zip(above, below, strict=True)
-        ]
-        return found, self.epsilon * largest / step
+        if not error <= self.allowed * (size + 1 / scale):
+            raise _InaccurateError(
+                f"The error of the differences is {error:.2g}, whatever the step"
+                + ("." if self.is_double else "; give reference=, for differences in double precision.")
+            )
 
     def pulled(self, *xs: Any) -> list[Any]:
         """Return the gradient of the weighted outputs."""
@@ -162,17 +185,18 @@ def _check_forward(problem: _Problem, what: str) -> None:
     primals = tuple(jnp.array(x) for x in problem.inputs)
     push = jax.jit(lambda tangents: jax.jvp(problem.function, primals, tangents)[1])
 
-    def check(directions: Mapping[int, Array], label: str, *, fine: bool) -> None:
+    def check(directions: Mapping[int, Array], label: str, *, refined: bool) -> None:
         tangents = tuple(jnp.asarray(directions.get(i, np.zeros(x.shape)), x.dtype) for i, x in enumerate(primals))
-        found = [problem.difference(number, direction, fine=fine) for number, direction in directions.items()]
-        terms = [ys for ys, _ in found]
-        expected = [sum(ys[1:], ys[0]) for ys in zip(*terms, strict=True)]
-        size = max((float(np.abs(y).max(initial=0.0)) for ys in terms for y in ys), default=0.0)
-        allowed = problem.allowed * max(size, problem.epsilon ** (1 / 3))
-        if fine:
-            _check_rounding(sum(rounding for _, rounding in found), allowed)
-        tolerance = Tolerance(problem.allowed, allowed)
-        compare(push(tangents), expected, tolerance, what=f"{what}derivative along {label}, by jvp: ")
+        found = [problem.difference(number, direction, refined=refined) for number, direction in directions.items()]
+        outs = [np.asarray(y) for y in push(tangents)]
+        for k, (got, estimates) in enumerate(zip(outs, zip(*found, strict=True), strict=True)):
+            expected = np.asarray(sum(one.values for one in estimates))
+            size = max(float(np.abs(one.values).max(initial=0.0)) for one in estimates)
+            error = float(np.max(sum(one.errors for one in estimates), initial=0.0))
+            if refined:
+                problem.check_accuracy(size, error, problem.scales[k])
+            tolerance = Tolerance(problem.allowed, problem.allowed * size + error)
+            compare({k: got}, {k: expected}, tolerance, what=f"{what}derivative along {label}, by jvp: ")
 
     for number, x in enumerate(problem.inputs):
         for label, direction in _directions(x):
@@ -183,15 +207,17 @@ def _check_forward(problem: _Problem, what: str) -> None:
 
 
 def _with_either_step(check: Callable[..., None], *arguments: Any) -> None:
-    """Check a derivative with the usual step, and if it differs with a fine one, which rounding errors affect more.
+    """Check a derivative with the usual step, and if it differs with refined ones, which take longer.
 
-    The usual one is too large for an input with elements of very different sizes.
+    The usual step is too large for an input with elements of very different sizes, or a function of large curvature.
     """
     try:
-        check(*arguments, fine=False)
+        check(*arguments, refined=False)
     except CheckFailure as failure:
         try:
-            check(*arguments, fine=True)
+            check(*arguments, refined=True)
+        except _InaccurateError as inaccurate:
+            raise CheckFailure(f"{failure} {inaccurate}") from None
         except CheckFailure:
             raise failure from None
 
@@ -207,28 +233,38 @@ def _check_reverse(problem: _Problem, what: str) -> None:
 
 
 def _check_gradient(
-    problem: _Problem, number: int, gradient: Array, direction: Array, what: str, *, fine: bool
+    problem: _Problem, number: int, gradient: Array, direction: Array, what: str, *, refined: bool
 ) -> None:
     weighted = gradient.astype(double(gradient.dtype)) * direction
-    found, rounding = problem.difference(number, direction, fine=fine)
-    terms = [np.real(w * y) for w, y in zip(problem.weights, found, strict=True)]
+    found = problem.difference(number, direction, refined=refined)
+    terms = [np.real(w * one.values) for w, one in zip(problem.weights, found, strict=True)]
+    errors = [np.abs(w) * one.errors for w, one in zip(problem.weights, found, strict=True)]
     got, expected = float(np.real(weighted.sum())), float(sum(term.sum() for term in terms))
     # Rounding errors of many terms partly cancel, so the bound is their root sum of squares: a bound by their sum would
     # hide one wrong element.
-    size = float(np.sqrt(sum(np.square(term).sum() for term in terms))) + float(np.linalg.norm(weighted))
-    allowed = problem.allowed * max(size, problem.epsilon ** (1 / 3))
-    if fine:
-        _check_rounding(rounding, allowed)
-    if not abs(got - expected) <= allowed:
+    if refined:
+        problem.check_accuracy(_norm(terms), _norm(errors))
+    tiny = jnp.finfo(gradient.dtype).tiny * np.linalg.norm(direction)  # type: ignore[no-untyped-call]  # zero below it
+    allowed = problem.allowed * (_norm(terms) + _norm([weighted])) + _norm(errors) + float(tiny)
+    if not (got == expected or abs(got - expected) <= allowed < math.inf):
         raise CheckFailure(
             f"{what} is {got:.6g}, finite differences give {expected:.6g} (allowed error {allowed:.2g})."
         )
 
 
-def _check_rounding(error: float, allowed: float) -> None:
-    """Raise `CheckFailure` if a step is so fine that the difference is one of rounding errors, 0 for example."""
-    if not error <= allowed:
-        raise CheckFailure(f"the rounding error of a fine step is {error:.2g}, more than {allowed:.2g}.")
+def _norm(arrays: Sequence[Array]) -> float:
+    """Return the root of the sum of the squares of all elements."""
+    return float(np.sqrt(sum(np.square(np.abs(array)).sum() for array in arrays)))
+
+
+def _scale(y: Array, dtype: Any) -> float:
+    """Return the power of 2 that gives *y* a magnitude of about 1, or 1 for zeros.
+
+    Its square is in the range of *dtype*.
+    """
+    most = int(jnp.finfo(dtype).maxexp) // 2  # type: ignore[no-untyped-call]
+    exponent = int(np.frexp(largest(y))[1]) if y.size else 0
+    return float(2.0 ** -min(max(exponent, -most), most))
 
 
 def _directions(x: Array) -> Iterator[tuple[str, Array]]:

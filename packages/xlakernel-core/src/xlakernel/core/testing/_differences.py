@@ -1,0 +1,107 @@
+"""Derivatives by central differences, with estimates of their errors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..measure.comparison import Array, double
+
+# The error of a function's value, in units of its relative precision.
+_ROUNDINGS = 4
+# Steps of `refined_difference`: the ratio of two of them, and their least number.
+_RATIO, _FEWEST_STEPS = 4.0, 4
+
+#: A function of a list of arrays, in double precision if possible, that returns a list of arrays.
+Exact = Callable[[list[Array]], list[Array]]
+
+
+class Estimate(NamedTuple):
+    """The derivative of an output along a direction, and the estimated errors of its elements."""
+
+    values: Array
+    errors: Array
+
+
+class _Central(NamedTuple):
+    """A derivative with one step; *moves* is True for the elements that the step changes."""
+
+    values: Array
+    rounding: Array
+    moves: Array
+
+
+def difference(exact: Exact, inputs: Sequence[Array], number: int, direction: Array, epsilon: float) -> list[Estimate]:
+    """Return the derivative of each output along *direction* of input *number*.
+
+    The step fits the largest element of the input. The errors are those of rounding: the curvature of the function
+    does not count.
+
+    Args:
+      exact: the function.
+      inputs: the point.
+      number: the input that moves.
+      direction: an array of its shape.
+      epsilon: the relative precision of *exact*.
+    """
+    found = _central(exact, inputs, number, direction, epsilon, _usual_size(inputs[number]))
+    return [Estimate(one.values, one.rounding) for one in found]
+
+
+def refined_difference(
+    exact: Exact, inputs: Sequence[Array], number: int, direction: Array, epsilon: float
+) -> list[Estimate]:
+    """Return the derivative as `difference` does, for each element of an output with the step of the smallest error.
+
+    Steps decrease to one that fits the smallest element that moves. The error is the sum of that of rounding and the
+    difference from the derivative with the step before.
+    """
+    sizes = np.abs(inputs[number])
+    moving = sizes[(direction != 0) & (sizes > 0)]
+    usual = _usual_size(inputs[number])
+    steps = math.ceil(math.log(usual / float(moving.min(initial=1.0)), _RATIO)) + 2
+    tried = [
+        _central(exact, inputs, number, direction, epsilon, usual / _RATIO**k) for k in range(max(_FEWEST_STEPS, steps))
+    ]
+    return [_best(of_output) for of_output in zip(*tried, strict=True)]
+
+
+def _best(tried: Sequence[_Central]) -> Estimate:
+    """Return for each element the value of the step with the smallest error; the first step has no error."""
+    values, rounding, moves = (np.stack(arrays) for arrays in zip(*tried, strict=True))
+    # The largest step bounds the derivative of an element that no step changes.
+    rounding = np.where(moves.any(axis=0), rounding, rounding[0])
+    with np.errstate(invalid="ignore"):
+        errors = np.abs(np.diff(values, axis=0)) + rounding[1:]
+    errors = np.where(np.isfinite(errors), errors, np.inf)
+    chosen = errors.argmin(axis=0)[None]
+    return Estimate(*(np.take_along_axis(array, chosen, 0)[0] for array in (values[1:], errors)))
+
+
+def _usual_size(x: Array) -> float:
+    return max(1.0, float(np.abs(x).max(initial=0.0)))
+
+
+def _central(
+    exact: Exact, inputs: Sequence[Array], number: int, direction: Array, epsilon: float, size: float
+) -> list[_Central]:
+    """Return the derivatives by a step for inputs of *size*, where errors of rounding and of curvature are alike."""
+    step = float(np.cbrt(epsilon)) * size / max(1e-30, float(np.abs(direction).max(initial=0.0)))
+    moved = [x.astype(double(x.dtype)) for x in inputs]
+    above, below = (
+        [
+            y.astype(double(y.dtype))
+            for y in exact([x + sign * step * direction if i == number else x for i, x in enumerate(moved)])
+        ]
+        for sign in (1, -1)
+    )
+    return [_of_output(a, b, epsilon, step) for a, b in zip(above, below, strict=True)]
+
+
+def _of_output(above: Any, below: Any, epsilon: float, step: float) -> _Central:
+    with np.errstate(invalid="ignore", over="ignore"):
+        rounding = _ROUNDINGS * epsilon * np.maximum(np.abs(above), np.abs(below)) / step
+        return _Central((above - below) / (2 * step), rounding, above != below)
