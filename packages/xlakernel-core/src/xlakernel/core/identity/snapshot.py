@@ -77,7 +77,7 @@ class Snapshot:
         return self._containers[id(value)][1]
 
     def frozen(self, value: Any) -> Any:
-        """Return copies of an array, of a record, and of a container and those in it; any other value as it is.
+        """Return copies of an array, of a record, and of a container and what is in it; any other value as it is.
 
         An object of a subclass is no copy, except for a record array: copying would run methods of the user.
         """
@@ -85,6 +85,10 @@ class Snapshot:
             return self.array(value).view(type(value))
         if isinstance(value, np.void):
             return self.array(value)[()]
+        if type(value) is tuple or (isinstance(value, tuple) and hasattr(value, "_fields")):
+            items = [self.frozen(item) for item in tuple.__iter__(value)]
+            is_same = all(new is old for new, old in zip(items, tuple.__iter__(value), strict=True))
+            return value if is_same else tuple.__new__(type(value), items)
         if type(value) not in (list, dict, set):
             return value
         if id(value) not in self._frozen:

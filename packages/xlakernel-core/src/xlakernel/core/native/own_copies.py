@@ -26,6 +26,7 @@ from .compile_error import is_of_numba
 from .compiler import Compiler, Finish, FunctionKind
 from .constants import private_arrays
 from .declarations import definition_of
+from .module_copies import ModuleCopy, reading
 from .objmode import signals_before_blocks
 
 # Packages with special support in Numba.
@@ -84,11 +85,10 @@ class OwnCopies:
         self._declarations = compiler.declarations()
         self._names = self._examine(dispatcher).names  # collects the declarations
         self._modules: dict[int, types.ModuleType] = {}
-        self._frozen: list[tuple[types.ModuleType, list[str]]] = []  # modules, and their values during the compilation
         self._kept: dict[int, _Kept] = {}  # by the original's identity: functions may call each other
         self._top: list[_Kept] = []
         self._level = self._top
-        with _abandoning_after_failure():
+        with _abandoning_after_failure(), reading(self._snapshot):
             self.function, self._fill_kernel = self._copy(dispatcher.py_func)
         self._original = dispatcher
 
@@ -101,20 +101,21 @@ class OwnCopies:
         """Complete the namespace of `function`, in which *own* replaces the user's dispatcher."""
         _own.add(own)
         self._kept[id(self._original)] = _Kept(own, None, [])
-        with _abandoning_after_failure():
+        with _abandoning_after_failure(), reading(self._snapshot):
             self._fill_kernel()
         del self._original, self._fill_kernel  # these copies live as long as *own*
 
     @contextlib.contextmanager
     def compiling(self) -> Iterator[None]:
         """Make Numba use the copies of declared implementations and of arrays, and handle signals before blocks."""
-        with _abandoning_after_failure():
+        with _abandoning_after_failure(), reading(self._snapshot):
             states = [(template, self._state_of(template)) for template in self._declarations.met]
         before = [(template, {name: vars(template)[name] for name in state}) for template, state in states]
         try:
             _set_all(states)
             with (
                 _abandoning_after_failure(),
+                reading(self._snapshot),
                 self._declarations.added_uninterrupted(),
                 private_arrays(self._compiler.context, self._snapshot.array),
                 signals_before_blocks(),
@@ -123,9 +124,6 @@ class OwnCopies:
                 yield
         finally:
             _set_all(before)
-            for module, names in self._frozen:
-                for name in names:
-                    vars(module).pop(name, None)
 
     def _examine(self, function: Any, options: Mapping[str, Any] | None = None) -> Examination:
         return examine(function, options, self._declarations, snapshot=self._snapshot)
@@ -260,42 +258,11 @@ class OwnCopies:
         if not present or _package(module.__name__) in _COMPILED_SPECIALLY or self._declarations.of_module(module):
             return module
         if id(module) not in self._modules:
-            self._modules[id(module)] = made = _Module(module)  # modules may import each other
-            frozen = {name: self._snapshot.frozen(value) for name, value in present.items()}
-            vars(made).update({name: self._value(value) for name, value in frozen.items()})
-            values = [name for name, value in frozen.items() if vars(made)[name] is value]
-            self._frozen.append((made, values))
+            self._modules[id(module)] = made = ModuleCopy(module)  # modules may import each other
+            for name, value in present.items():
+                if (own := self._value(value)) is not value:
+                    vars(made)[name] = own
         return self._modules[id(module)]
-
-
-class _Module(types.ModuleType):
-    """A module with attributes of its own, which forwards every other access to the *original* module.
-
-    Its own attributes are the copies of helpers and, during a compilation, the values at the start of that compilation.
-    An ``objmode`` block, which runs later, thus reads and sets the user's attributes.
-    """
-
-    def __init__(self, original: types.ModuleType) -> None:
-        super().__init__(original.__name__)
-        vars(self).clear()
-        vars(self).update(__name__=original.__name__, _original=original)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(vars(self)["_original"], name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        vars(self).pop(name, None)
-        setattr(vars(self)["_original"], name, value)
-
-    def __delattr__(self, name: str) -> None:
-        vars(self).pop(name, None)
-        delattr(vars(self)["_original"], name)
-
-    def __repr__(self) -> str:
-        return f"<module {self.__name__!r}>"
-
-    def __dir__(self) -> list[str]:
-        return dir(vars(self)["_original"])
 
 
 @contextlib.contextmanager

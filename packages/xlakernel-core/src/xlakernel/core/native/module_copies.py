@@ -1,0 +1,59 @@
+"""Copies of modules, to which the copies of a kernel's helpers refer."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from ..identity.snapshot import Snapshot
+
+_thread = threading.local()
+
+
+@contextlib.contextmanager
+def reading(snapshot: Snapshot) -> Iterator[None]:
+    """Make this thread read the attributes of copied modules from *snapshot*, as the fingerprint does.
+
+    Another thread may change them during a compilation; and a helper that kernels share is compiled for each of them.
+    """
+    before = getattr(_thread, "snapshot", None)
+    _thread.snapshot = snapshot
+    try:
+        yield
+    finally:
+        _thread.snapshot = before
+
+
+class ModuleCopy(types.ModuleType):
+    """A module with copies of the helpers of the *original* module, which forwards every other access to it.
+
+    A compilation reads from a snapshot. An ``objmode`` block, which runs later, reads and sets the user's attributes.
+    """
+
+    def __init__(self, original: types.ModuleType) -> None:
+        super().__init__(original.__name__)
+        vars(self).clear()
+        vars(self).update(__name__=original.__name__, _original=original)
+
+    def __getattr__(self, name: str) -> Any:
+        original, snapshot = vars(self)["_original"], getattr(_thread, "snapshot", None)
+        if snapshot is not None and name in (found := snapshot.attributes(original, (name,))):
+            return snapshot.frozen(found[name])
+        return getattr(original, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        vars(self).pop(name, None)
+        setattr(vars(self)["_original"], name, value)
+
+    def __delattr__(self, name: str) -> None:
+        vars(self).pop(name, None)
+        delattr(vars(self)["_original"], name)
+
+    def __repr__(self) -> str:
+        return f"<module {self.__name__!r}>"
+
+    def __dir__(self) -> list[str]:
+        return dir(vars(self)["_original"])
