@@ -130,6 +130,7 @@ DIFFERENT = {
     "namedtuple's fields": [namedtuple(fields, "PAIR.a") for fields in ("a b", "b a")],
     "namedtuple's class": [namedtuple(fields, "Pair(1, 2).a") for fields in ("a b", "b a")],
     "enum class": [enumeration(*values, base="Enum") for values in ((1, 2), (2, 1), (1, 4), (1, 2.0), (1.0, 2))],
+    "kind of an enum": [enumeration(1, 2, base=base) for base in ("Enum", "IntEnum", "Flag", "IntFlag")],
     "enum member": [enumeration(1, b, use) for b, use in ((2, "MEMBER"), (4, "MEMBER"), (2, "KIND.A"), (2, "KIND.B"))],
     "module's attribute": [module(value) for value in [*SCALARS, *ARRAYS[:6]]],
     "attribute of a module in a module": [module_in_module(value) for value in ("1", "1.0", "2")],

@@ -1,5 +1,7 @@
 """The present values of all references of a kernel's helpers in its code, also after earlier compilations."""
 
+import collections
+import functools
 import gc
 import os
 import pathlib
@@ -8,12 +10,15 @@ import sys
 import textwrap
 import types
 import weakref
+import zlib
+from fractions import Fraction
 
 import jax
 import jax.numpy as jnp
 import numba
 import numpy as np
 import pytest
+import scipy.special
 from numba.core.cpu import CPUContext
 from numba.extending import intrinsic, overload, overload_attribute, overload_method, register_jitable
 
@@ -114,8 +119,6 @@ KERNEL = "@numba.njit\ndef kernel(x, out): out[0] = helper(x[0])\n"
 
 def define(source, **names):
     """Run *source* like a notebook's cell, in a namespace that later cells may change."""
-    import collections
-
     space = {
         "numba": numba,
         "np": np,
@@ -212,6 +215,39 @@ def test_a_declaration_for_the_function_of_a_library():
     assert run(cell["kernel"]) == 2
 
 
+class Callable:
+    def __call__(self, v): ...
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        *("Fraction", "type('Own', (), {})", "scipy.special.erfcx", "np.frompyfunc(abs, 1, 1)", "zlib.crc32"),
+        *("Callable()", "Callable().__call__", "functools.partial(abs, 1)", "functools.cache(Callable())"),
+    ],
+)
+def test_a_declaration_for_an_object_that_is_no_python_function(what):
+    names = {"functools": functools, "Fraction": Fraction, "scipy": scipy, "zlib": zlib, "Callable": Callable}
+    cell = define(f"helper = {what}\n@overload(helper)\ndef declare(v): return lambda v: v + G\n{KERNEL}", G=1, **names)
+    for value in (1, 2, 1):
+        cell["G"] = value
+        assert run(cell["kernel"]) == value
+
+
+def test_a_helper_of_a_subclass_of_numbas_wrapper():
+    class Own(type(numba.njit(run))):
+        pass
+
+    cell = define(
+        f"def function(v): return v + G\nhelper = Own(function, targetoptions={{'nopython': True}})\n{KERNEL}",
+        G=1,
+        Own=Own,
+    )
+    for value in (1, 2):
+        cell["G"] = value
+        assert run(cell["kernel"]) == value
+
+
 # References without a name in the bytecode: an operator or builtin that is declared for tuples of three strings, which
 # Numba does not support, and its use in a kernel.
 UNNAMED = {
@@ -302,6 +338,18 @@ def test_a_module_that_a_declaration_imports(monkeypatch):
         assert run(kernel) == 10 * number + 2
 
 
+@pytest.mark.parametrize("line", ["a{} = 'constant {}'", "if v is None: global{}.attribute{}"])
+def test_a_module_that_a_declaration_with_many_constants_imports(monkeypatch, line):
+    module = types.ModuleType("constants_of_long_declaration")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    lines = "".join(f"    {line.format(i, i)}\n" for i in range(300))  # numbers of more than a byte in the bytecode
+    declare = f"def helper(v): pass\n@overload(helper)\ndef declare(v):\n{lines}"
+    kernel = define(f"{declare}    from {module.__name__} import G\n    return lambda v: v + G\n{KERNEL}")["kernel"]
+    for value in (1, 2):
+        module.G = value
+        assert run(kernel) == value
+
+
 def test_settings_that_a_declaration_reads(monkeypatch):
     declare = """
 def helper(v): pass
@@ -334,6 +382,30 @@ def test_a_global_that_another_thread_changes_during_compilation(name, monkeypat
     for value in (second, first):
         cell["G"] = value
         assert run(cell["kernel"]) == value
+
+
+def test_an_attribute_of_a_module_that_another_thread_changes_while_a_shared_helper_is_compiled(monkeypatch):
+    constants = types.ModuleType("constants")
+    helper = "@numba.njit\ndef helper(v): return constants.G\n"
+    source = f"{helper}@numba.njit\ndef kernel(x, out): out[0] = constants.G + 10 * helper(x[0])\n"
+    kernel = define(source, constants=constants)["kernel"]
+    copy = OwnCopies._copy
+
+    def run(dtype):
+        return float(numba_kernel(kernel, outs=ONE)(jnp.zeros(1, dtype))[0])
+
+    def changing(*args, **options):
+        constants.G = 42
+        return copy(*args, **options)
+
+    constants.G = 41
+    assert run(jnp.float32) == 11 * 41  # compiles the helper
+    with monkeypatch.context() as patch:
+        patch.setattr(OwnCopies, "_copy", changing)
+        assert run(jnp.int32) == 11 * 41
+    for value in (42, 41):
+        constants.G = value
+        assert run(jnp.int16) == 11 * value
 
 
 @pytest.mark.parametrize("order", ["contiguous", "strided"])
@@ -376,6 +448,8 @@ CONTAINERS = {
     "dictionary": {0: [1.0]},
     "array": np.ones((1, 1)),
     "tuple": ([1.0],),
+    "list of a tuple": [([1.0],)],
+    "dictionary of a named tuple": {0: collections.namedtuple("Row", "values")(np.ones(1))},
     "list of a module": module_of(T=[[1.0]]),
 }
 
@@ -427,6 +501,8 @@ def test_a_container_that_another_thread_changes_while_a_declaration_reads_it(na
     table = CONTAINERS[name]
     values = getattr(table, "T", table)[0]
     read = "T.T[0][0]" if isinstance(table, types.ModuleType) else "T[0][0]"
+    if isinstance(values, tuple):
+        values, read = values[0], f"{read}[0]"
     declare = f"""
 def helper(v): pass
 @overload(helper)

@@ -161,9 +161,10 @@ class _Walk:
 
     def value(self, value: Any) -> Iterator[bytes]:
         kind: Any = type(value)
-        yield f"{kind.__module__}.{kind.__qualname__}".encode()
+        # A class that is made in a namespace without a name has no module.
+        yield f"{getattr(kind, '__module__', None)}.{kind.__qualname__}".encode()
         if isinstance(value, enum.Enum):
-            yield repr([base.__qualname__ for base in kind.__mro__]).encode()
+            yield _bases(kind)
             yield from self.value((value.name, value.value))
         elif isinstance(value, (np.ndarray, np.generic)) and value.dtype != np.dtype(object):
             yield f"{value.dtype!r}{value.shape}{_layout(value)}".encode()
@@ -194,6 +195,7 @@ class _Walk:
             yield from self._function(value) if described is None else self.value(described)
         elif isinstance(value, type):
             yield from self._type(value)
+            yield from self._implementations(value)
         elif isinstance(value, types.ModuleType):
             yield qualified_name(value).encode()
             if not self._is_hidden or id(value) not in self._modules:
@@ -210,11 +212,14 @@ class _Walk:
                 yield from self.value(value.key)
             elif isinstance(fields := getattr(value, "instance_class", None), type):  # of a named tuple
                 yield from self.value(fields)
-        elif (description := self.describe(value)) is not None:
-            yield from self.value(description)
         else:
-            yield self._distinct(value)
-            yield from self._pointer(value)
+            if (description := self.describe(value)) is not None:
+                yield from self.value(description)
+            else:
+                yield self._distinct(value)
+                yield from self._pointer(value)
+            if callable(value):  # a ufunc in C, a partial or a user's object, for which implementations are declared
+                yield from self._implementations(value)
 
     def _hidden(self, parts: Iterator[bytes]) -> Iterator[bytes]:
         """Yield *parts*, and add the compiled functions among them to `hidden`."""
@@ -352,6 +357,7 @@ class _Walk:
         if is_versioned(value):
             return
         if issubclass(value, enum.Enum):
+            yield _bases(value)
             yield from self.value({name: member.value for name, member in value.__members__.items()})  # aliases too
         elif issubclass(value, tuple):
             yield repr(getattr(value, "_fields", None)).encode()
@@ -365,6 +371,10 @@ class _Walk:
         self.unknown.append(value)
         number, _ = _unknown.setdefault(id(value), (uuid.uuid4().hex, value))
         return f"object {number}".encode()
+
+
+def _bases(kind: type) -> bytes:
+    return repr([base.__qualname__ for base in kind.__mro__]).encode()
 
 
 def _layout(value: Any) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import warp_kinds
+from .versioned import origin
 
 # Package and name of a type → the public attributes that determine its objects.
 _ATTRIBUTES: Mapping[tuple[str, str], tuple[str, ...]] = {
@@ -32,7 +33,7 @@ _ATTRIBUTES: Mapping[tuple[str, str], tuple[str, ...]] = {
 def describe(value: Any) -> Any:
     """Return a description of *value* that `fingerprint` can hash; None if its kind is unknown."""
     kind = value if isinstance(value, type) else type(value)
-    package = kind.__module__.partition(".")[0]
+    package = origin(kind)
     if package == "warp":
         return warp_kinds.describe(value)
     names = _ATTRIBUTES.get((package, type(value).__qualname__))

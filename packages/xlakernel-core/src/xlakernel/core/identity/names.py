@@ -36,11 +36,12 @@ def imports_in(code: types.CodeType) -> tuple[str, ...]:
     since ``b`` may be a module.
     """
     inner = [imports_in(const) for const in code.co_consts if isinstance(const, types.CodeType)]
-    instructions = list(dis.get_instructions(code)) if code.co_names else []
+    found = dis.get_instructions(code) if code.co_names else ()
+    instructions = [one for one in found if one.opname != "EXTENDED_ARG"]
     own: set[str] = set()
-    for level, names, found in zip(instructions, instructions[1:], instructions[2:], strict=False):
-        if found.opname == "IMPORT_NAME":
-            dots, path = "." * int(level.argval), list(filter(None, str(found.argval).split(".")))
+    for level, names, module in zip(instructions, instructions[1:], instructions[2:], strict=False):
+        if module.opname == "IMPORT_NAME":
+            dots, path = "." * int(level.argval), list(filter(None, str(module.argval).split(".")))
             paths = [path[:length] for length in range(0 if dots else 1, len(path) + 1)]
             paths += [[*path, name] for name in names.argval or () if name != "*"]
             own |= {dots + ".".join(parts) for parts in paths}

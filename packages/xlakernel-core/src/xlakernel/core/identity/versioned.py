@@ -37,7 +37,8 @@ _INSTALLED = tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "pl
 
 def wraps_function(value: Any) -> bool:
     """Return True for Numba's wrappers of functions: a dispatcher, a ufunc, an intrinsic, a stencil, a C callback."""
-    return origin(type(value)) == "numba" and isinstance(python_function(value), types.FunctionType)
+    is_of_numba = any(origin(base) == "numba" for base in type(value).__mro__)
+    return is_of_numba and isinstance(python_function(value), types.FunctionType)
 
 
 def python_function(value: Any) -> Any:
