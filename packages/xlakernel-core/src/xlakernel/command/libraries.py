@@ -15,7 +15,7 @@ from .probes import NO_ANSWER, Answer
 _PLATFORMS = ("cpu", "gpu", "tpu")
 _OLDEST_DRIVER = (12, 4)  # the first that has cuFuncGetParamInfo
 # An environment variable that an error names.
-_VARIABLE = re.compile(r"\b(?:JAX|NUMBA|XLAKERNEL)_[A-Z0-9_]*[A-Z0-9]\b")
+_VARIABLE = re.compile(r"\b(?:XLA_FLAGS|(?:JAX|NUMBA|XLAKERNEL)_[A-Z0-9_]*[A-Z0-9])\b")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlakernel.core.backend import fingerprint
 from xlakernel.core.errors import ArgumentError, ShapeError
+from xlakernel.numba.fingerprints import fingerprint
 
 from .._immutable import ImmutablePytree
 from ..operators.arguments import as_integer

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlakernel.core.backend import fingerprint
 from xlakernel.core.errors import ArgumentError, DtypeError, ShapeError
+from xlakernel.numba.fingerprints import fingerprint
 
 from ..formats.matrices import CSR
 from .entries import places_of, sort_entries
