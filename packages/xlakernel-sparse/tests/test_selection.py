@@ -27,6 +27,12 @@ LISTS = [
 ]
 
 
+@pytest.mark.parametrize("index", [..., (..., 2), (1, ...), (..., 1, 2), (slice(2), ...), (..., slice(2))])
+def test_an_ellipsis_stands_for_the_other_indices(matrix, dense, index):
+    found = matrix[index]
+    assert_array_equal(found if isinstance(found, jax.Array) else found.todense(), dense[index])
+
+
 # Rows, columns, elements: dense
 
 
@@ -254,7 +260,7 @@ def test_other_types_of_indices(matrix, index):
         matrix[index]
 
 
-@pytest.mark.parametrize("index", [..., None, (0, None), (0, 1, 2), (..., 0)])
+@pytest.mark.parametrize("index", [None, (0, None), (0, 1, 2), (..., ...), (0, 1, 2, ...), (..., None)])
 def test_indices_of_another_number(matrix, index):
     with pytest.raises(ArgumentError, match=r"expected one or two integers, slices or vectors"):
         matrix[index]

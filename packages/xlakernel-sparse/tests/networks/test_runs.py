@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import textwrap
 from typing import NamedTuple
 
 import jax
@@ -26,6 +27,7 @@ from models import (
     random_matrix,
     start,
 )
+from numba.extending import overload
 
 from xlakernel.core.call.sharding import gathered
 from xlakernel.core.errors import ArgumentError, GatheredOperandsWarning
@@ -80,6 +82,37 @@ def test_a_pickled_network_has_the_present_globals(backend, monkeypatch):
         for some in (network, pickle.loads(pickle.dumps(network))):
             end, _ = some.run(some.initial(State(1.0, 0.0, 0)), steps=1, backend=backend)
             assert end.neurons.v.tolist() == [gain, gain]
+
+
+@pytest.mark.parametrize("setting", ["strict", "standard"])
+def test_strict_promotion_of_dtypes(setting):
+    with jax.numpy_dtype_promotion(setting):
+        network = balanced(function=integrate)
+        state, _ = network.run(network.initial(start(60)), PARAMETERS, steps=3)
+        batch = jax.vmap(lambda state: network.run(state, PARAMETERS, steps=3)[0])(
+            jax.tree.map(lambda x: x[None], state)
+        )
+    both, _ = network.run(network.initial(start(60)), PARAMETERS, steps=6)
+    assert_equal(jax.tree.map(lambda x: x[0], batch), both)
+
+
+def test_an_implementation_that_is_declared_anew():
+    space = {"np": np, "numba": numba, "overload": overload, "Total": Total, "GAIN": 1}
+    source = """
+        def gain(v): pass
+        @overload(gain)
+        def declare(v): return lambda v: np.float32(GAIN)
+        @numba.njit
+        def function(state, arrived, p, rng):
+            total = state.excitatory + arrived.excitatory
+            return Total(total + gain(total)), False
+        """
+    exec(textwrap.dedent(source), space)  # noqa: S102
+    network = Network(Population(space["function"], 3), [Projection(CSR.from_dense(jnp.eye(3)), 1, "excitatory")])
+    for gain in (1, 5, 1):
+        space["GAIN"] = gain
+        state, _ = network.run(network.initial(Total(np.float32(0))), steps=2)
+        np.testing.assert_array_equal(state.neurons.excitatory, 2 * gain)
 
 
 @pytest.mark.parametrize("backend", [NATIVE, "jax"])

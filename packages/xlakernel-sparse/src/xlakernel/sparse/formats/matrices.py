@@ -75,7 +75,8 @@ class SparseMatrix(Arithmetic):
         Args:
           index: one or two indices, for rows and columns. An integer, which may be traced, selects one row or column,
             which is returned dense; two select an element. Slices, and one vector of integers or of bools, select a
-            matrix of the same format; this works outside of jit only, since its number of entries must be known.
+            matrix of the same format; this works outside of jit only, since its number of entries must be known. An
+            ellipsis stands for the indices that are not given.
 
         Raises:
           IndexError: if an integer is out of range.

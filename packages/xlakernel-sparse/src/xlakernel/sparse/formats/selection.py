@@ -37,7 +37,10 @@ def select(matrix: Format, index: Any) -> Any:
 
 def _two(caller: str, index: Any) -> tuple[Any, Any]:
     given = index if isinstance(index, tuple) else (index,)
-    if len(given) > 2 or any(part is None or part is Ellipsis for part in given):
+    places = [k for k, part in enumerate(given) if part is Ellipsis]
+    if len(places) == 1:
+        given = (*given[: places[0]], *[slice(None)] * (3 - len(given)), *given[places[0] + 1 :])
+    if len(given) > 2 or len(places) > 1 or any(part is None for part in given):
         raise ArgumentError(f"{caller}: the index is {index!r}; expected one or two integers, slices or vectors.")
     return (*given, slice(None), slice(None))[:2]
 

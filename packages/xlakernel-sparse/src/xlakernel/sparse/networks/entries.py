@@ -128,7 +128,7 @@ def _degrees(projection: Synapses, size: int) -> jax.Array:
     """Return the number of synapses of each neuron as a target, uint32 ``(size,)``."""
     matrix = projection.matrix
     valid = is_entry(matrix.indices, matrix.indptr)
-    return jnp.zeros(size, jnp.uint32).at[projection.targets[0] + matrix.indices].add(valid)
+    return jnp.zeros(size, jnp.uint32).at[projection.targets[0] + matrix.indices].add(valid.astype(jnp.uint32))
 
 
 #: Synapses of a neuron in one block of a network with 2**31 of them: a GPU adds those of 1024 neurons in one round.

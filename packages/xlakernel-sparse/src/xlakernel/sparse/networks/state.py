@@ -95,7 +95,7 @@ def convert_pending(state: NetworkState, new: jax.Array, layout: Layout) -> tupl
     if is_known and np.array_equal(old, new):
         return state.pending, new
     sums = state.pending.reshape(depth, len(receptors), -1)
-    exact = sums * (old / new)[:, None]
+    exact = sums.astype(old.dtype) * (old / new)[:, None]
     rounded = jnp.rint(exact)
     largest, error = (jnp.max(jnp.abs(x), (0, 2), initial=0) for x in (exact, exact - rounded))
     fits = (old == new) | ((largest < MOST_UNITS) & (error <= largest / _ACCURACY))
