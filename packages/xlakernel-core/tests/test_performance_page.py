@@ -146,12 +146,12 @@ def test_a_number_that_was_not_measured_is_found(readme_numbers, measurements, t
 
 def test_a_chart_of_other_numbers_is_found(readme_numbers, measurements, tmp_path):
     pytest.importorskip("matplotlib")
-    chart, costs = tmp_path / "chart.png", readme_numbers.calls(readme_numbers.files())
+    chart, costs = tmp_path / "chart.svg", readme_numbers.calls(readme_numbers.files())
     readme_numbers.draw(costs, chart)
     readme_numbers.check(chart=chart)
     assert chart.stat().st_size < 100_000
     readme_numbers.draw({**costs, "brainevent": [1.0, 2.0, 3.0]}, chart)
-    with pytest.raises(measurements.ResultsError, match=r"chart\.png: it shows other numbers"):
+    with pytest.raises(measurements.ResultsError, match=r"chart\.svg: it shows other numbers"):
         readme_numbers.check(chart=chart)
 
 

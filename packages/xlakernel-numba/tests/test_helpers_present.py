@@ -102,6 +102,16 @@ HELPERS = {
         @numba.njit
         def helper(v): return v + constant()
         """,
+    "intrinsic that compiles": """
+        def add(v): return v + G
+        @intrinsic
+        def plus(typing, v):
+            def generate(context, builder, signature, arguments):
+                return context.compile_internal(builder, add, signature, arguments)
+            return numba.float64(numba.float64), generate
+        @numba.njit
+        def helper(v): return plus(np.float64(v))
+        """,
     "namedtuple": "@numba.njit\ndef inner(v): return v + G\npair = Pair(inner, 1)\n"
     "@numba.njit\ndef helper(v): return pair.first(v)",
 }

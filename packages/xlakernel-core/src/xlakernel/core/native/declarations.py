@@ -10,6 +10,8 @@ import builtins
 import contextlib
 import functools
 import operator
+import os
+import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -75,6 +77,20 @@ class Declarations:
                     exits.callback(vars(context).pop, "refresh")
             yield
 
+    @contextlib.contextmanager
+    def internal_functions_anew(self) -> Iterator[None]:
+        """Make low-level code of users, in an intrinsic for example, compile its functions anew.
+
+        Numba keeps them by their bytecode and closure cells: with the globals of their first compilation.
+        """
+        context = self._target.target_context
+        kept = context.cached_internal_func
+        context.cached_internal_func = _InternalFunctions(kept)
+        try:
+            yield
+        finally:
+            context.cached_internal_func = kept
+
     def declares(self, function: Any) -> bool:
         """Return True if Numba replaces *function* by an implementation."""
         return bool(self._templates(function))
@@ -92,6 +108,36 @@ class Declarations:
             return getattr(self._context.resolve_value_type(what), "templates", ())
         except Exception:  # noqa: BLE001  # unknown to Numba, which raises many kinds of errors
             return ()
+
+
+class _InternalFunctions(dict[Any, Any]):
+    """The cache of functions that low-level code compiles, by keys that begin with bytecode. Those of users are missed.
+
+    Args:
+      kept: Numba's own cache, which its own functions stay in.
+    """
+
+    def __init__(self, kept: dict[Any, Any]) -> None:
+        super().__init__()
+        self._kept = kept
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return self._kept.get(key, default) if _is_of_numba(key[0]) else default
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._kept[key] if _is_of_numba(key[0]) else super().__getitem__(key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if _is_of_numba(key[0]):
+            self._kept[key] = value
+        else:
+            super().__setitem__(key, value)
+
+
+def _is_of_numba(code: types.CodeType) -> bool:
+    packages = (sys.modules.get(name) for name in ("numba", "numba_cuda"))
+    folders = tuple(folder + os.sep for package in packages for folder in getattr(package, "__path__", ()))
+    return code.co_filename.startswith(folders)
 
 
 def _uninterrupted(step: Callable[[], None]) -> Callable[[], None]:

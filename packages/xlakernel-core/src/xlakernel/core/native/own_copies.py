@@ -117,6 +117,7 @@ class OwnCopies:
                 _abandoning_after_failure(),
                 reading(self._snapshot),
                 self._declarations.added_uninterrupted(),
+                self._declarations.internal_functions_anew(),
                 private_arrays(self._compiler.context, self._snapshot.array),
                 signals_before_blocks(),
             ):
