@@ -62,6 +62,18 @@ nb_execution_timeout = 120
 nb_output_stderr = "warn"
 nb_merge_streams = True
 
+# Pictures are SVG, for light and dark pages.
+os.environ["MATPLOTLIBRC"] = str(Path(__file__).with_name("matplotlibrc"))
+
+
+def draw_svg(app):
+    """Let notebooks draw SVG, by a profile of IPython in the folder of the build."""
+    profile = Path(app.doctreedir, "ipython", "profile_default")
+    profile.mkdir(parents=True, exist_ok=True)
+    (profile / "ipython_kernel_config.py").write_text("c.InlineBackend.figure_formats = {'svg'}\n", "utf-8")
+    os.environ["IPYTHONDIR"] = str(profile.parent)
+
+
 RECORDED = {"tutorials/numba-cuda"}
 
 
@@ -124,6 +136,7 @@ def spread_pages(app, env, docnames):
 
 def setup(app):
     app.connect("builder-inited", check_readme)
+    app.connect("builder-inited", draw_svg)
     app.connect("source-read", show_recorded_outputs)
     app.connect("source-read", show_measurements)
     app.connect("doctree-read", check_errors)

@@ -9,9 +9,9 @@ tables below say which.
 from __future__ import annotations
 
 import argparse
+import html
 import json
 import re
-import struct
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,11 +20,11 @@ from typing import NamedTuple
 from measurements import ROOT, Result, ResultsError, number, read, table
 
 README = ROOT / "README.md"
-CHART = ROOT / "docs" / "pictures" / "call-overhead.png"
+CHART = ROOT / "docs" / "pictures" / "call-overhead.svg"
+STYLE = ROOT / "docs" / "matplotlibrc"
 _PLACE = re.compile(
     r"(?<=<!-- numbers: python docs/readme_numbers.py -->\n\n).*?(?=\n\n<!-- numbers end -->)", re.DOTALL
 )
-_KEY = "xlakernel-numbers"  # under which the chart says what it shows
 
 
 class Column(NamedTuple):
@@ -154,38 +154,30 @@ def check(readme: Path = README, chart: Path = CHART) -> None:
 
 
 def shown(chart: Path) -> str | None:
-    """Return the text in a PNG that says which numbers it shows; None if there is none.
-
-    PNG: a signature of eight bytes, then chunks of length, type, content and checksum.
-    """
-    data, at = chart.read_bytes(), 8
-    while at < len(data):
-        (length,) = struct.unpack_from(">I", data, at)
-        kind, content = data[at + 4 : at + 8], data[at + 8 : at + 8 + length]
-        if kind == b"tEXt" and content.startswith(_KEY.encode() + b"\0"):
-            return content.partition(b"\0")[2].decode("latin-1")
-        at += length + 12
-    return None
+    """Return the description in an SVG, the numbers that it shows; None if there is none."""
+    found = re.search(r"<dc:description>(.*?)</dc:description>", chart.read_text("utf-8"), re.DOTALL)
+    return None if found is None else html.unescape(found[1])
 
 
 def draw(costs: Mapping[str, Sequence[float | None]], path: Path) -> None:
-    """Draw what calls cost in loops, on the CPU and on the GPU, on log axes."""
+    """Draw the costs of calls in loops, on the CPU and on the GPU, on log axes."""
+    import matplotlib
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 2.6), layout="constrained")
-    for axis, column in zip(figure.subplots(1, 2), (0, 1), strict=True):
-        values = {
-            name.replace("`", ""): row[column] for name, row in reversed(costs.items()) if row[column] is not None
-        }
-        colors = ["#1f5fa8" if name.startswith("xlakernel") else "#b8c0cc" for name in values]
-        bars = axis.barh(list(values), list(values.values()), color=colors)
-        axis.bar_label(bars, [f" {number(value, 3)} µs" for value in values.values()], fontsize=9)
-        axis.set(xscale="log", xlim=(min(values.values()) / 2, max(values.values()) * 8))
-        axis.set_title(f"a call of a kernel: {COLUMNS[column].title}", fontsize=10)
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.tick_params(labelsize=9)
-    path.parent.mkdir(exist_ok=True)
-    figure.savefig(path, dpi=110, metadata={_KEY: json.dumps(costs)})
+    with matplotlib.rc_context(fname=STYLE):
+        figure = Figure(figsize=(9, 2.6), layout="constrained")
+        for axis, column in zip(figure.subplots(1, 2), (0, 1), strict=True):
+            values = {
+                name.replace("`", ""): row[column] for name, row in reversed(costs.items()) if row[column] is not None
+            }
+            colors = ["#2e75c8" if name.startswith("xlakernel") else "#a0a6b0" for name in values]
+            bars = axis.barh(list(values), list(values.values()), color=colors)
+            axis.bar_label(bars, [f" {number(value, 3)} µs" for value in values.values()], fontsize=9)
+            axis.set(xscale="log", xlim=(min(values.values()) / 2, max(values.values()) * 8))
+            axis.set_title(f"a call of a kernel: {COLUMNS[column].title}", fontsize=10)
+            axis.tick_params(labelsize=9)
+        path.parent.mkdir(exist_ok=True)
+        figure.savefig(path, metadata={"Description": json.dumps(costs), "Date": None})
 
 
 def main() -> int:
