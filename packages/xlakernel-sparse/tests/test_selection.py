@@ -209,7 +209,7 @@ def test_weights_may_be_traced(matrix, dense):
 
 def test_native_kernels_are_used_while_tracing(build, odd, dense):
     matrix = build(CSR, odd)
-    with use_backend("numba"):
+    with use_backend("numba_cuda" if jax.default_backend() == "gpu" else "numba"):
         part = jax.jit(lambda data: matrix.with_data(data)[:, 2:].data)(matrix.data)
     assert part.shape == (5,)
 
