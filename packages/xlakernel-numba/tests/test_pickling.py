@@ -10,10 +10,14 @@ import types
 import jax
 import jax.numpy as jnp
 import numba
+import numpy as np
 import pytest
 
+from xlakernel.core.backend import fingerprint
+from xlakernel.core.backend.native import dumps
 from xlakernel.core.errors import PickledKernelError
 from xlakernel.numba import numba_kernel
+from xlakernel.numba._recipe import COMPILER
 
 pytestmark = pytest.mark.versions
 
@@ -53,6 +57,38 @@ def test_any_other_wrapper_is_pickled_with_its_kernel():
     assert again is not scaled
     assert again(jnp.ones(2), factor=3.0).tolist() == [3, 3]
     assert pickle.loads(pickle.dumps(Namespace.inside))(jnp.ones(1)).tolist() == [2]
+
+
+NUMBERS = np.arange(12.0).reshape(3, 4)
+BYTES = bytearray(100)
+ARRAYS = {
+    "every second": NUMBERS[0, ::2],
+    "reversed": NUMBERS[0, ::-1],
+    "a part": NUMBERS[:, 1:3],
+    "transposed part": NUMBERS.T[1:],
+    "broadcast": np.broadcast_to(NUMBERS[0, 1:2], 3),
+    "field": np.ones(3, "f4,f8")["f1"],
+    "records": np.ones(4, "f4,f8")[::2],
+    "Fortran order": NUMBERS.T,
+    "unaligned": np.ndarray(3, float, BYTES, offset=1),
+    "unaligned, Fortran order": np.ndarray((2, 3), float, BYTES, offset=1, order="F"),
+    "unaligned part": np.ndarray((2, 3), float, BYTES, offset=1)[:, 1:],
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_a_kernel_with_an_array_of_any_layout_is_pickled(name):
+    table = ARRAYS[name]
+
+    @numba.njit
+    def add_size(x, out):
+        out[0] = x[0] + table.size
+
+    again = pickle.loads(pickle.dumps(numba_kernel(add_size, outs=same)))
+    assert again(jnp.zeros(1)) == table.size
+    found = pickle.loads(dumps(COMPILER, table))
+    np.testing.assert_array_equal(found, table)
+    assert fingerprint(found) == fingerprint(table)
 
 
 FACTOR = 2.0

@@ -8,9 +8,11 @@ for a function that calls itself.
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 from numba.core import serialize
 
 from .compiler import Compiler, FunctionKind
@@ -41,6 +43,8 @@ class _Pickler(serialize.NumbaPickler):  # type: ignore[misc]  # Numba has no st
             return tuple(obj)
         if type(obj).__name__ == "_Intrinsic":  # Numba CUDA has another class of this name
             return _intrinsic, (type(obj), obj._name, obj._defn, obj._prefer_literal, obj._ctor_kwargs)
+        if type(obj) is np.ndarray and not (obj.flags.forc and obj.flags.aligned):
+            return _with_gaps, (obj.copy("K"), obj.flags.forc, obj.flags.aligned)
         for kind in self._compiler.helpers:
             if isinstance(obj, kind.kind):
                 return self._reduced(obj, kind)
@@ -80,6 +84,20 @@ def declare(dispatcher: Any, signatures: Sequence[Any] | None) -> Any:
             dispatcher.compile(signature)
         dispatcher.disable_compile()
     return dispatcher
+
+
+def _with_gaps(array: np.ndarray[Any, Any], is_contiguous: bool, is_aligned: bool) -> np.ndarray[Any, Any]:
+    """Return an array that is not contiguous, or not aligned: Numba compiles other code for one.
+
+    NumPy's own pickles are of a copy that is both.
+    """
+    shape = array.shape if is_contiguous else (*array.shape, 2)
+    size = array.itemsize * math.prod(shape)
+    order = "F" if is_contiguous and array.flags.f_contiguous else "C"
+    made = np.ndarray(shape, array.dtype, bytearray(size + 1), offset=not is_aligned, order=order)
+    made = made if is_contiguous else made[..., 0]
+    made[...] = array
+    return made
 
 
 def _intrinsic(kind: Any, name: str, definition: Any, prefer_literal: bool, options: Any) -> Any:
