@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numba.core import serialize
@@ -93,7 +93,7 @@ def _with_gaps(array: np.ndarray[Any, Any], is_contiguous: bool, is_aligned: boo
     """
     shape = array.shape if is_contiguous else (*array.shape, 2)
     size = array.itemsize * math.prod(shape)
-    order = "F" if is_contiguous and array.flags.f_contiguous else "C"
+    order: Literal["C", "F"] = "F" if is_contiguous and array.flags.f_contiguous else "C"
     made = np.ndarray(shape, array.dtype, bytearray(size + 1), offset=not is_aligned, order=order)
     made = made if is_contiguous else made[..., 0]
     made[...] = array
