@@ -70,8 +70,10 @@ def test_finite_differences_are_in_double_precision_if_possible(run_check):
     def rough(x):
         return jnp.sin(only_float32(x))
 
-    fine = "compared with finite differences in double precision, relative error at most 0.0002"
-    coarse = "compared with finite differences in the kernel's own precision, relative error at most 0.005"
+    fine = "compared with finite differences in double precision, relative error at most 0.0002; "
+    fine += "derivatives below 1e-10 of the results are not resolved"
+    coarse = "compared with finite differences in the kernel's own precision, relative error at most 0.005; "
+    coarse += "derivatives below 1e-04 of the results are not resolved"
     for check in ("grad_forward", "grad_reverse"):
         for options in ({}, {"reference": np.sin}):
             assert run_check(check, jnp.sin, X, **options).detail == fine
@@ -232,6 +234,58 @@ def test_correct_derivatives_where_one_step_does_not_fit(assert_passes, function
 def test_single_precision_without_a_reference(assert_passes, x):
     single = jax.jit(lambda x: energy(x.astype(jnp.float32)))
     assert_passes("grad_reverse", single, np.asarray(x, np.float32))
+
+
+def scaled_derivative(function, factor, where=lambda x: jnp.ones(x.shape, bool)):
+    """Return *function* with a jvp that is wrong by a factor at some elements."""
+    wrong = jax.custom_jvp(function)
+
+    @wrong.defjvp
+    def rule(primals, tangents):
+        y, dy = jax.jvp(function, primals, tangents)
+        return y, jnp.where(where(primals[0]), factor * dy, dy).astype(y.dtype)
+
+    return wrong
+
+
+@pytest.mark.parametrize(
+    ("function", "x", "known"),
+    [
+        (jnp.log1p, [1e-17, 1], True),
+        (jnp.expm1, [1e-17, 1], True),
+        (lambda x: jnp.log(1 + x), [1e-17, 1], True),
+        (lambda x: jnp.log(1 + x), [1e-8, 1], False),
+        (lambda x: (x - 65) + 65, [1e-6, 1], False),
+    ],
+)
+def test_a_derivative_that_is_0_at_small_elements_of_any_function(assert_caught, assert_passes, function, x, known):
+    x = np.asarray(x, np.float32)
+    options = {"reference": function} if known else {}
+    for check in ("grad_forward", "grad_reverse"):
+        assert_caught(check, "element (0,)", scaled_derivative(function, 0, lambda x: x < 1e-3), x, **options)
+        assert_passes(check, function, x, **options)
+
+
+@pytest.mark.parametrize(("x", "factor", "known"), [([1e-6, 1e6], -7, True), ([0.02, 1e3], 0, False)])
+def test_a_small_output_beside_a_large_one(assert_caught, assert_passes, x, factor, known):
+    x = np.asarray(x, np.float32)
+    options = {"reference": jnp.square} if known else {}
+    for check in ("grad_forward", "grad_reverse"):
+        assert_caught(check, "element (0,)", scaled_derivative(jnp.square, factor, lambda x: x < 0.1), x, **options)
+        assert_passes(check, jnp.square, x, **options)
+
+
+@pytest.mark.parametrize(
+    ("function", "x"),
+    [
+        (jnp.exp, [-95]),
+        (lambda x: jnp.where(jnp.isinf(x), 0, 2 * x), [np.inf, 1]),
+        (lambda x: jnp.where(x < 0, -jnp.inf, x), [-1, 1]),
+    ],
+)
+def test_correct_derivatives_at_the_limits_of_the_dtype(assert_passes, function, x):
+    for check in ("grad_forward", "grad_reverse"):
+        assert_passes(check, function, np.asarray(x, np.float32), reference=function)
 
 
 def test_differences_that_are_too_inaccurate_ask_for_a_reference(assert_caught):

@@ -69,9 +69,9 @@ class Tolerance:
     """Allowed errors, as in `numpy.isclose`; None stands for those of the dtype."""
 
     rtol: float | None = None
-    atol: float | None = None
+    atol: float | Array | None = None
 
-    def of(self, expected: Array, dtype: Any) -> tuple[float, float]:
+    def of(self, expected: Array, dtype: Any) -> tuple[float, float | Array]:
         """Return the relative and the absolute tolerance for values of *dtype*.
 
         The default of the latter is several rounding errors of the largest value, since terms of a sum may cancel.
@@ -192,7 +192,7 @@ def _difference(got: Array, expected: Array, tolerance: Tolerance, batch: int) -
             one, other = got.astype(double(got.dtype)), rounded.astype(double(got.dtype))
             rtol, atol = tolerance.of(other, got.dtype)
             wrong = ~np.isclose(one, other, rtol, atol, equal_nan=True)
-            allowed = f" (rtol={rtol:.3g}, atol={atol:.3g})"
+            allowed = f" (rtol={rtol:.3g}, atol={np.max(atol, initial=0):.3g})"
         lost = _lost(expected, rounded)
         wrong = wrong | lost
     if not wrong.any():

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..measure.comparison import Array, double
+from ..measure.comparison import Array, double, largest
 
 # The error of a function's value, in units of its relative precision.
 _ROUNDINGS = 4
@@ -20,10 +20,14 @@ Exact = Callable[[list[Array]], list[Array]]
 
 
 class Estimate(NamedTuple):
-    """The derivative of an output along a direction, and the estimated errors of its elements."""
+    """The derivative of an output along a direction, with estimated errors; *moves* is True for elements that change.
+
+    The error of an element that does not change bounds its derivative.
+    """
 
     values: Array
     errors: Array
+    moves: Array
 
 
 class _Central(NamedTuple):
@@ -37,8 +41,7 @@ class _Central(NamedTuple):
 def difference(exact: Exact, inputs: Sequence[Array], number: int, direction: Array, epsilon: float) -> list[Estimate]:
     """Return the derivative of each output along *direction* of input *number*.
 
-    The step fits the largest element of the input. The errors are those of rounding: the curvature of the function
-    does not count.
+    The step fits the largest element of the input. The error estimate covers rounding, not truncation.
 
     Args:
       exact: the function.
@@ -48,7 +51,7 @@ def difference(exact: Exact, inputs: Sequence[Array], number: int, direction: Ar
       epsilon: the relative precision of *exact*.
     """
     found = _central(exact, inputs, number, direction, epsilon, _usual_size(inputs[number]))
-    return [Estimate(one.values, one.rounding) for one in found]
+    return [Estimate(one.values, one.rounding, one.moves) for one in found]
 
 
 def refined_difference(
@@ -56,8 +59,8 @@ def refined_difference(
 ) -> list[Estimate]:
     """Return the derivative as `difference` does, for each element of an output with the step of the smallest error.
 
-    Steps decrease to one that fits the smallest element that moves. The error is the sum of that of rounding and the
-    difference from the derivative with the step before.
+    Steps decrease to one that fits the smallest element that moves. The error estimate is the rounding error plus the
+    change from the previous step.
     """
     sizes = np.abs(inputs[number])
     moving = sizes[(direction != 0) & (sizes > 0)]
@@ -70,19 +73,21 @@ def refined_difference(
 
 
 def _best(tried: Sequence[_Central]) -> Estimate:
-    """Return for each element the value of the step with the smallest error; the first step has no error."""
+    """Return for each element the value of the step with the smallest error; the first step has no estimate."""
     values, rounding, moves = (np.stack(arrays) for arrays in zip(*tried, strict=True))
     # The largest step bounds the derivative of an element that no step changes.
     rounding = np.where(moves.any(axis=0), rounding, rounding[0])
     with np.errstate(invalid="ignore"):
         errors = np.abs(np.diff(values, axis=0)) + rounding[1:]
-    errors = np.where(np.isfinite(errors), errors, np.inf)
+    lost = ~moves[1:] & moves.any(axis=0)  # the step is too small for the element
+    errors = np.where(np.isfinite(errors) & ~lost, errors, np.inf)
     chosen = errors.argmin(axis=0)[None]
-    return Estimate(*(np.take_along_axis(array, chosen, 0)[0] for array in (values[1:], errors)))
+    value, error = (np.take_along_axis(array, chosen, 0)[0] for array in (values[1:], errors))
+    return Estimate(value, error, np.asarray(moves.any(axis=0)))
 
 
 def _usual_size(x: Array) -> float:
-    return max(1.0, float(np.abs(x).max(initial=0.0)))
+    return max(1.0, largest(x))
 
 
 def _central(
@@ -104,4 +109,6 @@ def _central(
 def _of_output(above: Any, below: Any, epsilon: float, step: float) -> _Central:
     with np.errstate(invalid="ignore", over="ignore"):
         rounding = _ROUNDINGS * epsilon * np.maximum(np.abs(above), np.abs(below)) / step
-        return _Central((above - below) / (2 * step), rounding, above != below)
+        moves = above != below
+        rounding = np.where(moves | np.isfinite(rounding), rounding, 0)
+        return _Central(np.where(moves, above - below, 0) / (2 * step), rounding, moves)  # infinities may not move
