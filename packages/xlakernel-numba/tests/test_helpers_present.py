@@ -360,6 +360,24 @@ def test_a_module_that_a_declaration_with_many_constants_imports(monkeypatch, li
         assert run(kernel) == value
 
 
+def test_attributes_that_a_declaration_sets_and_reads():
+    module = module_of(count=0, helper=define(HELPERS["njit"], G=0)["helper"])
+    declare = """
+def helper(v): pass
+@overload(helper)
+def declare(v):
+    state.count = 7
+    state.added = 8
+    now = state.count + state.added
+    del state.added
+    now += hasattr(state, "added")
+    return lambda v: v + now
+"""
+    kernel = define(declare + "@numba.njit\ndef kernel(x, out): out[0] = helper(state.helper(x[0]))", state=module)
+    assert run(kernel["kernel"]) == 15
+    assert module.count == 7
+
+
 def test_settings_that_a_declaration_reads(monkeypatch):
     declare = """
 def helper(v): pass
@@ -459,6 +477,7 @@ CONTAINERS = {
     "array": np.ones((1, 1)),
     "tuple": ([1.0],),
     "list of a tuple": [([1.0],)],
+    "tuple with a helper, of a module": module_of(T=([1.0], define(HELPERS["njit"], G=0)["helper"])),
     "dictionary of a named tuple": {0: collections.namedtuple("Row", "values")(np.ones(1))},
     "list of a module": module_of(T=[[1.0]]),
 }

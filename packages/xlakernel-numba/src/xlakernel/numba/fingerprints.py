@@ -10,9 +10,9 @@ from ._recipe import COMPILER
 
 
 def fingerprint(functions: Any) -> str:
-    """Return the fingerprint of *functions*, and of everything that they and implementations for the CPU refer to.
+    """Return the fingerprint of *functions*, their references, and implementations declared with ``numba.extending``.
 
-    Unlike that of `xlakernel.core.backend`, it contains what is declared with ``numba.extending``.
+    Implementations are those for the CPU. A thread that compiles replaces them for that time, hence the lock.
     """
     with COMPILER.lock:
         return examine(functions, None, COMPILER.declarations()).digest

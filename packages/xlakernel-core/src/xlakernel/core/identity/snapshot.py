@@ -79,26 +79,29 @@ class Snapshot:
     def frozen(self, value: Any) -> Any:
         """Return copies of an array, of a record, and of a container and what is in it; any other value as it is.
 
-        An object of a subclass is no copy, except for a record array: copying would run methods of the user.
+        An object of a subclass is no copy, except for record arrays and named tuples: copying would run methods of the
+        user.
         """
         if type(value) in (np.ndarray, np.recarray):
             return self.array(value).view(type(value))
         if isinstance(value, np.void):
             return self.array(value)[()]
+        if id(value) in self._frozen:
+            return self._frozen[id(value)][1]
         if type(value) is tuple or (isinstance(value, tuple) and hasattr(value, "_fields")):
             items = [self.frozen(item) for item in tuple.__iter__(value)]
             is_same = all(new is old for new, old in zip(items, tuple.__iter__(value), strict=True))
-            return value if is_same else tuple.__new__(type(value), items)
+            self._frozen[id(value)] = value, value if is_same else tuple.__new__(type(value), items)
+            return self._frozen[id(value)][1]
         if type(value) not in (list, dict, set):
             return value
-        if id(value) not in self._frozen:
-            elements = self.container(value)
-            self._frozen[id(value)] = value, (own := elements.copy())  # a container may contain itself
-            if isinstance(own, list):
-                own[:] = map(self.frozen, elements)
-            elif isinstance(own, dict):
-                own.update({key: self.frozen(item) for key, item in elements.items()})
-        return self._frozen[id(value)][1]
+        elements = self.container(value)
+        self._frozen[id(value)] = value, (own := elements.copy())  # a container may contain itself
+        if isinstance(own, list):
+            own[:] = map(self.frozen, elements)
+        elif isinstance(own, dict):
+            own.update({key: self.frozen(item) for key, item in elements.items()})
+        return own
 
 
 def _copy_of_cell(cell: types.CellType) -> types.CellType:

@@ -37,7 +37,7 @@ _INSTALLED = tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "pl
 
 def wraps_function(value: Any) -> bool:
     """Return True for Numba's wrappers of functions: a dispatcher, a ufunc, an intrinsic, a stencil, a C callback."""
-    is_of_numba = any(origin(base) == "numba" for base in type(value).__mro__)
+    is_of_numba = any(str(getattr(base, "__module__", "")).startswith("numba.") for base in type(value).__mro__)
     return is_of_numba and isinstance(python_function(value), types.FunctionType)
 
 
@@ -62,7 +62,7 @@ def _module(value: Any) -> str:
     if getattr(np.random, str(getattr(value, "__name__", "")), None) is value:
         return "numpy.random"  # a method of NumPy's global generator, without a module of its own
     module = getattr(value, "__module__", None)
-    return module if isinstance(module, str) else type(value).__module__
+    return module if isinstance(module, str) else getattr(type(value), "__module__", "builtins")
 
 
 def qualified_name(value: Any) -> str:

@@ -19,12 +19,14 @@ def reading(snapshot: Snapshot) -> Iterator[None]:
 
     Another thread may change them during a compilation; and a helper that kernels share is compiled for each of them.
     """
-    before = getattr(_thread, "snapshot", None)
-    _thread.snapshot = snapshot
+    before = vars(_thread).copy()
+    # The attributes that a declaration sets or deletes, by module and name.
+    _thread.snapshot, _thread.written = snapshot, set()
     try:
         yield
     finally:
-        _thread.snapshot = before
+        vars(_thread).clear()
+        vars(_thread).update(before)
 
 
 class ModuleCopy(types.ModuleType):
@@ -40,17 +42,25 @@ class ModuleCopy(types.ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         original, snapshot = vars(self)["_original"], getattr(_thread, "snapshot", None)
-        if snapshot is not None and name in (found := snapshot.attributes(original, (name,))):
-            return snapshot.frozen(found[name])
+        if snapshot is not None and (id(original), name) not in _thread.written:
+            found = snapshot.attributes(original, (name,))
+            if name in found:
+                return snapshot.frozen(found[name])
         return getattr(original, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        vars(self).pop(name, None)
-        setattr(vars(self)["_original"], name, value)
+        setattr(self._written(name), name, value)
 
     def __delattr__(self, name: str) -> None:
+        delattr(self._written(name), name)
+
+    def _written(self, name: str) -> types.ModuleType:
+        """Return the original module, whose attribute is from now on that of this copy."""
         vars(self).pop(name, None)
-        delattr(vars(self)["_original"], name)
+        original: types.ModuleType = vars(self)["_original"]
+        written: set[tuple[int, str]] = getattr(_thread, "written", set())
+        written.add((id(original), name))
+        return original
 
     def __repr__(self) -> str:
         return f"<module {self.__name__!r}>"

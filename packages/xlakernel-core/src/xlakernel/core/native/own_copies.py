@@ -261,7 +261,8 @@ class OwnCopies:
         if id(module) not in self._modules:
             self._modules[id(module)] = made = ModuleCopy(module)  # modules may import each other
             for name, value in present.items():
-                if (own := self._value(value)) is not value:
+                frozen = self._snapshot.frozen(value)
+                if (own := self._value(frozen)) is not frozen:
                     vars(made)[name] = own
         return self._modules[id(module)]
 
