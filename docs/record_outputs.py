@@ -26,10 +26,10 @@ from typing import Any, NamedTuple
 # A cell: its options, and its source.
 _CELL = re.compile(r"^```\{code-cell\}\n((?::[^\n]*\n)*)\n?(.*?)^```$", re.MULTILINE | re.DOTALL)
 _HIDDEN, _RAISES = "remove-cell", "raises-exception"
-#: Where in a page the machine is to be named.
+#: The placeholder for the name of the machine.
 _PLACE = "<!-- recorded on -->"
 # What JAX appends to the messages of its errors: the advice on frames that it left out of the traceback.
-_END_OF_MESSAGE = "\n---"
+_END_OF_MESSAGE = "\n--------------------\nFor simplicity, JAX has removed"
 
 
 class StaleOutputsError(ValueError):
@@ -54,7 +54,8 @@ class Cell(NamedTuple):
 
 def _cell(match: re.Match[str]) -> Cell:
     options, source = match.groups()
-    return Cell(source, frozenset(re.findall(r"[\w-]+", options)) - {"tags"})
+    tags = re.findall(r"[\w-]+", "".join(re.findall(r"^:tags:(.*)", options, re.MULTILINE)))
+    return Cell(source, frozenset(tags))
 
 
 def cells_of(text: str) -> list[Cell]:

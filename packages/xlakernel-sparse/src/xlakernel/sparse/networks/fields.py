@@ -206,10 +206,11 @@ def fields_of(
 
 def _dtype_name(value: ArrayLike) -> str:
     """Return the name of the dtype that JAX gives a value, or of its own dtype if JAX has none for it."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        bits = 32 if jnp.result_type(value) == np.int32 else 64
-        if not -(2 ** (bits - 1)) <= value < 2 ** (bits - 1):
-            return f"an integer of more than {bits} bits"
+    kind: Any = np.dtype(np.int64) if isinstance(value, int) else getattr(value, "dtype", None)
+    if isinstance(value, int | np.integer | np.ndarray) and kind.kind in "iu" and np.size(value):
+        limits = np.iinfo(jax.dtypes.canonicalize_dtype(kind))
+        if np.min(value) < limits.min or np.max(value) > limits.max:
+            return f"an integer that does not fit {limits.dtype}"
     if isinstance(value, np.ndarray) and not value.dtype.isnative:
         return f"{value.dtype} (not in native byte order)"
     try:

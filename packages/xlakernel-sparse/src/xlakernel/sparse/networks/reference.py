@@ -132,7 +132,7 @@ def _inverse(word: jax.Array, mean: jax.Array) -> jax.Array:
         return (
             jnp.where(more, quantile - probability, quantile),
             jnp.where(more, high << 2 | low >> 30, probability),
-            count + more,
+            count + more.astype(count.dtype),
         )
 
     start = word, probability, jnp.zeros(fixed.shape, jnp.int32)

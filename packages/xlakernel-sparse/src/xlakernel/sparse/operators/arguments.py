@@ -27,9 +27,10 @@ def as_array(caller: str, what: str, value: Any) -> jax.Array:
     """
     if isinstance(value, jax.Array):  # known values stay known inside of jit
         return value
-    if isinstance(value, np.ndarray) and value.dtype == bool:
-        return jnp.asarray(value.view(np.uint8) != 0)  # the bytes of a mask, as of np.frombuffer, may not be 0 and 1
     try:
+        if isinstance(value, np.ndarray) and value.dtype == bool:
+            # The bytes of a mask, as of np.frombuffer, may be other than 0 and 1.
+            return jnp.asarray(value.view(np.uint8) != 0)
         # `asarray` of jax before 0.8 may alias NumPy's memory: indices could change after they were checked.
         return jnp.array(value) if isinstance(value, np.ndarray) else jnp.asarray(value)
     except (TypeError, ValueError, OverflowError) as error:
