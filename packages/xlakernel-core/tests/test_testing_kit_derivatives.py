@@ -292,3 +292,42 @@ def test_differences_that_are_too_inaccurate_ask_for_a_reference(assert_caught):
     # Steps in single precision are longer than a period.
     fast = jax.jit(lambda x: jnp.sin(1e5 * x.astype(jnp.float32)))
     assert_caught("grad_reverse", "give reference=", fast, np.linspace(1, 2, 4, dtype=np.float32))
+
+
+def doubled(mix):
+    """Return a function whose derivative doubles a batch of directions, after *mix* has changed the slices."""
+
+    @jax.custom_batching.custom_vmap
+    def double(x):
+        return 2 * x
+
+    double.def_vmap(lambda size, is_batched, x: (mix(2 * x), True))
+    return double
+
+
+@pytest.mark.parametrize("mix", [lambda x: jnp.broadcast_to(x[:1], x.shape), lambda x: x[::-1]])
+def test_directions_of_other_slices(assert_caught, assert_passes, mix):
+    def with_vjp(rule):
+        fn = jax.custom_vjp(lambda x: 2 * x)
+        fn.defvjp(lambda x: (2 * x, ()), lambda _, cotangents: (rule(cotangents),))
+        return fn
+
+    def with_jvp(rule):
+        fn = jax.custom_jvp(lambda x: 2 * x)
+        fn.defjvp(lambda primals, tangents: (2 * primals[0], rule(*tangents)))
+        return fn
+
+    assert_caught("grad_vmap", "vmap with cotangents of each slice", with_vjp(doubled(mix)), X)
+    for make in (with_vjp, with_jvp):
+        assert_passes("grad_vmap", make(lambda x: 2 * x), X)
+
+
+@pytest.mark.parametrize("x", [[0.5, -1.2, 3e6], [3e6, 1e-3]])
+def test_a_step_fits_the_element_that_moves(assert_caught, assert_passes, x):
+    def bell(x):
+        return jnp.exp(-0.5 * x * x)
+
+    x = np.asarray(x, np.float32)
+    for check in ("grad_forward", "grad_reverse"):
+        assert_passes(check, bell, x, reference=bell)
+        assert_caught(check, "along element (", scaled_derivative(bell, 0), x, reference=bell)

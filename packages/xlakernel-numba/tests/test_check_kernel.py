@@ -241,3 +241,24 @@ def test_a_kernel_that_has_neither_mode():
     run = numba_kernel(squares, outs=lambda x: x)
     for check in ("grad_forward", "grad_reverse"):
         assert_caught(check, "raised DifferentiationError: squares", run, X, reference=lambda x: x * x)
+
+
+@pytest.mark.parametrize("mode", ["jvp", "vjp"])
+@pytest.mark.parametrize("mix", [lambda x: jnp.broadcast_to(2 * x[:1], x.shape), lambda x: 2 * x[::-1], None])
+def test_kernels_of_derivatives_that_mix_up_slices(mode, mix):
+    @numba.njit
+    def double(x, out):
+        for i in range(x.size):
+            out[i] = 2 * x[i]
+
+    derivative = numba_kernel(double, outs=lambda x: x, **({} if mix is None else {"vmap_method": mix}))
+    rules = {
+        "jvp": {"jvp": lambda primals, tangents: derivative(tangents[0]), "vjp": lambda primals, results, c: (2 * c,)},
+        "vjp": {"vjp": lambda primals, results, c: (derivative(c),)},
+    }
+    kernel = numba_kernel(double, outs=lambda x: x, **rules[mode])
+    outcome = run_check("grad_vmap", kernel, jnp.array([0.5, -1.2, 2.0]))
+    if mix is None:
+        assert outcome.outcome == "passed", outcome
+    else:
+        assert f"vmap with {'tangents' if mode == 'jvp' else 'cotangents'} of each slice" in outcome.detail

@@ -74,10 +74,14 @@ class Tolerance:
     def of(self, expected: Array, dtype: Any) -> tuple[float, float | Array]:
         """Return the relative and the absolute tolerance for values of *dtype*.
 
-        The default of the latter is several rounding errors of the largest value, since terms of a sum may cancel.
+        The default of the latter is several rounding errors of the largest value, since terms of a sum may cancel, and
+        the smallest normal number, since XLA flushes smaller ones to zero.
         """
         rtol = RTOL.get(np.dtype(dtype).name, 4 * epsilon(dtype)) if self.rtol is None else self.rtol
-        return rtol, 16 * epsilon(dtype) * largest(expected) if self.atol is None else self.atol
+        if self.atol is not None:
+            return rtol, self.atol
+        tiny = float(jax.numpy.finfo(dtype).tiny)  # type: ignore[no-untyped-call]
+        return rtol, 16 * epsilon(dtype) * largest(expected) + tiny
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..measure.comparison import EXACT, CheckFailure, compare, compare_structs, describe, named_leaves
+from ..measure.comparison import (
+    EXACT,
+    CheckFailure,
+    compare,
+    compare_structs,
+    default_settings,
+    describe,
+    named_leaves,
+)
 from ._report import NotTried
 from ._subject import Subject
 
@@ -127,11 +135,12 @@ def check_threads(subject: Subject) -> str:
     def work(number: int) -> None:
         try:
             barrier.wait(timeout=60)
-            for call in range(number, number + CALLS):
-                which = call % len(inputs)
-                what = f"in thread {number}, unlike a single call: "
-                compare(program(*inputs[which]), alone[which], EXACT, what=what)
-                ended.put(False)
+            with default_settings():  # contexts are those of one thread
+                for call in range(number, number + CALLS):
+                    which = call % len(inputs)
+                    what = f"in thread {number}, unlike a single call: "
+                    compare(program(*inputs[which]), alone[which], EXACT, what=what)
+                    ended.put(False)
         except Exception as error:  # noqa: BLE001 - reported in the caller's thread
             failures.append(str(error) if isinstance(error, CheckFailure) else f"{type(error).__name__}: {error}")
         finally:

@@ -163,6 +163,45 @@ def check_vmap_of_grad(subject: Subject) -> None:
 
     gradients = jax.jit(jax.grad(total, argnums=tuple(range(len(batch)))))(*arrays)
     compare(list(gradients), expected, subject.tolerance, batch=1, what="grad of vmap: ")
+    _check_directions_of_slices(problem, [[x[k] for x in batch] for k in range(len(samples))], subject.tolerance)
+
+
+def _check_directions_of_slices(problem: _Problem, points: Sequence[Sequence[Array]], tolerance: Tolerance) -> None:
+    """Compare derivatives of a batch with those of single calls, where slices have their own cotangents or tangents."""
+
+    def pull(weights: Any, *xs: Any) -> list[Any]:
+        return problem.pulled(*xs, weights=weights)
+
+    def push(tangents: Any, *xs: Any) -> list[Any]:
+        return list(jax.jvp(problem.function, xs, tuple(tangents))[1])
+
+    structs = jax.eval_shape(problem.function, *points[0])
+    for what, derive, like, scales in (
+        ("cotangents", pull, structs, problem.scales),
+        ("tangents", push, points[0], [1.0] * len(points[0])),
+    ):
+        rows = [
+            [
+                jnp.asarray(_random(x, 200 + 10 * k + n) * s, x.dtype)
+                for n, (x, s) in enumerate(zip(like, scales, strict=True))
+            ]
+            for k in range(len(points))
+        ]
+        try:
+            derive(rows[0], *map(jnp.array, points[0]))
+        except (DifferentiationError, TypeError):  # a kernel with vjp= alone has no forward mode
+            continue
+        directions = jax.tree.map(lambda *slices: jnp.stack(slices), *rows)
+        for name, at in (
+            (f"{what} of each slice", points),
+            (f"{what} of each slice at one point", [points[0]] * len(rows)),
+        ):
+            singles = [derive(row, *map(jnp.array, xs)) for row, xs in zip(rows, at, strict=True)]
+            expected = [np.stack(slices) for slices in zip(*singles, strict=True)]
+            is_shared = at is not points
+            arrays = [jnp.array(x[0] if is_shared else np.stack(x)) for x in zip(*at, strict=True)]
+            mapped = jax.jit(jax.vmap(derive, in_axes=(0, *[None if is_shared else 0] * len(arrays))))
+            compare(mapped(directions, *arrays), expected, tolerance, batch=1, what=f"vmap with {name}: ")
 
 
 def _first_problem(subject: Subject) -> _Problem:

@@ -41,7 +41,7 @@ class _Central(NamedTuple):
 def difference(exact: Exact, inputs: Sequence[Array], number: int, direction: Array, epsilon: float) -> list[Estimate]:
     """Return the derivative of each output along *direction* of input *number*.
 
-    The step fits the largest element of the input. The error estimate covers rounding, not truncation.
+    The step fits the largest element that moves. The error estimate covers rounding, not truncation.
 
     Args:
       exact: the function.
@@ -50,7 +50,7 @@ def difference(exact: Exact, inputs: Sequence[Array], number: int, direction: Ar
       direction: an array of its shape.
       epsilon: the relative precision of *exact*.
     """
-    found = _central(exact, inputs, number, direction, epsilon, _usual_size(inputs[number]))
+    found = _central(exact, inputs, number, direction, epsilon, _usual_size(inputs[number], direction))
     return [Estimate(one.values, one.rounding, one.moves) for one in found]
 
 
@@ -64,7 +64,7 @@ def refined_difference(
     """
     sizes = np.abs(inputs[number])
     moving = sizes[(direction != 0) & (sizes > 0)]
-    usual = _usual_size(inputs[number])
+    usual = _usual_size(inputs[number], direction)
     steps = math.ceil(math.log(usual / float(moving.min(initial=1.0)), _RATIO)) + 2
     tried = [
         _central(exact, inputs, number, direction, epsilon, usual / _RATIO**k) for k in range(max(_FEWEST_STEPS, steps))
@@ -86,8 +86,8 @@ def _best(tried: Sequence[_Central]) -> Estimate:
     return Estimate(value, error, np.asarray(moves.any(axis=0)))
 
 
-def _usual_size(x: Array) -> float:
-    return max(1.0, largest(x))
+def _usual_size(x: Array, direction: Array) -> float:
+    return max(1.0, largest(np.where(direction != 0, x, 0)))
 
 
 def _central(
