@@ -50,6 +50,13 @@ def test_a_numpy_that_is_too_new(version):
     assert "numba-cuda-numpy" not in found({"numpy": version})
 
 
+def test_a_numba_that_compiles_nothing():
+    finding = found(GOOD, variables={"NUMBA_DISABLE_JIT": "1"})["numba-disable-jit"]
+    assert (finding.state, finding.fix) == ("problem", "unset NUMBA_DISABLE_JIT")
+    for variables in ({}, {"NUMBA_DISABLE_JIT": "0"}):
+        assert "numba-disable-jit" not in found(GOOD, variables=variables)
+
+
 def test_libraries_for_a_newer_cuda_than_the_drivers():
     finding = found(GOOD, driver=driver(12, 9), jax=on("gpu"))["cuda-driver"]
     assert "cuda-bindings, cuda-toolkit, jax-cuda13-plugin" in finding.text

@@ -65,6 +65,20 @@ def gpu_that_jax_does_not_use(facts: Facts) -> Iterator[Finding]:
     yield Finding("jax-gpu", "problem" if is_problem else "note", text, fix, stops=("gpu",))
 
 
+def numba_that_compiles_nothing(facts: Facts) -> Iterator[Finding]:
+    """Find the setting that makes ``njit`` return plain Python functions, which are no kernels."""
+    setting = facts.variables.get("NUMBA_DISABLE_JIT", "0")
+    if setting not in ("", "0") and "numba" in facts.versions:
+        yield Finding(
+            "numba-disable-jit",
+            "problem",
+            f"NUMBA_DISABLE_JIT is {setting}: Numba compiles nothing, and there are no Numba kernels.",
+            "unset NUMBA_DISABLE_JIT",
+            "https://numba.readthedocs.io/en/stable/reference/envvars.html",
+            ("numba", "numba_cuda"),
+        )
+
+
 RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
-    *(numpy_for_numba_cuda, cuda_of_the_driver, gpu_that_jax_does_not_use),
+    *(numpy_for_numba_cuda, cuda_of_the_driver, gpu_that_jax_does_not_use, numba_that_compiles_nothing),
 )
