@@ -4,6 +4,7 @@ Every tutorial runs while it is built, but for those that need a GPU: `record_ou
 is said of speed comes from the files in ``benchmarks/results``, by way of `measurements.py` and `readme_numbers.py`.
 """
 
+import html
 import json
 import os
 import sys
@@ -41,6 +42,7 @@ copybutton_selector = (
     "div.highlight-ipython3 pre, div.highlight-python pre, div.highlight-default pre, div.highlight-sh pre"
 )
 html_static_path = ["_static"]
+html_logo = html_favicon = "_static/logo.svg"
 html_css_files = ["pages.css"]
 
 # Each package has a version of its own, so there is no one version of this documentation.
@@ -119,6 +121,34 @@ def check_readme(app):
         raise ExtensionError(str(error)) from error
 
 
+def first_paragraph(doctree):
+    """Return the text of a page's first paragraph."""
+    paragraph = next(iter(doctree.findall(nodes.paragraph)), None)
+    return "" if paragraph is None else " ".join(paragraph.astext().split())
+
+
+def describe_page(app, pagename, templatename, context, doctree):
+    """Give a page its first paragraph as the description that search engines show."""
+    if doctree is not None and (text := first_paragraph(doctree)):
+        context["metatags"] = (
+            f'{context.get("metatags", "")}\n<meta name="description" content="{html.escape(text)}" />'
+        )
+
+
+def list_pages(app, error):
+    """Write ``llms.txt``, the pages with their first paragraphs, for language models: https://llmstxt.org."""
+    if error is None and app.builder.format == "html":
+        pages = [page for page in sorted(app.env.found_docs) if page != app.config.root_doc]
+        about = first_paragraph(app.env.get_doctree(app.config.root_doc))
+        lines = [
+            f"- [{app.env.titles[page].astext()}]({app.builder.get_target_uri(page)}): "
+            f"{first_paragraph(app.env.get_doctree(page))}"
+            for page in pages
+        ]
+        text = "\n".join([f"# {project}", "", f"> {about}", "", "## Pages", "", *lines, ""])
+        Path(app.outdir, "llms.txt").write_text(text, "utf-8")
+
+
 # `sphinx -j` hands pages to its processes in rows of ten or so, in the order of their names: left so, one process would
 # get most tutorials, and would come to the page that takes longest when the others are done.
 SLOWEST = "tutorials/spiking-networks"
@@ -141,6 +171,8 @@ def setup(app):
     app.connect("source-read", show_measurements)
     app.connect("doctree-read", check_errors)
     app.connect("env-before-read-docs", spread_pages)
+    app.connect("html-page-context", describe_page)
+    app.connect("build-finished", list_pages)
 
 
 default_role = "py:obj"  # the docstrings write `name` for what can be linked
