@@ -28,7 +28,7 @@ _CELL = re.compile(r"^```\{code-cell\}\n((?::[^\n]*\n)*)\n?(.*?)^```$", re.MULTI
 _HIDDEN, _RAISES = "remove-cell", "raises-exception"
 #: The placeholder for the name of the machine.
 _PLACE = "<!-- recorded on -->"
-# What JAX appends to the messages of its errors: the advice on frames that it left out of the traceback.
+# The start of the advice that JAX appends to messages of errors, on the frames that a traceback omits.
 _END_OF_MESSAGE = "\n--------------------\nFor simplicity, JAX has removed"
 
 
@@ -96,7 +96,7 @@ def run(cells: Sequence[Cell], page: str, namespace: dict[str, Any] | None = Non
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             try:
                 _execute(cell.source, name, namespace)
-            except Exception as error:
+            except Exception as error:  # of any kind: a cell is a user's code
                 message = f"{type(error).__name__}: {str(error).partition(_END_OF_MESSAGE)[0]}"
                 if not raises:
                     raise CellError(f"{name}: {message}\nIt had printed:\n{out.getvalue()}") from error
@@ -117,7 +117,7 @@ def _execute(source: str, name: str, namespace: dict[str, Any]) -> None:
     # Annotations are not strings in a cell, unlike in this file: Warp reads them.
     exec(compile(tree, name, "exec", dont_inherit=True), namespace)  # noqa: S102  # the purpose of a page
     if last is not None:
-        value = eval(compile(ast.Expression(last.value), name, "eval", dont_inherit=True), namespace)  # noqa: S307
+        value = eval(compile(ast.Expression(last.value), name, "eval", dont_inherit=True), namespace)  # noqa: S307  # as above
         if value is not None:
             print(repr(value))
 

@@ -96,7 +96,7 @@ def test_strict_promotion_of_dtypes(setting):
     assert_equal(jax.tree.map(lambda x: x[0], batch), both)
 
 
-def test_an_implementation_that_is_declared_anew():
+def test_a_declaration_whose_global_is_edited():
     space = {"np": np, "numba": numba, "overload": overload, "Total": Total, "GAIN": 1}
     source = """
         def gain(v): pass
@@ -107,7 +107,7 @@ def test_an_implementation_that_is_declared_anew():
             total = state.excitatory + arrived.excitatory
             return Total(total + gain(total)), False
         """
-    exec(textwrap.dedent(source), space)  # noqa: S102
+    exec(textwrap.dedent(source), space)  # noqa: S102  # a cell of a notebook
     network = Network(Population(space["function"], 3), [Projection(CSR.from_dense(jnp.eye(3)), 1, "excitatory")])
     for gain in (1, 5, 1):
         space["GAIN"] = gain

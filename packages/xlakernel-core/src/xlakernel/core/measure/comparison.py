@@ -51,7 +51,12 @@ def is_inexact(dtype: Any) -> bool:
 
 def epsilon(dtype: Any) -> float:
     """Return the distance from 1 to the next number of an inexact dtype."""
-    return float(jax.numpy.finfo(dtype).eps)  # type: ignore[no-untyped-call]
+    return float(jax.numpy.finfo(dtype).eps)  # type: ignore[no-untyped-call]  # JAX's finfo has no types
+
+
+def tiny(dtype: Any) -> float:
+    """Return the smallest normal number of an inexact dtype: XLA flushes smaller ones to zero."""
+    return float(jax.numpy.finfo(dtype).tiny)  # type: ignore[no-untyped-call]  # JAX's finfo has no types
 
 
 def double(dtype: Any) -> Any:
@@ -80,8 +85,7 @@ class Tolerance:
         rtol = RTOL.get(np.dtype(dtype).name, 4 * epsilon(dtype)) if self.rtol is None else self.rtol
         if self.atol is not None:
             return rtol, self.atol
-        tiny = float(jax.numpy.finfo(dtype).tiny)  # type: ignore[no-untyped-call]
-        return rtol, 16 * epsilon(dtype) * largest(expected) + tiny
+        return rtol, 16 * epsilon(dtype) * largest(expected) + tiny(dtype)
 
 
 @dataclasses.dataclass(frozen=True)

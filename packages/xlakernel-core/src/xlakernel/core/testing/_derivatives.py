@@ -24,6 +24,7 @@ from ..measure.comparison import (
     epsilon,
     is_inexact,
     largest,
+    tiny,
 )
 from ._differences import Estimate, difference, refined_difference
 from ._report import NotTried
@@ -240,7 +241,7 @@ def _check_forward(problem: _Problem, what: str) -> None:
             errors = np.asarray(sum(one.errors for one in estimates))
             if refined:
                 problem.check_accuracy(size, float(errors.max(initial=0.0)), problem.scales[k])
-            tolerance = Tolerance(problem.allowed, problem.allowed * size + errors + _tiny(got.dtype))
+            tolerance = Tolerance(problem.allowed, problem.allowed * size + errors + tiny(got.dtype))
             compare({k: got}, {k: expected}, tolerance, what=f"{what}derivative along {label}, by jvp: ")
 
     for number, x in enumerate(problem.inputs):
@@ -290,8 +291,8 @@ def _check_gradient(
     got, expected = float(np.real(weighted.sum())), float(sum(term.sum() for term in terms))
     # Rounding errors of many terms partly cancel, so the bound is their root sum of squares: a bound by their sum would
     # hide one wrong element.
-    tiny = _tiny(gradient.dtype) * max(1.0, *problem.scales) * _norm([direction])
-    allowed = problem.allowed * (_norm(terms) + _norm([weighted])) + of_moving + tiny
+    flushed = tiny(gradient.dtype) * max(1.0, *problem.scales) * _norm([direction])
+    allowed = problem.allowed * (_norm(terms) + _norm([weighted])) + of_moving + flushed
     if not (got == expected or abs(got - expected) <= allowed < math.inf):
         # Outputs that do not move may contribute what the differences do not resolve. Leave them out.
         if abs(got - expected) <= allowed + _norm(errors) and not all(one.moves.all() for one in found):
@@ -305,11 +306,6 @@ def _check_gradient(
         )
 
 
-def _tiny(dtype: Any) -> float:
-    """Return the smallest normal number: XLA flushes smaller ones to zero."""
-    return float(jnp.finfo(dtype).tiny)  # type: ignore[no-untyped-call]
-
-
 def _norm(arrays: Sequence[Array]) -> float:
     """Return the root of the sum of the squares of all elements."""
     return float(np.sqrt(sum(np.square(np.abs(array)).sum() for array in arrays)))
@@ -320,7 +316,7 @@ def _scale(y: Array, dtype: Any) -> float:
 
     Its square is in the range of *dtype*.
     """
-    most = int(jnp.finfo(dtype).maxexp) // 2  # type: ignore[no-untyped-call]
+    most = int(jnp.finfo(dtype).maxexp) // 2  # type: ignore[no-untyped-call]  # JAX's finfo has no types
     exponent = int(np.frexp(largest(y))[1]) if y.size else 0
     return float(2.0 ** -min(max(exponent, -most), most))
 

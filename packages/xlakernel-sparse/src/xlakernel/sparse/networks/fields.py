@@ -208,8 +208,9 @@ def _dtype_name(value: ArrayLike) -> str:
     """Return the name of the dtype that JAX gives a value, or of its own dtype if JAX has none for it."""
     kind: Any = np.dtype(np.int64) if isinstance(value, int) else getattr(value, "dtype", None)
     if isinstance(value, int | np.integer | np.ndarray) and kind.kind in "iu" and np.size(value):
-        limits = np.iinfo(jax.dtypes.canonicalize_dtype(kind))
-        if np.min(value) < limits.min or np.max(value) > limits.max:
+        limits = np.iinfo(own := jax.dtypes.canonicalize_dtype(kind))
+        is_narrower = own != kind or isinstance(value, int)  # no other array needs to be read
+        if is_narrower and (np.min(value) < limits.min or np.max(value) > limits.max):
             return f"an integer that does not fit {limits.dtype}"
     if isinstance(value, np.ndarray) and not value.dtype.isnative:
         return f"{value.dtype} (not in native byte order)"
