@@ -19,6 +19,8 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from xlakernel.numba import numba_kernel
 
+sys.path.insert(0, str(Path(__file__).parent))  # `helper_kinds` can be imported by the tests
+
 # Several devices without several machines. It must be said before JAX starts.
 if jax.config.jax_num_cpu_devices != 4:
     jax.config.update("jax_num_cpu_devices", 4)

@@ -1,13 +1,11 @@
 """The present values of all references of a kernel's helpers in its code, also after earlier compilations."""
 
-import collections
 import functools
 import gc
 import os
 import pathlib
 import subprocess
 import sys
-import textwrap
 import types
 import weakref
 import zlib
@@ -19,131 +17,13 @@ import numba
 import numpy as np
 import pytest
 import scipy.special
-from numba.core.cpu import CPUContext
-from numba.extending import intrinsic, overload, overload_attribute, overload_method, register_jitable
+from helper_kinds import HELPERS, KERNEL, ONE, define, module_of, run, slow_but_first
+from numba.extending import overload, overload_attribute, overload_method
 
-from xlakernel.core.backend.native import OwnCopies
 from xlakernel.core.ffi.registry import registered_targets
-from xlakernel.core.identity.snapshot import Snapshot
 from xlakernel.numba import numba_kernel
 
 pytestmark = pytest.mark.versions
-
-ONE = jnp.zeros(1)
-
-# Each defines helper(v) = v + G by another kind of compiled function.
-HELPERS = {
-    "njit": "@numba.njit\ndef helper(v): return v + G",
-    "declared": "@numba.njit('f4(f4)')\ndef helper(v): return v + np.float32(G)",
-    "default": "@numba.njit\ndef inner(v): return v + G\n@numba.njit\ndef helper(v, f=inner): return f(v)",
-    "parallel": """
-        @numba.njit(parallel=True)
-        def helper(v):
-            total = 0
-            for i in numba.prange(1):
-                total += G
-            return v + total
-        """,
-    "recursive": "@numba.njit\ndef helper(v, n=2): return v + G if n == 0 else helper(v, n - 1)",
-    "mutual": """
-        @numba.njit
-        def other(v, n): return v + G if n == 0 else helper(v, n - 1)
-        @numba.njit
-        def helper(v, n=1): return v if n == 0 else other(v, n - 1)
-        """,
-    "vectorize": "@numba.vectorize\ndef helper(v): return v + G",
-    "vectorize declared": "@numba.vectorize(['f8(f8)'])\ndef helper(v): return v + G",
-    "guvectorize": """
-        @numba.guvectorize("(n)->(n)")
-        def add(v, out):
-            for i in range(len(v)): out[i] = v[i] + G
-        @numba.njit
-        def helper(v):
-            out = np.empty(1)
-            add(np.full(1, np.float64(v)), out)
-            return out[0]
-        """,
-    "guvectorize declared": """
-        @numba.guvectorize(["f8[:], f8[:]"], "(n)->(n)")
-        def add(v, out):
-            for i in range(len(v)): out[i] = v[i] + G
-        @numba.njit
-        def helper(v):
-            out = np.empty(1)
-            add(np.full(1, np.float64(v)), out)
-            return out[0]
-        """,
-    "cfunc": "@numba.cfunc('f8(f8)')\ndef helper(v): return v + G",
-    "stencil": """
-        @numba.stencil
-        def add(a): return a[0] + G
-        @numba.njit
-        def helper(v): return add(np.full(3, v))[1]
-        """,
-    "register_jitable": "@register_jitable\ndef helper(v): return v + G",
-    "jitable of njit": "@numba.njit\ndef inner(v): return v + G\n@register_jitable\ndef helper(v): return inner(v)",
-    "overload": "def helper(v): pass\n@overload(helper)\ndef declare(v): return lambda v: v + G",
-    "inlined overload": "def helper(v): pass\n@overload(helper, inline='always')\n"
-    "def declare(v): return lambda v: v + G",
-    "overload at a distance": """
-        def helper(v): pass
-        @numba.njit
-        def inner(v): return v + G
-        def implementation(v): return inner(v)
-        def choose(v): return implementation
-        @overload(helper)
-        def declare(v): return choose(v)
-        """,
-    "intrinsic": """
-        @intrinsic
-        def constant(typing):
-            value = G
-            return numba.float32(), lambda context, builder, s, a: context.get_constant(numba.float32, value)
-        @numba.njit
-        def helper(v): return v + constant()
-        """,
-    "intrinsic that compiles": """
-        def add(v): return v + G
-        @intrinsic
-        def plus(typing, v):
-            def generate(context, builder, signature, arguments):
-                return context.compile_internal(builder, add, signature, arguments)
-            return numba.float64(numba.float64), generate
-        @numba.njit
-        def helper(v): return plus(np.float64(v))
-        """,
-    "namedtuple": "@numba.njit\ndef inner(v): return v + G\npair = Pair(inner, 1)\n"
-    "@numba.njit\ndef helper(v): return pair.first(v)",
-}
-HELPERS = {name: textwrap.dedent(source) for name, source in HELPERS.items()}
-# Kinds of copies; tests that do not copy in ways of their own have the others marked slow.
-FIRST_HELPERS = ("njit", "default", "vectorize", "cfunc", "overload")
-
-
-def slow_but_first(names):
-    return [name if name in FIRST_HELPERS else pytest.param(name, marks=pytest.mark.slow) for name in names]
-
-
-KERNEL = "@numba.njit\ndef kernel(x, out): out[0] = helper(x[0])\n"
-
-
-def define(source, **names):
-    """Run *source* like a notebook's cell, in a namespace that later cells may change."""
-    space = {
-        "numba": numba,
-        "np": np,
-        "register_jitable": register_jitable,
-        "overload": overload,
-        "intrinsic": intrinsic,
-        "Pair": collections.namedtuple("Pair", "first second"),
-        **names,
-    }
-    exec(source, space)  # noqa: S102
-    return space
-
-
-def run(kernel):
-    return float(numba_kernel(kernel, outs=ONE)(ONE)[0])
 
 
 @pytest.mark.parametrize("name", HELPERS)
@@ -303,12 +183,6 @@ def test_a_declaration_for_an_operator():
     assert done.returncode == 0, done.stderr
 
 
-def module_of(**values):
-    module = types.ModuleType("constants")
-    vars(module).update(values)
-    return module
-
-
 MODULE_USES = {
     "getattr": "@numba.njit\ndef kernel(x, out): out[0] = x[0] + getattr(M, 'VALUE')\n",
     "getattr of a global": "NAME = 'VALUE'\n@numba.njit\ndef kernel(x, out): out[0] = x[0] + getattr(M, NAME)\n",
@@ -392,173 +266,6 @@ def declare(v):
         assert run(kernel) == gain
         with jax.debug_nans(True):
             assert run(kernel) == gain + 1
-
-
-@pytest.mark.parametrize("name", slow_but_first(HELPERS))
-def test_a_global_that_another_thread_changes_during_compilation(name, monkeypatch):
-    first, second = 31, 32  # which no other test has compiled
-    cell = define(HELPERS[name] + "\n" + KERNEL, G=first)
-    copy = OwnCopies._copy
-
-    def changing(copies, *args, **options):
-        cell["G"] = second
-        return copy(copies, *args, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(OwnCopies, "_copy", changing)
-        assert run(cell["kernel"]) == first
-    for value in (second, first):
-        cell["G"] = value
-        assert run(cell["kernel"]) == value
-
-
-def test_an_attribute_of_a_module_that_another_thread_changes_while_a_shared_helper_is_compiled(monkeypatch):
-    constants = types.ModuleType("constants")
-    helper = "@numba.njit\ndef helper(v): return constants.G\n"
-    source = f"{helper}@numba.njit\ndef kernel(x, out): out[0] = constants.G + 10 * helper(x[0])\n"
-    kernel = define(source, constants=constants)["kernel"]
-    copy = OwnCopies._copy
-
-    def run(dtype):
-        return float(numba_kernel(kernel, outs=ONE)(jnp.zeros(1, dtype))[0])
-
-    def changing(*args, **options):
-        constants.G = 42
-        return copy(*args, **options)
-
-    constants.G = 41
-    assert run(jnp.float32) == 11 * 41  # compiles the helper
-    with monkeypatch.context() as patch:
-        patch.setattr(OwnCopies, "_copy", changing)
-        assert run(jnp.int32) == 11 * 41
-    for value in (42, 41):
-        constants.G = value
-        assert run(jnp.int16) == 11 * value
-
-
-@pytest.mark.parametrize("order", ["contiguous", "strided"])
-def test_an_array_that_another_thread_changes_during_compilation(order, monkeypatch):
-    table = np.ones(8) if order == "contiguous" else np.ones(16)[::2]
-    kernel = define("@numba.njit\ndef kernel(x, out): out[0] = x[0] + A[0] + A[7]", A=table)["kernel"]
-    lower = CPUContext.make_constant_array
-
-    def changing(*args):
-        table[:] = 3 - table
-        return lower(*args)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(CPUContext, "make_constant_array", changing)
-        assert run(kernel) == 2
-    for value in (2, 1):
-        table[:] = value
-        assert run(kernel) == 2 * value
-
-
-def test_a_record_that_another_thread_changes_during_compilation(monkeypatch):
-    table = np.ones(1, [("gain", "f8")])
-    cell = define("@numba.njit\ndef kernel(x, out): out[0] = x[0] + R.gain", R=table[0])
-    get = CPUContext.get_constant_generic
-
-    def changing(*args):
-        table["gain"] = 2
-        return get(*args)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(CPUContext, "get_constant_generic", changing)
-        assert run(cell["kernel"]) == 1
-    for value in (2, 1):
-        table["gain"] = value
-        assert run(cell["kernel"]) == value
-
-
-CONTAINERS = {
-    "list": [[1.0]],
-    "dictionary": {0: [1.0]},
-    "array": np.ones((1, 1)),
-    "tuple": ([1.0],),
-    "list of a tuple": [([1.0],)],
-    "tuple with a helper, of a module": module_of(T=([1.0], define(HELPERS["njit"], G=0)["helper"])),
-    "dictionary of a named tuple": {0: collections.namedtuple("Row", "values")(np.ones(1))},
-    "list of a module": module_of(T=[[1.0]]),
-}
-
-
-class FrozenDict(dict):
-    def __setitem__(self, key, value):
-        raise TypeError("frozen")
-
-
-def test_containers_whose_methods_raise_are_read_by_their_base_type():
-    table = FrozenDict({"gain": 1.0})
-    declare = (
-        "def helper(v): pass\n@overload(helper)\ndef declare(v):\n    gain = T['gain']\n    return lambda v: v + gain\n"
-    )
-    cell = define(declare + KERNEL, T=table)
-    for gain in (1, 2):
-        dict.__setitem__(table, "gain", float(gain))
-        assert run(cell["kernel"]) == gain
-
-
-def test_copies_of_arrays_are_not_kept_for_each_dtype():
-    cell = define("@numba.njit\ndef kernel(x, out): out[0] = x[0] + A[-1]", A=np.ones(1000))
-
-    def snapshots():
-        gc.collect()
-        return sum(type(value) is Snapshot for value in gc.get_objects())
-
-    before = snapshots()
-    for dtype in (jnp.float32, jnp.int32, jnp.float16):
-        assert numba_kernel(cell["kernel"], outs=ONE)(jnp.zeros(1, dtype)) == 1
-    assert snapshots() <= before
-
-
-class Change:
-    """Stands for another thread. Objects are compared by identity, and are not copied."""
-
-    is_active = True
-
-    def __init__(self, values):
-        self.values = values
-
-    def __call__(self):
-        if self.is_active:
-            self.values[0] = 2.0
-
-
-@pytest.mark.parametrize("name", CONTAINERS)
-def test_a_container_that_another_thread_changes_while_a_declaration_reads_it(name):
-    table = CONTAINERS[name]
-    values = getattr(table, "T", table)[0]
-    read = "T.T[0][0]" if isinstance(table, types.ModuleType) else "T[0][0]"
-    if isinstance(values, tuple):
-        values, read = values[0], f"{read}[0]"
-    declare = f"""
-def helper(v): pass
-@overload(helper)
-def declare(v):
-    change()
-    gain = float({read})
-    return lambda v: v + gain
-"""
-    change = Change(values)
-    cell = define(declare + KERNEL, T=table, change=change)
-    assert run(cell["kernel"]) == 1
-    change.is_active = False
-    for value in (2, 1):
-        values[0] = value
-        assert run(cell["kernel"]) == value
-
-
-def test_a_list_that_contains_itself():
-    table = [1.0]
-    table.append(table)
-    declare = (
-        "def helper(v): pass\n@overload(helper)\ndef declare(v):\n    gain = T[0]\n    return lambda v: v + gain\n"
-    )
-    kernel = define(declare + KERNEL, T=table)["kernel"]
-    assert run(kernel) == 1
-    table[0] = 2.0
-    assert run(kernel) == 2
 
 
 def test_options_of_a_declaration_are_part_of_the_kernel():
