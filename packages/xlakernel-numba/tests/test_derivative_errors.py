@@ -308,6 +308,51 @@ def test_a_traced_value_in_a_rule():
                 transform(loss)(2.0)
 
 
+class Factor:
+    def __init__(self, factor):
+        self.factor = factor
+
+    def times(self, x, y):
+        return self.factor * x + y[0]
+
+    def __call__(self, x, y):
+        return self.times(x, y)
+
+
+REACHED = {}
+
+TRACED = {
+    "method": lambda a: Factor(a).times,
+    "callable object": Factor,
+    "attribute": lambda a: (lambda own: lambda x, y: own.times(x, y))(Factor(a)),
+    "default": lambda a: lambda x, y, a=a: a * x + y[0],
+    "nested": lambda a: (lambda inner: lambda x, y: inner(x) + y[0])(lambda x: a * x),
+    "jit": lambda a: jax.jit(lambda x, y: a * x + y[0]),
+    "partial": lambda a: functools.partial(Factor(a).times),
+    "global": lambda a: REACHED.update(a=a) or reads_a_global,
+}
+
+
+def reads_a_global(x, y):
+    return REACHED["a"] * x + y[0]
+
+
+@pytest.mark.parametrize("form", TRACED)
+def test_a_traced_value_that_a_reference_gets_in_any_way(form):
+    def slope(a):
+        return jax.grad(lambda x: make(reference=TRACED[form](a))(x, X).sum())(X).sum()
+
+    assert_allclose(slope(2.0), 6)
+    for transform in (
+        jax.grad(slope),
+        jax.jit(jax.grad(slope)),
+        jax.jit(slope),
+    ):
+        with pytest.raises(DifferentiationError, match="reference uses the traced value"):
+            transform(2.0)
+    REACHED.clear()
+
+
 def test_an_exception_of_a_rule_is_passed_on():
     def reference(x, y):
         raise LookupError("the user's own")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -261,13 +262,6 @@ class Differentiable:
     def _call(self, keyword: str, function: Callable[..., Any], /, *args: Any, **scalars: Any) -> Any:
         offered = {name: self.offered[name] for name in keywords_of(function, self.offered)}
         static = {**self.static, **scalars, **offered}
-        captured = _captured_tracer(function)
-        if captured is not None:
-            raise DifferentiationError(
-                f"{self.owner}: {keyword} uses the traced value {captured} of the function that it is defined in, "
-                "which JAX does not let a rule of differentiation do. Define the kernel's function outside, and pass "
-                "the value as an input (the kernel may ignore it)."
-            )
         try:
             inspect.signature(function).bind(*args, **static)
         except TypeError as error:
@@ -279,6 +273,13 @@ class Differentiable:
             ) from error
         except ValueError:  # a builtin without a signature
             pass
+        captured = _captured_tracer(function, args, static)
+        if captured is not None:
+            raise DifferentiationError(
+                f"{self.owner}: {keyword} uses the traced value {captured}, which it gets from a closure, an object or "
+                "a global, and which JAX does not let a rule of differentiation do. Define the function outside, and "
+                "pass the value as an input (the kernel may ignore it)."
+            )
         return function(*args, **static)
 
     def _only_smooth(self, values: Sequence[Any]) -> list[Any]:
@@ -309,8 +310,22 @@ def _of(run: Callable[..., list[Any]], primals: Sequence[Any], chosen: Sequence[
     return of_chosen
 
 
-def _captured_tracer(function: Any) -> Any:
-    """Return a tracer that *function* closes over; None if there is none."""
+def _captured_tracer(function: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+    """Return a tracer that *function* uses and that is not among its arguments; None if there is none."""
+    values: list[Any]
+    if isinstance(function, types.FunctionType) and not function.__closure__ and not function.__defaults__:
+        space = function.__globals__
+        values = [space[name] for name in function.__code__.co_names if name in space]
+    else:
+        try:
+            values = jax.make_jaxpr(lambda *arguments: function(*arguments, **keywords))(*args).consts
+        except Exception:  # noqa: BLE001  # the call itself reports the error, or succeeds with concrete values
+            values = _closed_over(function)
+    return next((leaf for leaf in jax.tree.leaves(values) if isinstance(leaf, jax.core.Tracer)), None)
+
+
+def _closed_over(function: Any) -> list[Any]:
+    """Return the values in the closure of a function, and the arguments in a ``functools.partial``."""
     values = []
     while isinstance(function, functools.partial):
         values += [*function.args, *function.keywords.values()]
@@ -320,7 +335,7 @@ def _captured_tracer(function: Any) -> Any:
             values.append(cell.cell_contents)
         except ValueError:  # not assigned yet
             continue
-    return next((leaf for leaf in jax.tree.leaves(values) if isinstance(leaf, jax.core.Tracer)), None)
+    return values
 
 
 _SIGNATURES = {
