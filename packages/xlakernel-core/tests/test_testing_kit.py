@@ -369,6 +369,10 @@ def test_results_whose_type_does_not_vary(new_primitive, assert_caught, assert_p
     assert_passes("shard_map", lambda x: 2 * x, X)
 
 
+def test_results_that_depend_on_some_of_the_inputs(assert_passes):
+    assert_passes("shard_map", lambda x, y: (jnp.sin(x), jnp.cos(y), x + y), np.arange(4.0), np.arange(4.0))
+
+
 def test_a_kernel_that_is_wrong_on_one_of_several_devices(assert_caught, assert_passes):
     def wrong_on_the_third(x, y):
         try:

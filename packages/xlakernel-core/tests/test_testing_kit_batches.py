@@ -122,3 +122,18 @@ def test_integers_that_are_the_same_in_all_slices_are_named(run_check, assert_ca
     assert outcome.detail.startswith("input 1 is the same in all slices; samples=[")
     assert_caught("vmap_first_axis", "element", take, X, rows, samples=[(X, rows[::-1]), (2 * X, rows)])
     assert run_check("vmap_first_axis", lambda x, y: x + y, X, Y).detail == ""
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_batch_of_one_input_alone(assert_caught, number):
+    function = custom_vmap(lambda x, y, z: x * y + z)
+
+    @function.def_vmap
+    def _(size, batched, *operands):
+        operands = [v if b else jnp.broadcast_to(v, (size, *v.shape)) for v, b in zip(operands, batched, strict=True)]
+        if sum(batched) == 1 and batched[number]:
+            operands = [jnp.broadcast_to(v[:1], v.shape) for v in operands]
+        return operands[0] * operands[1] + operands[2], True
+
+    axes = tuple(0 if i == number else None for i in range(3))
+    assert_caught("vmap_nested", f"in_axes {axes}: ", function, *(np.linspace(k, k + 1, 4) for k in (1, 2, 3)))

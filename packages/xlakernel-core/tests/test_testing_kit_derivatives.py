@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.custom_batching import custom_vmap
 
 X = np.linspace(0.5, 2.5, 5, dtype=np.float32)
 Y = np.linspace(-1, 1, 5, dtype=np.float32)
@@ -297,7 +298,7 @@ def test_differences_that_are_too_inaccurate_ask_for_a_reference(assert_caught):
 def doubled(mix):
     """Return a function whose derivative doubles a batch of directions, after *mix* has changed the slices."""
 
-    @jax.custom_batching.custom_vmap
+    @custom_vmap
     def double(x):
         return 2 * x
 
@@ -331,3 +332,65 @@ def test_a_step_fits_the_element_that_moves(assert_caught, assert_passes, x):
     for check in ("grad_forward", "grad_reverse"):
         assert_passes(check, bell, x, reference=bell)
         assert_caught(check, "along element (", scaled_derivative(bell, 0), x, reference=bell)
+
+
+def with_vjp(gradient):
+    @jax.custom_vjp
+    def fn(x):
+        return x * x
+
+    fn.defvjp(lambda x: (x * x, x), lambda x, c: (gradient(x, c),))
+    return fn
+
+
+@pytest.mark.parametrize("x", [X, X[:1].reshape(())], ids=["vector", "scalar"])
+@pytest.mark.parametrize(
+    "gradient",
+    [
+        lambda x, c: 2 * x * jnp.abs(c),
+        lambda x, c: 2 * x * jnp.maximum(c, 0),
+        lambda x, c: 2 * x * jnp.clip(c, -1.6, 1.6),
+        lambda x, c: jnp.where(jnp.abs(c) > 0.1, 2 * x * c, 0),
+        lambda x, c: jnp.where(c == 0, 1e-3, 2 * x * c),
+        lambda x, c: jnp.where(c == 0, jnp.nan, 2 * x * c),
+    ],
+    ids=["absolute", "positive", "clipped", "thresholded", "wrong for zero", "NaN for zero"],
+)
+def test_gradients_that_are_not_linear_in_the_cotangents(assert_caught, assert_passes, x, gradient):
+    assert_passes("grad_reverse", with_vjp(lambda x, c: 2 * x * c), x)
+    assert_caught("grad_reverse", "gradient", with_vjp(gradient), x)
+
+
+def test_a_gradient_that_is_wrong_where_one_output_is_unused(assert_caught):
+    function = jax.custom_vjp(lambda x: (x.sum(), (x * x).sum()))
+
+    def pull(x, cotangents):
+        first, second = cotangents
+        return (jnp.where(second == 0, jnp.nan, first + 2 * x * second),)
+
+    function.defvjp(lambda x: (function(x), x), pull)
+    assert_caught("grad_reverse", "gradient for cotangents", function, X)
+
+
+@pytest.mark.parametrize("mapped", [(True, False, False), (False, True, False), (True, True, False)])
+def test_a_derivative_that_is_wrong_for_some_inputs_of_a_batch(assert_caught, mapped):
+    """The cotangent is mapped as well."""
+
+    @custom_vmap
+    def product(x, y, z, c):
+        return x * y * z * c
+
+    @product.def_vmap
+    def _(size, batched, *operands):
+        spread = [v if b else jnp.broadcast_to(v, (size, *v.shape)) for v, b in zip(operands, batched, strict=True)]
+        result = jnp.prod(jnp.stack(spread), 0)
+        return result * (2 if batched == [*mapped, True] else 1), True
+
+    function = jax.custom_vjp(lambda x, y, z: x * y * z)
+    function.defvjp(
+        lambda x, y, z: (x * y * z, (x, y, z)),
+        lambda kept, c: tuple(
+            product(*(jnp.ones_like(v) if i == k else v for i, v in enumerate(kept)), c) for k in range(3)
+        ),
+    )
+    assert_caught("grad_vmap", "of the batch, element", function, X, Y + 2, X + 1)

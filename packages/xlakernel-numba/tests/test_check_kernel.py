@@ -262,3 +262,33 @@ def test_kernels_of_derivatives_that_mix_up_slices(mode, mix):
         assert outcome.outcome == "passed", outcome
     else:
         assert f"vmap with {'tangents' if mode == 'jvp' else 'cotangents'} of each slice" in outcome.detail
+
+
+@pytest.mark.parametrize("mode", ["vjp", "jvp"])
+def test_kernels_of_derivatives_that_change_their_primals(mode):
+    @numba.njit
+    def derive(x, moved, out):
+        for i in range(x.size):
+            out[i] = 2 * x[i] * moved[i]
+            x.flat[i] = 2  # Numba lets it write to a read-only array
+
+    derivative = numba_kernel(derive, outs=lambda x, moved: x)
+    rule = {
+        "vjp": lambda primals, results, cotangents: derivative(primals[0], cotangents),
+        "jvp": lambda primals, tangents: derivative(primals[0], tangents[0]),
+    }
+    kernel = numba_kernel(squares, outs=lambda x: x, **{mode: rule[mode]})
+    check = {"vjp": "grad_reverse", "jvp": "grad_forward"}[mode]
+    outcome = run_check(check, kernel, X)
+    assert outcome.outcome == "failed" and "changed an argument" in outcome.detail, outcome
+
+
+def test_a_batch_that_changes_an_input():
+    @numba.njit
+    def overwrite(x, out):
+        out[:] = x * x
+        for i in range(x.size):
+            x.flat[i] = -1
+
+    kernel = numba_kernel(squares, outs=lambda x: x, vmap_method=numba_kernel(overwrite, outs=lambda x: x))
+    assert_caught("vmap_first_axis", "changed an input", kernel, X, reference=lambda x: x * x)

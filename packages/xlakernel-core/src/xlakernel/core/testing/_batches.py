@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..measure.comparison import compare, compare_structs
+from ..measure.comparison import EXACT, compare, compare_structs
 from ._report import NotTried
 from ._subject import Axes, Subject
 
@@ -20,7 +20,9 @@ def check_first_axis(subject: Subject) -> str:
     stacked, expected = subject.batch((_INNER,))
     mapped = jax.vmap(subject.function)
     for how, batched in (("eager: ", mapped), ("under jit: ", jax.jit(mapped))):
-        compare(batched(*subject.arrays(stacked)), expected, subject.tolerance, batch=1, what=how)
+        arrays = subject.arrays(stacked)
+        compare(batched(*arrays), expected, subject.tolerance, batch=1, what=how)
+        compare(arrays, stacked, EXACT, what=f"{how}the call changed an input: as an ")
     return _distinctness(subject, expected)
 
 
@@ -35,7 +37,10 @@ def check_last_axis(subject: Subject) -> str:
 
 
 def check_nested(subject: Subject) -> str:
-    """Two levels, and the inner one alone: each input in turn is unbatched at one, and the next input at the other."""
+    """Two levels, and the inner one alone: each input in turn is unbatched at one, and the next input at the other.
+
+    Also one level of which each input in turn is the only one with a batch.
+    """
     count = len(subject.inputs)
     if count == 1:
         _check_axes(subject, [(0,), (0,)])
@@ -44,6 +49,9 @@ def check_nested(subject: Subject) -> str:
         for outer, inner in zip([*unbatched[1:], unbatched[0]], unbatched, strict=True):
             _check_axes(subject, [outer, inner])
             _check_axes(subject, [inner])
+        if count > 2:  # of two inputs, one is batched where the other is not
+            for number in range(count):
+                _check_axes(subject, [tuple(0 if i == number else None for i in range(count))])
     return _distinctness(subject, subject.batch((_INNER,))[1])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
+import time
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -25,8 +26,9 @@ from ..measure.comparison import (
 from ._report import NotTried
 from ._subject import Subject
 
-THREADS, CALLS = 8, 20  # calls of each thread
+THREADS, CALLS = 8, 20  # programs that each thread runs
 _STEPS = 3  # of a loop
+_MANY, _SHORT, _SMALL = 500, 1e-4, 2000  # calls in a loop, for kernels of fewer seconds and inputs of fewer elements
 _HELD = "the smallest value", "the largest value", "NaN"  # the earlier contents of outputs
 _LONGEST = 120  # seconds in which one of the threads ends a call
 
@@ -122,11 +124,27 @@ def check_control_flow(subject: Subject) -> None:
     compare(once, subject.expected(), subject.tolerance, what="under jax.checkpoint: ")
 
 
+def _calls_in_a_loop(subject: Subject) -> int:
+    """Return how many calls a program of `check_threads` makes: many short ones, so that threads meet in the kernel."""
+    inputs = subject.arrays()
+    program = jax.jit(subject.function).lower(*inputs).compile()
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        jax.block_until_ready(program(*inputs))
+        times.append(time.perf_counter() - start)
+    is_short = min(times) < _SHORT and sum(x.size for x in inputs) <= _SMALL
+    return _MANY if is_short else len(subject.samples)
+
+
 def check_threads(subject: Subject) -> str:
     """Simultaneous calls from many threads, each with its own inputs, return the same values as single calls."""
-    inputs = [subject.arrays(sample) for sample in subject.samples]
+    stacked, _ = subject.batch((steps := _calls_in_a_loop(subject),))
+    # Threads are at different samples at the same time.
+    inputs = [subject.arrays([np.roll(x, -first, 0) for x in stacked]) for first in range(len(subject.samples))]
     # Compiled here: the threads have none of the contexts of this one, such as `use_backend` or `jax.enable_x64`.
-    program = jax.jit(subject.function).lower(*inputs[0]).compile()
+    loop = jax.jit(lambda *xs: jax.lax.scan(lambda _, one: (_, subject.function(*one)), None, xs)[1])
+    program = loop.lower(*inputs[0]).compile()
     alone = [jax.tree.map(np.asarray, program(*one)) for one in inputs]
     failures: list[str] = []
     ended: queue.SimpleQueue[bool] = queue.SimpleQueue()  # of each call False, of each thread True
@@ -139,7 +157,7 @@ def check_threads(subject: Subject) -> str:
                 for call in range(number, number + CALLS):
                     which = call % len(inputs)
                     what = f"in thread {number}, unlike a single call: "
-                    compare(program(*inputs[which]), alone[which], EXACT, what=what)
+                    compare(program(*inputs[which]), alone[which], EXACT, batch=1, what=what)
                     ended.put(False)
         except Exception as error:  # noqa: BLE001 - reported in the caller's thread
             failures.append(str(error) if isinstance(error, CheckFailure) else f"{type(error).__name__}: {error}")
@@ -158,4 +176,4 @@ def check_threads(subject: Subject) -> str:
             raise CheckFailure(f"{stuck} ended no call within {_LONGEST} s, perhaps in a deadlock.") from None
     if failures:
         raise CheckFailure(f"{len(failures)} of {THREADS} threads failed; the first: {failures[0]}")
-    return f"{THREADS} threads, {CALLS} calls each"
+    return f"{THREADS} threads, {CALLS * steps} calls each"

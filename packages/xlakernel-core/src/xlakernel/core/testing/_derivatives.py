@@ -14,6 +14,7 @@ import numpy as np
 
 from ..errors import DifferentiationError
 from ..measure.comparison import (
+    EXACT,
     RTOL,
     Array,
     CheckFailure,
@@ -28,7 +29,7 @@ from ..measure.comparison import (
 )
 from ._differences import Estimate, difference, refined_difference
 from ._report import NotTried
-from ._subject import Subject, evaluate
+from ._subject import Axes, Subject, evaluate
 
 _SMALL = 64  # inputs of up to this many elements are checked element by element
 _DIRECTIONS = 3  # random ones, for larger inputs
@@ -193,16 +194,24 @@ def _check_directions_of_slices(problem: _Problem, points: Sequence[Sequence[Arr
         except (DifferentiationError, TypeError):  # a kernel with vjp= alone has no forward mode
             continue
         directions = jax.tree.map(lambda *slices: jnp.stack(slices), *rows)
-        for name, at in (
-            (f"{what} of each slice", points),
-            (f"{what} of each slice at one point", [points[0]] * len(rows)),
-        ):
+        for axes in _axes_of_inputs(len(points[0])):
+            at = [
+                [x if axis == 0 else first for x, first, axis in zip(xs, points[0], axes, strict=True)] for xs in points
+            ]
             singles = [derive(row, *map(jnp.array, xs)) for row, xs in zip(rows, at, strict=True)]
             expected = [np.stack(slices) for slices in zip(*singles, strict=True)]
-            is_shared = at is not points
-            arrays = [jnp.array(x[0] if is_shared else np.stack(x)) for x in zip(*at, strict=True)]
-            mapped = jax.jit(jax.vmap(derive, in_axes=(0, *[None if is_shared else 0] * len(arrays))))
-            compare(mapped(directions, *arrays), expected, tolerance, batch=1, what=f"vmap with {name}: ")
+            columns = zip(*at, strict=True)
+            arrays = [jnp.array(x[0] if axis is None else np.stack(x)) for x, axis in zip(columns, axes, strict=True)]
+            mapped = jax.jit(jax.vmap(derive, in_axes=(0, *axes)))
+            what_differs = f"{what} of each slice, in_axes of the inputs {axes}"
+            compare(mapped(directions, *arrays), expected, tolerance, batch=1, what=f"vmap with {what_differs}: ")
+
+
+def _axes_of_inputs(count: int) -> list[Axes]:
+    """Return axes for ``jax.vmap``: all inputs mapped, none, each one alone, and each one unmapped."""
+    alone = [tuple(0 if i == number else None for i in range(count)) for number in range(count)]
+    others = [tuple(None if i == number else 0 for i in range(count)) for number in range(count)]
+    return list(dict.fromkeys([(0,) * count, (None,) * count, *alone, *others]))
 
 
 def _first_problem(subject: Subject) -> _Problem:
@@ -229,12 +238,13 @@ def _first_problem(subject: Subject) -> _Problem:
 
 def _check_forward(problem: _Problem, what: str) -> None:
     primals = tuple(jnp.array(x) for x in problem.inputs)
-    push = jax.jit(lambda tangents: jax.jvp(problem.function, primals, tangents)[1])
+    push = jax.jit(lambda tangents, primals: jax.jvp(problem.function, primals, tangents)[1])
 
     def check(directions: Mapping[int, Array], label: str, *, refined: bool) -> None:
         tangents = tuple(jnp.asarray(directions.get(i, np.zeros(x.shape)), x.dtype) for i, x in enumerate(primals))
         found = [problem.difference(number, direction, refined=refined) for number, direction in directions.items()]
-        outs = [np.asarray(y) for y in push(tangents)]
+        outs = [np.asarray(y) for y in push(tangents, primals)]
+        _check_kept(primals, problem.inputs, f"{what}the derivative by jvp")
         for k, (got, estimates) in enumerate(zip(outs, zip(*found, strict=True), strict=True)):
             expected = np.asarray(sum(one.values for one in estimates))
             size = max(float(np.abs(one.values).max(initial=0.0)) for one in estimates)
@@ -269,13 +279,63 @@ def _with_either_step(check: Callable[..., None], *arguments: Any) -> None:
 
 
 def _check_reverse(problem: _Problem, what: str) -> None:
-    gradients = [np.asarray(g) for g in jax.jit(problem.pulled)(*map(jnp.array, problem.inputs))]
+    arrays = list(map(jnp.array, problem.inputs))
+    structs = jax.eval_shape(problem.function, *arrays)
+    weights = [jnp.asarray(w, y.dtype) for w, y in zip(problem.weights, structs, strict=True)]
+    program = jax.jit(lambda weights, *xs: problem.pulled(*xs, weights=weights))
+
+    def pull(weights: Sequence[jax.Array]) -> list[Array]:
+        before = [np.array(w) for w in weights]
+        gradients = [np.asarray(g) for g in program(weights, *arrays)]
+        _check_kept([*arrays, *weights], [*problem.inputs, *before], f"{what}the gradient")
+        return gradients
+
+    gradients = pull(weights)
     for number, (gradient, x) in enumerate(zip(gradients, problem.inputs, strict=True)):
         name = f"{what}the gradient of differentiable input {number}"
         if (gradient.shape, gradient.dtype) != (x.shape, x.dtype):
             raise CheckFailure(f"{name} is {describe(gradient)}, expected {describe(x)}.")
         for label, direction in _directions(x):
             _with_either_step(_check_gradient, problem, number, gradient, direction, f"{name} along {label}")
+    _check_linear(pull, weights, gradients, problem.allowed, what)
+
+
+def _check_kept(arrays: Sequence[jax.Array], before: Sequence[Array], what: str) -> None:
+    for array, expected in zip(arrays, before, strict=True):
+        compare(array, expected, EXACT, what=f"{what} changed an argument: as an ")
+
+
+def _check_linear(
+    pull: Callable[[Sequence[jax.Array]], list[Array]],
+    weights: Sequence[jax.Array],
+    gradients: Sequence[Array],
+    allowed: float,
+    what: str,
+) -> None:
+    """Check that gradients are linear in the cotangents: also for zeros, another sign and another size."""
+
+    def check(got: Sequence[Array], expected: Sequence[Array], how: str, sizes: Sequence[Array]) -> None:
+        for number, (g, e, size) in enumerate(zip(got, expected, sizes, strict=True)):
+            tolerance = Tolerance(allowed, allowed * largest(size) + len(weights) * tiny(g.dtype))
+            compare({number: g}, {number: e}, tolerance, what=f"{what}gradient for {how}, of differentiable input ")
+
+    most = max((largest(g) / float(jnp.finfo(g.dtype).max) for g in gradients if g.size), default=0.0)  # type: ignore[no-untyped-call]
+    for factor, how in (
+        *((-1.0, "cotangents of the other sign"), (0.0, "cotangents of zeros")),
+        *((2.0**-8, "smaller cotangents"), (2.0**4 if most < 2.0**-6 else 1.0, "larger cotangents")),
+    ):
+        expected = [g * g.dtype.type(factor) for g in gradients]
+        check(pull([w * jnp.asarray(factor, w.dtype) for w in weights]), expected, how, expected)
+    # Cotangents of which only some differ from zero; their gradients add up to the whole.
+    parts = []
+    for number, w in enumerate(weights):
+        places = jnp.arange(w.size).reshape(w.shape) % 2
+        for half in (0, 1)[: max(w.size, 1)]:
+            one = jnp.where(places == half, w, jnp.zeros((), w.dtype))
+            parts.append(pull([one if k == number else jnp.zeros_like(w) for k, w in enumerate(weights)]))
+    columns = [np.stack([x.astype(double(x.dtype)) for x in column]) for column in zip(*parts, strict=True)]
+    sums = [column.sum(0).astype(g.dtype) for column, g in zip(columns, gradients, strict=True)]
+    check(sums, gradients, "cotangents with zeros, added up", columns)
 
 
 def _check_gradient(
