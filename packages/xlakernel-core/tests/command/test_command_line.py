@@ -54,7 +54,7 @@ def test_the_exit_status_of_invalid_arguments_is_2(arguments, capsys):
     printed = capsys.readouterr().err
     assert printed.startswith("usage: xlakernel")
     if "--timeout" in arguments:
-        assert f"--timeout: {arguments[-1]!r} is not a positive number of seconds" in printed
+        assert f"--timeout: {arguments[-1]!r} is not a number of seconds above 0 and up to 86400, a day" in printed
 
 
 def test_it_runs_as_a_module(run):

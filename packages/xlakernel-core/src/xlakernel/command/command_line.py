@@ -6,7 +6,6 @@ import argparse
 import math
 import os
 import sys
-import threading
 from collections.abc import Sequence
 
 from .backends import backends
@@ -15,6 +14,8 @@ from .facts import own_versions
 from .measurements import auto, bench
 from .operators import UnknownOperatorError
 from .text import print_error
+
+_DAY = 86_400  # seconds
 
 
 def parser() -> argparse.ArgumentParser:
@@ -61,8 +62,8 @@ def _seconds(text: str) -> float:
         seconds = float(text)
     except ValueError:
         seconds = math.nan
-    if not 0 < seconds < threading.TIMEOUT_MAX:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
+    if not 0 < seconds <= _DAY:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0 and up to {_DAY}, a day")
     return seconds
 
 
