@@ -6,6 +6,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import textwrap
 import types
 import weakref
 import zlib
@@ -360,3 +361,87 @@ def test_a_kernel_keeps_only_objects_alive_that_it_names():
     kept = weakref.ref(cell.pop("unrelated"))
     gc.collect()
     assert kept() is None
+
+
+# Helpers that get functions, modules and names as arguments: their own fingerprints do not contain these.
+
+APPLY = "@numba.njit\ndef apply(f, v): return f(v)\n"
+PASSED = {
+    "overload": "def add(v): pass\n@overload(add)\ndef declare(v): return lambda v: v + G",
+    "register_jitable": "@register_jitable\ndef add(v): return v + G",
+    "njit": "@numba.njit\ndef add(v): return v + G",
+    "class": "class add: pass\n@overload(add)\ndef declare(v): return lambda v: v + G",
+    "intrinsic": """
+        @intrinsic
+        def add(typing, v):
+            value = G
+            def generate(context, builder, signature, arguments):
+                return builder.fadd(*arguments, context.get_constant(numba.float32, value))
+            return numba.float32(numba.float32), generate
+        """,
+}
+
+
+@pytest.mark.parametrize("kind", PASSED)
+@pytest.mark.parametrize("call", ["apply(add, v)", "twice(add, v)", "first((add,), v)", "declared(add, v)"])
+def test_a_function_as_argument_of_a_helper(kind, call):
+    helpers = f"""
+@numba.njit
+def twice(f, v): return apply(f, v)
+@numba.njit
+def first(fs, v): return fs[0](v)
+def declared(f, v): pass
+@overload(declared)
+def declare_one(f, v): return lambda f, v: f(v)
+@numba.njit
+def helper(v): return {call}
+"""
+    cell = define(f"{APPLY}{textwrap.dedent(PASSED[kind])}\n{helpers}\n{KERNEL}", G=1)
+    for value in (1, 2, 1):
+        cell["G"] = value
+        assert run(cell["kernel"]) == value
+
+
+def test_a_module_as_argument_of_a_helper():
+    module = module_of(G=1)
+    source = """
+@numba.njit
+def add(m, v): return v + m.G
+helper = numba.njit(lambda v: add(module, v))
+"""
+    cell = define(source + KERNEL, module=module)
+    for value in (1, 2, 1):
+        module.G = value
+        assert run(cell["kernel"]) == value
+
+
+def test_a_name_as_argument_of_a_declared_function():
+    source = """
+def get(v, name): pass
+@overload(get, prefer_literal=True)
+def declare(v, name):
+    value = getattr(module, name.literal_value)
+    return lambda v, name: v + value
+@numba.njit
+def helper(v): return get(v, "G")
+"""
+    module = module_of(G=1)
+    cell = define(source + KERNEL, module=module)
+    for value in (1, 2, 1):
+        module.G = value
+        assert run(cell["kernel"]) == value
+
+
+def test_a_helper_as_default_of_a_keyword():
+    source = """
+@numba.njit
+def inner(v): return v + G
+def make(*, f=inner): return lambda v: f(v)
+def helper(v): pass
+@overload(helper)
+def declare(v): return make()
+"""
+    cell = define(source + KERNEL, G=1)
+    for value in (1, 2, 1):
+        cell["G"] = value
+        assert run(cell["kernel"]) == value

@@ -1,5 +1,6 @@
 """Kernels with `overload` functions, which Numba runs as Python while it infers types."""
 
+import functools
 import sys
 import types
 
@@ -8,12 +9,14 @@ import jax.numpy as jnp
 import numba
 import numpy as np
 import pytest
-from numba.extending import intrinsic, overload
+from numba.core import types as types_of_numba
+from numba.extending import intrinsic, overload, overload_method
 
 from xlakernel.core.backend import examine
 from xlakernel.core.errors import CompileError
 from xlakernel.core.native import own_copies
 from xlakernel.numba import numba_kernel
+from xlakernel.numba._recipe import COMPILER
 
 SCALAR = jax.ShapeDtypeStruct((), np.float32)
 
@@ -381,3 +384,39 @@ def test_a_pickle_is_that_of_the_present_implementation():
     kernels = [kernel_of(definition)[0] for definition in (lambda x: lambda x: x + 1, lambda x: lambda x: x + 2)]
     digests = {numba_kernel(kernel, SCALAR).__reduce__()[1][2] for kernel in kernels}
     assert len(digests) == 2 and None not in digests
+
+
+def test_helpers_that_are_also_found_in_another_way_are_hidden():
+    helper = numba.njit(lambda x: x)
+
+    def make():
+        found = helper
+        return lambda x: found(x)
+
+    table = [make]
+
+    def definition(x):
+        return make() if x else table[0]()
+
+    @functools.cache
+    def remembered():
+        return numba.njit(lambda x: x)
+
+    def from_cache(x):
+        found = remembered()
+        return lambda x: found(x)
+
+    assert examine(definition).hidden == [helper]
+    assert examine(from_cache).hidden == [remembered]
+
+
+def test_special_methods_of_builtins_are_in_the_fingerprint():
+    def definition(record):
+        return lambda record: 1
+
+    def kernel(x, out):
+        out[()] = hash(x)
+
+    before = COMPILER.fingerprint(numba.njit(kernel))
+    overload_method(types_of_numba.Record, "__hash__")(definition)
+    assert COMPILER.fingerprint(numba.njit(kernel)) != before

@@ -64,8 +64,9 @@ class Examination:
       unknown: objects of kinds that cannot be compared; they make the fingerprint different in every process.
       functions: the function and every function that it refers to, directly or not, each once.
       names: every name that may be that of an attribute used by one of the functions.
-      hidden: the compiled functions among them that are found in a list, dictionary or set, in a module of a versioned
-        package, or by an import inside a function. A compiler that copies what a function refers to misses them.
+      hidden: what a compiler that copies references misses: the compiled functions among them that are found in a list,
+        dictionary or set, in a module of a versioned package, or by an import inside a function; and callable objects,
+        which may contain such functions, as ``functools.cache`` does.
       has_object_mode: whether one of the functions uses object mode, in which Python calls what the block refers to.
       owned: if so, the mutable objects in closure cells and default values. Another process cannot find them by a name.
       snapshot: the references that the fingerprint covers.
@@ -147,7 +148,9 @@ class _Walk:
         self.has_object_mode = False
         # Identity → number, in the order of the walk, and function.
         self.functions: dict[int, tuple[int, Any]] = {}
-        self._modules: dict[int, tuple[types.ModuleType, bool]] = {}
+        # By identity, and whether it is hidden: something may be found in both ways.
+        self._modules: dict[tuple[int, bool], tuple[types.ModuleType, bool]] = {}
+        self._walked: set[tuple[int, bool]] = set()
         self._expanded: dict[int, Any] = {}
         self._containers: dict[int, int] = {}  # the lists and dictionaries around the current value
         self.hidden: dict[int, Any] = {}
@@ -198,8 +201,7 @@ class _Walk:
             yield from self._implementations(value)
         elif isinstance(value, types.ModuleType):
             yield qualified_name(value).encode()
-            if not self._is_hidden or id(value) not in self._modules:
-                self._modules[id(value)] = value, self._is_hidden
+            self._modules[id(value), self._is_hidden] = value, self._is_hidden
         elif is_versioned(value):
             yield qualified_name(value).encode()
             yield from self._implementations(value)
@@ -214,7 +216,9 @@ class _Walk:
                 yield from self.value(fields)
         else:
             if (description := self.describe(value)) is not None:
-                yield from self.value(description)
+                if callable(value):
+                    self.hidden[id(value)] = value
+                yield from self._hidden(self.value(description))
             else:
                 yield self._distinct(value)
                 yield from self._pointer(value)
@@ -262,8 +266,10 @@ class _Walk:
             self.hidden[id(value)] = value
         if id(value) in self.functions:  # recursion, or a second use
             yield f"function {self.functions[id(value)][0]}".encode()
-            return
-        self.functions[id(value)] = len(self.functions), value
+            if (id(value), self._is_hidden) in self._walked:
+                return
+        self._walked |= {(id(value), self._is_hidden), (id(value), False)}
+        self.functions.setdefault(id(value), (len(self.functions), value))
         if not isinstance(value, types.FunctionType):
             yield from self.value(options_of(value))
         function = python_function(value)
@@ -274,7 +280,7 @@ class _Walk:
             refers = self.snapshot.references(function)
             self.owned += [*(refers.defaults or ()), *(refers.keyword_defaults or {}).values()]
             yield code_digest(function.__code__)
-            yield from self.value((refers.defaults, refers.keyword_defaults))
+            yield from self.value((refers.defaults, tuple((refers.keyword_defaults or {}).items())))
             yield from self._free(function)
             yield from self._implementations(value)
 
@@ -317,15 +323,15 @@ class _Walk:
         # which module, and a helper may get the module as an argument. So each name in any function counts for each
         # module that has it, and for each declared attribute: at worst a hash changes needlessly.
         declared: set[str] = set()
-        followed: dict[int, set[str]] = {}
+        followed: dict[tuple[int, bool], set[str]] = {}
         while True:
             if new := self.names - declared:
                 declared |= new
                 for name in sorted(new):
                     yield from self._implementations(name)
             found = False
-            for module, is_hidden in list(self._modules.values()):
-                done = followed.setdefault(id(module), set())
+            for key, (module, is_hidden) in list(self._modules.items()):
+                done = followed.setdefault(key, set())
                 asked = self.names - done
                 done |= asked
                 values = self.snapshot.attributes(module, asked)
@@ -339,7 +345,7 @@ class _Walk:
 
     def _attribute(self, module: types.ModuleType, name: str, value: Any) -> Iterator[bytes]:
         if isinstance(value, types.ModuleType) and is_versioned(module):
-            self._modules.setdefault(id(value), (value, self._is_hidden))
+            self._modules.setdefault((id(value), self._is_hidden), (value, self._is_hidden))
             if value.__name__ != f"{module.__name__}.{name}":
                 yield f"{module.__name__}.{name} {value.__name__}".encode()
         elif not is_versioned(module) or may_change(value):

@@ -28,6 +28,7 @@ from .constants import private_arrays
 from .declarations import definition_of
 from .module_copies import ModuleCopy, reading
 from .objmode import signals_before_blocks
+from .valued_types import has_value
 
 # Packages with special support in Numba.
 _COMPILED_SPECIALLY = ("numba", "numba_cuda", "numpy", "math", "cmath", "operator", "random", "scipy")
@@ -48,7 +49,9 @@ class _Kept:
 # By content, place and options; never freed, because machine code calls them.
 _helpers: dict[tuple[Any, ...], _Kept] = {}
 _declared: dict[tuple[Any, ...], tuple[dict[str, Any], list[_Kept]]] = {}
-# Abandoned copies, kept alive because machine code may call them.
+# The kernels that are being compiled: a declaration may lower another one.
+_compiling: list[OwnCopies] = []
+# Abandoned copies and code, kept alive because machine code may call them.
 _abandoned: list[Any] = []
 # The dispatchers among the copies, including those of kernels.
 _own: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -111,6 +114,7 @@ class OwnCopies:
         with _abandoning_after_failure(), reading(self._snapshot):
             states = [(template, self._state_of(template)) for template in self._declarations.met]
         before = [(template, {name: vars(template)[name] for name in state}) for template, state in states]
+        _compiling.append(self)
         try:
             _set_all(states)
             with (
@@ -125,6 +129,9 @@ class OwnCopies:
                 yield
         finally:
             _set_all(before)
+            _compiling.pop()
+            if not _compiling:
+                _drop_code_for_values()
 
     def _examine(self, function: Any, options: Mapping[str, Any] | None = None) -> Examination:
         return examine(function, options, self._declarations, snapshot=self._snapshot)
@@ -200,11 +207,12 @@ class OwnCopies:
         space = {name: module[name] for name in special if name in module} | refers.globals
         cells = tuple(types.CellType() for _ in refers.cells)
         copied = types.FunctionType(function.__code__, space, function.__name__, refers.defaults, cells or None)
-        copied.__kwdefaults__ = None if refers.keyword_defaults is None else dict(refers.keyword_defaults)
         copied.__qualname__, copied.__module__ = function.__qualname__, function.__module__
         vars(copied).update(vars(function))
         if refers.defaults:  # read by the constructor of a dispatcher
             copied.__defaults__ = tuple(self._value(value) for value in refers.defaults)
+        if refers.keyword_defaults:
+            copied.__kwdefaults__ = {name: self._value(value) for name, value in refers.keyword_defaults.items()}
 
         def fill() -> None:
             for name, value in refers.globals.items():
@@ -282,6 +290,22 @@ def _abandoning_after_failure() -> Iterator[None]:
             _helpers.clear()
             _declared.clear()
         raise
+
+
+def _drop_code_for_values() -> None:
+    """Drop the code of shared copies for arguments whose types contain values, which their fingerprints lack.
+
+    ``apply(f, x)`` is compiled for a function *f* with the values that its kernel saw; the next one may see others.
+    """
+    caches = [getattr(kept.made, "overloads", None) for kept in _helpers.values() if _may_compile(kept.made)]
+    caches += [state.get(name) for state, _ in _declared.values() for name in _CACHES]
+    for cache in filter(None, caches):
+        _abandoned.extend([cache.pop(key) for key in list(cache) if has_value(key)])
+
+
+def _may_compile(made: Any) -> bool:
+    """Return False for a dispatcher with declared signatures, which compiles no others."""
+    return bool(getattr(made, "_can_compile", False))
 
 
 def _package(module: str | None) -> str:
