@@ -33,7 +33,7 @@ class Own(types.Type):
         *(types.UniTuple(types.intp, 3), types.Tuple((types.intp, types.float32)), types.Omitted(1.0)),
         *(types.literal(3), types.FunctionType(types.float64(types.float64)), types.NPDatetime("s")),
     ],
-    ids=str,
+    ids=lambda kind: type(kind).__name__,
 )
 def test_types_without_a_value(kind):
     assert not has_value(kind)
@@ -47,7 +47,7 @@ def test_types_without_a_value(kind):
         *(StringLiteral("name"), types.Tuple((types.intp, StringLiteral("name"))), types.Optional(Own("own"))),
         *(Own("own"), types.List(Own("own")), numba.typeof(np.float32)),
     ],
-    ids=str,
+    ids=lambda kind: type(kind).__name__,
 )
 def test_types_with_a_value(kind):
     assert has_value(kind)
