@@ -112,6 +112,17 @@ def test_gradients(sharded):
         assert_allclose(found, known, rtol=1e-5)
 
 
+def test_weights_of_one_device(sharded):
+    """In a mesh with explicit axes JAX does not spread them itself."""
+    matrix, dense = sharded
+    x = np.arange(dense.shape[1], dtype=np.float32) % 3
+    known = np.asarray(matrix.data)
+    for weights in (known, jnp.asarray(known), known.astype(np.float32) * 2):
+        assert_allclose(matrix.with_data(weights) @ x, dense @ x * (weights.sum() / known.sum()), rtol=1e-6)
+    loss = jax.jit(jax.grad(lambda scale: ((matrix.with_data(scale * known) @ x) ** 2).sum()))
+    assert_allclose(loss(1.0), 2 * ((dense @ x) ** 2).sum(), rtol=1e-6)
+
+
 def test_a_dense_one_of_weights_that_are_no_numbers(mesh):
     dense = np.array([[0, np.inf], [1, np.nan]], np.float32)
     assert_array_equal(CSR.from_dense(dense).shard(mesh, "x").todense(), dense)

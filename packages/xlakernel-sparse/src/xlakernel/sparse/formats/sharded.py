@@ -90,7 +90,7 @@ class ShardedMatrix(ImmutablePytree):
         data = as_array("ShardedMatrix.with_data", "data", data)
         if data.shape != self.data.shape:
             raise ShapeError(f"ShardedMatrix.with_data: data has the shape {data.shape}; expected {self.data.shape}.")
-        data = strong("ShardedMatrix.with_data", "data", data)
+        data = self._spread(strong("ShardedMatrix.with_data", "data", data), self._spec_of_data)
         matrix = self._like(blocks=self.blocks._like(data=data))
         if self.blocks.prepared is None:
             return matrix
@@ -141,18 +141,21 @@ class ShardedMatrix(ImmutablePytree):
     def _on_each_device(self, function: Callable[..., Any], operands: Any, in_specs: Any, out_specs: Any) -> Any:
         """Return the results of *function*, called on each device with its part of the matrix and the operands."""
         blocks = self.blocks
-        equal = blocks.data.ndim == 1
         spread = PartitionSpec(self.axis_name)
 
         def local(data: Any, rest: Any, *operands: Any) -> Any:
             indices, indptr, prepared = jax.tree.map(lambda leaf: leaf[0], rest)
-            data = data if equal else data[0]
+            data = data if data.ndim == 1 else data[0]
             return function(blocks._like(data=data, indices=indices, indptr=indptr, prepared=prepared), *operands)
 
         operands = [self._spread(x, spec) for x, spec in zip(operands, in_specs, strict=True)]
-        in_specs = (PartitionSpec() if equal else spread, spread, *in_specs)
+        in_specs = (self._spec_of_data, spread, *in_specs)
         mapped = jax.shard_map(local, mesh=self.mesh, in_specs=in_specs, out_specs=out_specs)
         return mapped(blocks.data, (blocks.indices, blocks.indptr, blocks.prepared), *operands)
+
+    @property
+    def _spec_of_data(self) -> PartitionSpec:
+        return PartitionSpec() if self.blocks.data.ndim == 1 else PartitionSpec(self.axis_name)
 
     def _spread(self, x: Any, spec: PartitionSpec) -> Any:
         """Spread *x* over the devices of a mesh with explicit axes; for others JAX does so itself."""
