@@ -1,6 +1,7 @@
 """Kernels with `overload` functions, which Numba runs as Python while it infers types."""
 
 import functools
+import subprocess
 import sys
 import types
 
@@ -9,14 +10,12 @@ import jax.numpy as jnp
 import numba
 import numpy as np
 import pytest
-from numba.core import types as types_of_numba
-from numba.extending import intrinsic, overload, overload_method
+from numba.extending import intrinsic, overload
 
 from xlakernel.core.backend import examine
 from xlakernel.core.errors import CompileError
 from xlakernel.core.native import own_copies
 from xlakernel.numba import numba_kernel
-from xlakernel.numba._recipe import COMPILER
 
 SCALAR = jax.ShapeDtypeStruct((), np.float32)
 
@@ -410,13 +409,21 @@ def test_helpers_that_are_also_found_in_another_way_are_hidden():
     assert examine(from_cache).hidden == [remembered]
 
 
+@pytest.mark.process
 def test_special_methods_of_builtins_are_in_the_fingerprint():
-    def definition(record):
-        return lambda record: 1
+    """In a process of its own: a declaration stays."""
+    source = """
+import numba
+from numba.core import types
+from numba.extending import overload_method
+from xlakernel.numba._recipe import COMPILER
 
-    def kernel(x, out):
-        out[()] = hash(x)
+@numba.njit
+def kernel(x, out):
+    out[()] = hash(x)
 
-    before = COMPILER.fingerprint(numba.njit(kernel))
-    overload_method(types_of_numba.Record, "__hash__")(definition)
-    assert COMPILER.fingerprint(numba.njit(kernel)) != before
+before = COMPILER.fingerprint(kernel)
+overload_method(types.Record, "__hash__")(lambda record: lambda record: 1)
+assert COMPILER.fingerprint(kernel) != before
+"""
+    subprocess.run([sys.executable, "-c", source], check=True, timeout=300)

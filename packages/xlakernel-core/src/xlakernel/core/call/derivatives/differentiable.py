@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import jaxpr_as_fun
 
 from ...errors import DifferentiationError, KernelTypeError, ResultError, XLAKernelError
 from ...structs import Struct, counted, is_smooth, keywords_of, text_of
@@ -273,14 +274,15 @@ class Differentiable:
             ) from error
         except ValueError:  # a builtin without a signature
             pass
-        captured = _captured_tracer(function, args, static)
+        run, used = _examined(function, args, static)
+        captured = next((leaf for leaf in jax.tree.leaves(used) if isinstance(leaf, jax.core.Tracer)), None)
         if captured is not None:
             raise DifferentiationError(
                 f"{self.owner}: {keyword} uses the traced value {captured}, which it gets from a closure, an object or "
                 "a global, and which JAX does not let a rule of differentiation do. Define the function outside, and "
                 "pass the value as an input (the kernel may ignore it)."
             )
-        return function(*args, **static)
+        return run()
 
     def _only_smooth(self, values: Sequence[Any]) -> list[Any]:
         return [value for value, out in zip(values, self.outs, strict=True) if is_smooth(out.dtype)]
@@ -310,18 +312,37 @@ def _of(run: Callable[..., list[Any]], primals: Sequence[Any], chosen: Sequence[
     return of_chosen
 
 
-def _captured_tracer(function: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
-    """Return a tracer that *function* uses and that is not among its arguments; None if there is none."""
-    values: list[Any]
+def _examined(
+    function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any]
+) -> tuple[Callable[[], Any], list[Any]]:
+    """Return the call of *function*, and the values that it uses besides its arguments; a tracer may be among them."""
+
+    def run() -> Any:
+        return function(*args, **keywords)
+
     if isinstance(function, types.FunctionType) and not function.__closure__ and not function.__defaults__:
         space = function.__globals__
-        values = [space[name] for name in function.__code__.co_names if name in space]
-    else:
-        try:
-            values = jax.make_jaxpr(lambda *arguments: function(*arguments, **keywords))(*args).consts
-        except Exception:  # noqa: BLE001  # the call itself reports the error, or succeeds with concrete values
-            values = _closed_over(function)
-    return next((leaf for leaf in jax.tree.leaves(values) if isinstance(leaf, jax.core.Tracer)), None)
+        return run, [space[name] for name in function.__code__.co_names if name in space]
+    # It may reach a value in many ways, by an object for example: a trace finds all.
+    traced = {name: value for name, value in keywords.items() if isinstance(value, jax.core.Tracer)}
+    found: list[Any] = []
+    tree = None
+
+    def call(args: list[Any], traced: dict[str, Any]) -> list[jax.Array]:
+        nonlocal tree
+        found[:], tree = jax.tree.flatten(function(*args, **{**keywords, **traced}))
+        return [leaf for leaf in found if isinstance(leaf, jax.Array)]  # numbers are for the caller to refuse
+
+    try:
+        program = jax.make_jaxpr(call)(list(args), traced)
+    except Exception:  # noqa: BLE001  # the call itself raises the error, or succeeds with known values
+        return run, _closed_over(function)
+
+    def run_program() -> Any:
+        results = iter(jaxpr_as_fun(program)(*jax.tree.leaves((list(args), traced))))
+        return jax.tree.unflatten(tree, [next(results) if isinstance(leaf, jax.Array) else leaf for leaf in found])
+
+    return run_program, list(program.consts)
 
 
 def _closed_over(function: Any) -> list[Any]:
