@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import re
 import sys
 
 import jax
@@ -12,6 +13,7 @@ import pytest
 from jax import export as jax_export
 
 from xlakernel.core import errors
+from xlakernel.core.backend import install_command
 from xlakernel.cuda import cuda_callable, numba_cuda_callable
 
 cuda = pytest.importorskip("numba.cuda", reason="numba-cuda is not installed")
@@ -144,7 +146,7 @@ def test_unknown_stream():
 @pytest.mark.parametrize(
     ("arrays", "module", "install"),
     [
-        ("numba", "numba_cuda", r"pip install \"xlakernel-cuda\[cuda13\]"),
+        ("numba", "numba_cuda", re.escape(install_command("cuda", "cuda13"))),
         ("cupy", "cupy", "pip install cupy-cuda13x"),
         ("warp", "warp", "pip install warp-lang"),
     ],

@@ -1,5 +1,6 @@
 """Errors about a Numba CUDA that is missing, old, broken or simulated, and about a missing GPU."""
 
+import re
 import sys
 
 import jax
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 import numba
 import pytest
 
+from xlakernel.core.backend import install_command
 from xlakernel.core.backend.gpu import driver
 from xlakernel.core.errors import DeviceError, LaunchError, MissingDependencyError, SettingError
 from xlakernel.cuda import _environment
@@ -30,7 +32,11 @@ def test_the_installed_versions_work(installed):
 @pytest.mark.parametrize(
     ("package", "version", "message"),
     [
-        ("numba-cuda", None, r"the installed numba.cuda is Numba's own.*pip install \"xlakernel-cuda\[cuda13\]\""),
+        (
+            "numba-cuda",
+            None,
+            rf"the installed numba.cuda is Numba's own.*{re.escape(install_command('cuda', 'cuda13'))}",
+        ),
         ("numba-cuda", "0.23.1", r"needs numba-cuda 0\.24 or newer; this is 0\.23\.1"),
         ("numba-cuda", "0.9", r"needs numba-cuda 0\.24"),
         ("numpy", "2.5.0", r"numba-cuda 0\.30\.4 imports with NumPy 2\.5\.0.*pip install \"numpy<2\.5\""),

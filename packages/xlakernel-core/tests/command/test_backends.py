@@ -13,6 +13,7 @@ from xlakernel.command.backends import PACKAGES, why_unusable
 from xlakernel.command.doctor import examine
 from xlakernel.command.facts import Facts
 from xlakernel.command.findings import Finding
+from xlakernel.command.install import install_command
 from xlakernel.core import XLACustomKernel
 from xlakernel.core.missing import missing_package
 
@@ -44,9 +45,9 @@ def installed(monkeypatch):
 def test_a_package_that_is_missing_is_named_with_the_command_that_installs_it(installed):
     installed("xlakernel.numba")
     assert why_unusable("cpu", "numba", [], ON_GPU) is None
-    assert why_unusable("cpu", "warp", [], ON_GPU) == "needs xlakernel-warp (pip install xlakernel-warp)"
+    assert why_unusable("cpu", "warp", [], ON_GPU) == f"needs xlakernel-warp ({install_command('warp')})"
     assert why_unusable("gpu", "own", [], ON_GPU) is None
-    needed = 'needs xlakernel-cuda (pip install "xlakernel-cuda[cuda13]")'
+    needed = f"needs xlakernel-cuda ({install_command('cuda', 'cuda13')})"
     assert why_unusable("gpu", "numba_cuda", [], ON_GPU) == needed
 
 
@@ -89,10 +90,10 @@ def test_one_operator(op, quick, capsys):
         f"{' ' * len(op.name)}  gpu  own*[3]  numba_cuda[4]",
         "",
         "* the default of its platform",
-        "[1] cannot be used here: needs xlakernel-numba (pip install xlakernel-numba)",
-        "[2] cannot be used here: needs xlakernel-warp (pip install xlakernel-warp)",
+        f"[1] cannot be used here: needs xlakernel-numba ({install_command('numba')})",
+        f"[2] cannot be used here: needs xlakernel-warp ({install_command('warp')})",
         "[3] cannot be used here: JAX has no GPU here.",
-        '[4] cannot be used here: needs xlakernel-cuda (pip install "xlakernel-cuda[cuda13]")',
+        f"[4] cannot be used here: needs xlakernel-cuda ({install_command('cuda', 'cuda13')})",
     ]
 
 

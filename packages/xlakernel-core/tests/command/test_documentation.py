@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from xlakernel.command import backends, command_line, doctor
+from xlakernel.command import backends, command_line, doctor, install
 from xlakernel.command.facts import Facts
 from xlakernel.core import XLACustomKernel, __version__
 
@@ -43,6 +43,7 @@ def documented(monkeypatch):
     for module in (doctor, backends):
         monkeypatch.setattr(module, "collect", lambda timeout: FACTS)
     monkeypatch.setattr(backends, "own_packages", lambda: ["xlakernel.core", "xlakernel.numba", "xlakernel.cuda"])
+    monkeypatch.setattr(install, "source", lambda: install.Source(None, "index"))
     monkeypatch.setenv("COLUMNS", "100")
     return PAGE.read_text("utf-8")
 

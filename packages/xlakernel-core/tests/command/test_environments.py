@@ -4,6 +4,8 @@ import importlib.util
 
 import pytest
 
+from xlakernel.command.install import install_command
+
 pytestmark = pytest.mark.process
 
 # Libraries that start slowly, for tests of others.
@@ -14,7 +16,7 @@ def test_no_numba(environment):
     status, findings = environment(without=["numba", "llvmlite", "numba_cuda"]).doctor()
     assert findings["jax"]["state"] == findings["core"]["state"] == "ok"
     assert findings["numba"]["text"].startswith("numba is not installed")
-    assert findings["numba"]["fix"] == "pip install xlakernel-numba"
+    assert findings["numba"]["fix"] == install_command("numba")
     assert set(findings["numba"]["stops"]) >= {"numba", "numba_cuda", "warp"}
     # It is a problem of the packages that need it; core alone does not.
     needed = any(importlib.util.find_spec(f"xlakernel.{name}") for name in ("numba", "cuda", "warp"))

@@ -4,6 +4,7 @@ import pytest
 
 from xlakernel.command.facts import Facts
 from xlakernel.command.incompatibilities import RULES
+from xlakernel.command.install import install_command
 
 
 def driver(major, minor=0, gpus=("NVIDIA H200",)):
@@ -61,7 +62,7 @@ def test_libraries_for_a_newer_cuda_than_the_drivers():
     finding = found(GOOD, driver=driver(12, 9), jax=on("gpu"))["cuda-driver"]
     assert "cuda-bindings, cuda-toolkit, jax-cuda13-plugin" in finding.text
     remove = "pip uninstall -y jax-cuda13-plugin jax-cuda13-pjrt"
-    assert finding.fix == f'{remove} && pip install "xlakernel-cuda[cuda12]"'
+    assert finding.fix == f"{remove} && {install_command('cuda', 'cuda12')}"
     # A driver runs what is for an older one.
     older = {"cuda-bindings": "12.9.1", "jax-cuda12-plugin": "0.12.0.1", "jaxlib": "0.12.0.1"}
     assert found(older, driver=driver(13), jax=on("gpu")) == {}

@@ -4,6 +4,7 @@ import pytest
 
 from xlakernel.command.doctor import examine
 from xlakernel.command.facts import Facts
+from xlakernel.command.install import install_command, requirement
 from xlakernel.command.probes import NO_ANSWER
 
 WARP = {"devices": ["cpu"]}
@@ -42,7 +43,7 @@ FAILED = {"error": "its process ended with Segmentation fault"}
     [
         ("jax", {}, {"jax": FAILED}, "pip install -U jax jaxlib"),
         ("jax", {"jax-cuda13-plugin": "0.6"}, {"jax": FAILED}, 'pip install -U "jax[cuda13]"'),
-        ("core", {}, {"jax": JAX, "core": FAILED}, "pip install -U xlakernel-core jax"),
+        ("core", {}, {"jax": JAX, "core": FAILED}, f"pip install -U {requirement('core')} jax"),
         ("numba", {}, {"numba": FAILED}, "pip install -U numba llvmlite"),
         ("driver", {}, {"driver": FAILED}, None),
         ("warp", {"warp-lang": "1.19"}, {"warp": FAILED}, "pip install -U warp-lang"),
@@ -68,7 +69,7 @@ def test_a_variable_is_unset_only_if_it_is_set(variables, fix):
 def test_the_fix_suits_the_driver():
     old = DRIVER | {"version": 12040}
     assert finding("numba-cuda", numba_cuda=FAILED, driver=old).fix.startswith('pip install -U "numba-cuda[cu12]"')
-    assert finding("numba-cuda", driver=old).fix == 'pip install "xlakernel-cuda[cuda12]"'
+    assert finding("numba-cuda", driver=old).fix == install_command("cuda", "cuda12")
 
 
 @pytest.mark.parametrize("name", ["jax", "numba"])
@@ -80,9 +81,9 @@ def test_the_fix_for_a_slow_library_is_a_longer_timeout(name):
 @pytest.mark.parametrize(
     ("name", "package", "fix"),
     [
-        ("numba", "xlakernel-numba", "pip install xlakernel-numba"),
-        ("numba-cuda", "xlakernel-cuda", 'pip install "xlakernel-cuda[cuda13]"'),
-        ("warp", "xlakernel-warp", "pip install xlakernel-warp"),
+        ("numba", "xlakernel-numba", install_command("numba")),
+        ("numba-cuda", "xlakernel-cuda", install_command("cuda", "cuda13")),
+        ("warp", "xlakernel-warp", install_command("warp")),
     ],
 )
 def test_a_missing_library_is_a_problem_of_the_packages_that_need_it(name, package, fix):

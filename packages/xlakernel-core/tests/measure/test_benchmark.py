@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from xlakernel.command.install import install_command
 from xlakernel.core import BenchmarkCase, BenchmarkResult, Measurement, XLACustomKernel
 from xlakernel.core.errors import (
     ArgumentError,
@@ -234,7 +235,7 @@ def test_a_result_is_drawn(result, tmp_path):
 
 def test_drawing_without_matplotlib(result, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install \"xlakernel-core\[plot\]\""):
+    with pytest.raises(MissingDependencyError, match=re.escape(install_command("core", "plot"))):
         result.plot()
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from xlakernel import sparse
 from xlakernel.core import XLACustomKernel, operators, use_backend
+from xlakernel.core.backend import install_command
 from xlakernel.core.errors import (
     BackendNotFoundError,
     DtypeError,
@@ -234,8 +235,8 @@ def without_extras(monkeypatch):
 @pytest.mark.parametrize(
     ("backend", "platform", "extra", "advice"),
     [
-        ("warp", "cpu", "warp", "`pip install xlakernel-warp`."),
-        ("numba_cuda", "cuda", "cuda", '`pip install "xlakernel-cuda[cuda13]"` (or [cuda12], for an older driver).'),
+        ("warp", "cpu", "warp", f"`{install_command('warp')}`."),
+        ("numba_cuda", "cuda", "cuda", f"`{install_command('cuda', 'cuda13')}` (or [cuda12], for an older driver)."),
     ],
 )
 def test_a_missing_extra_is_named(without_extras, backend, platform, extra, advice):

@@ -54,7 +54,7 @@ def why_unusable(platform: str, backend: str, findings: Sequence[Finding], facts
     """Return the reason why a kernel cannot be used here, with the command that fixes it; None if it can."""
     package = PACKAGES.get(backend)
     if package is not None and package not in own_packages():
-        fix = install_command(package.removeprefix("xlakernel."), facts.cuda_extra)
+        fix = install_command(name := package.removeprefix("xlakernel."), facts.cuda_extra if name == "cuda" else "")
         return f"needs {package.replace('.', '-')} ({fix})"
     stopping = [finding for finding in findings if {platform, backend} & set(finding.stops)]
     # Known incompatibilities come last among the findings. They are the most specific, and name versions.

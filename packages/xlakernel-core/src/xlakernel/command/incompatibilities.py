@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from .facts import Facts, release
 from .findings import Finding
+from .install import install_command
 
 # The newest numba-cuda that was seen to break with NumPy 2.5; it is in maintenance, and no newer one is announced.
 _BREAKS_ON_NUMPY, _KNOWN_TO_BREAK = "2.5", "0.30.4"
@@ -42,7 +43,7 @@ def cuda_of_the_driver(facts: Facts) -> Iterator[Finding]:
             "problem",
             f"The NVIDIA driver is for CUDA {facts.driver[0]}, and does not run {', '.join(newer)}, which need a newer "
             "one.",
-            f'{"".join(removed)}pip install "{package}[cuda{facts.driver[0]}]"',
+            "".join(removed) + install_command(package.removeprefix("xlakernel-"), f"cuda{facts.driver[0]}"),
             "https://docs.nvidia.com/deploy/cuda-compatibility/",
             ("gpu",),
         )

@@ -2,19 +2,70 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.metadata
+import json
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
-def install_command(package: str, cuda_extra: str = "cuda13") -> str:
-    """Return the command that installs one of our packages with all that its kernels need.
+# Our packages that a package depends on, besides core, which is installed.
+_NEEDS = {"sparse": ("numba",)}
+
+
+class Source(NamedTuple):
+    """Where the installed xlakernel-core comes from.
+
+    Attributes:
+      folder: the folder of the packages in a clone, or of their wheels; None: an index, such as PyPI.
+      kind: ``"clone"``, ``"editable"``, ``"wheels"`` or ``"index"``.
+    """
+
+    folder: Path | None
+    kind: str
+
+
+def install_command(package: str, extra: str = "") -> str:
+    """Return the command that installs one of our packages from where xlakernel-core was installed from.
 
     Args:
       package: its name in the namespace, such as ``"warp"``.
-      cuda_extra: the extra for the CUDA of this machine.
-
-    Example:
-      >>> install_command("warp")
-      'pip install xlakernel-warp'
-      >>> install_command("cuda", "cuda12")
-      'pip install "xlakernel-cuda[cuda12]"'
+      extra: an extra of the package.
     """
-    # Warp brings the libraries of CUDA that it needs; numba-cuda does not.
-    return f'pip install "xlakernel-cuda[{cuda_extra}]"' if package == "cuda" else f"pip install xlakernel-{package}"
+    return " ".join(
+        ["pip install", *(requirement(name) for name in _NEEDS.get(package, ())), requirement(package, extra)]
+    )
+
+
+def requirement(package: str, extra: str = "") -> str:
+    """Return the arguments of ``pip install`` for one of our packages; see `install_command`."""
+    folder, kind = source()
+    name = f"xlakernel-{package}"
+    options = {"editable": "-e ", "wheels": f"--find-links {_quoted(str(folder))} "}.get(kind, "")
+    place = str(folder / name) if folder is not None and kind != "wheels" else name
+    return options + _quoted(f"{place}[{extra}]" if extra else place)
+
+
+def _quoted(text: str) -> str:
+    return f'"{text}"' if set(text) & set(" [<") else text
+
+
+@functools.cache
+def source() -> Source:
+    """Return where xlakernel-core comes from: https://packaging.python.org/en/latest/specifications/direct-url/."""
+    try:
+        text = importlib.metadata.distribution("xlakernel-core").read_text("direct_url.json")
+    except importlib.metadata.PackageNotFoundError:  # its sources are on the path
+        clone = Path(__file__).parents[4]
+        return (
+            Source(clone, "editable") if (clone / "xlakernel-core/pyproject.toml").is_file() else Source(None, "index")
+        )
+    found = json.loads(text) if text else {}
+    place = urlsplit(found.get("url", ""))
+    path = Path(url2pathname(place.path))
+    if place.scheme != "file" or not path.exists():
+        return Source(None, "index")
+    if path.is_dir():
+        return Source(path.parent, "editable" if found.get("dir_info", {}).get("editable") else "clone")
+    return Source(path.parent, "wheels")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from .facts import Facts
 from .findings import Finding
-from .install import install_command
+from .install import install_command, requirement
 from .probes import NO_ANSWER, Answer
 
 _PLATFORMS = ("cpu", "gpu", "tpu")
@@ -25,11 +25,13 @@ class Library:
     Attributes:
       name: the name of the finding.
       stops: the backends and platforms that need the library.
-      reinstall: the command that reinstalls it; ``{generation}`` stands for the major version of CUDA, such as 13.
+      reinstall: the command that reinstalls it; ``{generation}`` stands for the major version of CUDA, such as 13,
+        and ``{core}`` for our package.
       works: returns the text of the finding, given the answer of the library's probe.
       users: our packages that need it.
       missing: the consequence of its absence.
-      install: the command that installs it, or a package of ours that requires it.
+      install: the command that installs it; ``""``: that for *package*.
+      package: our package that requires it, by its name in the namespace.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Library:
     users: tuple[str, ...] = ()
     missing: str = ""
     install: str = ""
+    package: str = ""
 
 
 def _jax_devices(answer: Answer) -> str:
@@ -59,7 +62,7 @@ LIBRARIES = (
     Library(
         "core",
         stops=_PLATFORMS,
-        reinstall="pip install -U xlakernel-core jax",
+        reinstall="pip install -U {core} jax",
         works=lambda answer: f"it supports version {answer['ffi_major']} of the XLA FFI, which jaxlib has",
     ),
     Library(
@@ -67,7 +70,7 @@ LIBRARIES = (
         stops=("numba", "numba_cuda", "warp"),
         users=("xlakernel-numba", "xlakernel-cuda", "xlakernel-warp"),
         missing="no kernel written in Python can be compiled",
-        install=install_command("numba"),
+        package="numba",
         reinstall="pip install -U numba llvmlite",
         works=lambda answer: "it can be imported",
     ),
@@ -76,7 +79,7 @@ LIBRARIES = (
         stops=("numba_cuda",),
         users=("xlakernel-cuda",),
         missing="there are no Numba kernels for the GPU",
-        install=install_command("cuda", "cuda{generation}"),
+        package="cuda",
         reinstall='pip install -U "numba-cuda[cu{generation}]" numba "numpy<2.5"',
         works=lambda answer: "it can be imported, and finds its compiler",
     ),
@@ -85,7 +88,7 @@ LIBRARIES = (
         stops=("warp",),
         users=("xlakernel-warp",),
         missing="there are no kernels of NVIDIA Warp",
-        install=install_command("warp"),
+        package="warp",
         reinstall="pip install -U warp-lang",
         works=lambda answer: f"its devices are {', '.join(answer['devices'])}",
     ),
@@ -107,11 +110,15 @@ def _state(facts: Facts, library: Library) -> Finding:
     generation = facts.cuda_extra.removeprefix("cuda")
     if answer is None:
         is_used = any(user in facts.versions for user in library.users)
-        text, fix = f"{name} is not installed: {library.missing}.", library.install.format(generation=generation)
+        extra = facts.cuda_extra if library.package == "cuda" else ""
+        text, fix = (
+            f"{name} is not installed: {library.missing}.",
+            library.install or install_command(library.package, extra),
+        )
         return Finding(name, "problem" if is_used else "note", text, fix, stops=library.stops)
     if "error" not in answer:
         return Finding(name, "ok", library.works(answer))
-    fix = library.reinstall.format(generation=generation)
+    fix = library.reinstall.format(generation=generation, core=requirement("core"))
     if NO_ANSWER in answer["error"]:  # as on a busy machine
         fix = "xlakernel doctor --timeout 120"
     elif variable := next((found for found in _VARIABLE.findall(answer["error"]) if found in facts.variables), None):

@@ -13,5 +13,5 @@ def missing_package(asked_by: str, package: str) -> MissingDependencyError:
     older = " (or [cuda12], for an older driver)" * (package == "cuda")
     return MissingDependencyError(
         f"{asked_by} needs xlakernel-{package}, which is not installed. "
-        f"Install it with `{install_command(package)}`{older}."
+        f"Install it with `{install_command(package, 'cuda13' if package == 'cuda' else '')}`{older}."
     )

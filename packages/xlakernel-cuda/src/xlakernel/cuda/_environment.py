@@ -8,6 +8,7 @@ import re
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from xlakernel.core.backend import install_command
 from xlakernel.core.errors import MissingDependencyError, SettingError
 
 #: The oldest numba-cuda that these wrappers work with.
@@ -31,7 +32,7 @@ def numba_cuda() -> Any:
         raise MissingDependencyError(
             "xlakernel.cuda needs numba-cuda, which is not installed"
             + (": the installed numba.cuda is Numba's own, which is no longer developed. " * built_in or ". ")
-            + 'Install it with pip install "xlakernel-cuda[cuda13]" (or [cuda12], for an older driver).'
+            + f"Install it with {install_command('cuda', 'cuda13')} (or [cuda12], for an older driver)."
         )
     if _numbers(found) < _numbers(OLDEST):
         raise MissingDependencyError(

@@ -4,6 +4,8 @@ A backend derives `Kernel`, whose ``target`` compiles and registers a handler, a
 Handlers that Numba's compiler builds are in `backend.native`, recordings of GPU launches in `backend.gpu`.
 """
 
+from xlakernel.command.install import install_command
+
 from .. import output_init
 from ..call import Kernel, Target
 from ..call.aliases import checked_aliases
@@ -70,6 +72,7 @@ __all__ = [
     "extents",
     "fingerprint",
     "for_each",
+    "install_command",
     "is_debugging",
     "is_function",
     "jit_when_eager",

@@ -6,7 +6,9 @@ try:
     import cuda.bindings.driver as _driver  # noqa: F401
     import numba as _numba  # noqa: F401
 except ImportError as error:
+    from xlakernel.command.install import install_command as _install_command
+
     raise _MissingDependencyError(
         f"xlakernel.core.gpu needs Numba and cuda-bindings, which cannot be imported: {error}. "
-        'Install them with pip install "xlakernel-core[gpu]".'
+        f"Install them with {_install_command('core', 'gpu')}."
     ) from error

@@ -64,9 +64,11 @@ def devices() -> tuple[int, ...]:
     try:
         found = jax.local_devices(backend="cuda")
     except RuntimeError as error:
+        from xlakernel.command.install import install_command
+
         raise DeviceError(
             f"a kernel for CUDA needs an NVIDIA GPU, and JAX finds none: {error}. Check it with nvidia-smi, and "
-            'install JAX with CUDA: pip install "xlakernel-core[cuda13]" (or [cuda12]).'
+            f"install JAX with CUDA: {install_command('core', 'cuda13')} (or [cuda12])."
         ) from error
     if not found:
         raise DeviceError(

@@ -149,9 +149,11 @@ class BenchmarkResult:
         try:
             from matplotlib.figure import Figure
         except ImportError as error:
+            from xlakernel.command.install import install_command
+
             raise MissingDependencyError(
                 "BenchmarkResult.plot: matplotlib is not installed. Install it with "
-                '`pip install "xlakernel-core[plot]"`.'
+                f"`{install_command('core', 'plot')}`."
             ) from error
         figure = Figure(figsize=(1.6 + 1.1 * max(3, len(self.cases)), 3.6), layout="constrained")
         axes = figure.subplots()

@@ -285,7 +285,9 @@ def _check_flatbuffers(asked_by: str) -> None:
     try:
         importlib.import_module("flatbuffers")
     except ModuleNotFoundError as error:
+        from xlakernel.command.install import install_command
+
         raise MissingDependencyError(
             f"{asked_by}: JAX writes and reads exported programs with flatbuffers, which is not installed. "
-            'Install it with `pip install "xlakernel-core[export]"`.'
+            f"Install it with `{install_command('core', 'export')}`."
         ) from error

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from xlakernel.core.backend import install_command
 from xlakernel.core.errors import ArgumentError, MissingDependencyError
 
 from .._environment import has_bfloat16_arrays, numba_cuda
@@ -201,7 +202,7 @@ def _warp_has_dtype(dtype: np.dtype[Any]) -> bool:
 LIBRARIES: Mapping[str, Library] = {
     "numba": Library(
         modules=("numba_cuda", "numba.cuda"),
-        install='pip install "xlakernel-cuda[cuda13]" (or [cuda12])',
+        install=f"{install_command('cuda', 'cuda13')} (or [cuda12])",
         array=_numba_array,
         stream=_numba_stream,
         has_dtype=_numba_has_dtype,

@@ -1,0 +1,74 @@
+"""Installation commands, for each place that the packages may have come from."""
+
+import importlib.metadata
+import json
+from pathlib import Path
+
+import pytest
+
+from xlakernel.command import install
+from xlakernel.command.install import Source, install_command, requirement
+
+
+@pytest.fixture
+def from_source(monkeypatch):
+    return lambda folder, kind: monkeypatch.setattr(install, "source", lambda: Source(folder, kind))
+
+
+def test_from_an_index(from_source):
+    from_source(None, "index")
+    assert install_command("warp") == "pip install xlakernel-warp"
+    assert install_command("cuda", "cuda12") == 'pip install "xlakernel-cuda[cuda12]"'
+    assert install_command("sparse") == "pip install xlakernel-numba xlakernel-sparse"
+
+
+def test_from_a_clone(from_source):
+    from_source(Path("/clone/packages"), "clone")
+    assert install_command("warp") == "pip install /clone/packages/xlakernel-warp"
+    assert install_command("sparse") == ("pip install /clone/packages/xlakernel-numba /clone/packages/xlakernel-sparse")
+    from_source(Path("/my clone/packages"), "editable")
+    assert install_command("numba") == 'pip install -e "/my clone/packages/xlakernel-numba"'
+    assert requirement("core", "export") == '-e "/my clone/packages/xlakernel-core[export]"'
+
+
+def test_from_a_folder_of_wheels(from_source):
+    from_source(Path("/dist"), "wheels")
+    assert install_command("cuda", "cuda13") == 'pip install --find-links /dist "xlakernel-cuda[cuda13]"'
+
+
+class Distribution:
+    def __init__(self, found):
+        self.found = found
+
+    def read_text(self, name):
+        assert name == "direct_url.json"
+        return self.found and json.dumps(self.found)
+
+
+@pytest.mark.parametrize("kind", ["index", "vcs", "clone", "editable", "wheels", "moved"])
+def test_where_core_comes_from(monkeypatch, tmp_path, kind):
+    folder = tmp_path / "a clone" / "xlakernel-core"
+    folder.mkdir(parents=True)
+    wheel = folder.parent / "xlakernel_core-0.1.0-py3-none-any.whl"
+    wheel.touch()
+    found = {
+        "index": None,
+        "vcs": {"url": "https://example.org/xlakernel.git", "vcs_info": {"vcs": "git", "commit_id": "0" * 40}},
+        "clone": {"url": folder.as_uri(), "dir_info": {}},
+        "editable": {"url": folder.as_uri(), "dir_info": {"editable": True}},
+        "wheels": {"url": wheel.as_uri(), "archive_info": {}},
+        "moved": {"url": (tmp_path / "absent").as_uri(), "dir_info": {}},
+    }[kind]
+    monkeypatch.setattr(importlib.metadata, "distribution", lambda name: Distribution(found))
+    expected = Source(folder.parent, kind) if kind in ("clone", "editable", "wheels") else Source(None, "index")
+    assert install.source.__wrapped__() == expected
+
+
+def test_sources_on_the_path(monkeypatch):
+    def missing(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "distribution", missing)
+    found = install.source.__wrapped__()
+    assert found.kind == ("index" if found.folder is None else "editable")
+    assert found.folder is None or (found.folder / "xlakernel-core/pyproject.toml").is_file()
