@@ -326,6 +326,7 @@ TRACED = {
     "callable object": Factor,
     "attribute": lambda a: (lambda own: lambda x, y: own.times(x, y))(Factor(a)),
     "default": lambda a: lambda x, y, a=a: a * x + y[0],
+    "keyword default": lambda a: lambda x, y, *, a=a: a * x + y[0],
     "nested": lambda a: (lambda inner: lambda x, y: inner(x) + y[0])(lambda x: a * x),
     "jit": lambda a: jax.jit(lambda x, y: a * x + y[0]),
     "partial": lambda a: functools.partial(Factor(a).times),
@@ -351,6 +352,21 @@ def test_a_traced_value_that_a_reference_gets_in_any_way(form):
         with pytest.raises(DifferentiationError, match="reference uses the traced value"):
             transform(2.0)
     REACHED.clear()
+
+
+MIXED = {1: 2.0, "two": 3.0}
+
+
+def test_a_reference_reads_a_global_that_is_no_pytree():
+    def of_closure(x, y, table=MIXED):
+        return table[1] * x + y[0]
+
+    for reference in (reads_a_mixed_table, of_closure):
+        assert_allclose(reverse(make(reference=reference), X, X)[0], jnp.full(3, 2.0))
+
+
+def reads_a_mixed_table(x, y):
+    return MIXED[1] * x + y[0]
 
 
 def test_an_exception_of_a_rule_is_passed_on():

@@ -6,11 +6,12 @@ A derivative is declared by plain JAX functions or by other kernels. With a JVP 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import inspect
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -275,7 +276,7 @@ class Differentiable:
         except ValueError:  # a builtin without a signature
             pass
         run, used = _examined(function, args, static)
-        captured = next((leaf for leaf in jax.tree.leaves(used) if isinstance(leaf, jax.core.Tracer)), None)
+        captured = next(_tracers_in(used), None)
         if captured is not None:
             raise DifferentiationError(
                 f"{self.owner}: {keyword} uses the traced value {captured}, which it gets from a closure, an object or "
@@ -320,7 +321,8 @@ def _examined(
     def run() -> Any:
         return function(*args, **keywords)
 
-    if isinstance(function, types.FunctionType) and not function.__closure__ and not function.__defaults__:
+    is_plain = isinstance(function, types.FunctionType) and not function.__closure__
+    if is_plain and not function.__defaults__ and not function.__kwdefaults__:  # type: ignore[attr-defined]
         space = function.__globals__
         return run, [space[name] for name in function.__code__.co_names if name in space]
     # It may reach a value in many ways, by an object for example: a trace finds all.
@@ -343,6 +345,12 @@ def _examined(
         return jax.tree.unflatten(tree, [next(results) if isinstance(leaf, jax.Array) else leaf for leaf in found])
 
     return run_program, list(program.consts)
+
+
+def _tracers_in(values: Iterable[Any]) -> Iterator[Any]:
+    for value in values:
+        with contextlib.suppress(TypeError, ValueError):  # a dictionary whose keys have no order is no pytree
+            yield from (leaf for leaf in jax.tree.leaves(value) if isinstance(leaf, jax.core.Tracer))
 
 
 def _closed_over(function: Any) -> list[Any]:
