@@ -321,7 +321,7 @@ def test_not_thread_safe(assert_caught, assert_passes):
     def wrapped(function):
         return lambda x: jax.pure_callback(function, jax.ShapeDtypeStruct((5,), np.float32), x)
 
-    assert_caught("threads", "unlike a single call: output (float32[5]): element ", wrapped(uses_scratch), X)
+    assert_caught("threads", "unlike a single call: output (float32[", wrapped(uses_scratch), X)
     assert_passes("threads", wrapped(lambda x: np.asarray(x).copy()), X)
 
 

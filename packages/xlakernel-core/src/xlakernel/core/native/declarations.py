@@ -56,7 +56,7 @@ class Declarations:
           what: the function, the name of an attribute, or None for all operators, builtins and special methods.
         """
         if what is None:  # Numba's own implementations of builtins use special methods: `hash`, `str`
-            for name in [name for name in self._of_attributes if name[:2] == "__"]:
+            for name in sorted(name for name in self._of_attributes if name[:2] == "__"):
                 yield from self(name)
         of_attribute = isinstance(what, str)
         for template in self._of_attributes.get(what, ()) if of_attribute else self._templates(what):

@@ -128,8 +128,8 @@ class OwnCopies:
                 _finish(self._top)
                 yield
         finally:
-            _set_all(before)
             _compiling.pop()
+            _set_all(before)
             if not _compiling:
                 _drop_code_for_values()
 

@@ -28,7 +28,7 @@ from ._subject import Subject
 
 THREADS, CALLS = 8, 20  # programs that each thread runs
 _STEPS = 3  # of a loop
-_MANY, _SHORT, _SMALL = 500, 1e-4, 2000  # calls in a loop, for kernels of fewer seconds and inputs of fewer elements
+_MANY, _SHORT, _SMALL = 500, 1e-4, 2000  # calls in a loop, for kernels of fewer seconds and arrays of fewer elements
 _HELD = "the smallest value", "the largest value", "NaN"  # the earlier contents of outputs
 _LONGEST = 120  # seconds in which one of the threads ends a call
 
@@ -133,7 +133,8 @@ def _calls_in_a_loop(subject: Subject) -> int:
         start = time.perf_counter()
         jax.block_until_ready(program(*inputs))
         times.append(time.perf_counter() - start)
-    is_short = min(times) < _SHORT and sum(x.size for x in inputs) <= _SMALL
+    size = sum(x.size for x in (*inputs, *jax.tree.leaves(jax.eval_shape(subject.function, *inputs))))
+    is_short = min(times) < _SHORT and size <= _SMALL
     return _MANY if is_short else len(subject.samples)
 
 
@@ -143,7 +144,7 @@ def check_threads(subject: Subject) -> str:
     # Threads are at different samples at the same time.
     inputs = [subject.arrays([np.roll(x, -first, 0) for x in stacked]) for first in range(len(subject.samples))]
     # Compiled here: the threads have none of the contexts of this one, such as `use_backend` or `jax.enable_x64`.
-    loop = jax.jit(lambda *xs: jax.lax.scan(lambda _, one: (_, subject.function(*one)), None, xs)[1])
+    loop = jax.jit(lambda *xs: jax.lax.scan(lambda _, one: (_, subject.function(*one)), None, xs, length=steps)[1])
     program = loop.lower(*inputs[0]).compile()
     alone = [jax.tree.map(np.asarray, program(*one)) for one in inputs]
     failures: list[str] = []
