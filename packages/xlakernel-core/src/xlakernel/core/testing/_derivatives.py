@@ -14,7 +14,6 @@ import numpy as np
 
 from ..errors import DifferentiationError
 from ..measure.comparison import (
-    EXACT,
     RTOL,
     Array,
     CheckFailure,
@@ -27,6 +26,7 @@ from ..measure.comparison import (
     largest,
     tiny,
 )
+from ._cotangents import check_kept, check_linear
 from ._differences import Estimate, difference, refined_difference
 from ._report import NotTried
 from ._subject import Axes, Subject, evaluate
@@ -244,7 +244,7 @@ def _check_forward(problem: _Problem, what: str) -> None:
         tangents = tuple(jnp.asarray(directions.get(i, np.zeros(x.shape)), x.dtype) for i, x in enumerate(primals))
         found = [problem.difference(number, direction, refined=refined) for number, direction in directions.items()]
         outs = [np.asarray(y) for y in push(tangents, primals)]
-        _check_kept(primals, problem.inputs, f"{what}the derivative by jvp")
+        check_kept(primals, problem.inputs, f"{what}the derivative by jvp")
         for k, (got, estimates) in enumerate(zip(outs, zip(*found, strict=True), strict=True)):
             expected = np.asarray(sum(one.values for one in estimates))
             size = max(float(np.abs(one.values).max(initial=0.0)) for one in estimates)
@@ -287,7 +287,7 @@ def _check_reverse(problem: _Problem, what: str) -> None:
     def pull(weights: Sequence[jax.Array]) -> list[Array]:
         before = [np.array(w) for w in weights]
         gradients = [np.asarray(g) for g in program(weights, *arrays)]
-        _check_kept([*arrays, *weights], [*problem.inputs, *before], f"{what}the gradient")
+        check_kept([*arrays, *weights], [*problem.inputs, *before], f"{what}the gradient")
         return gradients
 
     gradients = pull(weights)
@@ -297,45 +297,7 @@ def _check_reverse(problem: _Problem, what: str) -> None:
             raise CheckFailure(f"{name} is {describe(gradient)}, expected {describe(x)}.")
         for label, direction in _directions(x):
             _with_either_step(_check_gradient, problem, number, gradient, direction, f"{name} along {label}")
-    _check_linear(pull, weights, gradients, problem.allowed, what)
-
-
-def _check_kept(arrays: Sequence[jax.Array], before: Sequence[Array], what: str) -> None:
-    for array, expected in zip(arrays, before, strict=True):
-        compare(array, expected, EXACT, what=f"{what} changed an argument: as an ")
-
-
-def _check_linear(
-    pull: Callable[[Sequence[jax.Array]], list[Array]],
-    weights: Sequence[jax.Array],
-    gradients: Sequence[Array],
-    allowed: float,
-    what: str,
-) -> None:
-    """Check that gradients are linear in the cotangents: also for zeros, another sign and another size."""
-
-    def check(got: Sequence[Array], expected: Sequence[Array], how: str, sizes: Sequence[Array]) -> None:
-        for number, (g, e, size) in enumerate(zip(got, expected, sizes, strict=True)):
-            tolerance = Tolerance(allowed, allowed * largest(size) + len(weights) * tiny(g.dtype))
-            compare({number: g}, {number: e}, tolerance, what=f"{what}gradient for {how}, of differentiable input ")
-
-    most = max((largest(g) / float(jnp.finfo(g.dtype).max) for g in gradients if g.size), default=0.0)  # type: ignore[no-untyped-call]
-    for factor, how in (
-        *((-1.0, "cotangents of the other sign"), (0.0, "cotangents of zeros")),
-        *((2.0**-8, "smaller cotangents"), (2.0**4 if most < 2.0**-6 else 1.0, "larger cotangents")),
-    ):
-        expected = [g * g.dtype.type(factor) for g in gradients]
-        check(pull([w * jnp.asarray(factor, w.dtype) for w in weights]), expected, how, expected)
-    # Cotangents of which only some differ from zero; their gradients add up to the whole.
-    parts = []
-    for number, w in enumerate(weights):
-        places = jnp.arange(w.size).reshape(w.shape) % 2
-        for half in (0, 1)[: max(w.size, 1)]:
-            one = jnp.where(places == half, w, jnp.zeros((), w.dtype))
-            parts.append(pull([one if k == number else jnp.zeros_like(w) for k, w in enumerate(weights)]))
-    columns = [np.stack([x.astype(double(x.dtype)) for x in column]) for column in zip(*parts, strict=True)]
-    sums = [column.sum(0).astype(g.dtype) for column, g in zip(columns, gradients, strict=True)]
-    check(sums, gradients, "cotangents with zeros, added up", columns)
+    check_linear(pull, weights, gradients, problem.allowed, what)
 
 
 def _check_gradient(

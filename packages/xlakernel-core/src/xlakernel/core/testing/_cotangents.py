@@ -1,0 +1,50 @@
+"""Checks of gradients as functions of the cotangents: linear, and without effect on the arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..measure.comparison import EXACT, Array, Tolerance, compare, double, largest, tiny
+
+
+def check_kept(arrays: Sequence[jax.Array], before: Sequence[Array], what: str) -> None:
+    for array, expected in zip(arrays, before, strict=True):
+        compare(array, expected, EXACT, what=f"{what} changed an argument: as an ")
+
+
+def check_linear(
+    pull: Callable[[Sequence[jax.Array]], list[Array]],
+    weights: Sequence[jax.Array],
+    gradients: Sequence[Array],
+    allowed: float,
+    what: str,
+) -> None:
+    """Check that gradients are linear in the cotangents: also for zeros, another sign and another size."""
+
+    def check(got: Sequence[Array], expected: Sequence[Array], how: str, sizes: Sequence[Array]) -> None:
+        for number, (g, e, size) in enumerate(zip(got, expected, sizes, strict=True)):
+            tolerance = Tolerance(allowed, allowed * largest(size) + len(weights) * tiny(g.dtype))
+            compare({number: g}, {number: e}, tolerance, what=f"{what}gradient for {how}, of differentiable input ")
+
+    limits = [float(jnp.finfo(g.dtype).max) for g in gradients]  # type: ignore[no-untyped-call]  # JAX has no types there
+    most = max((largest(g) / limit for g, limit in zip(gradients, limits, strict=True) if g.size), default=0.0)
+    for factor, how in (
+        *((-1.0, "cotangents of the other sign"), (0.0, "cotangents of zeros")),
+        *((2.0**-8, "smaller cotangents"), (2.0**4 if most < 2.0**-6 else 1.0, "larger cotangents")),
+    ):
+        expected = [g * g.dtype.type(factor) for g in gradients]
+        check(pull([w * jnp.asarray(factor, w.dtype) for w in weights]), expected, how, expected)
+    # Cotangents of which only some differ from zero; their gradients add up to the whole.
+    parts = []
+    for number, w in enumerate(weights):
+        places = jnp.arange(w.size).reshape(w.shape) % 2
+        for half in (0, 1)[: max(w.size, 1)]:
+            one = jnp.where(places == half, w, jnp.zeros((), w.dtype))
+            parts.append(pull([one if k == number else jnp.zeros_like(w) for k, w in enumerate(weights)]))
+    columns = [np.stack([x.astype(double(x.dtype)) for x in column]) for column in zip(*parts, strict=True)]
+    sums = [column.sum(0).astype(g.dtype) for column, g in zip(columns, gradients, strict=True)]
+    check(sums, gradients, "cotangents with zeros, added up", columns)
