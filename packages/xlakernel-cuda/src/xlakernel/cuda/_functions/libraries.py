@@ -32,7 +32,7 @@ class Library:
 
     Attributes:
       modules: the modules to import.
-      install: the command that installs it.
+      install: returns the command that installs it.
       array: see `MakeArray`.
       stream: see `EnterStream`.
       has_dtype: returns True if its arrays can have a dtype.
@@ -43,7 +43,7 @@ class Library:
     """
 
     modules: tuple[str, ...]
-    install: str
+    install: Callable[[], str]
     array: MakeArray
     stream: EnterStream
     has_dtype: Callable[[np.dtype[Any]], bool]
@@ -59,7 +59,7 @@ class Library:
                 importlib.import_module(module)
             except ImportError as error:
                 raise MissingDependencyError(
-                    f"{asked_by}: needs {module}, which cannot be imported: {error}. Install it with {self.install}."
+                    f"{asked_by}: needs {module}, which cannot be imported: {error}. Install it with {self.install()}."
                 ) from error
 
     @property
@@ -202,7 +202,7 @@ def _warp_has_dtype(dtype: np.dtype[Any]) -> bool:
 LIBRARIES: Mapping[str, Library] = {
     "numba": Library(
         modules=("numba_cuda", "numba.cuda"),
-        install=f"{install_command('cuda', 'cuda13')} (or [cuda12])",
+        install=lambda: f"{install_command('cuda', 'cuda13')} (or [cuda12])",
         array=_numba_array,
         stream=_numba_stream,
         has_dtype=_numba_has_dtype,
@@ -211,7 +211,7 @@ LIBRARIES: Mapping[str, Library] = {
     ),
     "cupy": Library(
         modules=("cupy",),
-        install="pip install cupy-cuda13x (or cupy-cuda12x)",
+        install=lambda: "pip install cupy-cuda13x (or cupy-cuda12x)",
         array=_cupy_array,
         stream=_cupy_stream,
         has_dtype=lambda dtype: _is_plain(dtype) or dtype.name == "bfloat16",
@@ -220,7 +220,7 @@ LIBRARIES: Mapping[str, Library] = {
     ),
     "warp": Library(
         modules=("warp",),
-        install="pip install warp-lang",
+        install=lambda: "pip install warp-lang",
         array=_warp_array,
         stream=_warp_stream,
         has_dtype=_warp_has_dtype,
