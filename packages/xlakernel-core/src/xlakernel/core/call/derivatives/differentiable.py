@@ -321,8 +321,9 @@ def _examined(
     def run() -> Any:
         return function(*args, **keywords)
 
-    is_plain = isinstance(function, types.FunctionType) and not function.__closure__
-    if is_plain and not function.__defaults__ and not function.__kwdefaults__:  # type: ignore[attr-defined]
+    if isinstance(function, types.FunctionType) and not (
+        function.__closure__ or function.__defaults__ or function.__kwdefaults__
+    ):
         space = function.__globals__
         return run, [space[name] for name in function.__code__.co_names if name in space]
     # It may reach a value in many ways, by an object for example: a trace finds all.
