@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+import itertools
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from numba.extending import overload
 
 from xlakernel.core.errors import CompileError, KernelTypeError
+from xlakernel.core.native import own_copies
 from xlakernel.numba import numba_kernel
 
 # Numba's contexts read each registry of declarations by a generator, which ends for good if a handler raises inside.
@@ -129,6 +131,48 @@ def test_a_time_limit_while_the_reason_of_an_error_is_found(time_limit):
 
     with pytest.raises(TimeLimit):
         numba_kernel(kernel, outs=lambda x: x)(jnp.ones(1))
+
+
+CONSTANT = 0.0
+
+
+def add(v): ...
+
+
+@overload(add)
+def define_add(v):
+    return lambda v: v + CONSTANT
+
+
+@numba.njit
+def apply(f, v):
+    return f(v)
+
+
+@numba.njit
+def adding(x, out):
+    out[0] = apply(add, x[0])
+
+
+@pytest.mark.parametrize("step", [0, 1], ids=["entry", "exit"])
+def test_a_signal_at_the_limits_of_a_compilation(time_limit, monkeypatch, step):
+    """Code for functions as arguments, which is dropped after a compilation, is dropped nonetheless."""
+
+    def set_all(*args, before=own_copies._set_all):
+        before(*args)
+        if next(steps) == step:
+            time_limit()
+
+    def run():
+        return float(numba_kernel(adding, outs=lambda x: x)(jnp.zeros(1))[0])
+
+    steps = itertools.count()
+    monkeypatch.setattr(own_copies, "_set_all", set_all)
+    with pytest.raises(TimeLimit):
+        run()
+    for value in (10.0 * step + 1, 10.0 * step + 2):  # no value twice: the code of each kernel is kept
+        monkeypatch.setitem(globals(), "CONSTANT", value)
+        assert run() == value
 
 
 def test_an_error_in_an_overload_names_the_kernel():

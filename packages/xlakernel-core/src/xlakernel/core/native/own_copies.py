@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from ..identity.fingerprint import Examination, examine
+from ..interrupts import uninterrupted
 from .compile_error import is_of_numba
 from .compiler import Compiler, Finish, FunctionKind
 from .constants import private_arrays
@@ -114,9 +115,10 @@ class OwnCopies:
         with _abandoning_after_failure(), reading(self._snapshot):
             states = [(template, self._state_of(template)) for template in self._declarations.met]
         before = [(template, {name: vars(template)[name] for name in state}) for template, state in states]
-        _compiling.append(self)
         try:
-            _set_all(states)
+            with uninterrupted():
+                _compiling.append(self)
+                _set_all(states)
             with (
                 _abandoning_after_failure(),
                 reading(self._snapshot),
@@ -128,10 +130,12 @@ class OwnCopies:
                 _finish(self._top)
                 yield
         finally:
-            _compiling.pop()
-            _set_all(before)
-            if not _compiling:
-                _drop_code_for_values()
+            with uninterrupted():
+                if self in _compiling:  # otherwise a signal came before all of this
+                    _compiling.remove(self)
+                _set_all(before)
+                if not _compiling:
+                    _drop_code_for_values()
 
     def _examine(self, function: Any, options: Mapping[str, Any] | None = None) -> Examination:
         return examine(function, options, self._declarations, snapshot=self._snapshot)
