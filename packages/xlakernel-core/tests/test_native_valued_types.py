@@ -32,6 +32,8 @@ class Own(types.Type):
         *(types.float64[:, ::1], types.Array(RECORD, 1, "A"), types.Optional(types.intp), types.List(types.float64)),
         *(types.UniTuple(types.intp, 3), types.Tuple((types.intp, types.float32)), types.Omitted(1.0)),
         *(types.literal(3), types.FunctionType(types.float64(types.float64)), types.NPDatetime("s")),
+        *(types.slice2_type, types.range_state64_type, types.ListType(types.intp)),
+        types.DictType(types.unicode_type, types.float64),
     ],
     ids=lambda kind: type(kind).__name__,
 )
@@ -45,7 +47,8 @@ def test_types_without_a_value(kind):
     [
         *(numba.typeof(DISPATCHER), types.Module(math), resolve(math.sin), resolve(operator.add)),
         *(StringLiteral("name"), types.Tuple((types.intp, StringLiteral("name"))), types.Optional(Own("own"))),
-        *(Own("own"), types.List(Own("own")), numba.typeof(np.float32)),
+        *(Own("own"), types.List(Own("own")), types.ListType(Own("own")), numba.typeof(np.float32)),
+        *(types.DictType(types.intp, Own("own")), types.DictType(Own("own"), types.intp)),
     ],
     ids=lambda kind: type(kind).__name__,
 )

@@ -7,10 +7,21 @@ from typing import Any
 
 # Names of types in Numba and Numba CUDA, which have classes of their own.
 _PLAIN = frozenset(
-    {"Boolean", "FunctionType", "NPDatetime", "NPTimedelta", "NoneType", "Number", "Omitted", "Record", "UnicodeType"}
+    {
+        *("Boolean", "NPDatetime", "NPTimedelta", "NoneType", "Number", "Omitted", "UnicodeType"),
+        *("FunctionType", "RangeType", "Record", "SliceType"),
+    }
 )
-# Types that contain others, and the attribute with these.
-_CONTAINERS = {"Array": "dtype", "BaseTuple": "types", "List": "dtype", "Optional": "type", "Set": "dtype"}
+# Types that contain others, and the attributes with these.
+_CONTAINERS = {
+    "Array": ("dtype",),
+    "BaseTuple": ("types",),
+    "DictType": ("key_type", "value_type"),
+    "List": ("dtype",),
+    "ListType": ("item_type",),
+    "Optional": ("type",),
+    "Set": ("dtype",),
+}
 
 
 def has_value(key: Any) -> bool:
@@ -33,7 +44,7 @@ def _type_has_value(given: Any) -> bool:
         return True
     bases = _bases(kind)
     for name in bases & _CONTAINERS.keys():
-        return has_value(getattr(given, _CONTAINERS[name]))
+        return has_value(tuple(getattr(given, attribute) for attribute in _CONTAINERS[name]))
     return not bases & _PLAIN
 
 
