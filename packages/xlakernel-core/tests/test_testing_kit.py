@@ -1,6 +1,7 @@
 """Faults that each check of `check_kernel` finds, with their place, and correct kernels that pass."""
 
 import ctypes
+import itertools
 import sys
 import threading
 import time
@@ -295,7 +296,7 @@ def test_a_changed_input(assert_caught, assert_passes):
             (ctypes.c_float * 5).from_address(x.unsafe_buffer_pointer())[3] = 0.0
         return y
 
-    assert_caught("inputs_kept", "input 0 was changed: as an output (float32[5]): element (3,) is 0.0", fn, X)
+    assert_caught("inputs_kept", "an input was changed: input 0 (float32[5]): element (3,) is 0.0", fn, X)
     assert_caught("inputs_kept", "element (3,) is 0.0, expected -0.0", fn, np.full(5, -0.0, np.float32))
     assert_passes("inputs_kept", jnp.sin, X)
 
@@ -321,8 +322,20 @@ def test_not_thread_safe(assert_caught, assert_passes):
     def wrapped(function):
         return lambda x: jax.pure_callback(function, jax.ShapeDtypeStruct((5,), np.float32), x)
 
-    assert_caught("threads", "unlike a single call: output (float32[", wrapped(uses_scratch), X)
+    assert_caught("threads", "unlike in one thread alone: output (float32[", wrapped(uses_scratch), X)
     assert_passes("threads", wrapped(lambda x: np.asarray(x).copy()), X)
+
+
+def test_a_kernel_that_is_wrong_after_many_calls(assert_caught, assert_passes, monkeypatch):
+    monkeypatch.setattr("xlakernel.core.testing._calls._SHORT", 1.0)
+
+    def kernel(last):
+        calls = itertools.count()
+        result = jax.ShapeDtypeStruct((), np.float32)
+        return lambda x: jax.pure_callback(lambda x: np.float32(x + (next(calls) > last)), result, x)
+
+    assert_caught("threads", "in a loop: output (float32[500]): slice ", kernel(300), np.float32(1))
+    assert_passes("threads", kernel(np.inf), np.float32(1))
 
 
 def test_threads_that_end_no_call(assert_caught, monkeypatch):
@@ -370,8 +383,17 @@ def test_results_whose_type_does_not_vary(new_primitive, assert_caught, assert_p
     assert_passes("shard_map", lambda x: 2 * x, X)
 
 
+def test_results_whose_type_does_not_vary_and_that_are_equal_by_chance(new_primitive, assert_caught):
+    primitive = new_primitive(lambda axis: axis)
+    assert_caught("shard_map", "the type of result 0 varies over []", lambda x: primitive(jnp.isfinite(x) * 1.0), X)
+
+
 def test_results_that_depend_on_some_of_the_inputs(assert_passes):
     assert_passes("shard_map", lambda x, y: (jnp.sin(x), jnp.cos(y), x + y), np.arange(4.0), np.arange(4.0))
+
+
+def test_fewer_results_than_expected(assert_caught):
+    assert_caught("shard_map", "1 outputs, expected 2", lambda x: x, X, reference=lambda x: (x, x))
 
 
 def test_a_kernel_that_is_wrong_on_one_of_several_devices(assert_caught, assert_passes):

@@ -321,6 +321,13 @@ class Factor:
 
 REACHED = {}
 
+
+@pytest.fixture
+def reached():
+    yield REACHED
+    REACHED.clear()
+
+
 TRACED = {
     "method": lambda a: Factor(a).times,
     "callable object": Factor,
@@ -339,6 +346,7 @@ def reads_a_global(x, y):
 
 
 @pytest.mark.parametrize("form", TRACED)
+@pytest.mark.usefixtures("reached")
 def test_a_traced_value_that_a_reference_gets_in_any_way(form):
     def slope(a):
         return jax.grad(lambda x: make(reference=TRACED[form](a))(x, X).sum())(X).sum()
@@ -351,7 +359,6 @@ def test_a_traced_value_that_a_reference_gets_in_any_way(form):
     ):
         with pytest.raises(DifferentiationError, match="reference uses the traced value"):
             transform(2.0)
-    REACHED.clear()
 
 
 MIXED = {1: 2.0, "two": 3.0}

@@ -117,7 +117,9 @@ def check_tolerances(what: str, **tolerances: Any) -> None:
 EXACT = Tolerance(0.0, 0.0)
 
 
-def compare(got: Any, expected: Any, tolerance: Tolerance, *, batch: int = 0, what: str = "") -> None:
+def compare(
+    got: Any, expected: Any, tolerance: Tolerance, *, batch: int = 0, what: str = "", noun: str = "output"
+) -> None:
     """Raise `CheckFailure` unless *got* has the values of *expected*.
 
     Args:
@@ -126,13 +128,14 @@ def compare(got: Any, expected: Any, tolerance: Tolerance, *, batch: int = 0, wh
       tolerance: allowed errors.
       batch: number of leading batch dimensions, for the message.
       what: start of the message.
+      noun: name of *got* in it.
     """
-    found, wanted = named_leaves(got), named_leaves(expected)
+    found, wanted = named_leaves(got, noun), named_leaves(expected, noun)
     if len(found) != len(wanted):
-        raise CheckFailure(f"{what}{len(found)} outputs, expected {len(wanted)}.")
+        raise CheckFailure(f"{what}{len(found)} {noun}s, expected {len(wanted)}.")
     for keys, others in zip(_keys(got), _keys(expected), strict=True):
         if keys and others and keys != others:
-            raise CheckFailure(f"{what}an output is named {_joined(keys)}, expected {_joined(others)}.")
+            raise CheckFailure(f"{what}an {noun} is named {_joined(keys)}, expected {_joined(others)}.")
     for (name, one), (_, other) in zip(found, wanted, strict=True):
         if problem := _difference(np.asarray(one), np.asarray(other), tolerance, batch):
             raise CheckFailure(f"{what}{name} {problem}")
@@ -160,10 +163,10 @@ def _joined(keys: Sequence[Any]) -> str:
     return "".join(f"[{key!r}]" for key in keys)
 
 
-def named_leaves(tree: Any) -> list[tuple[str, Any]]:
+def named_leaves(tree: Any, noun: str = "output") -> list[tuple[str, Any]]:
     """Return the leaves with names for messages: ``output``, ``output[0]``, ``output['y']``."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return [(f"output{jax.tree_util.keystr(path)}", leaf) for path, leaf in leaves]
+    return [(f"{noun}{jax.tree_util.keystr(path)}", leaf) for path, leaf in leaves]
 
 
 def _bytes_of(array: Array) -> Array:

@@ -22,7 +22,7 @@ def check_first_axis(subject: Subject) -> str:
     for how, batched in (("eager: ", mapped), ("under jit: ", jax.jit(mapped))):
         arrays = subject.arrays(stacked)
         compare(batched(*arrays), expected, subject.tolerance, batch=1, what=how)
-        compare(arrays, stacked, EXACT, what=f"{how}the call changed an input: as an ")
+        compare(arrays, stacked, EXACT, what=f"{how}the call changed an input: ", noun="inputs")
     return _distinctness(subject, expected)
 
 

@@ -98,7 +98,7 @@ def check_inputs_kept(subject: Subject) -> None:
     for how, call in (("eager", subject.function), ("under jit", jax.jit(subject.function))):
         results = jax.block_until_ready(call(*arrays))
         for number, (array, before) in enumerate(zip(arrays, subject.inputs, strict=True)):
-            compare(array, before, EXACT, what=f"{how}, input {number} was changed: as an ")
+            compare(array, before, EXACT, what=f"{how}, an input was changed: ", noun=f"input {number}")
     donated = jax.jit(subject.function, donate_argnums=tuple(range(len(arrays))))
     with _unused_donations():
         compare(donated(*subject.arrays()), results, subject.tolerance, what="with all inputs donated: ")
@@ -140,13 +140,14 @@ def _calls_in_a_loop(subject: Subject) -> int:
 
 def check_threads(subject: Subject) -> str:
     """Simultaneous calls from many threads, each with its own inputs, return the same values as single calls."""
-    stacked, _ = subject.batch((steps := _calls_in_a_loop(subject),))
+    stacked, expected = subject.batch((steps := _calls_in_a_loop(subject),))
     # Threads are at different samples at the same time.
     inputs = [subject.arrays([np.roll(x, -first, 0) for x in stacked]) for first in range(len(subject.samples))]
     # Compiled here: the threads have none of the contexts of this one, such as `use_backend` or `jax.enable_x64`.
     loop = jax.jit(lambda *xs: jax.lax.scan(lambda _, one: (_, subject.function(*one)), None, xs, length=steps)[1])
     program = loop.lower(*inputs[0]).compile()
     alone = [jax.tree.map(np.asarray, program(*one)) for one in inputs]
+    compare(alone[0], expected, subject.tolerance, batch=1, what="in a loop: ")
     failures: list[str] = []
     ended: queue.SimpleQueue[bool] = queue.SimpleQueue()  # of each call False, of each thread True
     barrier = threading.Barrier(THREADS)  # otherwise a thread may end before the next one begins
@@ -157,7 +158,7 @@ def check_threads(subject: Subject) -> str:
             with default_settings():  # contexts are those of one thread
                 for call in range(number, number + CALLS):
                     which = call % len(inputs)
-                    what = f"in thread {number}, unlike a single call: "
+                    what = f"in thread {number}, unlike in one thread alone: "
                     compare(program(*inputs[which]), alone[which], EXACT, batch=1, what=what)
                     ended.put(False)
         except Exception as error:  # noqa: BLE001 - reported in the caller's thread

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.interpreters.partial_eval import dce_jaxpr
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from .._compat import new_cpu_devices, varying_axes
@@ -43,37 +44,41 @@ def check_shard_map(subject: Subject) -> str:
     for kind in (AxisType.Auto, AxisType.Explicit):
         for name, axes in programs.items():
             stacked, expected = subject.batch((len(devices),), [axes])
-            results = _run_sharded(
-                subject, stacked, expected, axes, jax.sharding.Mesh(np.array(devices), _AXIS, (kind,))
-            )
+            results = _run_sharded(subject, stacked, axes, jax.sharding.Mesh(np.array(devices), _AXIS, (kind,)))
             compare(results, expected, subject.tolerance, batch=1, what=f"{kind.name} axes, {name}: ")
     return _where(devices)
 
 
-def _run_sharded(subject: Subject, inputs: Sequence[Any], expected: Any, axes: Axes, mesh: jax.sharding.Mesh) -> Any:
+def _run_sharded(subject: Subject, inputs: Sequence[Any], axes: Axes, mesh: jax.sharding.Mesh) -> Any:
     """Call the kernel once on each device, with its slice of every input, or all of it where the axis is None."""
     specs = tuple(PartitionSpec() if axis is None else PartitionSpec(_AXIS) for axis in axes)
+    used = _used_inputs(subject)
 
     def body(*blocks: jax.Array) -> Any:
         results = subject.function(*(x if axis is None else x[0] for x, axis in zip(blocks, axes, strict=True)))
-        _check_varying(results, blocks, expected)
+        _check_varying(results, blocks, used)
         return jax.tree.map(lambda y: y[None], results)
 
     placed = [jax.device_put(x, NamedSharding(mesh, spec)) for x, spec in zip(inputs, specs, strict=True)]
     return jax.jit(jax.shard_map(body, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(_AXIS)))(*placed)
 
 
-def _check_varying(results: Any, inputs: Sequence[Any], expected: Any) -> None:
-    """Raise `CheckFailure` unless results that differ between devices vary over the mesh axes of the inputs.
+def _used_inputs(subject: Subject) -> list[list[bool]]:
+    """Return for each result which inputs it depends on."""
+    program = jax.make_jaxpr(subject.function)(*subject.arrays()).jaxpr
+    every = range(len(program.outvars))
+    return [dce_jaxpr(program, [number == which for which in every])[1] for number in every]
 
-    JAX assumes that a result whose type does not vary is equal on all devices, and returns that of one. A result may
-    depend on some of the inputs only.
+
+def _check_varying(results: Any, inputs: Sequence[Any], used: Sequence[Sequence[bool]]) -> None:
+    """Raise `CheckFailure` unless each result varies over the mesh axes of the inputs that it depends on.
+
+    JAX assumes that a result whose type does not vary is equal on all devices, and returns that of one.
     """
-    varying = frozenset().union(*(varying_axes(jax.typeof(x)) for x in inputs))
-    for number, (result, slices) in enumerate(zip(jax.tree.leaves(results), jax.tree.leaves(expected), strict=True)):
-        declared = varying_axes(jax.typeof(result))
-        is_one = np.array_equal(slices, np.broadcast_to(slices[:1], slices.shape), equal_nan=slices.dtype.kind in "fc")
-        if declared != varying and not is_one:
+    for number, (result, uses) in enumerate(zip(jax.tree.leaves(results), used, strict=True)):
+        given = (varying_axes(jax.typeof(x)) for x, is_used in zip(inputs, uses, strict=True) if is_used)
+        varying, declared = frozenset().union(*given), varying_axes(jax.typeof(result))
+        if not varying <= declared:
             raise CheckFailure(
                 f"inside jax.shard_map the inputs vary over the mesh axes {sorted(varying)}, but the type of result "
                 f"{number} varies over {sorted(declared)}: out_specs without the axis would be accepted, and "
