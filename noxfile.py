@@ -220,10 +220,9 @@ def minimum_versions(session: nox.Session, package: str) -> None:
 
 @nox.session
 def demo(session: nox.Session) -> None:
-    """Run a spiking network in one native call, beside plain JAX; arguments go to it."""
-    session.install(*editable("sparse"), *group("demo"))
-    env = {"JAX_PLATFORMS": "cpu"}
-    session.run("python", "docs/examples/spiking_network.py", *session.posargs, env=env)
+    """Run a spiking network in one native call; arguments go to it."""
+    session.install(*editable("sparse"))
+    session.run("xlakernel", "demo", *session.posargs, env={"JAX_PLATFORMS": "cpu"})
 
 
 @nox.session

@@ -64,7 +64,7 @@ class Environment:
 
     def doctor(self):
         """Return the exit status and the findings by name, from the JSON output."""
-        done = self.python("-m", "xlakernel.command", "doctor", "--json", "--timeout", "100")
+        done = self.python("-m", "xlakernel", "doctor", "--json", "--timeout", "100")
         assert done.stdout, done.stderr
         found = json.loads(done.stdout)
         return done.returncode, {finding["name"]: finding for finding in found["findings"]}
@@ -81,7 +81,7 @@ def run():
     """Run the command in this environment."""
 
     def run(*arguments, **variables):
-        command = [sys.executable, "-m", "xlakernel.command", *arguments]
+        command = [sys.executable, "-m", "xlakernel", *arguments]
         own = {**os.environ, "PYTHONPATH": os.pathsep.join(SOURCES), "JAX_PLATFORMS": "cpu", **variables}
         return subprocess.run(command, env=own, capture_output=True, text=True, timeout=120, check=False)
 

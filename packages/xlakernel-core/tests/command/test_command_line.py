@@ -44,8 +44,21 @@ def test_the_exit_status_is_1_if_there_is_a_problem(facts, capsys, numpy, status
 
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["doctr"], ["doctor", "--jsn"], *(["doctor", "--timeout", limit] for limit in ("soon", "nan", "inf", "0"))],
-    ids=" ".join,
+    [
+        *(
+            [],
+            ["doctr"],
+            ["doctor", "--jsn"],
+            *(["doctor", "--timeout", limit] for limit in ("soon", "nan", "inf", "0")),
+        ),
+        *(
+            ["demo", option, value]
+            for option in ("--neurons", "--seconds", "--seed")
+            for value in ("many", "nan", "-1")
+        ),
+        *(["demo", "--neurons", value] for value in ("99", "20001", "1e3", "9" * 5000)),
+    ],
+    ids=lambda words: " ".join(words)[:30],
 )
 def test_the_exit_status_of_invalid_arguments_is_2(arguments, capsys):
     with pytest.raises(SystemExit) as stopped:
@@ -54,7 +67,9 @@ def test_the_exit_status_of_invalid_arguments_is_2(arguments, capsys):
     printed = capsys.readouterr().err
     assert printed.startswith("usage: xlakernel")
     if "--timeout" in arguments:
-        assert f"--timeout: {arguments[-1]!r} is not a number of seconds above 0 and up to 86400, a day" in printed
+        assert f"--timeout: {arguments[-1]!r} is not a number from 0.001 to 86400" in printed
+    if "--neurons" in arguments:
+        assert f"--neurons: {arguments[-1]!r} is not a whole number from 100 to 20000" in printed
 
 
 def test_it_runs_as_a_module(run):
@@ -200,3 +215,10 @@ def test_control_characters_are_escaped(facts, capsys):
     assert all(text in out for text in (r"0.12.0\x1b[2J", r"cpu\x1b]0;title\x07\x7f", r"broken\x9b1m"))
     assert command_line.main(["doctor", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["variables"] == {"JAX_PLATFORMS": "cpu\x1b]0;title\x07\x7f"}
+
+
+def test_the_demo_needs_another_package(monkeypatch, capsys):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert command_line.main(["demo"]) == 1
+    printed = capsys.readouterr().err
+    assert printed.startswith("xlakernel: the demo needs xlakernel-sparse, which is not installed: pip install ")

@@ -6,9 +6,10 @@ import argparse
 import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from .backends import backends
+from .demo import demo
 from .doctor import doctor
 from .facts import own_versions
 from .measurements import auto, bench
@@ -31,7 +32,7 @@ def parser() -> argparse.ArgumentParser:
 
     asked = argparse.ArgumentParser(add_help=False)
     timeout = "how long a library may take to answer (default: 30)"
-    asked.add_argument("--timeout", metavar="SECONDS", type=_seconds, default=30.0, help=timeout)
+    asked.add_argument("--timeout", metavar="SECONDS", type=_number(float, 1e-3, _DAY), default=30.0, help=timeout)
     imported = argparse.ArgumentParser(add_help=False)
     module = "import this module first, for operators of your own; may be repeated"
     imported.add_argument("--import", "-i", dest="modules", metavar="MODULE", action="append", default=[], help=module)
@@ -53,18 +54,30 @@ def parser() -> argparse.ArgumentParser:
     four.add_argument("name", nargs="?", metavar="OPERATOR", help="the choices of this operator only")
     four.add_argument("--reset", action="store_true", help="forget them, so that the next calls measure anew")
     four.set_defaults(run=auto)
+    about = "simulate a network of spiking neurons in one native call, with xlakernel-sparse"
+    five = commands.add_parser("demo", help=about, description=about)
+    neurons, seconds, seed = _number(int, 100, 20_000), _number(float, 1e-3, 10), _number(int, 0, 2**31 - 1)
+    five.add_argument("--neurons", metavar="N", type=neurons, default=4000, help="their number (default: 4000)")
+    five.add_argument("--seconds", metavar="S", type=seconds, default=1.0, help="the simulated time (default: 1)")
+    five.add_argument("--seed", metavar="N", type=seed, default=0, help="of connections and initial state (default: 0)")
+    five.set_defaults(run=demo)
     return top
 
 
-def _seconds(text: str) -> float:
-    """Return a time limit in seconds."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds <= _DAY:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0 and up to {_DAY}, a day")
-    return seconds
+def _number(kind: type[int | float], least: float, most: float) -> Callable[[str], float]:
+    """Return a function that reads an argument from *least* to *most*."""
+    name = {int: "a whole number", float: "a number"}[kind]
+
+    def read(text: str) -> float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {name} from {least:g} to {most:g}")
+        return value
+
+    return read
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
