@@ -394,3 +394,21 @@ def test_a_derivative_that_is_wrong_for_some_inputs_of_a_batch(assert_caught, ma
         ),
     )
     assert_caught("grad_vmap", "of the batch, element", function, X, Y + 2, X + 1)
+
+
+@pytest.mark.parametrize("check", ["grad_forward", "grad_reverse", "grad_vmap"])
+@pytest.mark.parametrize("x", [[1, np.nan], [np.inf, 1], [1, -1]])
+def test_results_without_differences(run_check, check, x):
+    outcome = run_check(check, lambda x: jnp.log(2 * x), np.array(x, np.float32), reference=lambda x: jnp.log(2 * x))
+    assert outcome.outcome == "not tried" and "a result is NaN, or infinite" in outcome.detail
+
+
+def test_a_custom_vjp_has_no_forward_mode(run_check, assert_passes):
+    function = jax.custom_vjp(lambda x: x * x)
+    function.defvjp(lambda x: (x * x, x), lambda x, cotangent: (2 * x * cotangent,))
+    outcome = run_check("grad_forward", function, X)
+    assert (
+        outcome.outcome == "not tried" and "custom_vjp function; give the kernel jvp= or reference=" in outcome.detail
+    )
+    assert_passes("grad_reverse", function, X)
+    assert_passes("grad_vmap", function, X)

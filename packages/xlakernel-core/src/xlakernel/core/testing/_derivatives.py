@@ -52,6 +52,7 @@ class _Problem:
       weights: cotangents of the outputs, such that outputs of different magnitudes contribute alike.
       epsilon: the relative rounding error of *exact*.
       allowed: the allowed relative error of the derivative and the differences.
+      has_differences: False if an output is NaN, or infinite as an input is.
     """
 
     def __init__(self, function: Function, reference: Function | None, inputs: list[Array], rtol: float | None) -> None:
@@ -62,6 +63,8 @@ class _Problem:
             self.epsilon = max((epsilon(y.dtype) if is_inexact(y.dtype) else 1.0 for y in outs), default=0.0)
             if self.is_double:
                 break
+        is_finite = all(map(_is_finite, inputs))
+        self.has_differences = all(_is_finite(y) or (is_finite and not np.isnan(y).any()) for y in outs)
         structs = jax.eval_shape(function, *inputs)
         self.scales = [_scale(y, struct.dtype) for y, struct in zip(outs, structs, strict=True)]
         self.weights = [
@@ -129,8 +132,11 @@ def check_forward(subject: Subject) -> str:
     problem = _first_problem(subject)
     try:
         _check_forward(problem, "")
-    except DifferentiationError as error:
+    except (DifferentiationError, TypeError) as error:
+        is_reverse_only = isinstance(error, DifferentiationError) or "forward-mode" in str(error)  # jax.custom_vjp
         with contextlib.suppress(DifferentiationError):
+            if not is_reverse_only:
+                raise
             problem.pulled(*map(jnp.array, problem.inputs))
             reason = str(error).partition(". ")[0].rstrip(".")
             raise NotTried(f"{reason}; give the kernel jvp= or reference=") from error
@@ -233,7 +239,10 @@ def _first_problem(subject: Subject) -> _Problem:
 
     own = [inputs[i] for i in subject.inexact]
     reference = restricted(subject.reference) if subject.reference else None
-    return _Problem(restricted(subject.function), reference, own, subject.tolerance.rtol)
+    problem = _Problem(restricted(subject.function), reference, own, subject.tolerance.rtol)
+    if not problem.has_differences:
+        raise NotTried("a result is NaN, or infinite as an argument is: differences say nothing; give other arguments")
+    return problem
 
 
 def _check_forward(problem: _Problem, what: str) -> None:
@@ -326,6 +335,10 @@ def _check_gradient(
         raise CheckFailure(
             f"{what} is {got:.6g}, finite differences give {expected:.6g} (allowed error {allowed:.2g})."
         )
+
+
+def _is_finite(array: Array) -> bool:
+    return bool(np.isfinite(array.astype(double(array.dtype))).all())
 
 
 def _norm(arrays: Sequence[Array]) -> float:
