@@ -33,7 +33,8 @@ def check_linear(
     limits = [float(jnp.finfo(g.dtype).max) for g in gradients]  # type: ignore[no-untyped-call]  # JAX has no types there
     most = max((largest(g) / limit for g, limit in zip(gradients, limits, strict=True) if g.size), default=0.0)
     # In float16, 2^-8 times a value of 0.01 has a rounding error of 0.1 %.
-    smaller = 2.0**-8 if all(tiny(x.dtype) < 1e-30 for x in (*weights, *gradients)) else 2.0**-2
+    dtypes = [*(w.dtype for w in weights), *(g.dtype for g in gradients)]
+    smaller = 2.0**-8 if all(tiny(dtype) < 1e-30 for dtype in dtypes) else 2.0**-2
     for factor, how in (
         *((-1.0, "cotangents of the other sign"), (0.0, "cotangents of zeros")),
         *((smaller, "smaller cotangents"), (2.0**4 if most < 2.0**-6 else 1.0, "larger cotangents")),
