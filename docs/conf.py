@@ -20,6 +20,7 @@ import xlakernel.sparse
 import xlakernel.warp
 
 sys.path.insert(0, str(Path(__file__).parent))
+import gallery
 import measurements
 import readme_numbers
 import record_outputs
@@ -128,11 +129,12 @@ def first_paragraph(doctree):
 
 
 def describe_page(app, pagename, templatename, context, doctree):
-    """Give a page its first paragraph as the description that search engines show."""
+    """Give a page its first paragraph as the description that search engines and links to it show."""
     if doctree is not None and (text := first_paragraph(doctree)):
-        context["metatags"] = (
-            f'{context.get("metatags", "")}\n<meta name="description" content="{html.escape(text)}" />'
-        )
+        card = {"og:type": "article", "og:site_name": project, "og:title": context["title"], "og:description": text}
+        tags = [f'<meta name="description" content="{html.escape(text)}" />']
+        tags += [f'<meta property="{name}" content="{html.escape(value)}" />' for name, value in card.items()]
+        context["metatags"] = "\n".join([context.get("metatags", ""), *tags])
 
 
 def list_pages(app, error):
@@ -170,6 +172,7 @@ def setup(app):
     app.connect("source-read", show_recorded_outputs)
     app.connect("source-read", show_measurements)
     app.connect("doctree-read", check_errors)
+    app.connect("doctree-resolved", gallery.show)
     app.connect("env-before-read-docs", spread_pages)
     app.connect("html-page-context", describe_page)
     app.connect("build-finished", list_pages)
