@@ -105,6 +105,26 @@ def test_a_file_of_a_choice(plant, auto_folder, alike, measured, monkeypatch):
     assert reset_auto_choices() == 1
 
 
+@pytest.mark.parametrize("how", ["link", "writable by others", "of another user"])
+def test_files_of_another_folder_are_not_removed(auto_folder, tmp_path, how):
+    other = tmp_path / "project"
+    other.mkdir()
+    (other / "package.json").write_text("{}")
+    auto_folder.parent.mkdir(parents=True)
+    if how == "link":
+        auto_folder.symlink_to(other)
+    else:
+        other.rename(auto_folder)
+        if how == "of another user":
+            if os.geteuid():
+                pytest.skip("only root can give a folder away")
+            os.chown(auto_folder, 12345, 12345)
+        else:
+            auto_folder.chmod(0o777)
+    assert reset_auto_choices() == 0
+    assert (auto_folder / "package.json").exists()
+
+
 @each_but_a_folder
 def test_the_folder_of_choices(plant, auto_folder, alike, measured):
     auto_folder.parent.mkdir(parents=True)

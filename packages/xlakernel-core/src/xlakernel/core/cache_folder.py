@@ -73,7 +73,7 @@ def read_file(path: Path) -> bytes:
 def replace_file(path: Path, content: bytes) -> None:
     """Write a file, and make its folder. Other processes see the complete file or the previous one.
 
-    Only the user has access to the file and its folder (modes 0600 and 0700), whatever the umask is.
+    Only the user has access to the file and its folder: modes 0600 and 0700, or less where the umask is stricter.
 
     Raises:
       OSError: if the file cannot be written, or is larger than `read_file` allows; no temporary file is left behind.
@@ -92,6 +92,28 @@ def replace_file(path: Path, content: bytes) -> None:
             with contextlib.suppress(OSError):
                 os.unlink(temporary, dir_fd=folder)
             raise
+
+
+def list_files(path: Path) -> list[Path]:
+    """Return the files of a cache folder in the order of their names, links among them; [] if it is not the user's."""
+    try:
+        with _opened_folder(path, create=False) as folder, os.scandir(folder) as entries:
+            return [
+                path / name
+                for name in sorted(entry.name for entry in entries if not entry.is_dir(follow_symlinks=False))
+            ]
+    except OSError:
+        return []
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file of a cache folder, if it exists.
+
+    Raises:
+      OSError: if the folder does not belong to the user alone, or the file cannot be removed.
+    """
+    with contextlib.suppress(FileNotFoundError), _opened_folder(path.parent, create=False) as folder:
+        os.unlink(path.name, dir_fd=folder)
 
 
 @contextlib.contextmanager

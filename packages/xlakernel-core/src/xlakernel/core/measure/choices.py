@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ..cache_folder import FOLDER_VARIABLE, cache_folder, read_file, replace_file
+from ..cache_folder import FOLDER_VARIABLE, cache_folder, list_files, read_file, remove_file, replace_file
 from ..errors import ArgumentError, AutoBackendWarning
 from ..warning import warn
 from .descriptions import installed_versions
@@ -179,7 +179,7 @@ def reset_auto_choices(operator: str | None = None) -> int:
                 forgotten.add(question.file())
     for path, choice in _files():
         if operator is None or (choice is not None and choice.operator == operator):
-            path.unlink(missing_ok=True)
+            remove_file(path)
             forgotten.add(path.name)
     return len(forgotten)
 
@@ -195,8 +195,8 @@ def _check_name(asked_by: str, operator: str | None) -> None:
 def _files() -> Iterator[tuple[Path, AutoChoice | None]]:
     """Yield the files, each with its choice, or None if it is damaged."""
     folder = cache_folder("auto")
-    for path in sorted(folder.glob("*.json")) if folder is not None else ():
-        if path.is_symlink() or not path.is_dir():
+    for path in list_files(folder) if folder is not None else ():
+        if path.suffix == ".json":
             yield path, _read(path)
 
 
