@@ -87,6 +87,25 @@ def test_any_other_dictionary_is_refused(outs, as_function):
             call(X, weight=2.0)
 
 
+class Own(dict):
+    """A dictionary whose leaves are in the order of its items."""
+
+
+jax.tree_util.register_pytree_node(
+    Own, lambda d: (tuple(d.values()), tuple(d)), lambda keys, values: Own(zip(keys, values))
+)
+
+
+@pytest.mark.parametrize("outs", [Own(low=SCALAR, mean=SCALAR), (Own(low=SCALAR), SCALAR)], ids=["alone", "inside"])
+def test_a_dictionary_of_another_class_is_refused(outs):
+    with pytest.raises(OutputSpecError, match="stats: outs has a dictionary of the class Own; expected a plain dict"):
+        numba_kernel(stats, outs=outs)(X, weight=2.0)
+    op = XLACustomKernel("of other dictionaries", replace=True)
+    op.def_jax_kernel(lambda outs: lambda x: (x.max(), x.min()))
+    with pytest.raises(OutputSpecError, match="outs has a dictionary of the class Own"):
+        op(X, outs=outs)
+
+
 @numba.njit
 def step(state, drive, total, below):
     """Updates *total* in place, with names in another order than the sorted keys."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections import OrderedDict, defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -80,6 +81,7 @@ def order_of(tree: Any, names: Sequence[str], owner: str) -> tuple[int, ...]:
     The keys of a dictionary are the *names* of the outputs, since JAX sorts the keys. The leaves of any other tree are
     in the order of the outputs.
     """
+    _check_mappings(tree, owner)
     paths = _dictionary_keys(tree)
     if not any(paths):
         return tuple(range(tree.num_leaves))
@@ -97,11 +99,24 @@ def order_of(tree: Any, names: Sequence[str], owner: str) -> tuple[int, ...]:
 @functools.lru_cache(maxsize=1024)
 def check_has_order(tree: Any, owner: str) -> None:
     """Raise `OutputSpecError` for a tree with dictionaries: the results of an operator's kernels have no names."""
+    _check_mappings(tree, owner)
     if keys := [key for path in _dictionary_keys(tree) for key in path]:
         raise OutputSpecError(
             f"{owner}: outs has a dictionary with the keys {keys}, which JAX sorts; an operator's kernels return their "
             "results by position. Give a tuple, a list or a named tuple, and make the dictionary from the results."
         )
+
+
+def _check_mappings(tree: Any, owner: str) -> None:
+    """Raise `OutputSpecError` for a dictionary of a class of the user's: its leaves may be in any order."""
+    node = tree.node_data()
+    if node is not None and issubclass(node[0], Mapping) and node[0] not in (dict, OrderedDict, defaultdict):
+        raise OutputSpecError(
+            f"{owner}: outs has a dictionary of the class {node[0].__name__}; expected a plain dict, a tuple, a list "
+            "or a named tuple, since the order of its leaves is unknown. Make it from the results."
+        )
+    for child in tree.children():
+        _check_mappings(child, owner)
 
 
 def _dictionary_keys(tree: Any) -> list[list[Any]]:
