@@ -1,6 +1,7 @@
 """Errors of invalid declarations, when they are made and when they are used."""
 
 import functools
+import types
 import re
 
 import jax
@@ -326,6 +327,7 @@ REACHED = {}
 def reached():
     yield REACHED
     REACHED.clear()
+    vars(HELD).clear()
 
 
 TRACED = {
@@ -338,11 +340,24 @@ TRACED = {
     "jit": lambda a: jax.jit(lambda x, y: a * x + y[0]),
     "partial": lambda a: functools.partial(Factor(a).times),
     "global": lambda a: REACHED.update(a=a) or reads_a_global,
+    "attribute of a global": lambda a: setattr(HELD, "a", a) or reads_an_attribute,
+    "helper": lambda a: REACHED.update(a=a) or calls_a_helper,
 }
 
 
 def reads_a_global(x, y):
     return REACHED["a"] * x + y[0]
+
+
+HELD = types.SimpleNamespace()
+
+
+def reads_an_attribute(x, y):
+    return HELD.a * x + y[0]
+
+
+def calls_a_helper(x, y):
+    return reads_a_global(x, y)
 
 
 @pytest.mark.parametrize("form", TRACED)

@@ -321,11 +321,6 @@ def _examined(
     def run() -> Any:
         return function(*args, **keywords)
 
-    if isinstance(function, types.FunctionType) and not (
-        function.__closure__ or function.__defaults__ or function.__kwdefaults__
-    ):
-        space = function.__globals__
-        return run, [space[name] for name in function.__code__.co_names if name in space]
     # It may reach a value in many ways, by an object for example: a trace finds all.
     traced = {name: value for name, value in keywords.items() if isinstance(value, jax.core.Tracer)}
     found: list[Any] = []
@@ -339,7 +334,7 @@ def _examined(
     try:
         program = jax.make_jaxpr(call)(list(args), traced)
     except Exception:  # noqa: BLE001  # the call itself raises the error, or succeeds with known values
-        return run, _closed_over(function)
+        return run, _referred_to(function)
 
     def run_program() -> Any:
         results = iter(jaxpr_as_fun(program)(*jax.tree.leaves((list(args), traced))))
@@ -354,8 +349,8 @@ def _tracers_in(values: Iterable[Any]) -> Iterator[Any]:
             yield from (leaf for leaf in jax.tree.leaves(value) if isinstance(leaf, jax.core.Tracer))
 
 
-def _closed_over(function: Any) -> list[Any]:
-    """Return the values in the closure of a function, and the arguments in a ``functools.partial``."""
+def _referred_to(function: Any) -> list[Any]:
+    """Return the values in the closure and the globals of a function, and the arguments in a ``functools.partial``."""
     values = []
     while isinstance(function, functools.partial):
         values += [*function.args, *function.keywords.values()]
@@ -365,7 +360,9 @@ def _closed_over(function: Any) -> list[Any]:
             values.append(cell.cell_contents)
         except ValueError:  # not assigned yet
             continue
-    return values
+    space = getattr(function, "__globals__", {})
+    names = function.__code__.co_names if isinstance(function, types.FunctionType) else ()
+    return values + [space[name] for name in names if name in space]
 
 
 _SIGNATURES = {
