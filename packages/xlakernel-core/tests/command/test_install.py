@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,21 @@ def test_from_a_clone(from_source):
     assert requirement("core", "export") == '-e "/my clone/packages/xlakernel-core[export]"'
 
 
+def test_from_a_repository(from_source):
+    from_source("git+https://example.org/x.git@0123#subdirectory=packages/{}", "repository")
+    address = "git+https://example.org/x.git@0123#subdirectory=packages/xlakernel"
+    assert install_command("warp", "cuda13") == f'pip install "xlakernel-warp[cuda13] @ {address}-warp"'
+    assert install_command("sparse") == (
+        f'pip install "xlakernel-numba @ {address}-numba" "xlakernel-sparse @ {address}-sparse"'
+    )
+
+
+@pytest.mark.parametrize("name", ["a b", "a&b", "a;b", "a$HOME", "a(b)", "a'b", 'a"b', "a`b", "a\\b"])
+def test_a_folder_is_one_argument_of_a_shell(from_source, name):
+    from_source(Path("/", name), "clone")
+    assert shlex.split(requirement("warp")) == [f"/{name}/xlakernel-warp"]
+
+
 def test_from_a_folder_of_wheels(from_source):
     from_source(Path("/dist"), "wheels")
     assert install_command("cuda", "cuda13") == 'pip install --find-links /dist "xlakernel-cuda[cuda13]"'
@@ -42,10 +58,10 @@ class Distribution:
 
     def read_text(self, name):
         assert name == "direct_url.json"
-        return self.found and json.dumps(self.found)
+        return self.found if isinstance(self.found, str | None) else json.dumps(self.found)
 
 
-@pytest.mark.parametrize("kind", ["index", "vcs", "clone", "editable", "wheels", "moved"])
+@pytest.mark.parametrize("kind", ["index", "repository", "clone", "editable", "wheels", "moved", "damaged"])
 def test_where_core_comes_from(monkeypatch, tmp_path, kind):
     folder = tmp_path / "a clone" / "xlakernel-core"
     folder.mkdir(parents=True)
@@ -53,7 +69,12 @@ def test_where_core_comes_from(monkeypatch, tmp_path, kind):
     wheel.touch()
     found = {
         "index": None,
-        "vcs": {"url": "https://example.org/xlakernel.git", "vcs_info": {"vcs": "git", "commit_id": "0" * 40}},
+        "repository": {
+            "url": "https://example.org/x.git",
+            "subdirectory": "packages/xlakernel-core",
+            "vcs_info": {"vcs": "git", "commit_id": "0123"},
+        },
+        "damaged": '{"url',
         "clone": {"url": folder.as_uri(), "dir_info": {}},
         "editable": {"url": folder.as_uri(), "dir_info": {"editable": True}},
         "wheels": {"url": wheel.as_uri(), "archive_info": {}},
@@ -61,6 +82,8 @@ def test_where_core_comes_from(monkeypatch, tmp_path, kind):
     }[kind]
     monkeypatch.setattr(importlib.metadata, "distribution", lambda name: Distribution(found))
     expected = Source(folder.parent, kind) if kind in ("clone", "editable", "wheels") else Source(None, "index")
+    if kind == "repository":
+        expected = Source("git+https://example.org/x.git@0123#subdirectory=packages/{}", kind)
     assert install.source.__wrapped__() == expected
 
 

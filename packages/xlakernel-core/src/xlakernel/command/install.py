@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import json
-from pathlib import Path
+import shlex
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
@@ -18,11 +19,12 @@ class Source(NamedTuple):
     """Where the installed xlakernel-core comes from.
 
     Attributes:
-      folder: the folder of the packages in a clone, or of their wheels; None: an index, such as PyPI.
-      kind: ``"clone"``, ``"editable"``, ``"wheels"`` or ``"index"``.
+      folder: the folder of the packages in a clone, or of their wheels; None: an index, such as PyPI. For a repository,
+        its address with ``{}`` in place of the package.
+      kind: ``"clone"``, ``"editable"``, ``"wheels"``, ``"repository"`` or ``"index"``.
     """
 
-    folder: Path | None
+    folder: Path | str | None
     kind: str
 
 
@@ -42,13 +44,16 @@ def requirement(package: str, extra: str = "") -> str:
     """Return the arguments of ``pip install`` for one of our packages; see `install_command`."""
     folder, kind = source()
     name = f"xlakernel-{package}"
+    if kind == "repository":
+        return _quoted(f"{name}{f'[{extra}]' if extra else ''} @ {str(folder).format(name)}")
     options = {"editable": "-e ", "wheels": f"--find-links {_quoted(str(folder))} "}.get(kind, "")
-    place = str(folder / name) if folder is not None and kind != "wheels" else name
+    place = f"{folder}/{name}" if folder is not None and kind != "wheels" else name
     return options + _quoted(f"{place}[{extra}]" if extra else place)
 
 
 def _quoted(text: str) -> str:
-    return f'"{text}"' if set(text) & set(" [<") else text
+    quoted = shlex.quote(text)
+    return quoted if quoted == text or set(text) & set('"$`\\!') else f'"{text}"'
 
 
 @functools.cache
@@ -61,7 +66,14 @@ def source() -> Source:
         return (
             Source(clone, "editable") if (clone / "xlakernel-core/pyproject.toml").is_file() else Source(None, "index")
         )
-    found = json.loads(text) if text else {}
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:  # a damaged file
+        found = {}
+    if "vcs_info" in found:
+        vcs, where = found["vcs_info"], PurePosixPath(found.get("subdirectory", ""))
+        address = f"{vcs['vcs']}+{found['url']}@{vcs['commit_id']}"
+        return Source(f"{address}#subdirectory={where.parent / '{}'}", "repository")
     place = urlsplit(found.get("url", ""))
     path = Path(url2pathname(place.path))
     if place.scheme != "file" or not path.exists():
