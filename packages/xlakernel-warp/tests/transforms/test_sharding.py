@@ -9,11 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import warp as wp
+from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from numpy.testing import assert_allclose, assert_array_equal
 
-from xlakernel.core.errors import ShardingRuleError
+from xlakernel.core.errors import GatheredOperandsWarning, ShardingRuleError
 from xlakernel.warp import jax_callable, jax_kernel, warp_kernel
 
 wp.set_module_options({"enable_backward": False})
@@ -212,11 +213,32 @@ def test_an_alias_is_split_like_its_input():
     assert sharded_like(out, mesh, "a")
 
 
-@pytest.mark.filterwarnings("ignore::xlakernel.core.errors.GatheredOperandsWarning")
-def test_without_a_rule_a_call_gathers_its_inputs():
+@wp.kernel
+def also_own_size(x: wp.array(dtype=float), out: wp.array(dtype=float)):
+    i = wp.tid()
+    out[i] = float(x.shape[0])
+
+
+@pytest.fixture
+def compiled_anew():
+    """Programs found in JAX's persistent cache, which the tests use, are not partitioned again."""
+    before = jax.config.jax_enable_compilation_cache
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()  # JAX asks only once whether there is one
+    yield
+    jax.config.update("jax_enable_compilation_cache", before)
+    compilation_cache.reset_cache()
+
+
+@pytest.mark.usefixtures("compiled_anew")
+def test_without_a_rule_a_call_gathers_its_inputs_and_warns_once():
     mesh = mesh_of(a=4)
-    for run in (warp_kernel(own_size, same), lambda x: jax_kernel(own_size)(x)[0]):
-        assert_array_equal(jax.jit(run)(put(mesh, V, "a")), [16] * 16)
+    run = {"own_size": warp_kernel(own_size, same), "also_own_size": lambda x: jax_kernel(also_own_size)(x)[0]}
+    for name, call in run.items():
+        with pytest.warns(GatheredOperandsWarning, match=rf"\b{name}: its operands are split over devices") as found:
+            assert_array_equal(jax.jit(call)(put(mesh, V, "a")), [16] * 16)
+        assert [warning.filename for warning in found] == [__file__]
+        assert_array_equal(jax.jit(lambda x, call=call: call(x) + 1)(put(mesh, V, "a")), [17] * 16)
 
 
 # Each device by hand

@@ -12,7 +12,7 @@ from jax.test_util import check_grads
 from numpy.testing import assert_allclose, assert_array_equal
 
 from xlakernel.core import XLACustomKernel, use_backend
-from xlakernel.core.errors import BackendNotFoundError, DifferentiationError, DtypeError
+from xlakernel.core.errors import BackendNotFoundError, DifferentiationError, DtypeError, SideEffectError
 from xlakernel.warp import jax_kernel, jaxinfo_to_warpinfo, warp_kernel
 from xlakernel.warp._kernels.launch import WarpLaunch
 
@@ -425,3 +425,40 @@ def test_a_kernel_that_is_made_while_another_is_recorded(platform, monkeypatch):
     monkeypatch.setattr(WarpLaunch, "recorded", recorded)
     assert_array_equal(jax_kernel(made_in(11.0))(X)[0], X + 11)
     assert_array_equal(jax_kernel(meanwhile[0])(X)[0], X + 99)
+
+
+@wp.kernel
+def largest(x: wp.array(dtype=float), out: wp.array(dtype=int)):
+    best = int(0)
+    for i in range(x.shape[0]):
+        if x[i] > x[best]:
+            best = i
+    out[0] = best
+
+
+def test_an_integer_output_does_not_block_a_gradient():
+    """As with ``jnp.argmax``."""
+    index = warp_kernel(largest, outs=jax.ShapeDtypeStruct((1,), jnp.int32), launch_dims=1)
+    x = jnp.array([[1.0, 5.0, 2.0], [7.0, 0.0, 3.0]])
+    expected = jax.grad(lambda x: x[0, x[0].argmax()] + x[1, x[1].argmax()] ** 2)(x)
+
+    def chosen(row):
+        return row[index(row)[0]]
+
+    assert_array_equal(jax.grad(lambda x: chosen(x[0]) + chosen(x[1]) ** 2)(x), expected)
+    assert_array_equal(jax.grad(lambda x: (jax.vmap(chosen)(x) ** jnp.array([1, 2])).sum())(x), expected)
+    in_scan = jax.grad(lambda x: jax.lax.scan(lambda total, row: (total + chosen(row), None), 0.0, x)[0])(x)
+    assert_array_equal(in_scan, jax.grad(lambda x: x[0].max() + x[1].max())(x))
+
+
+def test_a_side_effect_in_a_batch_of_branches_is_refused():
+    run = warp_kernel(square_plus, outs=same, launch_dims=lambda x: x.shape, has_side_effect=True)
+
+    def branch(taken, x):
+        return jax.lax.cond(taken, run, lambda x: x, x)
+
+    assert_array_equal(jax.jit(branch)(True, X), X * X + X)
+    with pytest.raises(SideEffectError, match="cond"):
+        jax.jit(jax.vmap(branch))(jnp.array([True, False]), jnp.stack([X, X]))
+    with pytest.raises(SideEffectError, match="while"):
+        jax.jit(jax.vmap(lambda n: jax.lax.fori_loop(0, n, lambda _, x: run(x), jnp.ones(3))))(jnp.arange(3))
