@@ -1,8 +1,8 @@
 """Errors of invalid declarations, when they are made and when they are used."""
 
 import functools
-import types
 import re
+import types
 
 import jax
 import jax.numpy as jnp

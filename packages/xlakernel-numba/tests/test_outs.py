@@ -92,7 +92,7 @@ class Own(dict):
 
 
 jax.tree_util.register_pytree_node(
-    Own, lambda d: (tuple(d.values()), tuple(d)), lambda keys, values: Own(zip(keys, values))
+    Own, lambda d: (tuple(d.values()), tuple(d)), lambda keys, values: Own(zip(keys, values, strict=True))
 )
 
 

@@ -429,7 +429,7 @@ def test_a_kernel_that_is_made_while_another_is_recorded(platform, monkeypatch):
 
 @wp.kernel
 def largest(x: wp.array(dtype=float), out: wp.array(dtype=int)):
-    best = int(0)
+    best = wp.int32(0)  # one that changes
     for i in range(x.shape[0]):
         if x[i] > x[best]:
             best = i

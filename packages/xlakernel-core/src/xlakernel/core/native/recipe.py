@@ -74,7 +74,8 @@ def _imports(compiler: Compiler, dispatcher: Any, name: str) -> list[str]:
             raise ExportError(
                 f"export: the kernel {name} may call {getattr(template.key, '__name__', template.key)}, for which "
                 f"numba.extending declares {function.__qualname__} in {module}, which another process cannot "
-                "import. Declare it at the top level of a module that can be imported, or call an njit function instead."
+                "import. Declare it at the top level of a module that can be imported, or call an njit function "
+                "instead."
             )
         modules.add(module)
     return sorted(modules)
