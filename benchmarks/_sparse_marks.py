@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from _harness import Mark
 
 FIRST_CONVERSION = 0.1  #: seconds
+TAIL = 5.0  #: the 99th percentile of single calls, in terms of their median
 
 # (our case, the case it is compared with or several of which the best counts, limit), by platform and part.
 _Entry = tuple[str, str | tuple[str, ...], float]

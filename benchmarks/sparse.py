@@ -14,7 +14,9 @@ import dataclasses
 import functools
 import os
 import statistics
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,7 +39,7 @@ from _harness import (
     write_json,
 )
 from _sparse_loops import Loop, in_brainevent, in_jit, on_device, on_host, time_loops
-from _sparse_marks import FIRST_CONVERSION, marks_of
+from _sparse_marks import FIRST_CONVERSION, TAIL, marks_of
 from _sparse_matrices import (
     RATES,
     SIZES,
@@ -262,7 +264,38 @@ def measure_scaling(setting: Setting) -> Part:
     return setting.part("cost against size and rate", cases, "scaling")
 
 
+CALLS = 3000  # single products
+
+
+def measure_busy(setting: Setting) -> Part:
+    """Time single products, alone and beside a process that keeps a core busy."""
+    matrix = uniform(Size(2000, 50))
+    x = jnp.ones(matrix.shape[1])
+    product = jax.jit(lambda x: matrix @ x)
+
+    def calls() -> list[float]:
+        seconds = []
+        for _ in range(CALLS):
+            start = time.perf_counter()
+            product(x).block_until_ready()
+            seconds.append(time.perf_counter() - start)
+        return seconds
+
+    calls()  # measures an iteration, too
+    cases = {"CSR @ x, 100 000 entries": calls()}
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
+        time.sleep(1)
+        cases["CSR @ x, 100 000 entries, beside a busy process"] = calls()
+        busy.kill()
+    marks = []
+    for name, seconds in cases.items():
+        tail = statistics.quantiles(seconds, n=100)[98] / statistics.median(seconds)
+        marks.append(Mark(f"{name}: 99th percentile over the median", tail, TAIL))
+    return Part("single calls", cases, marks)
+
+
 PARTS: dict[str, Callable[[Setting], Part]] = {
+    "busy": measure_busy,
     "vectors": measure_vectors,
     "matrices": measure_matrices,
     "events": measure_events,
@@ -317,7 +350,8 @@ def run(platform: str, only: list[str], rounds: int, out: Path | None) -> bool:
         size = SIZES[platform]
         matrix = uniform(size)
         setting = Setting(platform, size, rounds, matrix, matrix.prepare())
-        parts = {name: PARTS[name](setting) for name in only}
+        # A GPU does not share its cores.
+        parts = {name: PARTS[name](setting) for name in only if platform == "cpu" or name != "busy"}
     load.append(os.getloadavg()[0])
     for part in parts.values():
         print_table(f"{part.title}, µs", summary(part.seconds))
