@@ -52,7 +52,7 @@ class Neuron(NamedTuple):
     refractory: Any
 
 
-@numba.njit  # type: ignore[untyped-decorator]  # Numba has no types
+@numba.njit(cache=True)  # type: ignore[untyped-decorator]  # Numba has no types
 def integrate(state: Any, arrived: Any, p: Any, rng: Any) -> Any:
     """Advance a neuron by one step of backward Euler, which is stable for all conductances."""
     excitatory = _DECAY_EXCITATORY * state.excitatory + arrived.excitatory

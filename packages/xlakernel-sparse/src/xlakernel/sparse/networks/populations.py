@@ -110,7 +110,8 @@ class Functions(NamedTuple):
     and ``inputs(words, shared, i, noise)`` return the other arguments, ``arrived(sums, at, stride, scales)`` the
     arrivals, and ``update(state, arrived, parameters, inputs, rng)`` the next state and whether the neuron fired.
     *prepare*, *draw*, *four*, *fill* and *read* draw the random inputs, see `drawing`. *are_equal* is True if all
-    neurons have the same parameters, those of random inputs included.
+    neurons have the same parameters, those of random inputs included. *is_cached* is True if the function of the neuron
+    is declared with ``cache=True``; then the kernel of the network is stored on disk as well.
     """
 
     load: Any
@@ -125,6 +126,7 @@ class Functions(NamedTuple):
     fill: Any
     read: Any
     are_equal: bool
+    is_cached: bool
 
 
 def functions_of(part: Part, receptors: tuple[str, ...], is_random: bool) -> Functions:
@@ -170,6 +172,7 @@ def _functions(
         filling(inputs, noise),
         reading(inputs),
         parameters.words + noise.words == 0,
+        function.stats.cache_path is not None,
     )
 
 

@@ -79,12 +79,14 @@ class RuleFunctions(NamedTuple):
     """Numba functions of a rule.
 
     ``parameters(words, shared, t)`` returns the parameters in step *t*, and ``on_pre`` and ``on_post(weight, pre_trace,
-    pre_age, post_trace, post_age, p, minimum, maximum)`` the new weight, within the limits or NaN.
+    pre_age, post_trace, post_age, p, minimum, maximum)`` the new weight, within the limits or NaN. *is_cached* is True
+    if both are declared with ``cache=True``.
     """
 
     parameters: Any
     on_pre: Any
     on_post: Any
+    is_cached: bool
 
 
 def check_rule(what: str, rule: Any) -> Rule:
@@ -118,7 +120,8 @@ def check_rule(what: str, rule: Any) -> Rule:
 
 def rule_functions(on_pre: Any, on_post: Any, parameters: Fields) -> RuleFunctions:
     """Return the functions of a rule with these parameters."""
-    return RuleFunctions(loader(parameters), _limited(on_pre), _limited(on_post))
+    is_cached = all(function.stats.cache_path is not None for function in (on_pre, on_post))
+    return RuleFunctions(loader(parameters), _limited(on_pre), _limited(on_post), is_cached)
 
 
 @functools.lru_cache(KEPT)

@@ -137,7 +137,7 @@ def _arrival(projection: int, rule: RuleFunctions, is_joined: bool, ahead: int, 
 
     If *is_joined*, its spikes are delivered to the static projections as well.
     """
-    parameters, on_pre, _ = rule
+    parameters, on_pre, _, _ = rule
     static_segment, add_static, _ = delivery(wide)
 
     @cuda.jit(device=True, forceinline=True)
@@ -252,7 +252,7 @@ def _visit(on_post: Any, count: int) -> Any:
 
 def _departure(number: int, rule: RuleFunctions) -> Any:
     """Return the function *depart* of one projection; see `Stages`."""
-    parameters, _, on_post = rule
+    parameters, _, on_post, _ = rule
 
     visit = _visit(on_post, _TOGETHER)
 

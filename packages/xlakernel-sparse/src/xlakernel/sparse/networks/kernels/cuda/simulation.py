@@ -196,7 +196,7 @@ def simulation(
     shared_arrays = plastic.shared
     sums_of, of = sums_of_block(in_shared), slices(batched)
 
-    @cuda.jit(launch_bounds=threads)
+    @cuda.jit(launch_bounds=threads, cache=all(each.is_cached for each in (*functions, *rules)))
     def simulate(
         starts,
         entries,

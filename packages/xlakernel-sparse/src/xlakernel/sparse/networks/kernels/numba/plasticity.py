@@ -128,7 +128,7 @@ def _begin(learning, number, step):
 
 def _projection(number: int, rule: RuleFunctions) -> tuple[Any, Any]:
     """Return the functions *arrive* and *depart* of one projection; see `Stages`."""
-    parameters, on_pre, on_post = rule
+    parameters, on_pre, on_post, _ = rule
 
     @njit
     def arrive(learning, form, block, first, t, step, sums, at, scales):

@@ -137,6 +137,7 @@ def simulation(
     update = _choose(tuple(_block_update(each, receptors) for each in functions))
     deliver = _delivery(wide)
     begin, arrive, depart, check = stages(rules)
+    is_cached = all(each.is_cached for each in (*functions, *(of_rule for _, of_rule in rules)))
 
     @njit
     def advance(
@@ -176,7 +177,7 @@ def simulation(
         depart(learning, first, number, listed, t, np.int64(step))
 
     # Functions of neurons without an error model of their own take over this one: divisions are as on GPUs and in JAX.
-    @njit(parallel=True, error_model="numpy")
+    @njit(parallel=True, error_model="numpy", cache=is_cached)
     def simulate(
         starts,
         entries,
