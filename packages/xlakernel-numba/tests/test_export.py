@@ -160,9 +160,10 @@ blobs["symbolic"] = export(jax.jit(jax.vmap(wrap(kernels.calls_helper))))(ROWS).
 folder = Path(sys.argv[1])
 for name, blob in blobs.items():
     (folder / name).write_bytes(blob)
+# It is the first to be loaded: a later one would differ from the registered recipe.
 targets, program, _ = unpack(blobs["plain"])
 targets[0].recipe.data["checks"]["python"] = "3.0"
-(folder / "of_another_python").write_bytes(pack(targets, program))
+(folder / "another_python").write_bytes(pack(targets, program))
 """
 
 READ = """
@@ -275,7 +276,7 @@ def test_a_gradient_can_be_exported(unchanged):
 
 
 def test_the_program_of_another_python_is_refused(unchanged):
-    message = unchanged["of_another_python"]
+    message = unchanged["another_python"]
     assert message.startswith("ExportError: deserialize: ")
     assert "was exported by Python 3.0" in message and "Load the program with Python 3.0" in message
 
