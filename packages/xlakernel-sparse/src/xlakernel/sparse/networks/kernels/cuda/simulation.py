@@ -196,7 +196,9 @@ def simulation(
     shared_arrays = plastic.shared
     sums_of, of = sums_of_block(in_shared), slices(batched)
 
-    @cuda.jit(launch_bounds=threads, cache=all(each.is_cached for each in (*functions, *rules)))
+    is_cached = all(each.is_cached for each in functions) and all(rule.is_cached for rule in rules)
+
+    @cuda.jit(launch_bounds=threads, cache=is_cached)
     def simulate(
         starts,
         entries,

@@ -137,7 +137,7 @@ def simulation(
     update = _choose(tuple(_block_update(each, receptors) for each in functions))
     deliver = _delivery(wide)
     begin, arrive, depart, check = stages(rules)
-    is_cached = all(each.is_cached for each in (*functions, *(of_rule for _, of_rule in rules)))
+    is_cached = all(each.is_cached for each in functions) and all(each.is_cached for _, each in rules)
 
     @njit
     def advance(
