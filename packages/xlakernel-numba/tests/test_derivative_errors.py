@@ -402,3 +402,15 @@ def test_an_exception_of_a_rule_is_passed_on():
 def test_a_kernel_works_if_only_its_derivative_is_wrong():
     assert_allclose(make(reference=returns(3))(X, X), X + X[0])
     assert_allclose(make(transpose={0: returns(3)})(X, X), X + X[0])
+
+
+def test_a_rule_runs_once_under_a_check_for_leaks():
+    runs = []
+
+    def reference(x, y):
+        runs.append(1)
+        return 2 * x + y[0]
+
+    with jax.checking_leaks():
+        jax.jit(jax.grad(lambda x: make(reference=reference)(x, X).sum())).lower(X)
+    assert len(runs) == 1

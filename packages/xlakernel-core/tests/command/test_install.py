@@ -33,7 +33,7 @@ def test_from_a_clone(from_source):
 
 
 def test_from_a_repository(from_source):
-    from_source("git+https://example.org/x.git@0123#subdirectory=packages/{}", "repository")
+    from_source("git+https://example.org/x.git@0123#subdirectory=packages/", "repository")
     address = "git+https://example.org/x.git@0123#subdirectory=packages/xlakernel"
     assert install_command("warp", "cuda13") == f'pip install "xlakernel-warp[cuda13] @ {address}-warp"'
     assert install_command("sparse") == (
@@ -61,7 +61,10 @@ class Distribution:
         return self.found if isinstance(self.found, str | None) else json.dumps(self.found)
 
 
-@pytest.mark.parametrize("kind", ["index", "repository", "clone", "editable", "wheels", "moved", "damaged"])
+@pytest.mark.parametrize(
+    "kind",
+    ["index", "repository", "clone", "editable", "wheels", "moved", "damaged", "a list", "null", "without a commit"],
+)
 def test_where_core_comes_from(monkeypatch, tmp_path, kind):
     folder = tmp_path / "a clone" / "xlakernel-core"
     folder.mkdir(parents=True)
@@ -75,6 +78,9 @@ def test_where_core_comes_from(monkeypatch, tmp_path, kind):
             "vcs_info": {"vcs": "git", "commit_id": "0123"},
         },
         "damaged": '{"url',
+        "a list": "[]",
+        "null": "null",
+        "without a commit": {"url": "u", "vcs_info": {"vcs": "git"}},
         "clone": {"url": folder.as_uri(), "dir_info": {}},
         "editable": {"url": folder.as_uri(), "dir_info": {"editable": True}},
         "wheels": {"url": wheel.as_uri(), "archive_info": {}},
@@ -83,7 +89,7 @@ def test_where_core_comes_from(monkeypatch, tmp_path, kind):
     monkeypatch.setattr(importlib.metadata, "distribution", lambda name: Distribution(found))
     expected = Source(folder.parent, kind) if kind in ("clone", "editable", "wheels") else Source(None, "index")
     if kind == "repository":
-        expected = Source("git+https://example.org/x.git@0123#subdirectory=packages/{}", kind)
+        expected = Source("git+https://example.org/x.git@0123#subdirectory=packages/", kind)
     assert install.source.__wrapped__() == expected
 
 

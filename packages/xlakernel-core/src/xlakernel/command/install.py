@@ -20,7 +20,7 @@ class Source(NamedTuple):
 
     Attributes:
       folder: the folder of the packages in a clone, or of their wheels; None: an index, such as PyPI. For a repository,
-        its address with ``{}`` in place of the package.
+        its address without the name of the package at the end.
       kind: ``"clone"``, ``"editable"``, ``"wheels"``, ``"repository"`` or ``"index"``.
     """
 
@@ -45,7 +45,7 @@ def requirement(package: str, extra: str = "") -> str:
     folder, kind = source()
     name = f"xlakernel-{package}"
     if kind == "repository":
-        return _quoted(f"{name}{f'[{extra}]' if extra else ''} @ {str(folder).format(name)}")
+        return _quoted(f"{name}{f'[{extra}]' if extra else ''} @ {folder}{name}")
     options = {"editable": "-e ", "wheels": f"--find-links {_quoted(str(folder))} "}.get(kind, "")
     place = f"{folder}/{name}" if folder is not None and kind != "wheels" else name
     return options + _quoted(f"{place}[{extra}]" if extra else place)
@@ -68,12 +68,14 @@ def source() -> Source:
         )
     try:
         found = json.loads(text or "{}")
-    except ValueError:  # a damaged file
-        found = {}
-    if "vcs_info" in found:
-        vcs, where = found["vcs_info"], PurePosixPath(found.get("subdirectory", ""))
-        address = f"{vcs['vcs']}+{found['url']}@{vcs['commit_id']}"
-        return Source(f"{address}#subdirectory={where.parent / '{}'}", "repository")
+        if "vcs_info" in found:
+            vcs, where = found["vcs_info"], PurePosixPath(found.get("subdirectory", ""))
+            address = f"{vcs['vcs']}+{found['url']}@{vcs['commit_id']}"
+            return Source(f"{address}#subdirectory={where.parent}/", "repository")
+        if not isinstance(found, dict):
+            return Source(None, "index")
+    except (ValueError, TypeError, KeyError):  # a damaged file
+        return Source(None, "index")
     place = urlsplit(found.get("url", ""))
     path = Path(url2pathname(place.path))
     if place.scheme != "file" or not path.exists():

@@ -313,6 +313,9 @@ def _of(run: Callable[..., list[Any]], primals: Sequence[Any], chosen: Sequence[
     return of_chosen
 
 
+_ARRAY = object()  # in place of an array among the results of a rule
+
+
 def _examined(
     function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any]
 ) -> tuple[Callable[[], Any], list[Any]]:
@@ -328,8 +331,10 @@ def _examined(
 
     def call(args: list[Any], traced: dict[str, Any]) -> list[jax.Array]:
         nonlocal tree
-        found[:], tree = jax.tree.flatten(function(*args, **{**keywords, **traced}))
-        return [leaf for leaf in found if isinstance(leaf, jax.Array)]  # numbers are for the caller to refuse
+        leaves, tree = jax.tree.flatten(function(*args, **{**keywords, **traced}))
+        # No tracer outlives the trace. Numbers are for the caller to refuse.
+        found[:] = [_ARRAY if isinstance(leaf, jax.Array) else leaf for leaf in leaves]
+        return [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
 
     try:
         program = jax.make_jaxpr(call)(list(args), traced)
@@ -338,7 +343,7 @@ def _examined(
 
     def run_program() -> Any:
         results = iter(jaxpr_as_fun(program)(*jax.tree.leaves((list(args), traced))))
-        return jax.tree.unflatten(tree, [next(results) if isinstance(leaf, jax.Array) else leaf for leaf in found])
+        return jax.tree.unflatten(tree, [next(results) if leaf is _ARRAY else leaf for leaf in found])
 
     return run_program, list(program.consts)
 
