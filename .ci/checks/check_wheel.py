@@ -39,8 +39,10 @@ def wheel_problems(package: str, path: Path) -> Iterator[str]:
         licensed = any(name.endswith(".dist-info/licenses/LICENSE") for name in wheel.namelist())
     expected = source_files(package)
     inside = folders(package)
+    # What `python -m xlakernel` runs.
+    entry = "xlakernel/__main__.py" if "command" in RULES[package].get("beside", []) else None
     for name in sorted(names):
-        if not name.startswith(inside):
+        if not name.startswith(inside) and name != entry:
             yield f"{name} lies outside {' and '.join(inside)}"
         elif name not in expected:
             yield f"{name} is not in the source tree"
