@@ -22,6 +22,12 @@ def folders(package: str) -> tuple[str, ...]:
     return tuple(f"xlakernel/{name}/" for name in (package, *RULES[package].get("beside", [])))
 
 
+def places(package: str) -> tuple[str, ...]:
+    """Return the folders of the package and, with the command, what ``python -m xlakernel`` runs."""
+    inside = folders(package)
+    return (*inside, "xlakernel/__main__.py") if "xlakernel/command/" in inside else inside
+
+
 def source_files(package: str) -> set[str]:
     """Return the files of the package that git does not ignore, relative to ``src``."""
     root = ROOT / f"packages/xlakernel-{package}/src"
@@ -39,10 +45,8 @@ def wheel_problems(package: str, path: Path) -> Iterator[str]:
         licensed = any(name.endswith(".dist-info/licenses/LICENSE") for name in wheel.namelist())
     expected = source_files(package)
     inside = folders(package)
-    # What `python -m xlakernel` runs.
-    entry = "xlakernel/__main__.py" if "command" in RULES[package].get("beside", []) else None
     for name in sorted(names):
-        if not name.startswith(inside) and name != entry:
+        if not name.startswith(places(package)):
             yield f"{name} lies outside {' and '.join(inside)}"
         elif name not in expected:
             yield f"{name} is not in the source tree"
@@ -66,7 +70,7 @@ def sdist_problems(package: str, path: Path) -> Iterator[str]:
     with tarfile.open(path) as archive:
         names = {m.name.partition("/")[2] for m in archive.getmembers() if m.isfile()}
     for name in sorted(names - BESIDE):
-        if not name.startswith((*(f"src/{folder}" for folder in folders(package)), "tests/")):
+        if not name.startswith((*(f"src/{place}" for place in places(package)), "tests/")):
             yield f"{name} does not belong here"
     wanted = {f"src/{name}" for name in source_files(package)} | BESIDE - {".gitignore"}
     for name in sorted(wanted - names):
