@@ -284,9 +284,11 @@ def measure_busy(setting: Setting) -> Part:
     calls()  # measures an iteration, too
     cases = {"CSR @ x, 100 000 entries": calls()}
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
-        time.sleep(1)
-        cases["CSR @ x, 100 000 entries, beside a busy process"] = calls()
-        busy.kill()
+        try:
+            time.sleep(1)
+            cases["CSR @ x, 100 000 entries, beside a busy process"] = calls()
+        finally:
+            busy.kill()  # it has no other end
     marks = []
     for name, seconds in cases.items():
         tail = statistics.quantiles(seconds, n=100)[98] / statistics.median(seconds)
