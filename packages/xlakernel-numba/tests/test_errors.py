@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numba
 import numpy as np
 import pytest
+from numba.extending import overload
 from numpy.testing import assert_array_equal
 
 from xlakernel.core import errors
@@ -93,6 +94,32 @@ def test_njit_that_is_switched_off(monkeypatch):
 def test_every_parameter_is_named(kernel):
     with refuses(errors.KernelTypeError, "has the parameter", "one plain parameter for each input, output"):
         numba_kernel(numba.njit(kernel), outs=OUT)
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a\nb", "a\ud800b", "\x1b[31m"])
+def test_a_name_that_cannot_be_printed_is_refused(name):
+    def kernel(x, out):
+        out[0] = x[0]
+
+    kernel.__qualname__ = name
+    with refuses(errors.KernelTypeError, r"characters that cannot be printed\. Give its function another"):
+        numba_kernel(numba.njit(kernel), outs=OUT)(X)
+
+
+def test_an_error_in_an_overload_names_the_kernel():
+    def broken(x):
+        """Its declaration fails."""
+
+    @overload(broken)
+    def implement(x):
+        return x.no_such_attribute
+
+    @numba.njit
+    def kernel(x, out):
+        out[0] = broken(x)
+
+    with refuses(errors.CompileError, r"kernel\(x: .*no_such_attribute"):
+        numba_kernel(kernel, outs=OUT)(X)
 
 
 @pytest.mark.filterwarnings("ignore::numba.NumbaWarning")

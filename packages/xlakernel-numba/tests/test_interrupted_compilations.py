@@ -1,4 +1,4 @@
-"""Signals while a kernel compiles or runs, and names that no compiler accepts."""
+"""Signals while a kernel compiles or is read from disk."""
 
 import ctypes
 import functools
@@ -15,7 +15,6 @@ import numba
 import pytest
 from numba.extending import overload
 
-from xlakernel.core.errors import CompileError, KernelTypeError
 from xlakernel.core.native import own_copies
 from xlakernel.numba import numba_kernel
 
@@ -175,22 +174,6 @@ def test_a_signal_at_the_limits_of_a_compilation(time_limit, monkeypatch, step):
         assert run() == value
 
 
-def test_an_error_in_an_overload_names_the_kernel():
-    def broken(x):
-        """Its declaration fails."""
-
-    @overload(broken)
-    def implement(x):
-        return x.no_such_attribute
-
-    @numba.njit
-    def kernel(x, out):
-        out[0] = broken(x)
-
-    with pytest.raises(CompileError, match=r"kernel\(x: .*no_such_attribute"):
-        numba_kernel(kernel, outs=lambda x: x)(jnp.ones(1))
-
-
 # A signal comes when Numba has compiled the helper and not yet its loop.
 UFUNC = """
 import signal, sys
@@ -325,146 +308,3 @@ def test_a_handler_is_registered_once_despite_an_interrupt(time_limit, monkeypat
     with pytest.raises(TimeLimit):
         run(jnp.ones(1))
     assert run(jnp.ones(1)) == 3
-
-
-@pytest.mark.parametrize("name", ["a\0b", "a\nb", "a\ud800b", "\x1b[31m"])
-def test_a_name_that_cannot_be_printed_is_refused(name):
-    def kernel(x, out):
-        out[0] = x[0]
-
-    kernel.__qualname__ = name
-    with pytest.raises(KernelTypeError, match=r"characters that cannot be printed\. Give its function another"):
-        numba_kernel(numba.njit(kernel), outs=lambda x: x)(jnp.ones(1))
-
-
-# Ctrl-C comes when the first kernel ends, and takes effect in the Python of the second one, or later.
-KERNELS = """
-import ctypes, signal
-import jax, jax.numpy as jnp, numba
-from xlakernel.core import debug_mode
-from xlakernel.numba import numba_kernel
-
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
-send = getattr(ctypes.CDLL(None), "raise")
-send.argtypes, send.restype = [ctypes.c_int], ctypes.c_int
-
-@numba.njit
-def interrupt(x, out):
-    out[0] = x[0] + send(int(x[0]))
-
-@numba.njit
-def double(x, out):
-    out[0] = 2 * x[0]
-
-@numba.njit
-def fail(x, out):
-    out[0] = 1
-    if x[0] > 0:
-        raise ValueError("after Ctrl-C")
-
-@numba.njit
-def check(value):
-    if value > 0:
-        raise ValueError("after Ctrl-C")
-
-@numba.njit(parallel=True)
-def fail_in_a_loop(x, out):
-    for i in numba.prange(1):
-        out[i] = 1
-        check(x[i])
-
-@numba.njit
-def print_it(x, out):
-    print("printed", x[0])
-    out[0] = 1
-
-def python():
-    return 1.0
-
-@numba.njit
-def ask(x, out):
-    with numba.objmode(found="float64"):
-        found = python()
-    out[0] = found
-
-first, seen = numba_kernel(interrupt, outs=lambda x: x), []
-for kernel in (double, fail, fail_in_a_loop, print_it, ask):
-    second = numba_kernel(kernel, outs=lambda x: x)
-
-    @jax.jit
-    def run(x):
-        before = first(x)
-        with debug_mode(kernel is double):
-            return second(before)
-
-    try:
-        run(jnp.zeros(1)).block_until_ready()  # signal 0 does nothing
-        run(jnp.full(1, float(signal.SIGINT))).block_until_ready()
-        for _ in range(1000): pass
-    except KeyboardInterrupt:
-        seen.append(kernel)
-    else:
-        print("lost:", kernel)
-assert len(seen) == 5
-"""
-
-
-@pytest.mark.process
-def test_ctrl_c_reaches_the_program_from_kernels_that_run_python():
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", KERNELS], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-# The signal comes in the kernel, and its handler runs at the next block.
-BLOCKS = """
-import ctypes, signal
-import jax, jax.numpy as jnp, numba
-from xlakernel.numba import numba_kernel
-
-send = getattr(ctypes.CDLL(None), "raise")
-send.argtypes, send.restype = [ctypes.c_int], ctypes.c_int
-
-def limit(number, frame):
-    raise TimeoutError("time limit")
-
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
-signal.signal(signal.SIGALRM, limit)
-
-@numba.njit
-def without_arrays(x, out):
-    sent = send(int(x[0]))
-    with numba.objmode(found="float64"):
-        found = 1.0
-    out[0] = found + sent
-
-@numba.njit
-def with_an_array(x, out):
-    with numba.objmode(first="float64"):
-        first = float(x[0])
-    sent = send(int(x[0]))
-    with numba.objmode(found="float64"):
-        found = float(x[0])
-    out[0] = found + first + sent
-
-for kernel in (without_arrays, with_an_array):
-    f = numba_kernel(kernel, outs=lambda x: x)
-    for call in (f, jax.jit(f)):
-        call(jnp.zeros(1)).block_until_ready()  # signal 0 does nothing
-        for number, text in ((signal.SIGINT, ""), (signal.SIGALRM, "TimeoutError: time limit (raised by kernel")):
-            try:
-                call(jnp.full(1, float(number))).block_until_ready()
-            except (KeyboardInterrupt, jax.errors.JaxRuntimeError) as error:
-                assert isinstance(error, KeyboardInterrupt) == (number == signal.SIGINT) and text in str(error), error
-            else:
-                print("lost:", kernel, number)
-"""
-
-
-@pytest.mark.process
-def test_signals_during_a_kernel_with_objmode_are_not_lost():
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", BLOCKS], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
