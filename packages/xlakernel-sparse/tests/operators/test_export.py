@@ -8,8 +8,6 @@ import sys
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.slow
-
 COMMON = """
 import sys
 from pathlib import Path
@@ -114,13 +112,21 @@ from xlakernel.core import export
 for name, pair in pairs.items():
     exported = export(jax.jit(lambda events, matrix: (events @ matrix, events, matrix.T)))(*pair)
     (folder / name).write_bytes(exported.serialize())
+(folder / "no kernel").write_bytes(export(jax.jit(lambda matrix: matrix.data))(pairs["CSR"][1]).serialize())
 """
 
 # The programs are loaded first: `deserialize` imports what it needs.
 READ_PAIRS = """
 from xlakernel.core import deserialize
+from xlakernel.core.errors import ExportError
 
-programs = {path.name: deserialize(path.read_bytes()) for path in folder.iterdir()}
+try:
+    deserialize((folder / "no kernel").read_bytes())
+except ExportError as error:
+    assert "xlakernel.sparse.CSR" in str(error) and "Import the module that registers" in str(error), error
+else:
+    raise AssertionError("loaded without a module that has the type")
+programs = {name: deserialize((folder / name).read_bytes()) for name in ("COO", "CSC", "CSR", "prepared")}
 """
 
 CALL_PAIRS = """
@@ -135,6 +141,7 @@ print(json.dumps(report))
 """
 
 
+@pytest.mark.process
 def test_matrices_and_events_are_arguments_and_results(tmp_path):
     run_python(COMMON + PAIRS + WRITE_PAIRS, tmp_path)
     found = json.loads(run_python(COMMON + READ_PAIRS + PAIRS + CALL_PAIRS, tmp_path))
@@ -149,6 +156,7 @@ def report(tmp_path_factory):
     return json.loads(run_python(READ, folder))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", VALUES)
 def test_a_program_runs_in_another_process(report, name):
     np.testing.assert_allclose(report[name], VALUES[name], rtol=1e-6)

@@ -17,7 +17,7 @@ from ..errors import ArgumentError, ExportError, KernelTypeError, MissingDepende
 from ..ffi.registry import recipes_of, registered_targets
 from .allowed import allowing, check_allowed, read_allow
 from .artifact import StoredTarget, pack, unpack
-from .loading import make, of_platforms_here, steps
+from .loading import of_platforms_here, prepare, steps
 
 
 class Exported:
@@ -188,8 +188,10 @@ def deserialize(blob: bytes | bytearray | memoryview, *, allow: Collection[str] 
     here = of_platforms_here(targets)
     with allowing(allowed):
         check_allowed({key: step for target in here for key, step in steps(target).items()})
+        make = prepare(here)
+        # Once the modules of kernels are imported, which may define the types of the program's arguments.
         exported = _read(program, made_with["jax"])
-        make(here)
+        make()
     return Exported(exported, targets, exported.disabled_safety_checks)
 
 
@@ -202,9 +204,12 @@ def _read(program: bytes, written_with: str) -> Any:
         if written_with != jax.__version__:  # parse the operations now: an error at the call would be obscure
             exported.mlir_module()
     except Exception as error:  # of several kinds, which differ between versions of JAX
+        action = "Load it with the version that wrote it, or export it again."
+        if "unregistered type" in str(error):
+            action = "Import the module that registers the type for serialization first."
         raise ExportError(
             f"deserialize: the program was written with jax {written_with}; this is {jax.__version__}, which cannot "
-            f"read it: {type(error).__name__}: {error}. Load it with the version that wrote it, or export it again."
+            f"read it: {type(error).__name__}: {error}. {action}"
         ) from error
     return exported
 

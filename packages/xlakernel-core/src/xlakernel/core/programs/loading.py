@@ -64,8 +64,11 @@ def of_platforms_here(targets: Iterable[StoredTarget]) -> list[StoredTarget]:
     return [target for target in targets if _is_here(target.platform)]
 
 
-def make(targets: Sequence[StoredTarget]) -> None:
-    """Register the targets that are not registered yet, once the kernels of all of them equal the exported ones.
+def prepare(targets: Sequence[StoredTarget]) -> Callable[[], None]:
+    """Compare the kernels of targets that are not registered yet with the exported ones.
+
+    Returns:
+      A function that compiles the kernels and registers the targets.
 
     Raises:
       ExportError: if a kernel has changed, a recipe is malformed, or a program that was loaded before has another
@@ -78,9 +81,13 @@ def make(targets: Sequence[StoredTarget]) -> None:
     # Pickles are opened last, since they may run any code.
     ordered = sorted(missing, key=lambda target: any(key.startswith("sha256:") for key in steps(target)))
     builders = [(target, _well_formed(target, functools.partial(_prepare, target))) for target in ordered]
-    for target, build in builders:
-        register = functools.partial(register_loaded, target.name, target.platform, target.recipe, build)
-        _well_formed(target, register)
+
+    def make() -> None:
+        for target, build in builders:
+            register = functools.partial(register_loaded, target.name, target.platform, target.recipe, build)
+            _well_formed(target, register)
+
+    return make
 
 
 def _well_formed(target: StoredTarget, step: Callable[[], Any]) -> Any:
