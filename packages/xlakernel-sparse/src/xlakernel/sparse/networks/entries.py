@@ -16,8 +16,8 @@ from xlakernel.core.errors import ArgumentError
 from .layout import MOST_UNITS, WEIGHT_BITS, Layout
 from .projections import Synapses, is_entry
 
-#: Inputs: the place of each neuron, ``block << target_bits | place in the block``; then for each projection its words
-#: without the target, ``(nnz, words of an entry)``, indices and indptr. Results: starts, ``(neurons * blocks + 1,)``,
+#: Inputs: the place of each neuron, ``segment << target_bits | target``; then for each projection its words
+#: without the target, ``(nnz, words of an entry)``, indices and indptr. Results: starts, ``(neurons * segments + 1,)``,
 #: and entries. Static keywords: ``layout``, and ``ranges``, the first source and the first target of each projection.
 sort_entries = XLACustomKernel("network_entries", "The operator behind `xlakernel.sparse.networks.Network`.")
 sort_entries.def_tags("sparse", "network")
@@ -138,7 +138,7 @@ _LONGEST = 2**21
 def order_entries(layout: Layout, synapses: Sequence[Synapses], scales: np.ndarray) -> tuple[jax.Array, jax.Array]:
     """Return where the entries of each source and block start, uint32, and the entries, int32.
 
-    The starts have the shape ``(neurons * blocks + 1,)``, and the entries ``(words of an entry * nnz,)``.
+    The starts have the shape ``(neurons * segments + 1,)``, and the entries ``(words of an entry * nnz,)``.
 
     Raises:
       ArgumentError: if there are too many synapses for the number of blocks or for plain JAX.
@@ -154,7 +154,7 @@ def order_entries(layout: Layout, synapses: Sequence[Synapses], scales: np.ndarr
         )
     ]
     outs = (
-        jax.ShapeDtypeStruct((layout.size * layout.blocks + 1,), jnp.uint32),
+        jax.ShapeDtypeStruct((layout.size * layout.segments + 1,), jnp.uint32),
         jax.ShapeDtypeStruct((total * (2 if layout.wide else 1),), jnp.int32),
     )
     ranges = tuple((projection.sources[0], projection.targets[0]) for projection in synapses)
@@ -170,7 +170,9 @@ def order_entries(layout: Layout, synapses: Sequence[Synapses], scales: np.ndarr
 
 
 def places_of(layout: Layout) -> jax.Array:
-    """Return the place of each neuron, ``block << target_bits | place in the block``, int32."""
+    """Return the place of each neuron, ``segment << target_bits | target``, int32."""
+    if layout.scattered:
+        return jnp.arange(layout.size, dtype=jnp.int32)
     edges = np.array(layout.edges)
     block = np.repeat(np.arange(layout.blocks), np.diff(edges))
     return jnp.asarray(block << layout.target_bits | np.arange(layout.size) - edges[block], jnp.int32)
@@ -209,7 +211,7 @@ def _sort_in_jax(outs: Sequence[Any], *, layout: Layout, ranges: Sequence[tuple[
                 + first_source
             )
             place = places[indices + first_target]
-            key = source.astype(jnp.uint32) * layout.blocks + (place >> layout.target_bits).astype(jnp.uint32)
+            key = source.astype(jnp.uint32) * layout.segments + (place >> layout.target_bits).astype(jnp.uint32)
             # Padding is sorted behind all entries.
             keys.append(jnp.where(is_entry(indices, indptr), key, outs[0].shape[0] - 1))
             columns.append(entries.at[:, 0].set(entries[:, 0] | place & mask))

@@ -31,6 +31,8 @@ class Layout(NamedTuple):
         plastic projections, whose blocks take different times in a step.
       target_bits, row_bits: bits of the fields of an entry.
       wide: True if an entry has two words.
+      scattered: True if the entries of a source are one segment, and a target is its place in the network. Blocks of a
+        GPU then add the entries of their own spikes to sums that they share.
     """
 
     edges: tuple[int, ...]
@@ -41,11 +43,17 @@ class Layout(NamedTuple):
     target_bits: int
     row_bits: int
     wide: bool
+    scattered: bool
 
     @property
     def blocks(self) -> int:
         """The number of blocks."""
         return len(self.owners)
+
+    @property
+    def segments(self) -> int:
+        """The segments of a source's entries, one for each block; one in all if the entries are scattered."""
+        return 1 if self.scattered else self.blocks
 
     @property
     def size(self) -> int:
@@ -56,6 +64,11 @@ class Layout(NamedTuple):
     def width(self) -> int:
         """The neurons of the largest block."""
         return max(stop - first for first, stop in zip(self.edges, self.edges[1:], strict=False))
+
+    @property
+    def stride(self) -> int:
+        """The neurons in a row of the sums that an entry's target is a place in."""
+        return self.size if self.scattered else self.width
 
     @property
     def weight_bits(self) -> int:
@@ -76,6 +89,7 @@ def choose_layout(
     blocks: int,
     weight_bits: int,
     ahead: int = 1,
+    scattered: bool = False,
 ) -> Layout:
     """Return the layout of about this many blocks, each of which has neurons of one population.
 
@@ -86,6 +100,7 @@ def choose_layout(
       blocks: the number of blocks; a population has at least one.
       weight_bits: the bits of the largest weight, with its sign.
       ahead: the steps by which a block on a GPU may be ahead of others.
+      scattered: True if the entries of a source are to be one segment, for which the bits of an entry must suffice.
 
     Raises:
       ArgumentError: if an entry of 64 bits has no room for a target and a row.
@@ -95,15 +110,17 @@ def choose_layout(
         first, size = edges[-1], sizes[owner]
         edges += [first + size * (k + 1) // number for k in range(number)]
         owners += [owner] * number
-    layout = Layout(tuple(edges), tuple(owners), receptors, depth, min(ahead, _MOST_AHEAD), 0, 0, False)
-    target_bits, row_bits = _bits(layout.width), _bits(layout.rows)
+    layout = Layout(tuple(edges), tuple(owners), receptors, depth, min(ahead, _MOST_AHEAD), 0, 0, False, False)
+    row_bits = _bits(layout.rows)
+    layout = layout._replace(scattered=scattered and _bits(layout.size) + row_bits <= 32)
+    target_bits = _bits(layout.stride)
     if target_bits + row_bits > 32:
         raise ArgumentError(
             f"Network: blocks of {layout.width} neurons and {layout.rows} rows of sums (delays up to {depth} steps, "
             f"{len(receptors)} receptors) need {target_bits + row_bits} bits; allowed: 32. Use more blocks, or a "
             "longer step."
         )
-    if layout.blocks << target_bits >= 2**31 or layout.size * layout.blocks >= 2**31 - 1:
+    if layout.segments << target_bits >= 2**31 or layout.size * layout.segments >= 2**31 - 1:
         raise ArgumentError(
             f"Network: {layout.size} neurons in {layout.blocks} blocks of up to {layout.width}; allowed: products of "
             "both below 2**31. Use fewer blocks."

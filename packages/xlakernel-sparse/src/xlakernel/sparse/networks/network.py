@@ -36,6 +36,8 @@ from .state import NetworkState, check_network_state, convert_pending
 
 # Entries of a source in one block, on average, below which the table of starts costs more than it saves.
 _ENTRIES_OF_A_SEGMENT = 32
+#: Entries of a source in one block, on average, below which the blocks of a GPU share their sums.
+_ENTRIES_OF_A_BLOCK = 2
 #: The neurons of a block on the CPU for which the sums of a block stay in a core's cache.
 _CPU_WIDTH = 1024
 #: The neurons of a block on a GPU below which more blocks make a step slower.
@@ -105,14 +107,16 @@ class Network(ImmutablePytree):
         is_plastic = len(static) < len(synapses)
         scales = choose_scales(len(receptors), synapses, edges[-1], bits)
         total = sum(projection.matrix.nnz for projection in synapses)
+        number = _check_blocks(blocks, edges[-1], total)
         layout = choose_layout(
             [population.size for _, population in named],
             receptors,
             depth,
-            blocks=_check_blocks(blocks, edges[-1], total),
+            blocks=number,
             # A given number is kept: networks of other weights can be stacked.
             weight_bits=needed_bits(len(receptors), synapses, bits) if weight_bits is None else bits,
             ahead=min(one.survey.shortest_delay for one in synapses if one.matrix.nnz or one.rule) if is_plastic else 1,
+            scattered=not is_plastic and _are_scattered(number, edges[-1], total),
         )
         starts, entries = order_entries(layout, static, scales)
         plastic, tables = build_tables(layout, synapses)
@@ -340,6 +344,11 @@ def _check_blocks(blocks: int | None, size: int, synapses: int) -> int:
     if number is None or not 1 <= number <= size:
         raise ArgumentError(f"Network: blocks is {blocks!r}; allowed: None, or an integer from 1 to {size}.")
     return number
+
+
+def _are_scattered(blocks: int, size: int, synapses: int) -> bool:
+    """Return whether a GPU's blocks share their sums: otherwise they would look up segments that are empty."""
+    return jax.default_backend() == "gpu" and synapses < _ENTRIES_OF_A_BLOCK * size * blocks
 
 
 def _check_receptors(

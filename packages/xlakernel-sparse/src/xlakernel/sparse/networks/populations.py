@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import keyword
+import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -129,10 +130,16 @@ class Functions(NamedTuple):
     is_cached: bool
 
 
-def functions_of(part: Part, receptors: tuple[str, ...], is_random: bool) -> Functions:
-    """Return the functions of a population; without random numbers, the function of the neuron gets None for *rng*."""
+def functions_of(
+    part: Part, receptors: tuple[str, ...], is_random: bool, product: Callable[[Any, Any], Any] = operator.mul
+) -> Functions:
+    """Return the functions of a population; without random numbers, the function of the neuron gets None for *rng*.
+
+    *product* multiplies float32 numbers: a compiler that fuses additions with the product of arrivals chooses one of
+    two products in a sum, not the same wherever the function of the neuron stands in a kernel.
+    """
     fields = part.state, part.parameters, part.inputs, part.noise
-    return _functions(part.function, *fields, receptors, is_random)
+    return _functions(part.function, *fields, receptors, is_random, product)
 
 
 @functools.lru_cache(KEPT)
@@ -144,6 +151,7 @@ def _functions(
     noise: Fields,
     receptors: tuple[str, ...],
     is_random: bool,
+    product: Any,
 ) -> Functions:
     convert = converter(state)
     if not inputs.fields:
@@ -164,7 +172,7 @@ def _functions(
         storer(state),
         loader(parameters),
         loader(inputs),
-        arrivals(receptors),
+        arrivals(receptors, product),
         update,
         preparing(inputs, noise),
         drawing(inputs, noise),
@@ -183,13 +191,13 @@ def arrivals_type(receptors: tuple[str, ...]) -> Any:
 
 
 @functools.lru_cache(KEPT)
-def arrivals(receptors: tuple[str, ...]) -> Any:
+def arrivals(receptors: tuple[str, ...], product: Any) -> Any:
     """Return ``arrived(sums, at, stride, scales)``: sums are integers, those of receptor ``k`` at ``at + k * stride``.
 
-    *scales* are an array or a tuple.
+    *scales* are an array or a tuple. For *product* see `functions_of`.
     """
-    values = [f"number(sums[index(at + {k} * stride)]) * scales[{k}]" for k in range(len(receptors))]
-    names = {"kind": arrivals_type(receptors), "number": np.float32, "index": np.uint64}
+    values = [f"product(number(sums[index(at + {k} * stride)]), scales[{k}])" for k in range(len(receptors))]
+    names = {"kind": arrivals_type(receptors), "number": np.float32, "index": np.uint64, "product": product}
     return generate("arrived(sums, at, stride, scales)", [f"return kind({', '.join(values)})"], names)
 
 

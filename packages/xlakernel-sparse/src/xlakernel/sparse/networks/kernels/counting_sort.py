@@ -36,7 +36,7 @@ def counting_sort(
 
     def run(places: jax.Array, *arrays: jax.Array) -> tuple[jax.Array, jax.Array]:
         groups = [arrays[k : k + 3] for k in range(0, len(arrays), 3)]
-        static = {"blocks": layout.blocks, "target_bits": layout.target_bits}
+        static = {"blocks": layout.segments, "target_bits": layout.target_bits}
         counts = jnp.zeros(segments, jnp.uint32)
         for (_, indices, indptr), (source, target) in zip(groups, ranges, strict=True):
             counts = count(places, indices, indptr, counts, **static, first_source=source, first_target=target)

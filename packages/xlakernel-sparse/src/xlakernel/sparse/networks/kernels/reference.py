@@ -135,8 +135,8 @@ def _coordinates(layout: Layout, starts: jax.Array, entries: jax.Array, edges: j
     place = words[:, 0]
     weight = words[:, 1] if layout.wide else place >> layout.target_bits + layout.row_bits
     row = place >> layout.target_bits & (1 << layout.row_bits) - 1
-    target = edges[segment % layout.blocks] + (place & (1 << layout.target_bits) - 1)
-    return segment // layout.blocks, row, target, jnp.where(number < starts[-1], weight, 0)
+    target = edges[segment % layout.segments] + (place & (1 << layout.target_bits) - 1)
+    return segment // layout.segments, row, target, jnp.where(number < starts[-1], weight, 0)
 
 
 def _values(fields: Fields, words: jax.Array, shared: jax.Array, noise: Sequence[jax.Array] = ()) -> Any:

@@ -288,6 +288,37 @@ def prefetch(_: Any, array: Any, first: Any, count: Any) -> Any:
 
 
 @intrinsic
+def add_released(_: Any, array: Any, index: Any, value: Any) -> Any:
+    """Add *value* to ``array[index]``, of 32 bits, after all that the threads of this block wrote before a barrier.
+
+    Another block that reads the sum by `load_acquired` also reads what they wrote.
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        array_type, index_type, value_type = signature.args
+        pointer = _pointer(context, builder, array_type, args[0], index_type, args[1])
+        value = context.cast(builder, args[2], value_type, types.int32)
+        text = "red.release.gpu.global.add.u32 [$0], $1;"
+        _asm(builder, ir.VoidType(), text, "l,r,~{memory}", [pointer, value], effect=True)
+        return context.get_dummy_value()
+
+    return types.void(array, index, value), codegen
+
+
+@intrinsic
+def load_acquired(_: Any, array: Any, index: Any) -> Any:
+    """Return ``array[index]``, of 32 bits, as int32, before anything that is read behind it."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        array_type, index_type = signature.args
+        pointer = _pointer(context, builder, array_type, args[0], index_type, args[1])
+        text = "ld.acquire.gpu.global.u32 $0, [$1];"
+        return _asm(builder, _int(32), text, "=r,l,~{memory}", [pointer], effect=True)
+
+    return types.int32(array, index), codegen
+
+
+@intrinsic
 def store_stamped(_: Any, array: Any, index: Any, stamp: Any, value: Any) -> Any:
     """Write *stamp* and *value*, of 32 bits each, to ``array[2 * index]`` and behind it, in one store.
 

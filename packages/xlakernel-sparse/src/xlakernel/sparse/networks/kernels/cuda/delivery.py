@@ -196,6 +196,7 @@ class Delivery(NamedTuple):
 
     Attributes:
       segment: ``segment(form, block, starts, spike)`` returns the first entry of a spike's segment, and their number.
+      add_entry: ``add_entry(form, head, ring, bits, weight)`` adds an entry, which a word has the place of.
       add: ``add(form, head, low, length, count, entries, ring, scratch)`` adds the entries of the segments of *count*
         spikes; *head* is the row of sums of the step after theirs.
       deliver: ``deliver(form, block, stamp, row, cursor, head, turn, ring, ins, outs, scratch)`` adds the entries
@@ -204,6 +205,7 @@ class Delivery(NamedTuple):
     """
 
     segment: Any
+    add_entry: Any
     add: Any
     deliver: Any
 
@@ -239,7 +241,9 @@ def delivery(wide: bool) -> Delivery:
     def add(form, head, low, length, count, entries, ring, scratch):
         thread, threads = cuda.threadIdx.x, cuda.blockDim.x
         total = lay_out(low, length, count, scratch)
-        for number in range(thread, total, 2 * threads):
+        # No `range`, for whose steps Numba divides by the number of threads.
+        number = np.int64(thread)
+        while number < total:
             # Two entries at once, so that the loads overlap.
             bits, weight = entry_at(form, entries, number, count, scratch)
             other = number + threads
@@ -247,6 +251,7 @@ def delivery(wide: bool) -> Delivery:
                 other_bits, other_weight = entry_at(form, entries, other, count, scratch)
                 add_entry(form, head, ring, other_bits, other_weight)
             add_entry(form, head, ring, bits, weight)
+            number += 2 * threads
 
     @cuda.jit(device=True, forceinline=True)
     def deliver(form, block, stamp, row, cursor, head, turn, ring, ins, outs, scratch):
@@ -265,4 +270,4 @@ def delivery(wide: bool) -> Delivery:
             if not more:
                 return turn
 
-    return Delivery(segment, add, deliver)
+    return Delivery(segment, add_entry, add, deliver)

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from numba import cuda
 
 from xlakernel.cuda import numba_cuda_kernel
 
@@ -16,7 +17,7 @@ from ...layout import Layout
 from ...plastic_projections import Plastic
 from ...populations import Part, functions_of
 from .delivery import THREADS
-from .neurons import ALIGNMENT, MOST_HELD
+from .neurons import ALIGNMENT
 from .simulation import simulation
 
 #: Shared memory of the kernel besides the sums, in bytes.
@@ -25,6 +26,11 @@ _BESIDES = 9 * 1024
 _SLOTS = (4, 32)
 #: Neurons for each word of a record; more spikes than words cost another round.
 _NEURONS_OF_A_SLOT = 200
+#: The most neurons whose states a thread keeps in registers, and the most threads of such a block. If blocks share
+#: their sums, loads of more neurons overlap.
+_HELD, _HELD_SCATTERED = (2, THREADS), (5, 768)
+#: The most neurons whose states a thread loads from memory at once.
+_MOST_LOADED = 4
 #: The fewest threads of a block, without and with plastic projections, whose synapses the threads share.
 _LEAST_THREADS, _THREADS_OF_PLASTICITY = 64, 384
 
@@ -43,7 +49,9 @@ def run(
 
     If *batched*, a batch is one launch, and all of its blocks must be resident at once.
     """
-    functions = tuple(functions_of(part, layout.receptors, is_random) for part in parts)
+    # Rounded, and not fused with an addition.
+    product = cuda.libdevice.fmul_rn
+    functions = tuple(functions_of(part, layout.receptors, is_random, product) for part in parts)
     pending, state, counts, steps, _, total, traces, *learned = outs
     last, has_fired = learned[2:]
     room, size = steps.shape[0], layout.size
@@ -52,17 +60,21 @@ def run(
         slots *= 2
     # All warps but the first record spikes.
     least = _THREADS_OF_PLASTICITY if plastic else _LEAST_THREADS
-    threads, neurons_per_thread = _threads(layout.width, slots * layout.blocks, least)
+    scattered = layout.scattered
+    words, limits = (0, _HELD_SCATTERED) if scattered else (slots * layout.blocks, _HELD)
+    threads, held = _threads(layout.width, words, least, *limits)
     memory = layout.rows * layout.width
-    in_shared = 4 * memory <= shared_bytes() - _BESIDES - (8 * THREADS if plastic else 0)
+    in_shared = not scattered and 4 * memory <= shared_bytes() - _BESIDES - (8 * THREADS if plastic else 0)
+    sums = (layout.rows + len(layout.receptors)) * layout.size if scattered else layout.blocks * memory
     kernel = simulation(
         functions,
         len(layout.receptors),
         ahead=layout.ahead,
         joined=next((number for number, one in enumerate(plastic) if one.delay == layout.ahead), None),
         wide=layout.wide,
+        scattered=scattered,
         threads=threads,
-        neurons_per_thread=neurons_per_thread,
+        held=held,
         in_shared=in_shared,
         batched=batched,
         rules=tuple(one.functions for one in plastic),
@@ -84,9 +96,10 @@ def run(
             total,
             traces,
             *learned,
-            struct((rows, 2 * layout.blocks * slots), jnp.int32),
-            struct((rows, 2 * size), jnp.int32),
-            struct((0 if in_shared else layout.blocks * memory,), jnp.int32),
+            # If they share their sums, blocks meet at a barrier instead, and only list their own spikes.
+            struct((1, 2) if scattered else (rows, 2 * layout.blocks * slots), jnp.int32),
+            struct((1, size) if scattered else (rows, 2 * size), jnp.int32),
+            struct((0 if in_shared else sums,), jnp.int32),
             struct((layout.blocks * last.shape[0],), jnp.float32),
             struct((layout.blocks * last.shape[0],), jnp.int32),
         ),
@@ -97,7 +110,7 @@ def run(
         batch_axis="y" if batched else None,
     )
     call = functools.partial(
-        launch, width=layout.width, target_bits=layout.target_bits, row_bits=layout.row_bits, slots=slots, every=every
+        launch, width=layout.stride, target_bits=layout.target_bits, row_bits=layout.row_bits, slots=slots, every=every
     )
 
     def simulate(*ins: jax.Array) -> Any:
@@ -111,18 +124,18 @@ def run(
     return simulate
 
 
-def _threads(width: int, words: int, least: int) -> tuple[int, int]:
-    """Return the threads of a block, and the neurons of a thread whose states are in registers, or 0.
+def _threads(width: int, words: int, least: int, held: int, most: int) -> tuple[int, tuple[int, bool]]:
+    """Return the threads of a block, and how many neurons each has at once, up to *held* in registers.
 
     Threads with a neuron each read all *words* of the records at once if they can. With two neurons each they are as
     few as the neurons allow, and so have more registers.
     """
     places = width + ALIGNMENT - 1
-    count = -(-places // THREADS)
-    if count > MOST_HELD:
-        return THREADS, 0
+    count = -(-places // most)
+    if count > held:
+        return THREADS, (min(-(-places // THREADS), _MOST_LOADED), False)
     wanted = max(places, min(words, THREADS)) if count == 1 else -(-places // count)
-    return max(least, -(-wanted // 32) * 32), count
+    return max(least, -(-wanted // 32) * 32), (count, True)
 
 
 def _ordered(steps: jax.Array, neurons: jax.Array, room: int) -> tuple[jax.Array, jax.Array]:

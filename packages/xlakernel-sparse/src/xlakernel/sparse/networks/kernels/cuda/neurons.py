@@ -1,8 +1,9 @@
 """Neurons of a block of threads: their states, their random inputs, and their steps.
 
-A thread keeps the states of one or two neurons in registers. Thread *k* has the neuron ``first // 4 * 4 + k``, and the
-one at a distance of the number of threads. So four neurons that share the words of random numbers are in neighbouring
-lanes of a warp. Each lane computes these words for one of four steps, and the lanes exchange them.
+A thread keeps the states of a few neurons in registers, or loads a few at once from memory. Thread *k* has the neuron
+``first // 4 * 4 + k``, and those at multiples of the number of threads from it. So four neurons that share the words of
+random numbers are in neighbouring lanes of a warp. Each lane computes these words for one of four steps, and the lanes
+exchange them.
 """
 
 from __future__ import annotations
@@ -13,14 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import cuda
 
-from ....kernels.cuda.device.memory import load, prefetch
+from ....kernels.cuda.device.memory import load
 from ....kernels.cuda.device.warp import ALL
 from ...populations import Functions
 from ...random import Generator
-from .spikes import write_spike
 
-#: The most neurons whose states a thread keeps in registers.
-MOST_HELD = 2
 #: The first neuron of the first thread is a multiple of it.
 ALIGNMENT = 4
 
@@ -84,14 +82,14 @@ class Moment(NamedTuple):
 
 
 class BlockStep(NamedTuple):
-    """What the neurons of a block read and write in a step; *found* are the spikes of the block in two steps."""
+    """What the neurons of a block read and write in a step; *scratch* are the shared arrays of the kernel."""
 
     form: Any
     block: Any
     moment: Any
     scales: Any
     ring: Any
-    found: Any
+    scratch: Any
     ins: Any
     outs: Any
 
@@ -169,56 +167,69 @@ def _first_of_thread(block):
     return (block.first & -ALIGNMENT) + cuda.threadIdx.x
 
 
-def neurons(functions: Functions, receptors: int, *, wide: bool, neurons_per_thread: int) -> Neurons:
+def neurons(functions: Functions, receptors: int, announce: Any, *, at_once: int, in_registers: bool) -> Neurons:
     """Return the device functions for the neurons of a population.
 
     Args:
       functions: those of the population.
       receptors: their number.
-      wide: that of the `Layout`.
-      neurons_per_thread: the most neurons of a thread, whose states are in registers; 0: all states are in memory.
+      announce: ``announce(step, number, i, segment)`` announces the spike of neuron *i*, with its number among those
+        of the block. *segment* is the neuron's first entry and the number of its entries, as uint32, if its state is in
+        a register: reading them takes longer than the rest for neurons whose states are in memory.
+      at_once: the neurons that a thread loads, or draws random inputs for, at once.
+      in_registers: True if these are all neurons of a thread, and their states are in registers; False: in memory.
     """
-    advance = _advance(functions, receptors, wide)
-    if neurons_per_thread:
-        return _in_registers(functions, advance, neurons_per_thread)
-    return _in_memory(functions, advance)
+    advance = _advance(functions, receptors, announce)
+    return (_in_registers if in_registers else _in_memory)(functions, advance, at_once)
 
 
-def _advance(functions: Functions, receptors: int, wide: bool) -> Any:
-    """Return a device function that makes a step of neuron *i*, writes its spike, and returns its next state.
+class _Advance(NamedTuple):
+    """Device functions for a step of neuron *i*: ``arrived(step, i)``, and ``advance(step, i, state, ...)``.
 
-    *segment* is the neuron's first entry and the number of its entries. They are loaded into L2 while the spike is on
-    its way to the other blocks. For neurons whose states are in memory it is empty, since reading it takes longer.
+    The second announces a spike and returns the next state. All loads of several neurons come first.
     """
-    words, inputs_of, arrived_of, update = 2 if wide else 1, functions.inputs, functions.arrived, functions.update
+
+    arrived: Any
+    advance: Any
+
+
+def _advance(functions: Functions, receptors: int, announce: Any) -> _Advance:
+    inputs_of, arrived_of, update = functions.inputs, functions.arrived, functions.update
 
     @cuda.jit(device=True, forceinline=True)
-    def advance(step, i, state, parameters, noise, segment):
-        form, block, moment, scales, ring, found, ins, outs = step
-        at = moment.head * form.width + i - block.first
+    def place(step, i):
+        return step.moment.head * step.form.width + i - step.block.first
+
+    @cuda.jit(device=True, forceinline=True)
+    def arrived(step, i):
+        return arrived_of(step.ring, place(step, i), step.form.width, step.scales)
+
+    @cuda.jit(device=True, forceinline=True)
+    def advance(step, i, state, sums, parameters, noise, segment):
+        form, block, moment, _, ring, scratch, ins, _ = step
         following, fired = update(
             state,
-            arrived_of(ring, at, form.width, scales),
+            sums,
             parameters,
             inputs_of(ins.series[moment.t], ins.shared_series[moment.t], i, noise),
             _generator(block, i, moment.step),
         )
+        at = place(step, i)
         for receptor in range(receptors):
             ring[np.uint64(at + receptor * form.width)] = 0
         if fired:
-            number = cuda.atomic.add(found, moment.t & 1, 1)
-            write_spike(form, block, outs, moment.row, moment.stamp, number, i)
-            prefetch(ins.starts, i * form.blocks, form.blocks + 1)
-            prefetch(ins.entries, words * np.int64(segment[0]), words * np.int64(segment[1]))
+            announce(step, cuda.atomic.add(scratch[4], moment.t & 1, 1), i, segment)
         return following
 
-    return advance
+    return _Advance(arrived, advance)
 
 
-def _in_memory(functions: Functions, advance: Any) -> Neurons:
+def _in_memory(functions: Functions, advance: _Advance, count: int) -> Neurons:
     """Return the functions for neurons whose states are in memory."""
     load_state, store_state, parameters_of = functions.load, functions.store, functions.parameters
     prepare, draw_inputs, are_equal = functions.prepare, functions.draw, functions.are_equal
+    arrived, advance_one = advance
+    places = tuple(range(count))
 
     @cuda.jit(device=True, forceinline=True)
     def constants_of(ins, i):
@@ -233,12 +244,30 @@ def _in_memory(functions: Functions, advance: Any) -> Neurons:
         return held
 
     @cuda.jit(device=True, forceinline=True)
+    def load_one(given, i, place):
+        step, held = given
+        i = min(i, step.block.stop - 1)
+        constants = held if are_equal else constants_of(step.ins, i)
+        return load_state(step.outs.state, step.outs.state, i), arrived(step, i), constants
+
+    @cuda.jit(device=True, forceinline=True)
+    def update_one(step, i, one):
+        state, sums, constants = one
+        if i < step.block.stop:
+            noise = draw_inputs(constants[1], _generator(step.block, i, step.moment.step))
+            segment = np.uint32(0), np.uint32(0)
+            store_state(step.outs.state, i, advance_one(step, i, state, sums, constants[0], noise, segment))
+        return 0
+
+    load_all, update_all = (_of_each(count, one) for one in (load_one, update_one))
+
+    @cuda.jit(device=True, forceinline=True)
     def update(step, held):
-        block, states, segment = step.block, step.outs.state, (np.uint32(0), np.uint32(0))
-        for i in range(block.first + cuda.threadIdx.x, block.stop, cuda.blockDim.x):
-            parameters, prepared = held if are_equal else constants_of(step.ins, i)
-            noise = draw_inputs(prepared, _generator(block, i, step.moment.step))
-            store_state(states, i, advance(step, i, load_state(states, states, i), parameters, noise, segment))
+        block = step.block
+        i = block.first + cuda.threadIdx.x
+        while i < block.stop:
+            update_all(step, i, load_all((step, held), i, places))
+            i += count * cuda.blockDim.x
         return held
 
     @cuda.jit(device=True, forceinline=True)
@@ -248,7 +277,7 @@ def _in_memory(functions: Functions, advance: Any) -> Neurons:
     return Neurons(open_, draw, update, store)
 
 
-def _in_registers(functions: Functions, advance: Any, count: int) -> Neurons:
+def _in_registers(functions: Functions, advance: _Advance, count: int) -> Neurons:
     """Return the functions for *count* neurons of a thread whose states, parameters and random inputs are in registers.
 
     Threads without a neuron draw random inputs as well: their lanes may have words of other neurons.
@@ -257,12 +286,17 @@ def _in_registers(functions: Functions, advance: Any, count: int) -> Neurons:
     prepare = functions.prepare
     four_words, draw_four, zero, choose, inputs = functions.four
     transposed = _transposing(inputs)
+    arrived, advance_one = advance
     places = tuple(range(count))
+
+    @cuda.jit(device=True, forceinline=True)
+    def within(block, i):
+        return min(max(i, block.first), block.stop - 1)  # a thread without a neuron reads those of another
 
     @cuda.jit(device=True, forceinline=True)
     def open_one(given, i, place):
         form, block, ins = given
-        i = min(max(i, block.first), block.stop - 1)  # a thread without a neuron reads those of another
+        i = within(block, i)
         begin, end = load(ins.starts, i * form.blocks), load(ins.starts, (i + 1) * form.blocks)
         segment = np.uint32(begin), np.uint32(end - begin)
         constants = parameters_of(ins.parameters, ins.shared, i), prepare(ins.parameters, ins.shared, i), segment
@@ -276,10 +310,14 @@ def _in_registers(functions: Functions, advance: Any, count: int) -> Neurons:
         return state, constants, draw_four(constants[1], words, _generator(block, i, step))
 
     @cuda.jit(device=True, forceinline=True)
-    def update_one(step, i, one):
-        state, constants, noise = one
+    def load_one(step, i, one):
+        return one, arrived(step, within(step.block, i))
+
+    @cuda.jit(device=True, forceinline=True)
+    def update_one(step, i, loaded):
+        (state, constants, noise), sums = loaded
         if step.block.first <= i < step.block.stop:
-            state = advance(step, i, state, constants[0], choose(noise, step.moment.t), constants[2])
+            state = advance_one(step, i, state, sums, constants[0], choose(noise, step.moment.t), constants[2])
         return state, constants, noise
 
     @cuda.jit(device=True, forceinline=True)
@@ -289,8 +327,8 @@ def _in_registers(functions: Functions, advance: Any, count: int) -> Neurons:
             store_state(states, i, one[0])
         return 0
 
-    open_all, draw_all, update_all, store_all = (
-        _of_each(count, one) for one in (open_one, draw_one, update_one, store_one)
+    open_all, draw_all, load_all, update_all, store_all = (
+        _of_each(count, one) for one in (open_one, draw_one, load_one, update_one, store_one)
     )
 
     @cuda.jit(device=True, forceinline=True)
@@ -305,7 +343,8 @@ def _in_registers(functions: Functions, advance: Any, count: int) -> Neurons:
 
     @cuda.jit(device=True, forceinline=True)
     def update(step, held):
-        return update_all(step, _first_of_thread(step.block), held)
+        first = _first_of_thread(step.block)
+        return update_all(step, first, load_all(step, first, held))
 
     @cuda.jit(device=True, forceinline=True)
     def store(block, states, held):

@@ -138,7 +138,8 @@ def _arrival(projection: int, rule: RuleFunctions, is_joined: bool, ahead: int, 
     If *is_joined*, its spikes are delivered to the static projections as well.
     """
     parameters, on_pre, _, _ = rule
-    static_segment, add_static, _ = delivery(wide)
+    static = delivery(wide)
+    static_segment, add_static = static.segment, static.add
 
     @cuda.jit(device=True, forceinline=True)
     def read(learning, post, number, count, scratch):

@@ -7,7 +7,9 @@ neurons, and writes its own spikes. No two blocks add to the same sum.
 
 Spikes are in records, one for each block: their number, and the first few neurons; further neurons are in a list. Each
 word is written together with the number of its step, and readers wait for this number. So a step has no barrier between
-blocks, which would take longer than the rest of a step: a fence, an atomic addition, and the reading of its result.
+blocks: a fence, an atomic addition, and the reading of its result, one after the other.
+
+Where most segments would be empty, blocks share their sums instead; see `scattering`.
 
 With plastic projections, spikes are added as many steps later as the shortest delay allows (*ahead* of a `Layout`): a
 block that is slow in one step then holds up no other. Their records are loaded a step before they are used.
@@ -32,32 +34,12 @@ from numba import cuda
 from ...fields import KEPT
 from ...populations import Functions, tuple_of
 from ...rules import RuleFunctions
-from .arrays import slices, sums_of_block
+from . import scattering
+from .arrays import begin_block, end_block, record_states, slices, sums_of_block
 from .delivery import THREADS, Form, delivery, first_cursor
 from .neurons import Block, BlockStep, Inputs, Moment, Outputs, neurons
 from .plasticity import Learning, PastArrays, Stages, stages
-from .spikes import record_spikes, write_count
-
-
-@cuda.jit(device=True, forceinline=True)
-def _begin_block(form, block, ring, ins, outs):
-    """Copy the sums of a block into *ring*, and the states of its neurons."""
-    thread, threads = cuda.threadIdx.x, cuda.blockDim.x
-    for k in range(thread, form.rows * form.width, threads):
-        row, i = k // form.width, block.first + k % form.width
-        ring[k] = ins.pending[row, i] if i < block.stop else 0
-    for i in range(block.first + thread, block.stop, threads):
-        for word in range(ins.state.shape[0]):
-            outs.state[word, i] = ins.state[word, i]
-
-
-@cuda.jit(device=True, forceinline=True)
-def _end_block(form, block, head, ring, outs):
-    """Write the sums of a block, of which the row *head* is that of the next step."""
-    for k in range(cuda.threadIdx.x, form.rows * form.width, cuda.blockDim.x):
-        row, i = k // form.width, block.first + k % form.width
-        if i < block.stop:
-            outs.pending[row, i] = ring[(head + row) % form.rows * form.width + i - block.first]
+from .spikes import announcing, recording, spike_of, write_count
 
 
 def _block_run(
@@ -67,21 +49,24 @@ def _block_run(
     ahead: int,
     is_joined: bool,
     wide: bool,
-    neurons_per_thread: int,
+    held: tuple[int, bool],
 ) -> Any:
     """Return a device function that makes all steps of a block; see `neurons` and `simulation` for the arguments."""
-    open_neurons, draw, update, store = neurons(functions, receptors, wide=wide, neurons_per_thread=neurons_per_thread)
+    at_once, in_registers = held
+    record = recording(spike_of, 32)  # the first warp writes their number
+    open_neurons, draw, update, store = neurons(
+        functions, receptors, announcing(wide), at_once=at_once, in_registers=in_registers
+    )
     deliver, scales_of = delivery(wide).deliver, tuple_of(receptors)
     _, row_of, open_past, arrive, depart, close_past = plastic
 
     @cuda.jit(device=True, forceinline=True)
     def run_block(which, form, number, ring, scratch, ins, outs, learning, past):
-        counters, found = scratch[3], scratch[4]
-        thread, threads = cuda.threadIdx.x, cuda.blockDim.x
+        counters, found, thread = scratch[3], scratch[4], cuda.threadIdx.x
         first, stop = np.int64(ins.edges[number]), np.int64(ins.edges[number + 1])
         block, scales = Block(np.int64(number), first, stop, ins.key[0], ins.key[1]), scales_of(ins.scales)
         steps = ins.series.shape[0]
-        _begin_block(form, block, ring, ins, outs)
+        begin_block(form, block, ring, ins, outs)
         held = open_neurons(form, block, ins)
         head, behind, step, recorded, turn = 0, 0, ins.first_step[0], 0, 0
         open_past(learning, past, form, block, found, outs)
@@ -117,28 +102,21 @@ def _block_run(
             if ahead > 1 and t >= steps:
                 continue
             parity = t & 1
-            held = update(BlockStep(form, block, moment, scales, ring, found, ins, outs), held)
+            held = update(BlockStep(form, block, moment, scales, ring, scratch, ins, outs), held)
             cuda.syncthreads()
             if thread == 0:
                 write_count(form, block, outs, row, stamp, found[parity])
                 found[1 - parity] = 0  # all threads have read that of the last step
-            if thread >= 32:
-                record_spikes(form, block, moment, found[parity], ins.groups, outs)
+            record(form, block, moment, found[parity], ins.groups, outs)
             depart(learning, form, block, moment, found[parity], outs)
-            if form.every > 0 and (step + 1) % form.every == 0:
-                store(block, outs.state, held)
-                cuda.syncthreads()
-                for k in range(thread, ins.probes.size, threads):
-                    if first <= ins.probes[k] < stop:
-                        outs.traces[recorded, k] = outs.state[ins.probe_words[k], ins.probes[k]]
-                recorded += 1
+            recorded = record_states(form, block, step, recorded, store, held, ins, outs)
             # The threads meet in the next step.
             head += receptors
             if head >= form.rows:
                 head = 0
             step += 1
         store(block, outs.state, held)
-        _end_block(form, block, head, ring, outs)
+        end_block(form, block, head, ring, outs)
         close_past(learning, past, form, block, steps, outs)
 
     return run_block
@@ -169,8 +147,9 @@ def simulation(
     ahead: int,
     joined: int | None,
     wide: bool,
+    scattered: bool,
     threads: int,
-    neurons_per_thread: int,
+    held: tuple[int, bool],
     in_shared: bool,
     batched: bool,
     rules: tuple[RuleFunctions, ...] = (),
@@ -184,17 +163,22 @@ def simulation(
       joined: the number of a rule whose projection has this delay: its spikes and those of the static projections are
         collected together.
       wide: that of the `Layout`.
+      scattered: likewise.
       threads: those of a block, by which the registers of a thread are limited.
-      neurons_per_thread: the most neurons of a thread; 0 if their states are in memory.
+      held: *at_once* and *in_registers* of `neurons`.
       in_shared: True if the sums of a block are in shared memory.
       batched: True if each array has one more dimension, the batch along the grid's second axis. It costs registers.
       rules: the functions of the plastic projections' rules.
     """
     plastic = stages(rules, joined, ahead, wide)
-    arguments = plastic, receptors, ahead, joined is not None, wide, neurons_per_thread
-    run = _choose(tuple(_block_run(each, *arguments) for each in functions))
+    if scattered:
+        runs = [scattering.block_run(each, receptors, wide, held) for each in functions]
+    else:
+        arguments = plastic, receptors, ahead, joined is not None, wide, held
+        runs = [_block_run(each, *arguments) for each in functions]
+    run, further = _choose(tuple(runs)), receptors if scattered else 0
     shared_arrays = plastic.shared
-    sums_of, of = sums_of_block(in_shared), slices(batched)
+    sums_of, of = sums_of_block(in_shared, scattered), slices(batched)
 
     is_cached = all(each.is_cached for each in functions) and all(rule.is_cached for rule in rules)
 
@@ -257,7 +241,8 @@ def simulation(
         # This barrier makes the launch cooperative: blocks wait for each other, and so all must be resident.
         cuda.cg.this_grid().sync()
         population_of = of(owners, net)
-        form = Form(population_of.size, of(pending, net).shape[0], width, target_bits, row_bits, slots, every)
+        rows = of(pending, net).shape[0] + further
+        form = Form(population_of.size, rows, width, target_bits, row_bits, slots, every)
         ring = sums_of(of(memory, net), block, form.rows * form.width)
         # Numba gives shared arrays of several device functions the same names, so that all of them are made here.
         scratch = (

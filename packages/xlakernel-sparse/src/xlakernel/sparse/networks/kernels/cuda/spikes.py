@@ -5,9 +5,29 @@ Each word follows the number of its step, the stamp, for which its readers wait.
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 from numba import cuda
 
-from ....kernels.cuda.device.memory import store_stamped
+from ....kernels.cuda.device.memory import prefetch, store_stamped
+
+
+def announcing(wide: bool) -> Any:
+    """Return ``announce(step, number, i, segment)``, see `neurons`, which writes a spike for the other blocks.
+
+    The entries of the segment are loaded into L2 while the spike is on its way to the other blocks.
+    """
+    words = 2 if wide else 1
+
+    @cuda.jit(device=True, forceinline=True)
+    def announce(step, number, i, segment):
+        form, block, moment, _, _, _, ins, outs = step
+        write_spike(form, block, outs, moment.row, moment.stamp, number, i)
+        prefetch(ins.starts, i * form.blocks, form.blocks + 1)
+        prefetch(ins.entries, words * np.int64(segment[0]), words * np.int64(segment[1]))
+
+    return announce
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -33,16 +53,30 @@ def spike_of(form, block, outs, row, number):
     return outs.lists[row, 2 * (block.first + number)]
 
 
-@cuda.jit(device=True, forceinline=True)
-def record_spikes(form, block, moment, found, groups, outs):
-    """Record the spikes of a block, by all warps but the first."""
-    for k in range(cuda.threadIdx.x - 32, found, cuda.blockDim.x - 32):
-        spike = spike_of(form, block, outs, moment.row, k)
-        if outs.counts.shape[1] > 0 and groups[spike] >= 0:
-            cuda.atomic.add(outs.counts, (moment.t, groups[spike]), 1)
-        if outs.spike_steps.size == 0:
-            cuda.atomic.add(outs.spike_count, 0, 1)
-        else:
-            at = cuda.atomic.add(outs.spike_count, 0, 1)
-            if 0 <= at < outs.spike_steps.size:
-                outs.spike_steps[at], outs.spike_neurons[at] = moment.step, spike
+def recording(spike_of: Any, first: int) -> Any:
+    """Return ``record(form, block, moment, found, groups, outs)``, which records the *found* spikes of a block.
+
+    Args:
+      spike_of: returns the neuron of one of them, with the arguments of `spike_of`.
+      first: the first thread that records; all threads may call the function.
+    """
+
+    @cuda.jit(device=True, forceinline=True)
+    def record(form, block, moment, found, groups, outs):
+        thread, threads = cuda.threadIdx.x - first, cuda.blockDim.x - first
+        are_listed, are_counted = outs.spike_steps.size > 0, outs.counts.shape[1] > 0
+        if not are_listed and thread == 0 and found > 0:
+            cuda.atomic.add(outs.spike_count, 0, found)
+        if thread >= 0 and (are_listed or are_counted):
+            k = np.int64(thread)
+            while k < found:
+                spike = spike_of(form, block, outs, moment.row, k)
+                if are_counted and groups[spike] >= 0:
+                    cuda.atomic.add(outs.counts, (moment.t, groups[spike]), 1)
+                if are_listed:
+                    at = cuda.atomic.add(outs.spike_count, 0, 1)
+                    if 0 <= at < outs.spike_steps.size:
+                        outs.spike_steps[at], outs.spike_neurons[at] = moment.step, spike
+                k += threads
+
+    return record

@@ -141,7 +141,7 @@ def _projection(number: int, rule: RuleFunctions) -> tuple[Any, Any]:
         factor, units = learning.factors[number, 1], np.float32(1) / scales[places.row]
         post, row = places.post + np.int64(first) - places.first_target, at + places.row * form.width
         for k in range(places.pre, places.pre + learning.counts[number]):
-            segment = np.uint64(places.starts + np.int64(learning.arriving[k]) * form.blocks + block)
+            segment = np.uint64(places.starts + np.int64(learning.arriving[k]) * form.segments + block)
             trace, age = learning.before[0, k], learning.before[1, k]
             for entry in range(np.int64(learning.starts[segment]), np.int64(learning.starts[segment + np.uint64(1)])):
                 target, place = entries[np.uint64(2 * entry)], np.uint64(entries[np.uint64(2 * entry + 1)])

@@ -28,5 +28,11 @@ def run(
     sources = max(part.inputs.random for part in parts)
     rules = tuple((one.number, one.functions) for one in plastic)
     kernel = numba_kernel(simulation(functions, len(layout.receptors), sources, layout.wide, rules), tuple(outs))
-    numbers = {"width": layout.width, "target_bits": layout.target_bits, "row_bits": layout.row_bits, "every": every}
-    return functools.partial(kernel, **numbers)
+    return functools.partial(
+        kernel,
+        segments=layout.segments,
+        width=layout.width,
+        target_bits=layout.target_bits,
+        row_bits=layout.row_bits,
+        every=every,
+    )

@@ -1,7 +1,8 @@
 """A run of a network on the CPU: all steps in one call.
 
 The neurons are divided into blocks, and each thread delivers the spikes of the last step to its own blocks. No two
-threads add to the same sum, and a step has one barrier, the end of a parallel loop.
+threads add to the same sum, and a step has one barrier, the end of a parallel loop. Entries that are scattered, for a
+GPU, are added before this loop.
 """
 
 from __future__ import annotations
@@ -47,8 +48,9 @@ def _block_update(functions: Functions, receptors: int) -> Any:
             )
             store(state, i, following)
             fired[np.uint64(i)] = has_fired
-        for k in range(at, at + receptors * width):
-            sums[np.uint64(k)] = 0
+        for receptor in range(receptors):
+            for k in range(at + receptor * width, at + receptor * width + stop - first):
+                sums[np.uint64(k)] = 0
 
     return update_block
 
@@ -71,9 +73,12 @@ def _choose(updates: tuple[Any, ...]) -> Any:
 
 
 class _Form(NamedTuple):
-    """The numbers of a `Layout` that a kernel computes with; *rows* and *width* are the extents of a block's sums."""
+    """The numbers of a `Layout` that a kernel computes with.
 
-    blocks: int
+    *rows* and *width* are the extents of a block's sums; with one segment of a source, those of the sums of all blocks.
+    """
+
+    segments: int
     rows: int
     width: int
     target_bits: int
@@ -88,7 +93,7 @@ def _delivery(wide: bool) -> Any:
     def deliver(form, block, spikes, count, starts, entries, sums, at, head):
         target_mask, row_mask = (1 << form.target_bits) - 1, (1 << form.row_bits) - 1
         for k in range(count):
-            segment = np.int64(spikes[k]) * form.blocks + block
+            segment = np.int64(spikes[k]) * form.segments + block
             for entry in range(np.int64(starts[np.uint64(segment)]), np.int64(starts[np.uint64(segment + 1)])):
                 if wide:
                     place, weight = entries[np.uint64(2 * entry)], entries[np.uint64(2 * entry + 1)]
@@ -104,8 +109,14 @@ def _delivery(wide: bool) -> Any:
 
 
 @njit
+def _sums_of(form, block, edges):
+    """Return where the sums of a block begin."""
+    return edges[block] if form.segments == 1 else block * form.rows * form.width
+
+
+@njit
 def _read_pending(form, block, edges, pending, sums):
-    first, at = edges[block], block * form.rows * form.width
+    first, at = edges[block], _sums_of(form, block, edges)
     for row in range(form.rows):
         for i in range(first, edges[block + 1]):
             sums[at + row * form.width + i - first] = pending[row, i]
@@ -113,7 +124,7 @@ def _read_pending(form, block, edges, pending, sums):
 
 @njit
 def _write_pending(form, block, edges, pending, sums, head):
-    first, at = edges[block], block * form.rows * form.width
+    first, at = edges[block], _sums_of(form, block, edges)
     for row in range(form.rows):
         for i in range(first, edges[block + 1]):
             pending[row, i] = sums[at + (head + row) % form.rows * form.width + i - first]
@@ -162,9 +173,10 @@ def simulation(
         learning,
     ):
         first, stop = edges[block], edges[block + 1]
-        at = block * form.rows * form.width
+        at = _sums_of(form, block, edges)
         arrive(learning, form, block, first, t, np.int64(step), sums, at + head * form.width, arrays[0])
-        deliver(form, block, spikes, count, starts, entries, sums, at, head)
+        if form.segments > 1:
+            deliver(form, block, spikes, count, starts, entries, sums, at, head)
         update(
             owners[block], first, stop, sums, at + head * form.width, form.width, arrays, key, step, t, drawn[block],
             fired,
@@ -218,12 +230,14 @@ def simulation(
         next_spike_traces,
         next_last,
         next_has_fired,
+        segments,
         width,
         target_bits,
         row_bits,
         every,
     ):
         blocks, rows, size, steps = owners.size, pending.shape[0], state.shape[1], series.shape[0]
+        stride = size if segments == 1 else width
         threads = max(1, min(blocks, size // _NEURONS_OF_A_THREAD, thread_count()))
         sums = np.zeros(blocks * rows * width, np.int32)
         # Blocks do not begin at multiples of 4, but the neurons that share random words do.
@@ -235,7 +249,7 @@ def simulation(
             for i in range(size):
                 next_state[word, i] = state[word, i]
         for block in range(blocks):
-            _read_pending(_Form(blocks, rows, width, target_bits, row_bits), block, edges, pending, sums)
+            _read_pending(_Form(segments, rows, stride, target_bits, row_bits), block, edges, pending, sums)
         for k in range(spike_steps.size):
             spike_steps[k], spike_neurons[k] = -1, -1
         for k in range(weights.size):
@@ -256,8 +270,13 @@ def simulation(
         for t in range(steps):
             step = np.uint32(first_step[0] + t)
             begin(learning, np.int64(step))
+            if segments == 1:
+                deliver(
+                    _Form(segments, rows, stride, target_bits, row_bits), 0, spikes, count, starts, entries, sums, 0,
+                    head,
+                )  # fmt: skip
             if threads == 1:
-                form = _Form(blocks, rows, width, target_bits, row_bits)
+                form = _Form(segments, rows, stride, target_bits, row_bits)
                 arrays = scales, next_state, parameters, shared, series, shared_series
                 for block in range(blocks):
                     advance(
@@ -266,7 +285,7 @@ def simulation(
                     )  # fmt: skip
             else:
                 for thread in prange(threads):
-                    form = _Form(blocks, rows, width, target_bits, row_bits)
+                    form = _Form(segments, rows, stride, target_bits, row_bits)
                     arrays = scales, next_state, parameters, shared, series, shared_series
                     for block in range(first_of(blocks, thread, threads), first_of(blocks, thread + 1, threads)):
                         advance(
@@ -287,9 +306,10 @@ def simulation(
                     traces[recorded, k] = next_state[probe_words[k], probes[k]]
                 recorded += 1
         spike_count[0] = min(total, 2**31 - 1)
-        form = _Form(blocks, rows, width, target_bits, row_bits)
+        form = _Form(segments, rows, stride, target_bits, row_bits)
+        for segment in range(segments):
+            deliver(form, segment, spikes, count, starts, entries, sums, segment * rows * stride, head)
         for block in range(blocks):
-            deliver(form, block, spikes, count, starts, entries, sums, block * rows * width, head)
             _write_pending(form, block, edges, next_pending, sums, head)
         write_fired(next_has_fired, ring, ring_counts, np.int64(first_step[0]) + steps)
         check(learning)
