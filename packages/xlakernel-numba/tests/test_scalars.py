@@ -359,13 +359,16 @@ def test_a_scalar_may_have_any_name(way):
     scope = {}
     lines = "for i in range(x.size):", f"    out[i] = {' * '.join(NAMES)} * x[i]"
     exec("\n    ".join([f"def scale(x, out, {', '.join(NAMES)}):", *lines]), scope)  # noqa: S102
-    run = numba_kernel(numba.njit(scope["scale"]), outs=lambda x: x, **{way: DERIVATIVES[way]})
+    kernel = numba.njit(scope["scale"])
+    run = numba_kernel(kernel, outs=lambda x: x, **{way: DERIVATIVES[way]})
+    together = numba_kernel(kernel, outs=lambda x: x, vmap_method=lambda x, /, **static: product_of(static) * x)
     scalars = {name: 2.0 if i == 3 else -1.0 for i, name in enumerate(NAMES)}
     factor = product_of(scalars)
     with debug_mode():
         assert_array_equal(run(X, **scalars), factor * X)
     assert_array_equal(run(X, **scalars), factor * X)
     assert_array_equal(jax.jit(run)(X, **scalars), factor * X)
+    assert_array_equal(jax.vmap(lambda x: together(x, **scalars))(X[None]), factor * X[None])
     assert_array_equal(jax.grad(lambda x: run(x, **scalars).sum())(X), np.full(3, factor))
     assert_array_equal(jax.vmap(jax.grad(lambda x: run(x, **scalars).sum()))(X[None]), np.full((1, 3), factor))
     traced = jax.jit(jax.grad(lambda x, scalars: run(x, **scalars).sum()))

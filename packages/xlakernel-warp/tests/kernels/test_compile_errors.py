@@ -227,3 +227,20 @@ def test_the_message_names_another_kernel_of_the_module():
     with pytest.raises(CompileError, match='Error while parsing function "draft"') as caught:
         warp_kernel(draft, same)(X)
     assert "not part of this one" not in str(caught.value)
+
+
+def test_the_c_compiler_fails_for_another_kernel_of_the_module():
+    module = wp.get_module(f"{__name__}.keyword")
+
+    @wp.kernel(module=module)
+    def right(x: wp.array(dtype=float), out: wp.array(dtype=float)):
+        i = wp.tid()
+        out[i] = x[i]
+
+    @wp.kernel(module=module)
+    def wrong(x: wp.array(dtype=float), static: float, out: wp.array(dtype=float)):
+        i = wp.tid()
+        out[i] = x[i] * static
+
+    with pytest.raises(CompileError, match=r"right: .*may be that of another one.*compiler has printed the place"):
+        warp_kernel(right, same)(X)

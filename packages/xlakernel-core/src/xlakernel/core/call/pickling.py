@@ -47,6 +47,6 @@ class MissingKernel:
             f"{advice}"
         )
 
-    def __call__(self, *_: Any, **__: Any) -> Any:
+    def __call__(self, /, *_: Any, **__: Any) -> Any:
         """Raise the error."""
         raise PickledKernelError(self._message)

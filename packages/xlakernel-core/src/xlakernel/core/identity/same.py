@@ -28,7 +28,7 @@ class Same:
     def __hash__(self) -> int:
         return hash(self._key)
 
-    def __call__(self, *args: Any, **keywords: Any) -> Any:
+    def __call__(self, /, *args: Any, **keywords: Any) -> Any:
         """Call the function."""
         return self.function(*args, **keywords)
 

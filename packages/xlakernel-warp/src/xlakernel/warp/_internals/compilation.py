@@ -80,11 +80,16 @@ def content_or_id(name: str, kernel: Any, device: str, block_dim: int) -> str:
 
 def _message(name: str, kernel: Any, device: str, error: Exception) -> str:
     named = re.search(r'function "(\w+)"', str(error))
-    other = ""
+    other, own = "", '@warp.kernel(module="unique")'
     if named and named[1] not in (name, kernel.key):
         other = (
-            f" Warp compiles the kernels of a file or notebook together. Fix {named[1]} "
-            'even if it is not part of this one, or give it a module of its own: @warp.kernel(module="unique").'
+            f" Warp compiles the kernels of a file or notebook together. Fix {named[1]} even if it is not part of this "
+            f"one, or give it a module of its own: {own}."
+        )
+    elif not named and len(kernel.module.kernels) > 1:  # an error of the C++ compiler, which prints the lines
+        other = (
+            " Warp compiles the kernels of a file or notebook together: the error may be that of another one. Its "
+            f"compiler has printed the place. With {own}, a kernel is compiled alone."
         )
     return (
         f"{name}: Warp {warp.__version__} does not compile the kernel for {device}. Warp's error: "
