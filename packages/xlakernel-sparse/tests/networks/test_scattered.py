@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numba
 import numpy as np
 import pytest
-from models import NATIVE, PARAMETERS, Total, balanced, fire_at_zero, noisy, noisy_arrays, random_matrix, start
+from models import NATIVE, PARAMETERS, State, Total, balanced, fire_at_zero, noisy, noisy_arrays, random_matrix, start
 
 from xlakernel.sparse import CSR
-from xlakernel.sparse.networks import Network, Population, Projection, Record, Trace, network
+from xlakernel.sparse.networks import Network, Population, Projection, Record, Trace, network, uniform
 from xlakernel.sparse.networks.layout import choose_layout
 
 KEY = jax.random.key(1)
@@ -31,6 +32,12 @@ def both(monkeypatch):
         return found
 
     return make
+
+
+@numba.njit
+def alone(state, arrived, p, rng):
+    v = state.v * p.leak + uniform(rng, 0)
+    return State(np.float32(0) if v > 1 else v, state.current, state.wait), v > 1
 
 
 def assert_equal(found, expected):
@@ -64,32 +71,58 @@ def test_a_run_continues_in_the_other_network(both):
         assert_equal(found, expected)
 
 
-@pytest.mark.parametrize("size", [4501, 9001])
-def test_neurons_in_registers_and_in_memory(both, size):
-    """On a GPU a thread has up to five neurons in registers; those of one block of 9001 are in memory."""
+@pytest.mark.parametrize(("size", "blocks"), [(3838, 2), (3837, 1), (3838, 1)])
+def test_neurons_in_registers_and_in_memory(both, size, blocks):
+    """On a GPU a thread has three or five neurons in registers, or loads four at once from memory."""
     rng = np.random.default_rng(3)
     matrix, probed = random_matrix(rng, size, size, 20 / size), np.asarray([0, size // 3, size - 1])
     projections = [Projection(matrix, 3, "excitatory"), Projection(matrix, 2, "inhibitory")]
     record = Record(counts=True, trace=Trace(("v", "current"), probed, 5), spikes=9000)
-    found = []
-    for blocks in (1, 3, 12):
-        networks = both(
-            lambda blocks=blocks: Network(Population(noisy, size, noisy_arrays), projections, blocks=blocks)
-        )
-        for one in networks:
 
-            def run(key, one=one):
-                return one.run(one.initial(start(size)), PARAMETERS, key, steps=30, record=record)
+    def run(network, key):
+        return network.run(network.initial(start(size)), PARAMETERS, key, steps=30, record=record)
 
-            found.append(jax.vmap(run)(jax.random.split(KEY, 2)))
-    assert int(found[0][1].spikes.total.min()) > 1000
-    for other in found[1:]:
-        assert_equal(other, found[0])
+    networks = both(lambda: Network(Population(noisy, size, noisy_arrays), projections, blocks=blocks))
+    keys = jax.random.split(KEY, 2)
+    expected, found = (jax.vmap(lambda key, one=one: run(one, key))(keys) for one in networks)
+    assert int(expected[1].spikes.total.min()) > 1000
+    assert_equal(found, expected)
+
+
+def test_several_threads_of_the_cpu(both):
+    size = 16_001
+    matrix = random_matrix(np.random.default_rng(1), size, size, 5 / size)
+    projections = [Projection(matrix, 1, "excitatory"), Projection(matrix, 1, "inhibitory")]
+    networks = both(lambda: Network(Population(noisy, size, noisy_arrays), projections, blocks=4))
+    record = Record(spikes=20_000)
+    expected, found = (one.run(one.initial(start(size)), PARAMETERS, KEY, steps=10, record=record) for one in networks)
+    assert int(expected[1].spikes.total) > 1000
+    assert_equal(found, expected)
+
+
+def test_networks_that_are_stacked(both):
+    matrices = [
+        CSR((jnp.full(240, w), np.resize([3, 17, 40, 8], 240), np.arange(0, 241, 4)), shape=(60, 60))
+        for w in (0.1, 0.2)
+    ]
+
+    def make(matrix):
+        projections = [Projection(matrix, 2, "excitatory"), Projection(matrix, 3, "inhibitory")]
+        return Network(Population(noisy, 60, noisy_arrays), projections, blocks=5)
+
+    def run(network):
+        return network.run(network.initial(start(60)), PARAMETERS, KEY, steps=30)
+
+    pairs = [both(lambda matrix=matrix: make(matrix)) for matrix in matrices]
+    for networks in zip(*pairs, strict=True):
+        found = jax.vmap(run)(jax.tree.map(lambda *leaves: jnp.stack(leaves), *networks))
+        for k, one in enumerate(networks):
+            assert_equal(jax.tree.map(lambda x, k=k: x[k], found), run(one))
 
 
 def test_more_spikes_of_a_block_than_it_has_threads(both):
-    """All neurons fire in three steps, and each has more synapses than the lanes of its warp."""
-    size, degree = 3000, 70
+    """All neurons, on a GPU of one block in memory, fire in three steps; each has more synapses than a warp has lanes."""
+    size, degree = 4100, 70
     indices = (np.arange(size)[:, None] + 11 * np.arange(degree)) % size
     matrix = CSR((jnp.ones(1), indices.ravel(), degree * np.arange(size + 1)), shape=(size, size))
     for blocks in (1, 2):
@@ -114,13 +147,15 @@ def test_several_populations_and_no_synapses(both):
         ]
         return Network(sizes, projections, blocks=5)
 
-    state = {"a": start(40), "b": start(23)}
-    found = [one.run(one.initial(state), PARAMETERS, KEY, steps=60) for one in both(make)]
-    assert_equal(*found)
+    state, record = {"a": start(40), "b": start(23)}, Record(spikes=500)
+    expected, found = (one.run(one.initial(state), PARAMETERS, KEY, steps=60, record=record) for one in both(make))
+    assert int(expected[1].spikes.total) > 30
+    assert_equal(found, expected)
     empty = CSR((jnp.zeros(0), jnp.zeros(0, jnp.int32), jnp.zeros(61, jnp.int32)), shape=(60, 60))
-    projections = [Projection(empty, 1, "excitatory"), Projection(empty, 1, "inhibitory")]
-    networks = both(lambda: Network(Population(noisy, 60, noisy_arrays), projections, blocks=3))
-    assert_equal(*(one.run(one.initial(start(60)), PARAMETERS, KEY, steps=20) for one in networks))
+    for projections in ([Projection(empty, 1, "excitatory"), Projection(empty, 1, "inhibitory")], []):
+        function = noisy if projections else alone
+        networks = both(lambda function=function, given=projections: Network(Population(function, 60), given, blocks=3))
+        assert_equal(*(one.run(one.initial(start(60)), PARAMETERS, KEY, steps=20) for one in networks))
 
 
 def test_which_networks_are_scattered(monkeypatch):
@@ -130,7 +165,8 @@ def test_which_networks_are_scattered(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     assert network._are_scattered(100, 1000, 150_000)
     assert not network._are_scattered(100, 1000, 250_000)
-    assert not network._are_scattered(1, 1000, 20_000)
+    assert not network._are_scattered(1, 1000, 1000)
+    assert not network._are_scattered(100, 1000, 0)
     few, many = (choose_layout([1 << 20], ("a",), n, blocks=99, weight_bits=2, scattered=True) for n in (4000, 5000))
     assert (few.scattered, few.segments, few.target_bits, few.wide) == (True, 1, 20, True)
     assert (many.scattered, many.segments, many.target_bits) == (False, 99, 14)

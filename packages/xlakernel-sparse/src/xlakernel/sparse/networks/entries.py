@@ -1,4 +1,4 @@
-"""The entries of synapses in the order in which a run reads them: by source, then by the block of the target."""
+"""The entries of synapses in the order in which a run reads them: by source, then by the target's block, if any."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ _LONGEST = 2**21
 
 
 def order_entries(layout: Layout, synapses: Sequence[Synapses], scales: np.ndarray) -> tuple[jax.Array, jax.Array]:
-    """Return where the entries of each source and block start, uint32, and the entries, int32.
+    """Return where the segments of each source start, uint32, and the entries, int32.
 
     The starts have the shape ``(neurons * segments + 1,)``, and the entries ``(words of an entry * nnz,)``.
 
@@ -161,7 +161,7 @@ def order_entries(layout: Layout, synapses: Sequence[Synapses], scales: np.ndarr
     found: tuple[jax.Array, jax.Array] = sort_entries(
         places_of(layout), *arrays, outs=outs, layout=layout, ranges=ranges
     )
-    if total >= 2**31 and (longest := int(jnp.max(jnp.diff(found[0])))) >= _LONGEST:
+    if total >= 2**31 and not layout.scattered and (longest := int(jnp.max(jnp.diff(found[0])))) >= _LONGEST:
         raise ArgumentError(
             f"Network: {total} synapses, {longest} of them from one neuron to one block; allowed from 2**31 synapses "
             f"on: fewer than {_LONGEST}. Use more blocks."

@@ -31,7 +31,7 @@ class Layout(NamedTuple):
         plastic projections, whose blocks take different times in a step.
       target_bits, row_bits: bits of the fields of an entry.
       wide: True if an entry has two words.
-      scattered: True if the entries of a source are one segment, and a target is its place in the network. Blocks of a
+      scattered: True if the entries of a source are one segment, and a target is a neuron of the network. Blocks of a
         GPU then add the entries of their own spikes to sums that they share.
     """
 
@@ -67,7 +67,7 @@ class Layout(NamedTuple):
 
     @property
     def stride(self) -> int:
-        """The neurons in a row of the sums that an entry's target is a place in."""
+        """The length of a row of sums: the neurons of a block or, if they are scattered, of the network."""
         return self.size if self.scattered else self.width
 
     @property
@@ -121,9 +121,10 @@ def choose_layout(
             "longer step."
         )
     if layout.segments << target_bits >= 2**31 or layout.size * layout.segments >= 2**31 - 1:
+        action = "Use fewer neurons" if layout.segments == 1 else "Use fewer blocks, or neurons"
         raise ArgumentError(
-            f"Network: {layout.size} neurons in {layout.blocks} blocks of up to {layout.width}; allowed: products of "
-            "both below 2**31. Use fewer blocks."
+            f"Network: {layout.size} neurons, and {layout.segments} segments of each for blocks of up to "
+            f"{layout.stride}; allowed: products of both below 2**31. {action}."
         )
     wide = target_bits + row_bits + weight_bits > 32
     return layout._replace(target_bits=target_bits, row_bits=row_bits, wide=wide)

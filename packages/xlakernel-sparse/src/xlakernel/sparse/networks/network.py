@@ -36,8 +36,8 @@ from .state import NetworkState, check_network_state, convert_pending
 
 # Entries of a source in one block, on average, below which the table of starts costs more than it saves.
 _ENTRIES_OF_A_SEGMENT = 32
-#: Entries of a source in one block, on average, below which the blocks of a GPU share their sums.
-_ENTRIES_OF_A_BLOCK = 2
+#: The same below which the blocks of a GPU share their sums.
+_ENTRIES_OF_A_SHARED_SEGMENT = 2
 #: The neurons of a block on the CPU for which the sums of a block stay in a core's cache.
 _CPU_WIDTH = 1024
 #: The neurons of a block on a GPU below which more blocks make a step slower.
@@ -48,8 +48,9 @@ _GPU_WIDTH = 128
 class Network(ImmutablePytree):
     """Populations of neurons and the projections between them, all steps of which run in one native call.
 
-    The synapses are sorted by source and by block of targets, and their weights rounded to integers: sums of integers
-    do not depend on their order, so that a run is the same, bit by bit, for any number of threads and blocks.
+    The synapses are sorted by source and by block of targets, or by source alone where a source has few of them on a
+    GPU, whose blocks then share their sums. Weights are rounded to integers: sums of integers do not depend on their
+    order, so that a run is the same, bit by bit, for any number of threads and blocks.
 
     `jax.vmap` maps over networks of one structure, whose leaves are stacked: those with the same populations, *blocks*
     and *weight_bits*, and as many synapses, the same longest delay and, if some are plastic, the same shortest one.
@@ -348,7 +349,8 @@ def _check_blocks(blocks: int | None, size: int, synapses: int) -> int:
 
 def _are_scattered(blocks: int, size: int, synapses: int) -> bool:
     """Return whether a GPU's blocks share their sums: otherwise they would look up segments that are empty."""
-    return jax.default_backend() == "gpu" and synapses < _ENTRIES_OF_A_BLOCK * size * blocks
+    few = 0 < synapses < _ENTRIES_OF_A_SHARED_SEGMENT * size * blocks
+    return few and blocks > 1 and jax.default_backend() == "gpu"
 
 
 def _check_receptors(

@@ -18,8 +18,8 @@ THREADS = 1024
 class Form(NamedTuple):
     """The numbers that a kernel computes with.
 
-    Those of a `Layout`; *slots* are the words of a record, a power of two up to 32, and *every* the steps between
-    recorded states, or 0.
+    Those of a `Layout`, of which *width* is the stride and *blocks* are the segments of a source. *slots* are the words
+    of a record, a power of two up to 32, and *every* the steps between recorded states, or 0.
     """
 
     blocks: int
@@ -196,7 +196,7 @@ class Delivery(NamedTuple):
 
     Attributes:
       segment: ``segment(form, block, starts, spike)`` returns the first entry of a spike's segment, and their number.
-      add_entry: ``add_entry(form, head, ring, bits, weight)`` adds an entry, which a word has the place of.
+      add_entry: ``add_entry(form, head, ring, bits, weight)`` adds an entry; *bits* have its row and its target.
       add: ``add(form, head, low, length, count, entries, ring, scratch)`` adds the entries of the segments of *count*
         spikes; *head* is the row of sums of the step after theirs.
       deliver: ``deliver(form, block, stamp, row, cursor, head, turn, ring, ins, outs, scratch)`` adds the entries

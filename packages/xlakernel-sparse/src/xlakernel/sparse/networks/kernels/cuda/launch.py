@@ -58,7 +58,7 @@ def run(
     slots = _SLOTS[0]
     while slots < _SLOTS[1] and slots * _NEURONS_OF_A_SLOT < layout.width:
         slots *= 2
-    # All warps but the first record spikes.
+    # Unless sums are shared, all warps but the first record spikes.
     least = _THREADS_OF_PLASTICITY if plastic else _LEAST_THREADS
     scattered = layout.scattered
     words, limits = (0, _HELD_SCATTERED) if scattered else (slots * layout.blocks, _HELD)
@@ -96,8 +96,8 @@ def run(
             total,
             traces,
             *learned,
-            # If they share their sums, blocks meet at a barrier instead, and only list their own spikes.
-            struct((1, 2) if scattered else (rows, 2 * layout.blocks * slots), jnp.int32),
+            # If they share their sums, blocks meet at a barrier, one number, and list their own spikes.
+            struct((1, 1) if scattered else (rows, 2 * layout.blocks * slots), jnp.int32),
             struct((1, size) if scattered else (rows, 2 * size), jnp.int32),
             struct((0 if in_shared else sums,), jnp.int32),
             struct((layout.blocks * last.shape[0],), jnp.float32),
@@ -124,15 +124,15 @@ def run(
     return simulate
 
 
-def _threads(width: int, words: int, least: int, held: int, most: int) -> tuple[int, tuple[int, bool]]:
-    """Return the threads of a block, and how many neurons each has at once, up to *held* in registers.
+def _threads(width: int, words: int, least: int, most_held: int, most: int) -> tuple[int, tuple[int, bool]]:
+    """Return the threads of a block, and the last arguments of `neurons`.
 
-    Threads with a neuron each read all *words* of the records at once if they can. With two neurons each they are as
-    few as the neurons allow, and so have more registers.
+    Threads with a neuron each read all *words* of the records at once if they can. With up to *most_held* neurons each
+    they are as few as the neurons allow, at most *most*, and so have more registers.
     """
     places = width + ALIGNMENT - 1
     count = -(-places // most)
-    if count > held:
+    if count > most_held:
         return THREADS, (min(-(-places // THREADS), _MOST_LOADED), False)
     wanted = max(places, min(words, THREADS)) if count == 1 else -(-places // count)
     return max(least, -(-wanted // 32) * 32), (count, True)

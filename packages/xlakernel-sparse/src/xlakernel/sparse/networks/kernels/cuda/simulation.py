@@ -6,10 +6,9 @@ In each step the block reads the spikes of the last step of all blocks, adds the
 neurons, and writes its own spikes. No two blocks add to the same sum.
 
 Spikes are in records, one for each block: their number, and the first few neurons; further neurons are in a list. Each
-word is written together with the number of its step, and readers wait for this number. So a step has no barrier between
-blocks: a fence, an atomic addition, and the reading of its result, one after the other.
-
-Where most segments would be empty, blocks share their sums instead; see `scattering`.
+word is written together with the number of its step, and readers wait for this number. A barrier between blocks would
+take longer: it is a fence, an atomic addition, and the reading of its result, one after the other. Where most segments
+would be empty, blocks meet at a barrier nonetheless; see `scattering`.
 
 With plastic projections, spikes are added as many steps later as the shortest delay allows (*ahead* of a `Layout`): a
 block that is slow in one step then holds up no other. Their records are loaded a step before they are used.

@@ -32,6 +32,7 @@ def run(
         kernel,
         segments=layout.segments,
         width=layout.width,
+        stride=layout.stride,
         target_bits=layout.target_bits,
         row_bits=layout.row_bits,
         every=every,

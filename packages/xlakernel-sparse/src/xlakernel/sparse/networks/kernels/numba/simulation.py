@@ -232,12 +232,12 @@ def simulation(
         next_has_fired,
         segments,
         width,
+        stride,
         target_bits,
         row_bits,
         every,
     ):
         blocks, rows, size, steps = owners.size, pending.shape[0], state.shape[1], series.shape[0]
-        stride = size if segments == 1 else width
         threads = max(1, min(blocks, size // _NEURONS_OF_A_THREAD, thread_count()))
         sums = np.zeros(blocks * rows * width, np.int32)
         # Blocks do not begin at multiples of 4, but the neurons that share random words do.
