@@ -121,7 +121,7 @@ def test_networks_that_are_stacked(both):
 
 
 def test_more_spikes_of_a_block_than_it_has_threads(both):
-    """All neurons, on a GPU of one block in memory, fire in three steps; each has more synapses than a warp has lanes."""
+    """All fire three times, those of one block from memory on a GPU; each has more synapses than a warp has lanes."""
     size, degree = 4100, 70
     indices = (np.arange(size)[:, None] + 11 * np.arange(degree)) % size
     matrix = CSR((jnp.ones(1), indices.ravel(), degree * np.arange(size + 1)), shape=(size, size))
