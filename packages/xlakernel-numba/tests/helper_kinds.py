@@ -8,9 +8,17 @@ import jax.numpy as jnp
 import numba
 import numpy as np
 import pytest
+from numba.core import serialize
 from numba.extending import intrinsic, overload, register_jitable
 
 from xlakernel.numba import numba_kernel
+
+#: Of tests whose `objmode` blocks refer to what cannot be pickled: locks, pointers of ctypes, copies of modules.
+needs_objmode_without_pickles = pytest.mark.skipif(
+    hasattr(serialize, "is_serialiable"),
+    reason="this Numba pickles what an objmode block refers to: "
+    "https://github.com/numba/numba/blob/0.61.0/numba/core/pythonapi.py",
+)
 
 ONE = jnp.zeros(1)
 

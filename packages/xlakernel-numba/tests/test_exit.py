@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+from helper_kinds import needs_objmode_without_pickles
 
 pytestmark = pytest.mark.process
 
@@ -213,6 +214,7 @@ thread.join()
 """
 
 
+@needs_objmode_without_pickles
 def test_a_child_that_was_forked_while_a_call_was_in_the_interpreter():
     done = subprocess.run(
         [sys.executable, "-c", FORK], env=ENVIRONMENT, capture_output=True, text=True, timeout=200, check=False

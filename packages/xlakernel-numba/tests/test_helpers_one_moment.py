@@ -77,6 +77,7 @@ def test_an_array_that_another_thread_changes_during_compilation(order, monkeypa
         assert run(kernel) == 2 * value
 
 
+@pytest.mark.filterwarnings("ignore:tostring:DeprecationWarning")  # of Numba 0.61 with records
 def test_a_record_that_another_thread_changes_during_compilation(monkeypatch):
     table = np.ones(1, [("gain", "f8")])
     cell = define("@numba.njit\ndef kernel(x, out): out[0] = x[0] + R.gain", R=table[0])

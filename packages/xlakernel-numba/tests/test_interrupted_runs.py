@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from helper_kinds import needs_objmode_without_pickles
 
 # Ctrl-C comes when the first kernel ends, and takes effect in the Python of the second one, or later.
 KERNELS = """
@@ -130,6 +131,7 @@ for kernel in (without_arrays, with_an_array):
 """
 
 
+@needs_objmode_without_pickles
 @pytest.mark.process
 def test_signals_during_a_kernel_with_objmode_are_not_lost():
     done = subprocess.run(

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numba
 import numpy as np
 import pytest
+from helper_kinds import needs_objmode_without_pickles
 from numba.extending import intrinsic, overload
 
 from xlakernel.core.backend import examine
@@ -133,6 +134,7 @@ def test_attributes_of_what_is_copied(kind):
     assert run(kernel) == plain(np.float32(1)) == 10
 
 
+@needs_objmode_without_pickles
 def test_objmode_sets_attributes_of_the_users_module():
     state = types.ModuleType("state")
     state.calls = 0
