@@ -82,7 +82,7 @@ class Moment(NamedTuple):
 
 
 class BlockStep(NamedTuple):
-    """What the neurons of a block read and write in a step; *scratch* are the shared arrays of the kernel."""
+    """The numbers and arrays of a block in a step; *scratch* are the shared arrays of the kernel."""
 
     form: Any
     block: Any
