@@ -196,6 +196,7 @@ class Delivery(NamedTuple):
 
     Attributes:
       segment: ``segment(form, block, starts, spike)`` returns the first entry of a spike's segment, and their number.
+      load_entry: ``load_entry(form, entries, entry)`` returns the bits and the weight of an entry.
       add_entry: ``add_entry(form, head, ring, bits, weight)`` adds an entry; *bits* have its row and its target.
       add: ``add(form, head, low, length, count, entries, ring, scratch)`` adds the entries of the segments of *count*
         spikes; *head* is the row of sums of the step after theirs.
@@ -205,6 +206,7 @@ class Delivery(NamedTuple):
     """
 
     segment: Any
+    load_entry: Any
     add_entry: Any
     add: Any
     deliver: Any
@@ -215,12 +217,16 @@ def delivery(wide: bool) -> Delivery:
     """Return the device functions for entries of one word or, if *wide*, of two."""
 
     @cuda.jit(device=True, forceinline=True)
-    def entry_at(form, entries, number, count, scratch):
-        _, entry = segment_and_entry(number, count, scratch)
+    def load_entry(form, entries, entry):
         if wide:
             return load(entries, 2 * entry), load(entries, 2 * entry + 1)
         bits = load(entries, entry)
         return bits, np.int32(bits >> (form.target_bits + form.row_bits))
+
+    @cuda.jit(device=True, forceinline=True)
+    def entry_at(form, entries, number, count, scratch):
+        _, entry = segment_and_entry(number, count, scratch)
+        return load_entry(form, entries, entry)
 
     @cuda.jit(device=True, forceinline=True)
     def add_entry(form, head, ring, bits, weight):
@@ -270,4 +276,4 @@ def delivery(wide: bool) -> Delivery:
             if not more:
                 return turn
 
-    return Delivery(segment, add_entry, add, deliver)
+    return Delivery(segment, load_entry, add_entry, add, deliver)

@@ -49,12 +49,7 @@ def _spike_of(form, block, outs, row, number):
 
 def _scattering(wide: bool) -> Any:
     """Return a device function that adds the entries of a block's spikes."""
-    add_entry, words = delivery(wide).add_entry, 2 if wide else 1
-
-    @cuda.jit(device=True, forceinline=True)
-    def entry_at(form, entries, entry):
-        bits = load(entries, words * entry)
-        return bits, load(entries, words * entry + 1) if wide else np.int32(bits >> (form.target_bits + form.row_bits))
+    _, load_entry, add_entry, _, _ = delivery(wide)
 
     @cuda.jit(device=True, forceinline=True)
     def scatter(form, block, head, count, sums, ins, outs, scratch):
@@ -76,10 +71,10 @@ def _scattering(wide: bool) -> Any:
             number = np.int64(lane)
             while number < length:
                 # Two entries at once, so that the loads overlap.
-                bits, weight = entry_at(form, ins.entries, begin + number)
+                bits, weight = load_entry(form, ins.entries, begin + number)
                 other = number + step
                 if other < length:
-                    other_bits, other_weight = entry_at(form, ins.entries, begin + other)
+                    other_bits, other_weight = load_entry(form, ins.entries, begin + other)
                     add_entry(form, head, sums, other_bits, other_weight)
                 add_entry(form, head, sums, bits, weight)
                 number += 2 * step
