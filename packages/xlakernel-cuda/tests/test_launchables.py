@@ -136,11 +136,6 @@ def test_a_launch_of_no_threads_fills_the_outputs_that_nothing_else_fills(launch
     assert found.launch.fills == ((1, bytes(4)), (2, np.float32(5).tobytes()))
 
 
-def test_more_shared_memory_than_usual_comes_with_a_launch_that_shows_the_kernel(make_axpy, launchable_of):
-    assert launchable_of(make_axpy(shared_mem=48 * 1024), [F32, F32], [F32], alpha=1.0).probe is None
-    assert launchable_of(make_axpy(shared_mem=48 * 1024 + 1), [F32, F32], [F32], alpha=1.0).probe is not None
-
-
 def test_a_symbolic_shape_is_refused_and_a_symbolic_batch_is_not(make_axpy):
     from jax import export
 

@@ -1,5 +1,7 @@
 """Results of kernels on the device."""
 
+import contextlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -146,7 +148,7 @@ def test_an_alias_of_a_part_of_another_array(part, debug):
         whole = jnp.cumsum(x % 7)
         return whole, run(whole[part], 2.0)
 
-    with debug_mode(debug):
+    with debug_mode() if debug else contextlib.nullcontext():
         whole, found = jax.jit(program)(x)
     expected = np.cumsum(np.arange(2**14) % 7)
     assert_array_equal(whole, expected)
@@ -210,6 +212,32 @@ def test_dynamic_shared_memory_also_above_48_kib(kib):
 
 
 @cuda.jit
+def reverse_in_two_shared_arrays(x, out):
+    first, second = cuda.shared.array(10_000, float32), cuda.shared.array(0, float32)
+    i, n = cuda.threadIdx.x, x.size
+    while i < n:
+        if i < 10_000:
+            first[i] = x[i]
+        else:
+            second[i - 10_000] = x[i]
+        i += cuda.blockDim.x
+    cuda.syncthreads()
+    i = cuda.threadIdx.x
+    while i < n:
+        j = n - 1 - i
+        out[i] = first[j] if j < 10_000 else second[j - 10_000]
+        i += cuda.blockDim.x
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_shared_arrays_of_fixed_and_of_dynamic_size_are_above_48_kib_together(debug):
+    run = numba_cuda_kernel(reverse_in_two_shared_arrays, same, grid=1, block=256, shared_mem=40_000)
+    x = jnp.arange(20_000, dtype=jnp.float32)
+    with debug_mode() if debug else contextlib.nullcontext():
+        assert_array_equal(jax.jit(run)(x), x[::-1])
+
+
+@cuda.jit
 def sum_over_the_grid(x, partial, out):
     i = cuda.grid(1)
     cuda.atomic.add(partial, 0, x[i])
@@ -234,10 +262,21 @@ def sum_over_the_grid_by_shared_memory(x, partial, out):
     out[i] = partial[0]
 
 
-@pytest.mark.parametrize("kib", [48, 49, 146, 200])
-def test_a_cooperative_kernel_with_dynamic_shared_memory_also_above_48_kib(kib):
+@cuda.jit
+def sum_over_the_grid_by_two_shared_arrays(x, partial, out):
+    values, block = cuda.shared.array(1024, float32), cuda.shared.array(0, float32)
+    i = cuda.grid(1)
+    block[cuda.threadIdx.x] = values[cuda.threadIdx.x] = x[i]
+    cuda.atomic.add(partial, 0, np.float32(0.5) * (block[cuda.threadIdx.x] + values[cuda.threadIdx.x]))
+    cuda.cg.this_grid().sync()
+    out[i] = partial[0]
+
+
+@pytest.mark.parametrize("kernel", [sum_over_the_grid_by_shared_memory, sum_over_the_grid_by_two_shared_arrays])
+@pytest.mark.parametrize("kib", [44, 45, 48, 49, 146, 200])
+def test_a_cooperative_kernel_with_dynamic_shared_memory_also_above_48_kib(kernel, kib):
     run = numba_cuda_kernel(
-        sum_over_the_grid_by_shared_memory,
+        kernel,
         lambda x: (Struct((1,), x.dtype), x),
         grid=32,
         block=128,

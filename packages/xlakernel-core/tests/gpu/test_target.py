@@ -27,8 +27,11 @@ class DeviceArray:
 
 @pytest.fixture
 def registered(monkeypatch):
-    """The handlers that were registered, by name, and the devices that were recorded on, without a GPU."""
-    handlers, recorded = {}, []
+    """The handlers that were registered, by name, the devices of recordings, and the shared memory that was allowed.
+
+    There is no GPU.
+    """
+    handlers, recorded, allowed = {}, [], []
 
     def record(launchable, device):
         recorded.append(device)
@@ -42,7 +45,8 @@ def registered(monkeypatch):
         "usual_device": lambda: 0,
         "context_of": lambda device: contextlib.nullcontext(),
         "device_of": lambda address: address >> 40,  # as if each device had a part of the addresses
-        "load_kernel": lambda handle: None,
+        "load_kernel": lambda handle: handle,
+        "allow_shared_mem": lambda function, nbytes: allowed.append((function, nbytes)),
         "record": record,
         "build_handler": lambda plans, label: Handler(1, [plan.device for plan in plans]),
         "build_debug_handler": lambda launchable, once: Handler(1, once),
@@ -50,7 +54,7 @@ def registered(monkeypatch):
     }
     for name, stub in stubs.items():
         monkeypatch.setattr(target, name, stub)
-    return types.SimpleNamespace(handlers=handlers, recorded=recorded)
+    return types.SimpleNamespace(handlers=handlers, recorded=recorded, allowed=allowed)
 
 
 def launchable(name="name", arrays=(), steps=(), **options):
@@ -112,3 +116,8 @@ def test_a_plan_that_has_no_output_to_write_to_is_refused(registered, steps):
 def test_one_output_is_enough(registered, step):
     target.register(launchable(arrays=ARRAYS, steps=(FILL, step)))
     assert list(registered.handlers) == ["name"]
+
+
+def test_the_shared_memory_of_a_recorded_kernel_is_allowed_on_the_other_gpus(registered):
+    target.register(launchable(steps=(Launch(**KERNEL_OF, shared_mem=99_000),)))
+    assert registered.recorded == [0] and registered.allowed == [(KERNEL_OF["handle"], 99_000)]

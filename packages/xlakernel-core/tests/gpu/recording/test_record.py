@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from xlakernel.core.gpu import driver
+
 pytestmark = pytest.mark.gpu
 
 N = 4096
@@ -199,24 +201,21 @@ def test_cooperative_and_cluster_launches_keep_their_kind(cuda, wrap):
     np.testing.assert_array_equal(jax.jit(unrolled)(X), np.full(N, 4))
 
 
-def test_much_shared_memory_is_allowed_first(cuda, wrap):
+def test_much_shared_memory_is_allowed_on_every_gpu(cuda, wrap):
     floats = 40_000
+    kernel = cuda.kernel("shared")
 
-    def launch_with(shared, n):
-        def launch(stream, addresses):
-            arguments = (addresses[1], ctypes.c_void_p), (n, ctypes.c_int)
-            cuda.launch(cuda.kernel("shared"), stream, *arguments, grid=1, shared=shared)
+    def launch(stream, addresses):
+        driver.allow_shared_mem(driver.load_kernel(int(kernel)), 4 * floats)
+        arguments = (addresses[1], ctypes.c_void_p), (floats, ctypes.c_int)
+        cuda.launch(kernel, stream, *arguments, grid=1, shared=4 * floats)
 
-        return launch
-
-    launch = launch_with(4 * floats, floats)
-    run = wrap(
-        launch, jax.ShapeDtypeStruct((1,), jnp.float32), record=True, shared_mem=4 * floats, probe=launch_with(0, 0)
-    )
+    run = wrap(launch, jax.ShapeDtypeStruct((1,), jnp.float32), record=True)
     total = np.float32(0)
     for value in np.arange(floats, dtype=np.float32):
         total += value
-    assert run(X)[0] == total
+    for device in jax.devices("cuda"):
+        assert run(jax.device_put(X, device))[0] == total
 
 
 def test_every_gpu_runs_it(cuda, wrap):

@@ -35,8 +35,6 @@ class Launchable:
       unused: ``unused(sizes, position)``: for a kernel with parameters of these sizes, the offsets of the 8-byte words
         in parameter *position* that the kernel never reads. Libraries leave them uninitialised.
       closed_over: functions and containers to search for device arrays that the work uses besides its arguments.
-      shared_mem: bytes of dynamic shared memory to allow the kernels of *probe*, on each device.
-      probe: launches the same kernels with little shared memory, to find them; None: the usual limit suffices.
       aliases: numbers of inputs, and of the outputs that begin with their values and need not be written; *launch* is
         called with the address of the output for both.
       recipe: returns the recipe that makes the target in another process; None: it cannot be made there.
@@ -52,8 +50,6 @@ class Launchable:
     recording: Callable[[], AbstractContextManager[Any]] = nullcontext
     unused: Callable[[Sequence[int], int], Collection[int]] = lambda sizes, position: ()
     closed_over: Sequence[Any] = ()
-    shared_mem: int = 0
-    probe: LaunchFunction | None = None
     aliases: tuple[tuple[int, int], ...] = ()
     recipe: Callable[[], Recipe] | None = None
     own: str = ""

@@ -82,8 +82,6 @@ def _through_python(launchable: Launchable, *, once: bool, debug: bool) -> Targe
     """Return the target that runs the work through Python, in debug mode on copies."""
     name = free_name(launchable.name + launchable.own + (_DEBUG[once] if debug else ""), "CUDA")
     if name not in _targets:
-        for device in devices():
-            _allow_shared_mem(launchable, device)
         work = with_copies(launchable)
         handler = build_debug_handler(work, once=once) if debug else build_python_handler(work)
         _register(name, handler, (), launchable)
@@ -105,7 +103,6 @@ def _build_recorded(launchable: Launchable) -> tuple[Handler, tuple[int, ...]]:
             continue
         if plan.device is None:
             _load(plan, device)
-            _allow_shared_mem(launchable, device)
         elif not kept:  # device arrays that the work refers to would tie it to the first device
             other, _ = _record(launchable, device)
             plans.append(other)
@@ -126,29 +123,19 @@ def _home(launchable: Launchable) -> int:
 
 
 def _record(launchable: Launchable, device: int) -> tuple[Plan, Any]:
-    _allow_shared_mem(launchable, device)
     plan, kept = record(on_outputs(launchable), device)
     return dataclasses.replace(plan, steps=(*copies(launchable), *plan.steps)), kept
 
 
-def _allow_shared_mem(launchable: Launchable, device: int) -> None:
-    """Raise the limit of kernels that need more dynamic shared memory than a launch has by default."""
-    if launchable.probe is None:
-        return
-    found, _ = _record(dataclasses.replace(launchable, launch=launchable.probe, prepare=None, probe=None), device)
-    with context_of(device):
-        for step in found.steps:
-            if isinstance(step, Launch):
-                function = load_kernel(step.handle) if found.device is None else step.handle
-                allow_shared_mem(function, launchable.shared_mem)
-
-
 def _load(plan: Plan, device: int) -> None:
-    """Load the kernels on a device before their first launch, which XLA may capture: loading is not allowed then."""
+    """Load the kernels on a device before their first launch, which XLA may capture: loading is not allowed then.
+
+    Their limits on dynamic shared memory were raised on the device of the recording alone.
+    """
     with context_of(device):
         for step in plan.steps:
             if isinstance(step, Launch):
-                load_kernel(step.handle)
+                allow_shared_mem(load_kernel(step.handle), step.shared_mem)
 
 
 def _check_outputs(plan: Plan, launchable: Launchable) -> None:

@@ -41,8 +41,8 @@ from .recipe import COMPILER, copy_dispatcher
 
 _Scalars = Mapping[str, Scalar]
 
-#: Bytes of dynamic shared memory that a launch may have unless the kernel's limit is raised.
-USUAL_SHARED_MEM = 48 * 1024
+#: The most bytes of dynamic shared memory with which a kernel reports its exceptions.
+CHECKED_SHARED_MEM = 48 * 1024
 
 # The targets of a dispatcher, by the fingerprint of its code and by the launch. No value may refer to the dispatcher:
 # it would live for ever.
@@ -185,8 +185,7 @@ class NumbaCudaKernel(Kernel):
         batch = max((math.prod(s.shape[:levels]) for s in (outs or inputs)), default=1)
         geometry = self.form.batched(self.form.geometry(slices[0]), batch)
         check_device(self.name, self.shared_mem)
-        # A kernel that reports its exceptions is launched synchronously, so it cannot be recorded as a probe.
-        checked = debug and self.shared_mem <= USUAL_SHARED_MEM
+        checked = debug and self.shared_mem <= CHECKED_SHARED_MEM
         slots = self._slots(inputs, outs, scalars, levels=levels, batch=batch)
         operands = [*inputs, *(scalar.struct for scalar in scalars.values())]
         init = patterns(self.name, self.output_init, outs)
@@ -212,8 +211,6 @@ class NumbaCudaKernel(Kernel):
             place=self.place,
             arrays=launch.arrays,
             launch=launch,
-            shared_mem=self.shared_mem,
-            probe=launch.without_shared_mem if self.shared_mem > USUAL_SHARED_MEM else None,
             recording=cuda.defer_cleanup,
             aliases=self.aliases,
             recipe=lambda: write_recipe(

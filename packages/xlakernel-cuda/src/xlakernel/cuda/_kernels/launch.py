@@ -11,7 +11,7 @@ from typing import Any
 import numba
 from numba import cuda
 
-from xlakernel.core.backend.gpu import Array, fill
+from xlakernel.core.backend.gpu import Array, driver, fill
 from xlakernel.core.backend.native import is_of_numba
 from xlakernel.core.errors import LaunchError
 
@@ -79,20 +79,15 @@ class KernelLaunch:
         """Fill outputs and launch the kernel on *stream*."""
         for number, pattern in self.fills:
             fill(self.arrays[number], addresses[number], pattern, stream)
-        self._launch(stream, addresses, self.shared_mem)
-
-    def without_shared_mem(self, stream: int, addresses: Sequence[int]) -> None:
-        """Launch the kernel without dynamic shared memory: to be recorded, and never run."""
-        self._launch(stream, addresses, 0)
+        if not self.geometry.is_empty:
+            self._launch(stream, addresses)
 
     @property
     def signature(self) -> tuple[Any, ...]:
         """The types of the kernel's parameters."""
         return tuple(slot.type for slot in self.slots)
 
-    def _launch(self, stream: int, addresses: Sequence[int], shared_mem: int) -> None:
-        if self.geometry.is_empty:
-            return
+    def _launch(self, stream: int, addresses: Sequence[int]) -> None:
         arguments = [slot.argument(addresses) for slot in self.slots]
         if self.debug:
             # Numba reads the kernel's exception with a copy that waits for the default stream, and for no other.
@@ -101,7 +96,9 @@ class KernelLaunch:
         else:
             on = cuda.external_stream(stream)
         try:
-            self._configured(on, shared_mem)(*arguments)
+            if self.shared_mem:
+                self._allow_shared_mem()
+            self._configured(on)(*arguments)
         except Exception as error:
             if self.signature not in self.dispatcher.signatures:
                 if not is_of_numba(error):
@@ -109,17 +106,22 @@ class KernelLaunch:
                 cause = error if numba.config.FULL_TRACEBACKS else None
                 of_function = [slot.type.dtype if slot.is_scalar else slot.type for slot in self.slots]
                 raise compile_error(self.kernel, self.function, of_function, error) from cause
-            self._check_resources(shared_mem)
+            self._check_resources()
             if self.debug:  # the kernel's own exception, or an error of the driver, which debug mode explains
                 raise
             raise LaunchError(
-                f"{self.kernel}: the launch ({self.geometry}, {shared_mem} bytes of dynamic shared memory) is refused: "
-                f"{error}."
+                f"{self.kernel}: the launch ({self.geometry}, {self.shared_mem} bytes of dynamic shared memory) is "
+                f"refused: {error}."
             ) from error
-        self._check_resources(shared_mem)
+        self._check_resources()
 
-    def _configured(self, stream: Any, shared_mem: int) -> Any:
-        launch = (self.geometry.grid, self.geometry.block, stream, shared_mem)
+    def _allow_shared_mem(self) -> None:
+        """Compile the kernel, and raise its limit: 48 KiB, less the shared arrays whose size is in its code."""
+        function = self.dispatcher.compile(self.signature)._codelibrary.get_cufunc()
+        driver.allow_shared_mem(driver.load_kernel(int(function.handle)), self.shared_mem)
+
+    def _configured(self, stream: Any) -> Any:
+        launch = (self.geometry.grid, self.geometry.block, stream, self.shared_mem)
         with _silence:
             before = numba.config.CUDA_LOW_OCCUPANCY_WARNINGS
             numba.config.CUDA_LOW_OCCUPANCY_WARNINGS = 0
@@ -128,12 +130,10 @@ class KernelLaunch:
             finally:
                 numba.config.CUDA_LOW_OCCUPANCY_WARNINGS = before
 
-    def _check_resources(self, shared_mem: int) -> None:
+    def _check_resources(self) -> None:
         """Raise `LaunchError` if the compiled kernel needs more than a block, or a cooperative grid, may have.
 
-        The driver may record such a launch and refuse it at the replay. *shared_mem* is that of the present launch, 0
-        for the probe: above the kernel's limit, which is raised only after the probe, the driver would report that no
-        block of a cooperative grid fits.
+        The driver may record such a launch and refuse it at the replay.
         """
         compiled = self.dispatcher.overloads[self.signature]
         threads = math.prod(self.geometry.block)
@@ -147,11 +147,11 @@ class KernelLaunch:
             return
         blocks, most = (
             math.prod(self.geometry.grid),
-            compiled.max_cooperative_grid_blocks(self.geometry.block, shared_mem),
+            compiled.max_cooperative_grid_blocks(self.geometry.block, self.shared_mem),
         )
         if blocks > most:
             raise LaunchError(
                 f"{self.kernel}: synchronises its whole grid, so that all blocks must be on the device at once: grid "
-                f"{self.geometry.grid} has {blocks} blocks, and {most} of {threads} threads with {shared_mem} "
+                f"{self.geometry.grid} has {blocks} blocks, and {most} of {threads} threads with {self.shared_mem} "
                 "bytes of dynamic shared memory fit. Launch fewer blocks, and let each thread do more."
             )
