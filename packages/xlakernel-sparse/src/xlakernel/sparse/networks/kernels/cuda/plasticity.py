@@ -207,12 +207,14 @@ def _arrival(projection: int, rule: RuleFunctions, is_joined: bool, ahead: int, 
                     learning.traces[other] = trace + growth
                     learning.last[other] = step
                 total = lay_out(low, length, count, scratch)
-                for number in range(thread, total, 2 * threads):
+                number = np.int64(thread)
+                while number < total:
                     one = read(learning, post, number, count, scratch)
                     following = read(learning, post, min(number + threads, total - 1), count, scratch)
                     change(learning, one, post_factor, step, p, minimum, maximum, ring, row, units)
                     if number + threads < total:
                         change(learning, following, post_factor, step, p, minimum, maximum, ring, row, units)
+                    number += 2 * threads
                 if is_joined:
                     cuda.syncthreads()
                     add_static(form, moment.behind, static_low, static_length, count, ins.entries, ring, scratch)
@@ -276,17 +278,21 @@ def _departure(number: int, rule: RuleFunctions) -> Any:
                 trace, age = learning.traces[own] * post_factor, _age(learning.last[own], step)
                 start = np.int64(load(learning.incoming_starts, at.incoming + target))
                 stop = np.int64(load(learning.incoming_starts, at.incoming + target + 1))
-                for synapse in range(start + thread, stop, _TOGETHER * threads):
+                synapse = start + thread
+                while synapse < stop:
                     visit(learning, base + at.pre, synapse, stop, factor, step, trace, age, p, minimum, maximum)
+                    synapse += _TOGETHER * threads
         # All threads have read the traces of the targets.
         cuda.syncthreads()
         growth = _exp(since_post / tau_post)
-        for k in range(thread, found, threads):
+        k = np.int64(thread)
+        while k < found:
             target = np.int64(spike_of(form, block, outs, moment.row, k)) - at.first_target
             if 0 <= target < at.targets:
                 own = np.uint64(base + at.post + target)
                 learning.traces[own] += growth
                 learning.last[own] = step
+            k += threads
         # The traces are complete before those of the next step.
         cuda.syncthreads()
 
