@@ -34,20 +34,33 @@ def on_post(weight, pre, post, p):
 
 PROGRAM = """
 import sys
+import jax
 import jax.numpy as jnp
 import numpy as np
 from functions import State, integrate, on_post, on_pre
-from xlakernel.numba import _compile
 from xlakernel.sparse import CSR
 from xlakernel.sparse.networks import Network, Population, Projection, Record, Rule
 
 compiled = set()
 
-def compile_noted(self, *arguments, compile_=_compile.NumbaKernel._compile):
-    compiled.add(self.name)
-    return compile_(self, *arguments)
+def note(owner, method, name_of):
+    original = getattr(owner, method)
 
-_compile.NumbaKernel._compile = compile_noted
+    def noted(self, *arguments, **options):
+        compiled.add(name_of(self, *arguments))
+        return original(self, *arguments, **options)
+
+    setattr(owner, method, noted)
+
+if jax.default_backend() == "gpu":
+    from numba.cuda.dispatcher import _Kernel
+
+    note(_Kernel, "__init__", lambda kernel, function, *_: function.__name__)
+else:
+    from xlakernel.numba._compile import NumbaKernel
+
+    note(NumbaKernel, "_compile", lambda kernel, *_: kernel.name)
+
 matrix = CSR.from_dense(jnp.full((8, 8), 0.01))
 rule = Rule(on_pre, on_post, tau_pre=5, tau_post=5, minimum=0, maximum=1) if sys.argv[1] == "plastic" else None
 network = Network(Population(integrate, 8), [Projection(matrix, 2, "synapses", plasticity=rule)])
