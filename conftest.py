@@ -1,11 +1,12 @@
 """On the CPU, XLA compiles without optimisation for tests, and keeps what it compiled for the next run.
 
-Python's garbage collector runs less often.
+Python's garbage collector runs less often, and JAX forgets programs before they take too many mappings of memory.
 """
 
 import gc
 import os
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
@@ -46,3 +47,24 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
+
+
+# Linux allows a process 65 530 mappings by default, the setting vm.max_map_count.
+MOST_MAPPINGS = 40_000
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Let JAX forget its programs after a file's tests if they take many mappings of memory.
+
+    Each program that XLA compiles for the CPU takes three. Without more, XLA ends the process, or says "Cannot allocate
+    memory".
+    """
+    mappings = Path("/proc/self/maps")
+    if nextitem is not None and nextitem.path != item.path and mappings.exists():
+        with mappings.open("rb") as lines:
+            many = sum(1 for _ in lines) > MOST_MAPPINGS
+        if many:
+            import jax
+
+            jax.clear_caches()
+            gc.collect()
