@@ -1,6 +1,6 @@
 """On the CPU, XLA compiles without optimisation for tests, and keeps what it compiled for the next run.
 
-Python's garbage collector runs less often, and JAX forgets programs before they take too many mappings of memory.
+Python's garbage collector runs less often, and JAX's caches are cleared before a process has too many memory mappings.
 """
 
 import gc
@@ -53,11 +53,12 @@ def pytest_collection_finish() -> None:
 MOST_MAPPINGS = 40_000
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Let JAX forget its programs after a file's tests if they take many mappings of memory.
+    """Clear JAX's caches after a file's tests if the process has many memory mappings.
 
-    Each program that XLA compiles for the CPU takes three. Without more, XLA ends the process, or says "Cannot allocate
-    memory".
+    Each program that XLA compiles for the CPU takes three. At Linux's limit XLA reports "Cannot allocate memory", or
+    the process ends.
     """
     mappings = Path("/proc/self/maps")
     if nextitem is not None and nextitem.path != item.path and mappings.exists():

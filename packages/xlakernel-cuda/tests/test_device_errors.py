@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from numba import cuda
+from numba import cuda, float32
 from numpy.testing import assert_array_equal
 
 from xlakernel.core import debug_mode
@@ -68,6 +68,21 @@ def test_a_cooperative_grid_that_does_not_fit_with_its_shared_memory():
     run = numba_cuda_kernel(grid_sync, Struct((1,), jnp.float32), grid=2000, block=32, shared_mem=200 * 1024)
     with pytest.raises(LaunchError, match=r"2000 blocks, and [1-9]\d* of 32 threads with 204800 bytes"):
         run()
+    still_works()
+
+
+@cuda.jit
+def fixed_and_dynamic(x, out):
+    fixed, dynamic = cuda.shared.array(10_000, float32), cuda.shared.array(0, float32)
+    fixed[cuda.threadIdx.x] = dynamic[cuda.threadIdx.x] = x[cuda.threadIdx.x]
+    cuda.syncthreads()
+    out[cuda.threadIdx.x] = fixed[cuda.threadIdx.x] + dynamic[cuda.threadIdx.x]
+
+
+def test_shared_arrays_of_fixed_and_of_dynamic_size_that_do_not_fit_together():
+    run = numba_cuda_kernel(fixed_and_dynamic, same, grid=1, block=32, shared_mem=200 * 1024)
+    with pytest.raises(LaunchError, match=r"40000 bytes of shared arrays .* and 204800 bytes of dynamic .* allows \d+"):
+        run(jnp.ones(32))
     still_works()
 
 

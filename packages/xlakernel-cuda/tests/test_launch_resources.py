@@ -16,11 +16,11 @@ class Kernel:
     """A compiled cooperative kernel that may have 48 KiB, less its arrays of a fixed size, until it is allowed more."""
 
     cooperative, max_threads_per_block, regs_per_thread = True, 1024, 16
-    handle = 7
+    handle, shared_mem_per_block = 7, FIXED
 
     def __init__(self):
         self.allowed, self.launched = 48 * 1024 - FIXED, []
-        self._codelibrary = SimpleNamespace(get_cufunc=lambda: self)
+        self.library = SimpleNamespace(get_cufunc=lambda: self)
 
     def max_cooperative_grid_blocks(self, block, shared_mem):
         return BLOCKS if shared_mem <= self.allowed else 0
@@ -47,8 +47,12 @@ def launch_of(kernel, monkeypatch):
     monkeypatch.setattr(_launch, "cuda", SimpleNamespace(external_stream=lambda handle: stream))
     driver = SimpleNamespace(allow_shared_mem=allow, load_kernel=lambda handle: ("loaded", handle))
     monkeypatch.setattr(_launch, "driver", driver)
-    noted = lambda self, on: lambda: kernel.launched.append((self.shared_mem, kernel.allowed))  # noqa: E731
-    monkeypatch.setattr(_launch.KernelLaunch, "_configured", noted)
+    monkeypatch.setattr(_launch, "shared_mem_limits", lambda: {"H200": 232_448})
+
+    def configured(self, on):
+        return lambda: kernel.launched.append((self.shared_mem, kernel.allowed))
+
+    monkeypatch.setattr(_launch.KernelLaunch, "_configured", configured)
     return launch
 
 
@@ -67,3 +71,8 @@ def test_the_limit_of_a_kernel_without_dynamic_shared_memory_is_not_raised(kerne
 def test_the_error_of_a_cooperative_kernel_that_does_not_fit_has_its_shared_memory(launch_of):
     with pytest.raises(LaunchError, match=rf"200 blocks, and 128 of 608 threads with {SHARED_MEM} bytes"):
         launch_of(SHARED_MEM, 200)(0, [])
+
+
+def test_the_error_of_a_block_with_too_much_shared_memory_has_both_kinds(launch_of):
+    with pytest.raises(LaunchError, match=rf"{FIXED} bytes of shared arrays .* and 230000 bytes of .* allows 232448"):
+        launch_of(230_000)(0, [])

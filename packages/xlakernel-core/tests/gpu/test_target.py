@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("cuda.bindings")
 
-from xlakernel.core.errors import RecordingError
+from xlakernel.core.errors import DeviceError, RecordingError
 from xlakernel.core.ffi.registry import Handler
 from xlakernel.core.gpu import target
 from xlakernel.core.gpu.launchable import Launchable
@@ -121,3 +121,23 @@ def test_one_output_is_enough(registered, step):
 def test_the_shared_memory_of_a_recorded_kernel_is_allowed_on_the_other_gpus(registered):
     target.register(launchable(steps=(Launch(**KERNEL_OF, shared_mem=99_000),)))
     assert registered.recorded == [0] and registered.allowed == [(KERNEL_OF["handle"], 99_000)]
+
+
+def test_a_gpu_that_allows_a_recorded_kernel_less_shared_memory_is_left_to_the_replay(registered, monkeypatch):
+    def refuse(function, nbytes):
+        raise DeviceError("invalid argument")
+
+    monkeypatch.setattr(target, "allow_shared_mem", refuse)
+    target.register(launchable(steps=(Launch(**KERNEL_OF, shared_mem=99_000),)))
+    assert list(registered.handlers) == ["name"]
+
+
+@pytest.mark.parametrize("debug", [False, True])
+@pytest.mark.parametrize("record", [True, False, "auto"])
+def test_registering_without_a_gpu_is_an_error(registered, monkeypatch, record, debug):
+    def missing():
+        raise DeviceError("needs an NVIDIA GPU")
+
+    monkeypatch.setattr(target, "devices", missing)
+    with pytest.raises(DeviceError, match="needs an NVIDIA GPU"):
+        target.register(launchable(record=record), debug=debug)

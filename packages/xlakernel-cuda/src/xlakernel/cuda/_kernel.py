@@ -80,7 +80,8 @@ def numba_cuda_kernel(
         *threads_per_block* threads in one dimension, (16, 16) in two and (8, 8, 4) in three; the grid has enough blocks
         to cover *launch_dims*. The kernel must ignore the surplus threads.
       threads_per_block: threads of a block for *launch_dims* of one dimension.
-      shared_mem: bytes of dynamic shared memory of a block (``cuda.shared.array(0, dtype)``), also above 48 KiB.
+      shared_mem: bytes of dynamic shared memory of a block (``cuda.shared.array(0, dtype)``), also above 48 KiB:
+        together with shared arrays of a fixed size, up to the limit of the device.
       output_init: the initial value of outputs: a number for all of them, or a tuple, or the structure of *outs*, with
         a number or None for each.
       batch_axis: ``"x"``, ``"y"`` or ``"z"``: a batch (``jax.vmap``, nested or not) is one launch, and this axis of the

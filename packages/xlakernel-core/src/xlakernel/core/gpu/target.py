@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
 from collections.abc import Sequence
 from typing import Any
 
 from ..call import Target
-from ..errors import RecordingError, RecordingWarning
+from ..errors import DeviceError, RecordingError, RecordingWarning
 from ..ffi.registry import Handler, ensure_registered, free_name
 from ..warning import warn
 from .aliases import copies, on_outputs, with_copies
@@ -48,6 +49,7 @@ def register(launchable: Launchable, *, once: bool = False, debug: bool = False)
       DeviceError: if there is no GPU.
       LaunchError: if the driver refuses a launch.
     """
+    devices()  # an error without a GPU
     with _lock:
         target = None if debug else _recorded(launchable)
         return target or _through_python(launchable, once=once, debug=debug)
@@ -128,14 +130,17 @@ def _record(launchable: Launchable, device: int) -> tuple[Plan, Any]:
 
 
 def _load(plan: Plan, device: int) -> None:
-    """Load the kernels on a device before their first launch, which XLA may capture: loading is not allowed then.
+    """Load the kernels on a device, and raise their limits on dynamic shared memory as on the device of the recording.
 
-    Their limits on dynamic shared memory were raised on the device of the recording alone.
+    XLA may capture their first launch, and loading is not allowed then.
     """
     with context_of(device):
         for step in plan.steps:
             if isinstance(step, Launch):
-                allow_shared_mem(load_kernel(step.handle), step.shared_mem)
+                function = load_kernel(step.handle)
+                # On a GPU that allows less, a replay is an error that names the kernel.
+                with contextlib.suppress(DeviceError):
+                    allow_shared_mem(function, step.shared_mem)
 
 
 def _check_outputs(plan: Plan, launchable: Launchable) -> None:

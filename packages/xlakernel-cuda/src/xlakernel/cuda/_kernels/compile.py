@@ -41,8 +41,9 @@ from .recipe import COMPILER, copy_dispatcher
 
 _Scalars = Mapping[str, Scalar]
 
-#: The most bytes of dynamic shared memory with which a kernel reports its exceptions.
-CHECKED_SHARED_MEM = 48 * 1024
+#: The most bytes of dynamic shared memory with which a kernel reports its exceptions in debug mode. The code that does
+#: needs more registers, and kernels with more shared memory tend to have large blocks.
+MOST_CHECKED_SHARED_MEM = 48 * 1024
 
 # The targets of a dispatcher, by the fingerprint of its code and by the launch. No value may refer to the dispatcher:
 # it would live for ever.
@@ -185,7 +186,7 @@ class NumbaCudaKernel(Kernel):
         batch = max((math.prod(s.shape[:levels]) for s in (outs or inputs)), default=1)
         geometry = self.form.batched(self.form.geometry(slices[0]), batch)
         check_device(self.name, self.shared_mem)
-        checked = debug and self.shared_mem <= CHECKED_SHARED_MEM
+        checked = debug and self.shared_mem <= MOST_CHECKED_SHARED_MEM
         slots = self._slots(inputs, outs, scalars, levels=levels, batch=batch)
         operands = [*inputs, *(scalar.struct for scalar in scalars.values())]
         init = patterns(self.name, self.output_init, outs)

@@ -16,6 +16,7 @@ from xlakernel.core.backend.native import is_of_numba
 from xlakernel.core.errors import LaunchError
 
 from .arrays import array_at
+from .device import shared_mem_limits
 from .errors import compile_error
 from .geometry import Geometry
 
@@ -111,13 +112,13 @@ class KernelLaunch:
                 raise
             raise LaunchError(
                 f"{self.kernel}: the launch ({self.geometry}, {self.shared_mem} bytes of dynamic shared memory) is "
-                f"refused: {error}."
+                f"refused: {str(error).rstrip('.')}."
             ) from error
         self._check_resources()
 
     def _allow_shared_mem(self) -> None:
-        """Compile the kernel, and raise its limit: 48 KiB, less the shared arrays whose size is in its code."""
-        function = self.dispatcher.compile(self.signature)._codelibrary.get_cufunc()
+        """Compile the kernel and raise its limit, which is 48 KiB less its shared arrays of a fixed size."""
+        function = self.dispatcher.compile(self.signature).library.get_cufunc()
         driver.allow_shared_mem(driver.load_kernel(int(function.handle)), self.shared_mem)
 
     def _configured(self, stream: Any) -> Any:
@@ -136,6 +137,12 @@ class KernelLaunch:
         The driver may record such a launch and refuse it at the replay.
         """
         compiled = self.dispatcher.overloads[self.signature]
+        fixed, most = compiled.shared_mem_per_block, max(shared_mem_limits().values())
+        if fixed + self.shared_mem > most:
+            raise LaunchError(
+                f"{self.kernel}: a block has {fixed} bytes of shared arrays of a fixed size and {self.shared_mem} "
+                f"bytes of dynamic shared memory; the GPU allows {most} together. Reduce one of them."
+            )
         threads = math.prod(self.geometry.block)
         if threads > compiled.max_threads_per_block:
             raise LaunchError(
