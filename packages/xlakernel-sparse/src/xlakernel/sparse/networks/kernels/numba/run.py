@@ -32,7 +32,6 @@ def run(
         kernel,
         segments=layout.segments,
         width=layout.width,
-        stride=layout.stride,
         target_bits=layout.target_bits,
         row_bits=layout.row_bits,
         every=every,

@@ -14,6 +14,7 @@ import numpy as np
 from numba import njit, prange
 
 from ....kernels.numba.helpers.parts import first_of, thread_count
+from ....kernels.numba.helpers.prefetch import prefetch
 from ...fields import KEPT
 from ...populations import Functions
 from ...random import Generator
@@ -22,6 +23,10 @@ from .plasticity import Learning, note_spikes, read_fired, stages, write_fired
 
 #: Neurons of a thread below which another thread costs more time than it saves.
 _NEURONS_OF_A_THREAD = 8_000
+#: Spikes from the one whose entries are added to the one whose entries are prefetched.
+_SPIKES_AHEAD = 6
+#: Words in a cache line.
+_LINE = 16
 
 
 def _block_update(functions: Functions, receptors: int) -> Any:
@@ -73,10 +78,7 @@ def _choose(updates: tuple[Any, ...]) -> Any:
 
 
 class _Form(NamedTuple):
-    """The numbers of a `Layout` that a kernel computes with.
-
-    *rows* and *width* are the extents of a block's sums; with one segment of a source, those of the sums of all blocks.
-    """
+    """The numbers of a `Layout` that a kernel computes with; *rows* and *width* are the extents of the sums."""
 
     segments: int
     rows: int
@@ -87,13 +89,28 @@ class _Form(NamedTuple):
 
 @functools.cache
 def _delivery(wide: bool) -> Any:
-    """Return a function that adds the entries of spikes to the sums of a block; *head* is the row of the next step."""
+    """Return a function that adds the entries of spikes to the sums of a block; *head* is the row of the next step.
+
+    Entries of later spikes are prefetched, behind the last spike those of the first ones in the next block.
+    """
+    words = 2 if wide else 1
+
+    @njit
+    def prefetch_entries(form, block, spikes, count, starts, entries, k):
+        if k >= count:
+            k, block = k - count, block + 1
+        if k < count and block < form.segments:
+            segment = np.int64(spikes[k]) * form.segments + block
+            first, stop = np.int64(starts[np.uint64(segment)]), np.int64(starts[np.uint64(segment + 1)])
+            for word in range(words * first, words * stop + _LINE - 1, _LINE):
+                prefetch(entries, np.uint64(word))
 
     @njit
     def deliver(form, block, spikes, count, starts, entries, sums, at, head):
         target_mask, row_mask = (1 << form.target_bits) - 1, (1 << form.row_bits) - 1
         for k in range(count):
             segment = np.int64(spikes[k]) * form.segments + block
+            prefetch_entries(form, block, spikes, count, starts, entries, k + _SPIKES_AHEAD)
             for entry in range(np.int64(starts[np.uint64(segment)]), np.int64(starts[np.uint64(segment + 1)])):
                 if wide:
                     place, weight = entries[np.uint64(2 * entry)], entries[np.uint64(2 * entry + 1)]
@@ -106,28 +123,6 @@ def _delivery(wide: bool) -> Any:
                 sums[np.uint64(at + row * form.width + (place & target_mask))] += weight
 
     return deliver
-
-
-@njit
-def _sums_of(form, block, edges):
-    """Return where the sums of a block begin."""
-    return edges[block] if form.segments == 1 else block * form.rows * form.width
-
-
-@njit
-def _read_pending(form, block, edges, pending, sums):
-    first, at = edges[block], _sums_of(form, block, edges)
-    for row in range(form.rows):
-        for i in range(first, edges[block + 1]):
-            sums[at + row * form.width + i - first] = pending[row, i]
-
-
-@njit
-def _write_pending(form, block, edges, pending, sums, head):
-    first, at = edges[block], _sums_of(form, block, edges)
-    for row in range(form.rows):
-        for i in range(first, edges[block + 1]):
-            pending[row, i] = sums[at + (head + row) % form.rows * form.width + i - first]
 
 
 @functools.lru_cache(KEPT)
@@ -173,14 +168,11 @@ def simulation(
         learning,
     ):
         first, stop = edges[block], edges[block + 1]
-        at = _sums_of(form, block, edges)
-        arrive(learning, form, block, first, t, np.int64(step), sums, at + head * form.width, arrays[0])
+        at = head * form.width + first
+        arrive(learning, form, block, first, t, np.int64(step), sums, at, arrays[0])
         if form.segments > 1:
-            deliver(form, block, spikes, count, starts, entries, sums, at, head)
-        update(
-            owners[block], first, stop, sums, at + head * form.width, form.width, arrays, key, step, t, drawn[block],
-            fired,
-        )  # fmt: skip
+            deliver(form, block, spikes, count, starts, entries, sums, first, head)
+        update(owners[block], first, stop, sums, at, form.width, arrays, key, step, t, drawn[block], fired)
         number = 0
         for i in range(first, stop):
             listed[np.uint64(first + number)] = i
@@ -232,14 +224,13 @@ def simulation(
         next_has_fired,
         segments,
         width,
-        stride,
         target_bits,
         row_bits,
         every,
     ):
         blocks, rows, size, steps = owners.size, pending.shape[0], state.shape[1], series.shape[0]
         threads = max(1, min(blocks, size // _NEURONS_OF_A_THREAD, thread_count()))
-        sums = np.zeros(blocks * rows * width, np.int32)
+        sums = pending.ravel().copy()
         # Blocks do not begin at multiples of 4, but the neurons that share random words do.
         drawn = np.empty((blocks, sources, width + 6), np.int32)
         fired = np.zeros(size, np.uint8)
@@ -248,8 +239,6 @@ def simulation(
         for word in range(state.shape[0]):
             for i in range(size):
                 next_state[word, i] = state[word, i]
-        for block in range(blocks):
-            _read_pending(_Form(segments, rows, stride, target_bits, row_bits), block, edges, pending, sums)
         for k in range(spike_steps.size):
             spike_steps[k], spike_neurons[k] = -1, -1
         for k in range(weights.size):
@@ -272,11 +261,11 @@ def simulation(
             begin(learning, np.int64(step))
             if segments == 1:
                 deliver(
-                    _Form(segments, rows, stride, target_bits, row_bits), 0, spikes, count, starts, entries, sums, 0,
+                    _Form(segments, rows, size, target_bits, row_bits), 0, spikes, count, starts, entries, sums, 0,
                     head,
                 )  # fmt: skip
             if threads == 1:
-                form = _Form(segments, rows, stride, target_bits, row_bits)
+                form = _Form(segments, rows, size, target_bits, row_bits)
                 arrays = scales, next_state, parameters, shared, series, shared_series
                 for block in range(blocks):
                     advance(
@@ -285,7 +274,7 @@ def simulation(
                     )  # fmt: skip
             else:
                 for thread in prange(threads):
-                    form = _Form(segments, rows, stride, target_bits, row_bits)
+                    form = _Form(segments, rows, size, target_bits, row_bits)
                     arrays = scales, next_state, parameters, shared, series, shared_series
                     for block in range(first_of(blocks, thread, threads), first_of(blocks, thread + 1, threads)):
                         advance(
@@ -306,11 +295,12 @@ def simulation(
                     traces[recorded, k] = next_state[probe_words[k], probes[k]]
                 recorded += 1
         spike_count[0] = min(total, 2**31 - 1)
-        form = _Form(segments, rows, stride, target_bits, row_bits)
+        form = _Form(segments, rows, size, target_bits, row_bits)
         for segment in range(segments):
-            deliver(form, segment, spikes, count, starts, entries, sums, segment * rows * stride, head)
-        for block in range(blocks):
-            _write_pending(form, block, edges, next_pending, sums, head)
+            deliver(form, segment, spikes, count, starts, entries, sums, edges[segment], head)
+        for row in range(pending.shape[0]):
+            for i in range(size):
+                next_pending[row, i] = sums[(head + row) % rows * size + i]
         write_fired(next_has_fired, ring, ring_counts, np.int64(first_step[0]) + steps)
         check(learning)
 
