@@ -1,5 +1,6 @@
 """Matrices spread over the devices of two processes, which communicate through gloo."""
 
+import jax
 import pytest
 
 from xlakernel.core.testing import run_in_processes
@@ -43,6 +44,8 @@ for axes, shape, kind, prepared in (
     check(case + "numbers of spikes @ A", CompactArray(u) @ matrix, (u != 0) @ dense)
     check(case + "the transpose", matrix.T @ u, u @ dense)
     check(case + "dense", matrix.todense(), dense)
+    if axes == "Explicit" and jax.__version_info__ < (0, 8):
+        continue  # an error of JAX: "padding on sharded dims ... is not implemented"
     # JAX lets no program close over what other processes hold: the matrix is an argument.
     of_weights, of_x, of_u = gradients(matrix, matrix.data, x, u)
     spikes = (u != 0).astype(np.float32)
@@ -53,7 +56,7 @@ for axes, shape, kind, prepared in (
 print("finished", flush=True)
 """
 
-CHECKS = 3 * 10
+CHECKS = 3 * 10 if jax.__version_info__ >= (0, 8) else 3 * 10 - 3
 
 
 @pytest.mark.slow

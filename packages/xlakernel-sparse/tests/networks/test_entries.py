@@ -35,7 +35,8 @@ def projections_of(n, rng, dtype):
     ("n", "blocks", "dtype"), [(1, 1, "int32"), (90, 7, "int8"), (700, 33, "int64"), (300, 300, "uint16")]
 )
 def test_the_order_is_that_of_plain_jax(n, blocks, dtype, weight_bits):
-    with jax.enable_x64(dtype == "int64"):
+    enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
+    with enable_x64(dtype == "int64"):
         receptors, synapses = check_projections(projections_of(n, np.random.default_rng(n), dtype), {}, n)
         layout = choose_layout([n], receptors, 5, blocks=blocks, weight_bits=weight_bits)
         scales = choose_scales(len(receptors), synapses, n, weight_bits)

@@ -8,6 +8,11 @@ import jax
 
 
 def reshard(x: Any, sharding: Any) -> Any:
-    """Spread *x* over devices; ``jax.reshard`` since jax 0.8, and ``jax.sharding.reshard`` before."""
-    move: Any = jax.reshard if hasattr(jax, "reshard") else jax.sharding.reshard
+    """Spread *x* over devices; ``jax.reshard`` since jax 0.8, and ``jax.sharding.reshard`` before.
+
+    That one refuses arrays on one device.
+    """
+    if hasattr(jax, "reshard"):
+        return jax.reshard(x, sharding)
+    move: Any = jax.sharding.reshard if isinstance(x, jax.core.Tracer) else jax.device_put
     return move(x, sharding)

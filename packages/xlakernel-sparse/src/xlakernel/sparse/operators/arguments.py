@@ -27,7 +27,10 @@ def as_array(caller: str, what: str, value: Any) -> jax.Array:
     """
     if isinstance(value, jax.Array):  # known values stay known inside of jit
         return value
+    is_native = not isinstance(value, np.ndarray) or value.dtype.isnative
     try:
+        if not is_native:  # jax before 0.8 converts it
+            raise TypeError
         if isinstance(value, np.ndarray) and value.dtype == bool:
             # The bytes of a mask, as of np.frombuffer, may be other than 0 and 1.
             return jnp.asarray(value.view(np.uint8) != 0)
@@ -35,7 +38,7 @@ def as_array(caller: str, what: str, value: Any) -> jax.Array:
         return jnp.array(value) if isinstance(value, np.ndarray) else jnp.asarray(value)
     except (TypeError, ValueError, OverflowError) as error:
         hint = " Convert SciPy's matrices with CSR.from_scipy." * type(value).__module__.startswith("scipy.sparse")
-        if isinstance(value, np.ndarray) and not value.dtype.isnative:
+        if not is_native:
             hint = " Convert it to the native byte order, x.astype(x.dtype.newbyteorder('='))."
         raise InputError(
             f"{caller}: {what} is {reprlib.repr(value)} of type {type(value).__name__}; expected an array.{hint}"
