@@ -285,14 +285,14 @@ def _departure(number: int, rule: RuleFunctions) -> Any:
         # All threads have read the traces of the targets.
         cuda.syncthreads()
         growth = _exp(since_post / tau_post)
-        k = np.int64(thread)
-        while k < found:
-            target = np.int64(spike_of(form, block, outs, moment.row, k)) - at.first_target
+        spike = np.int64(thread)
+        while spike < found:
+            target = np.int64(spike_of(form, block, outs, moment.row, spike)) - at.first_target
             if 0 <= target < at.targets:
                 own = np.uint64(base + at.post + target)
                 learning.traces[own] += growth
                 learning.last[own] = step
-            k += threads
+            spike += threads
         # The traces are complete before those of the next step.
         cuda.syncthreads()
 
