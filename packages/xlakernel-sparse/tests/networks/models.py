@@ -8,13 +8,10 @@ import jax
 import jax.numpy as jnp
 import numba
 import numpy as np
-import pytest
 
 from xlakernel.sparse import CSR
 from xlakernel.sparse.networks import Network, Population, Projection, normal, poisson, reference, uniform
 
-#: jax 0.7 with NumPy 2.0 warns so in JAX's code, where it is ignored, and `pytest.warns` repeats it in the test's.
-of_older_jax = pytest.mark.filterwarnings("ignore:Converting `np.inexact` or `np.floating`:DeprecationWarning")
 #: The native backend of the default device.
 NATIVE = "numba_cuda" if jax.default_backend() == "gpu" else "numba"
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numba
 import numpy as np
 import pytest
-from models import PARAMETERS, State, balanced, noisy, noisy_arrays, of_older_jax, random_matrix, start
+from models import PARAMETERS, State, balanced, noisy, noisy_arrays, random_matrix, start
 
 from xlakernel.core.errors import ArgumentError, InputError, ShapeError
 from xlakernel.sparse.networks import Network, Population, Projection, Record, Trace, pieces, run_in_pieces
@@ -127,7 +127,6 @@ def interruptible():
     signal.signal(signal.SIGINT, before)
 
 
-@of_older_jax
 @pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_ends_the_run_after_the_piece(network):
     state, record = network.initial(start(60)), Record(counts=True, spikes=2000, trace=Trace("v", [1], 4))

@@ -24,7 +24,6 @@ from models import (
     integrate,
     noisy,
     noisy_arrays,
-    of_older_jax,
     random_matrix,
     start,
 )
@@ -337,7 +336,6 @@ def test_derivatives_are_refused(network):
 several_devices = pytest.mark.skipif(jax.device_count() < 2, reason="a mesh of two devices; this machine has one GPU")
 
 
-@of_older_jax
 @several_devices
 @pytest.mark.parametrize("map_shards", [False, True])
 def test_a_batch_spread_over_devices(network, map_shards, monkeypatch, request):
