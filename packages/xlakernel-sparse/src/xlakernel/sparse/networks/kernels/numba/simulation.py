@@ -298,9 +298,9 @@ def simulation(
         form = _Form(segments, rows, size, target_bits, row_bits)
         for segment in range(segments):
             deliver(form, segment, spikes, count, starts, entries, sums, edges[segment], head)
-        for row in range(pending.shape[0]):
-            for i in range(size):
-                next_pending[row, i] = sums[(head + row) % rows * size + i]
+        for row in range(rows):
+            at = (head + row) % rows * size
+            next_pending[row] = sums[at : at + size]
         write_fired(next_has_fired, ring, ring_counts, np.int64(first_step[0]) + steps)
         check(learning)
 
