@@ -7,61 +7,20 @@ write the same number. The records of spikes are kept for as many steps as the l
 from __future__ import annotations
 
 import functools
-import math
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 from numba import cuda
 
 from ....kernels.cuda.device.memory import load
 from ...fields import KEPT
-from ...plastic_projections import Places
-from ...rules import FORGOTTEN, LONGEST_PERIOD, PERIOD, RuleFunctions
-from .delivery import THREADS, collect_round, delivery, first_cursor, lay_out, segment_and_entry
-from .spikes import spike_of, write_count, write_spike
+from ...rules import RuleFunctions
+from .delivery import collect_round, delivery, first_cursor, lay_out, segment_and_entry
+from .spikes import spike_of
+from .traces import age_of, close_past, exp, open_past, phase, places_of, refer, row_of, shared_arrays
 
 #: Incoming synapses that a thread changes together.
 _TOGETHER = 8
-
-
-class Learning(NamedTuple):
-    """The arrays of plastic projections in a kernel.
-
-    Attributes:
-      table, starts, entries, incoming_starts, incoming, numbers, words, shared: those of `run_inputs`.
-      weights: those that the run changes.
-      traces, last: those of all projections, for each block.
-      before: for each thread, trace and age of the source of its spike, in shared memory.
-      stride: the number of traces of a block.
-      depth: the steps of which spikes are on their way, the longest delay.
-    """
-
-    table: Any
-    starts: Any
-    entries: Any
-    incoming_starts: Any
-    incoming: Any
-    numbers: Any
-    words: Any
-    shared: Any
-    weights: Any
-    traces: Any
-    last: Any
-    before: Any
-    stride: Any
-    depth: Any
-
-
-class PastArrays(NamedTuple):
-    """Traces, last spikes, and the spikes of the last steps, before and after a run."""
-
-    traces: Any
-    last: Any
-    has_fired: Any
-    next_traces: Any
-    next_last: Any
-    next_has_fired: Any
 
 
 class Stages(NamedTuple):
@@ -85,51 +44,6 @@ class Stages(NamedTuple):
     arrive: Any
     depart: Any
     close: Any
-
-
-@cuda.jit(device=True, forceinline=True)
-def _places(table, number):
-    # Numba makes named tuples from scalars only.
-    return Places(
-        np.int64(table[number, 0]), np.int64(table[number, 1]), np.int64(table[number, 2]), np.int64(table[number, 3]),
-        np.int64(table[number, 4]), np.int64(table[number, 5]), np.int64(table[number, 6]), np.int64(table[number, 7]),
-        np.int64(table[number, 8]), np.int64(table[number, 9]), np.int64(table[number, 10]),
-        np.int64(table[number, 11]),
-    )  # fmt: skip
-
-
-@cuda.jit(device=True, forceinline=True)
-def _phase(tau, step):
-    """Return the steps since the last multiple of the traces' period, and this period."""
-    period = np.int32(min(max(np.float32(PERIOD) * tau, np.float32(1)), np.float32(LONGEST_PERIOD)))
-    return np.float32(np.uint32(step) % np.uint32(period)), np.float32(period)
-
-
-@cuda.jit(device=True, forceinline=True)
-def _age(last, step):
-    return np.float32(math.inf) if last < 0 else np.float32(np.int32(step) - last)
-
-
-@cuda.jit(device=True, forceinline=True)
-def _exp(value):
-    return np.float32(math.exp(np.float32(value)))
-
-
-@cuda.jit(device=True, forceinline=True)
-def _row(learning, records, t):
-    return (t + learning.depth) & (records.shape[0] - 1), t + learning.depth + 1
-
-
-@cuda.jit(device=True, forceinline=True)
-def _refer(traces, first, count, tau, step):
-    """Refer stored traces to this step, if it is a multiple of their period; all threads call it."""
-    elapsed, period = _phase(tau, step)
-    if elapsed == np.float32(0):
-        factor = _exp(-period / tau)
-        for i in range(first + cuda.threadIdx.x, first + count, cuda.blockDim.x):
-            value = traces[np.uint64(i)] * factor
-            traces[np.uint64(i)] = value if value >= np.float32(FORGOTTEN) else np.float32(0)
-        cuda.syncthreads()
 
 
 def _arrival(projection: int, rule: RuleFunctions, is_joined: bool, ahead: int, wide: bool) -> Any:
@@ -156,8 +70,8 @@ def _arrival(projection: int, rule: RuleFunctions, is_joined: bool, ahead: int, 
         segment, target, place, weight, trace, last = synapse
         before_trace, before_age = learning.before
         weight = on_pre(
-            weight, before_trace[np.uint64(segment)], before_age[np.uint64(segment)], trace * factor, _age(last, step),
-            p, minimum, maximum,
+            weight, before_trace[np.uint64(segment)], before_age[np.uint64(segment)], trace * factor,
+            age_of(last, step), p, minimum, maximum,
         )  # fmt: skip
         learning.weights[np.uint64(place)] = weight
         # The conversion rounds to the nearest integer, and NaN to 0.
@@ -165,21 +79,21 @@ def _arrival(projection: int, rule: RuleFunctions, is_joined: bool, ahead: int, 
 
     @cuda.jit(device=True, forceinline=True)
     def arrive(learning, form, block, moment, cursor, turn, ring, ins, outs, scratch):
-        at, step = _places(learning.table, projection), moment.step
+        at, step = places_of(learning.table, projection), moment.step
         before_trace, before_age = learning.before
         thread, threads = cuda.threadIdx.x, cuda.blockDim.x
         tau_pre, tau_post = learning.numbers[projection, 0], learning.numbers[projection, 1]
         minimum, maximum = learning.numbers[projection, 2], learning.numbers[projection, 3]
         base = block.number * learning.stride
         low, high = max(block.first, at.first_target), min(block.stop, at.first_target + at.targets)
-        _refer(learning.traces, base + at.pre, at.sources, tau_pre, step)
-        _refer(learning.traces, base + at.post + low - at.first_target, high - low, tau_post, step)
-        since_pre, since_post = _phase(tau_pre, step)[0], _phase(tau_post, step)[0]
-        factor, growth = _exp(-since_pre / tau_pre), _exp(since_pre / tau_pre)
-        post_factor = _exp(-since_post / tau_post)
+        refer(learning.traces, base + at.pre, at.sources, tau_pre, step)
+        refer(learning.traces, base + at.post + low - at.first_target, high - low, tau_post, step)
+        since_pre, since_post = phase(tau_pre, step)[0], phase(tau_post, step)[0]
+        factor, growth = exp(-since_pre / tau_pre), exp(since_pre / tau_pre)
+        post_factor = exp(-since_post / tau_post)
         units = np.float32(1) / ins.scales[at.row]
         row, post = (moment.head + at.row) * form.width, base + at.post + block.first - at.first_target
-        source_row, stamp = _row(learning, outs.records, np.int32(moment.t - at.delay))
+        source_row, stamp = row_of(learning, outs.records, np.int32(moment.t - at.delay))
         records, lists, stamp = outs.records[source_row], outs.lists[source_row], np.int32(stamp)
         p = parameters(learning.words, learning.shared, moment.t)
         if not is_joined:
@@ -203,7 +117,7 @@ def _arrival(projection: int, rule: RuleFunctions, is_joined: bool, ahead: int, 
                     other = np.uint64(base + at.pre + source)
                     trace = learning.traces[other]
                     before_trace[np.uint64(thread)] = trace * factor
-                    before_age[np.uint64(thread)] = _age(learning.last[other], step)
+                    before_age[np.uint64(thread)] = age_of(learning.last[other], step)
                     learning.traces[other] = trace + growth
                     learning.last[other] = step
                 total = lay_out(low, length, count, scratch)
@@ -247,7 +161,7 @@ def _visit(on_post: Any, count: int) -> Any:
         following(learning, pre, synapse + cuda.blockDim.x, stop, factor, step, trace, age, p, minimum, maximum)
         if synapse < stop:
             learning.weights[place] = on_post(
-                weight, before * factor, _age(last, step), trace, age, p, minimum, maximum
+                weight, before * factor, age_of(last, step), trace, age, p, minimum, maximum
             )
 
     return visit
@@ -263,19 +177,19 @@ def _departure(number: int, rule: RuleFunctions) -> Any:
     def depart(learning, form, block, moment, found, outs):
         if found == 0:
             return
-        at, step = _places(learning.table, number), moment.step
+        at, step = places_of(learning.table, number), moment.step
         thread, threads = cuda.threadIdx.x, cuda.blockDim.x
         tau_pre, tau_post = learning.numbers[number, 0], learning.numbers[number, 1]
         minimum, maximum = learning.numbers[number, 2], learning.numbers[number, 3]
         base = block.number * learning.stride
-        since_post = _phase(tau_post, step)[0]
-        factor, post_factor = _exp(-_phase(tau_pre, step)[0] / tau_pre), _exp(-since_post / tau_post)
+        since_post = phase(tau_post, step)[0]
+        factor, post_factor = exp(-phase(tau_pre, step)[0] / tau_pre), exp(-since_post / tau_post)
         p = parameters(learning.words, learning.shared, moment.t)
         for k in range(found):
             target = np.int64(spike_of(form, block, outs, moment.row, k)) - at.first_target
             if 0 <= target < at.targets:
                 own = np.uint64(base + at.post + target)
-                trace, age = learning.traces[own] * post_factor, _age(learning.last[own], step)
+                trace, age = learning.traces[own] * post_factor, age_of(learning.last[own], step)
                 start = np.int64(load(learning.incoming_starts, at.incoming + target))
                 stop = np.int64(load(learning.incoming_starts, at.incoming + target + 1))
                 synapse = start + thread
@@ -284,7 +198,7 @@ def _departure(number: int, rule: RuleFunctions) -> Any:
                     synapse += _TOGETHER * threads
         # All threads have read the traces of the targets.
         cuda.syncthreads()
-        growth = _exp(since_post / tau_post)
+        growth = exp(since_post / tau_post)
         spike = np.int64(thread)
         while spike < found:
             target = np.int64(spike_of(form, block, outs, moment.row, spike)) - at.first_target
@@ -319,50 +233,6 @@ def _in_turn(rules: tuple[RuleFunctions, ...], joined: int | None, ahead: int, w
         own_depart(learning, form, block, moment, found, outs)
 
     return arrive, depart
-
-
-@cuda.jit(device=True, forceinline=True)
-def _open(learning, past, form, block, found, outs):
-    thread, threads = cuda.threadIdx.x, cuda.blockDim.x
-    count = past.last.shape[0]
-    base = block.number * count
-    for k in range(thread, count, threads):
-        learning.traces[base + k], learning.last[base + k] = past.traces[k], past.last[k]
-    for ago in range(learning.depth):
-        row, stamp = _row(learning, outs.records, np.int32(-1 - ago))
-        cuda.syncthreads()
-        if thread == 0:
-            found[0] = 0
-        cuda.syncthreads()
-        for i in range(block.first + thread, block.stop, threads):
-            if past.has_fired[ago, i] != 0:
-                write_spike(form, block, outs, row, stamp, cuda.atomic.add(found, 0, 1), i)
-        cuda.syncthreads()
-        if thread == 0:
-            write_count(form, block, outs, row, stamp, found[0])
-    cuda.syncthreads()
-
-
-@cuda.jit(device=True, forceinline=True)
-def _close(learning, past, form, block, steps, outs):
-    thread, threads = cuda.threadIdx.x, cuda.blockDim.x
-    base = block.number * past.next_last.shape[0]
-    for number in range(learning.table.shape[0]):
-        at = _places(learning.table, number)
-        for k in range(thread, at.sources + at.targets, threads):
-            target = at.first_target + k - at.sources
-            if block.number == 0 if k < at.sources else block.first <= target < block.stop:
-                past.next_traces[at.pre + k] = learning.traces[base + at.pre + k]
-                past.next_last[at.pre + k] = learning.last[base + at.pre + k]
-    for ago in range(learning.depth):
-        row, _ = _row(learning, outs.records, steps - 1 - ago)
-        for k in range(thread, outs.records[row, 2 * block.number * form.slots], threads):
-            past.next_has_fired[ago, spike_of(form, block, outs, row, k)] = 1
-
-
-@cuda.jit(device=True, inline="always")
-def _shared():
-    return cuda.shared.array(THREADS, numba.float32), cuda.shared.array(THREADS, numba.float32)
 
 
 def _nothing() -> Stages:
@@ -401,4 +271,4 @@ def stages(rules: tuple[RuleFunctions, ...], joined: int | None, ahead: int, wid
     if not rules:
         return _nothing()
     arrive, depart = _in_turn(rules, joined, ahead, wide)
-    return Stages(_shared, _row, _open, arrive, depart, _close)
+    return Stages(shared_arrays, row_of, open_past, arrive, depart, close_past)

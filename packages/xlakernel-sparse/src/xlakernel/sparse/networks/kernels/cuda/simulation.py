@@ -37,8 +37,9 @@ from . import scattering
 from .arrays import begin_block, end_block, record_states, slices, sums_of_block
 from .delivery import THREADS, Form, delivery, first_cursor
 from .neurons import Block, BlockStep, Inputs, Moment, Outputs, neurons
-from .plasticity import Learning, PastArrays, Stages, stages
+from .plasticity import Stages, stages
 from .spikes import announcing, recording, spike_of, write_count
+from .traces import Learning, PastArrays
 
 
 def _block_run(
