@@ -11,7 +11,7 @@ from typing import Any
 import numba
 from numba import cuda
 
-from xlakernel.core.backend.gpu import Array, driver, fill
+from xlakernel.core.backend.gpu import Array, fill
 from xlakernel.core.backend.native import is_of_numba
 from xlakernel.core.errors import LaunchError
 
@@ -97,8 +97,6 @@ class KernelLaunch:
         else:
             on = cuda.external_stream(stream)
         try:
-            if self.shared_mem:
-                self._allow_shared_mem()
             self._configured(on)(*arguments)
         except Exception as error:
             if self.signature not in self.dispatcher.signatures:
@@ -115,11 +113,6 @@ class KernelLaunch:
                 f"refused: {str(error).rstrip('.')}."
             ) from error
         self._check_resources()
-
-    def _allow_shared_mem(self) -> None:
-        """Compile the kernel and raise its limit, which is 48 KiB less its shared arrays of a fixed size."""
-        function = self.dispatcher.compile(self.signature).library.get_cufunc()
-        driver.allow_shared_mem(driver.load_kernel(int(function.handle)), self.shared_mem)
 
     def _configured(self, stream: Any) -> Any:
         launch = (self.geometry.grid, self.geometry.block, stream, self.shared_mem)

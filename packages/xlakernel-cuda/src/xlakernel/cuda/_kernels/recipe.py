@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from numba.cuda.dispatcher import CUDADispatcher, global_compiler_lock
 from numba.cuda.target import CUDATargetContext
 
 from xlakernel.core.backend import Examination
+from xlakernel.core.backend.gpu import driver
 from xlakernel.core.backend.native import (
     Compiler,
     Declarations,
@@ -105,31 +106,68 @@ def copy_dispatcher(
         see `_entry`.
     """
     _, options = _parts(dispatcher)
+    if checked:
+        options |= {"debug": True, "opt": False, "lineinfo": False, "lto": False}
     with global_compiler_lock:
         copies = OwnCopies(COMPILER, dispatcher, found)
-        if checked:
-            options |= {"debug": True, "opt": False, "lineinfo": False, "lto": False}
-        if loads:
-            # Inlined, so that the kernel does not call it.
-            of_body = {**options, "device": True, "link": None, "forceinline": not checked}
-            copies.fill(body := _dispatcher(copies.function, of_body))
-            own = _dispatcher(_entry(body, loads), options)
-        else:
-            copies.fill(own := _dispatcher(copies.function, options))
+        own, body = _copied(copies, options, loads, checked=checked)
+        copies.fill(body)
     if content is not None:
         own._cache = KernelCache(dispatcher.py_func, content)
-    compile_ = own.compile
+    return own
+
+
+def _copied(
+    copies: OwnCopies, options: Mapping[str, Any], loads: Mapping[str, str] | None, *, checked: bool
+) -> tuple[Any, Any]:
+    """Return a kernel's dispatcher, and that of the user's function, another one if the kernel *loads* scalars."""
+    if loads:
+        # Inlined, so that the kernel does not call it.
+        body = _dispatcher(copies.function, {**options, "device": True, "link": None, "forceinline": not checked})
+        own = _dispatcher(_entry(body, loads), options)
+    else:
+        body = own = _dispatcher(copies.function, options)
+    compile_, add = own.compile, own.add_overload
+    by_launch: dict[Any, Any] = {}
 
     def compile_with_copies(signature: Any) -> Any:
         with global_compiler_lock, copies.compiling():
-            kernel = compile_(signature)
+            return compile_(signature)
+
+    def add_prepared(kernel: Any, signature: Any) -> None:
         if loads and checked:  # the body raises the exceptions, and has the table of their numbers
             *_, compiled = body.overloads.values()
             kernel.call_helper = compiled.call_helper
-        return kernel
+        kernel.launch = _launch_with_shared_mem(kernel)
+        add(kernel, signature)
 
-    own.compile = compile_with_copies
-    return own
+    def of_launch(configuration: Any) -> Any:
+        with global_compiler_lock:
+            if configuration not in by_launch:
+                by_launch[configuration], _ = _copied(copies, options, loads, checked=checked)
+                by_launch[configuration]._launch_config_is_specialized = True
+            return by_launch[configuration]
+
+    own.compile, own.add_overload = compile_with_copies, add_prepared
+    # Code may depend on the launch configuration since numba-cuda 0.30, whose dispatcher for another configuration
+    # would share the code of the body.
+    own._get_launch_config_specialization = of_launch
+    return own, body
+
+
+def _launch_with_shared_mem(kernel: Any) -> Callable[..., None]:
+    """Return the launch of Numba's *kernel* that raises the kernel's limit on dynamic shared memory first.
+
+    The limit is 48 KiB less the kernel's shared arrays of a fixed size.
+    """
+    launch = kernel.launch
+
+    def launch_with_shared_mem(args: Any, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int = 0) -> None:
+        if sharedmem:
+            driver.allow_shared_mem(driver.load_kernel(int(kernel.library.get_cufunc().handle)), sharedmem)
+        launch(args, griddim, blockdim, stream, sharedmem)
+
+    return launch_with_shared_mem
 
 
 def _entry(body: Any, loads: Mapping[str, str]) -> types.FunctionType:
