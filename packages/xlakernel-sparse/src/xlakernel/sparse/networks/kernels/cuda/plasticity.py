@@ -15,7 +15,7 @@ from numba import cuda
 from ....kernels.cuda.device.memory import load
 from ...fields import KEPT
 from ...rules import RuleFunctions
-from .delivery import collect_round, delivery, first_cursor, lay_out, segment_and_entry
+from .delivery import collect_round, delivery, first_cursor, lay_out, segment_and_entry, total_length
 from .spikes import spike_of
 from .traces import age_of, close_past, exp, open_past, phase, places_of, refer, row_of, shared_arrays
 
@@ -27,7 +27,7 @@ class Stages(NamedTuple):
     """Device functions of all plastic projections. *ins* and *outs* are the `Inputs` and `Outputs` of the run.
 
     Attributes:
-      shared: ``shared()`` returns the shared arrays *before* of `Learning`.
+      shared: ``shared()`` returns the shared arrays *before* and *beside* of `Learning`.
       row: ``row(learning, records, t)`` returns the row of the records of step *t* of a run, and its stamp.
       open: ``open(learning, past, form, block, found, outs)`` fills traces and the records of earlier steps.
       arrive: ``arrive(learning, form, block, moment, cursor, turn, ring, ins, outs, scratch)`` delivers spikes, and
@@ -56,9 +56,9 @@ def _arrival(projection: int, rule: RuleFunctions, is_joined: bool, ahead: int, 
     static_segment, add_static = static.segment, static.add
 
     @cuda.jit(device=True, forceinline=True)
-    def read(learning, post, number, count, scratch):
+    def read(learning, post, number, count, segments):
         # All loads of a synapse: several are under way at once.
-        segment, entry = segment_and_entry(number, count, scratch)
+        segment, entry = segment_and_entry(number, count, segments)
         target, place = load(learning.entries, 2 * entry), load(learning.entries, 2 * entry + 1)
         other = np.uint64(post + target)
         return (
@@ -81,6 +81,7 @@ def _arrival(projection: int, rule: RuleFunctions, is_joined: bool, ahead: int, 
     def arrive(learning, form, block, moment, cursor, turn, ring, ins, outs, scratch):
         at, step = places_of(learning.table, projection), moment.step
         before_trace, before_age = learning.before
+        segments, beside = scratch[:3], learning.beside
         thread, threads = cuda.threadIdx.x, cuda.blockDim.x
         tau_pre, tau_post = learning.numbers[projection, 0], learning.numbers[projection, 1]
         minimum, maximum = learning.numbers[projection, 2], learning.numbers[projection, 3]
@@ -120,18 +121,25 @@ def _arrival(projection: int, rule: RuleFunctions, is_joined: bool, ahead: int, 
                     before_age[np.uint64(thread)] = age_of(learning.last[other], step)
                     learning.traces[other] = trace + growth
                     learning.last[other] = step
-                total = lay_out(low, length, count, scratch)
+                if is_joined:
+                    lay_out(static_low, static_length, count, beside)
+                lay_out(low, length, count, segments)
+                cuda.syncthreads()
+                total = total_length(count, segments)
                 number = np.int64(thread)
                 while number < total:
-                    one = read(learning, post, number, count, scratch)
-                    following = read(learning, post, min(number + threads, total - 1), count, scratch)
+                    one = read(learning, post, number, count, segments)
+                    following = read(learning, post, min(number + threads, total - 1), count, segments)
                     change(learning, one, post_factor, step, p, minimum, maximum, ring, row, units)
                     if number + threads < total:
                         change(learning, following, post_factor, step, p, minimum, maximum, ring, row, units)
                     number += 2 * threads
                 if is_joined:
-                    cuda.syncthreads()
-                    add_static(form, moment.behind, static_low, static_length, count, ins.entries, ring, scratch)
+                    # From the first warp without a synapse on, whose loads are under way at the same time.
+                    number = np.int64(thread) - ((total + 31) & ~31 if total < threads else 0)
+                    if number < 0:
+                        number += threads
+                    add_static(form, moment.behind, number, count, ins.entries, ring, beside)
             # The shared arrays are read before they are written in the next round or step.
             cuda.syncthreads()
             if not more:
@@ -240,7 +248,7 @@ def _nothing() -> Stages:
 
     @cuda.jit(device=True, inline="always")
     def shared():
-        return ()
+        return (), ()
 
     @cuda.jit(device=True, forceinline=True)
     def row(learning, records, t):

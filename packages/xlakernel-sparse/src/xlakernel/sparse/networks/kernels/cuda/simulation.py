@@ -280,6 +280,7 @@ def simulation(
             of(records, net),
             of(lists, net),
         )
+        before, beside = shared_arrays()
         learning = Learning(
             of(table, net),
             of(plastic_starts, net),
@@ -292,7 +293,8 @@ def simulation(
             changed,
             of(own_spike_traces, net),
             of(own_last, net),
-            shared_arrays(),
+            before,
+            beside,
             of(last, net).shape[0],
             of(has_fired, net).shape[0],
         )

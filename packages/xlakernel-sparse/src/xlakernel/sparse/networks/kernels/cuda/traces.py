@@ -23,6 +23,7 @@ class Learning(NamedTuple):
       weights: those that the run changes.
       traces, last: those of all projections, for each block.
       before: for each thread, trace and age of the source of its spike, in shared memory.
+      beside: shared arrays for the segments of static projections, see `lay_out`.
       stride: the number of traces of a block.
       depth: the steps of which spikes are on their way, the longest delay.
     """
@@ -39,6 +40,7 @@ class Learning(NamedTuple):
     traces: Any
     last: Any
     before: Any
+    beside: Any
     stride: Any
     depth: Any
 
@@ -146,5 +148,11 @@ def close_past(learning, past, form, block, steps, outs):
 
 @cuda.jit(device=True, inline="always")
 def shared_arrays():
-    """Return the shared arrays *before* of `Learning`."""
-    return cuda.shared.array(THREADS, numba.float32), cuda.shared.array(THREADS, numba.float32)
+    """Return the shared arrays *before* and *beside* of `Learning`."""
+    before = cuda.shared.array(THREADS, numba.float32), cuda.shared.array(THREADS, numba.float32)
+    beside = (
+        cuda.shared.array(32, numba.int32),
+        cuda.shared.array(THREADS, numba.int32),
+        cuda.shared.array(THREADS, numba.int32),
+    )
+    return before, beside
