@@ -96,23 +96,24 @@ class KernelLaunch:
             on: Any = 0
         else:
             on = cuda.external_stream(stream)
+        configured = self._configured(on)
         try:
-            self._configured(on)(*arguments)
+            configured(*arguments)
         except Exception as error:
-            if self.signature not in self.dispatcher.signatures:
+            if (compiled := self._compiled(configured)) is None:
                 if not is_of_numba(error):
                     raise
                 cause = error if numba.config.FULL_TRACEBACKS else None
                 of_function = [slot.type.dtype if slot.is_scalar else slot.type for slot in self.slots]
                 raise compile_error(self.kernel, self.function, of_function, error) from cause
-            self._check_resources()
+            self._check_resources(compiled)
             if self.debug:  # the kernel's own exception, or an error of the driver, which debug mode explains
                 raise
             raise LaunchError(
                 f"{self.kernel}: the launch ({self.geometry}, {self.shared_mem} bytes of dynamic shared memory) is "
                 f"refused: {str(error).rstrip('.')}."
             ) from error
-        self._check_resources()
+        self._check_resources(self._compiled(configured))
 
     def _configured(self, stream: Any) -> Any:
         launch = (self.geometry.grid, self.geometry.block, stream, self.shared_mem)
@@ -124,12 +125,18 @@ class KernelLaunch:
             finally:
                 numba.config.CUDA_LOW_OCCUPANCY_WARNINGS = before
 
-    def _check_resources(self) -> None:
-        """Raise `LaunchError` if the compiled kernel needs more than a block, or a cooperative grid, may have.
+    def _compiled(self, configured: Any) -> Any:
+        """Return the compiled kernel of this launch, or None."""
+        # Since version 0.30, Numba CUDA has a dispatcher for each launch configuration that code depends on.
+        select = getattr(self.dispatcher, "_select_launch_config_dispatcher", None)
+        dispatcher = select(configured) if select else self.dispatcher
+        return dispatcher.overloads.get(self.signature)
+
+    def _check_resources(self, compiled: Any) -> None:
+        """Raise `LaunchError` if the *compiled* kernel needs more than a block, or a cooperative grid, may have.
 
         The driver may record such a launch and refuse it at the replay.
         """
-        compiled = self.dispatcher.overloads[self.signature]
         fixed, most = compiled.shared_mem_per_block, max(shared_mem_limits().values())
         if fixed + self.shared_mem > most:
             raise LaunchError(

@@ -108,34 +108,38 @@ def copy_dispatcher(
     _, options = _parts(dispatcher)
     if checked:
         options |= {"debug": True, "opt": False, "lineinfo": False, "lto": False}
+    body = None
     with global_compiler_lock:
         copies = OwnCopies(COMPILER, dispatcher, found)
-        own, body = _copied(copies, options, loads, checked=checked)
-        copies.fill(body)
+        if loads:
+            # Inlined, so that the kernel does not call it.
+            of_body = {**options, "device": True, "link": None, "forceinline": not checked}
+            copies.fill(body := _dispatcher(copies.function, of_body))
+            own = _dispatcher(_entry(body, loads), options)
+        else:
+            copies.fill(own := _dispatcher(copies.function, options))
     if content is not None:
         own._cache = KernelCache(dispatcher.py_func, content)
-    return own
+    return _prepared(own, body, copies, checked=checked)
 
 
-def _copied(
-    copies: OwnCopies, options: Mapping[str, Any], loads: Mapping[str, str] | None, *, checked: bool
-) -> tuple[Any, Any]:
-    """Return a kernel's dispatcher, and that of the user's function, another one if the kernel *loads* scalars."""
-    if loads:
-        # Inlined, so that the kernel does not call it.
-        body = _dispatcher(copies.function, {**options, "device": True, "link": None, "forceinline": not checked})
-        own = _dispatcher(_entry(body, loads), options)
-    else:
-        body = own = _dispatcher(copies.function, options)
+def _prepared(own: Any, body: Any, copies: OwnCopies, *, checked: bool) -> Any:
+    """Return *own* with methods of ours: it compiles with the *copies*, and its kernels raise their own limits.
+
+    *body* is the device function that *own* calls, or None.
+    """
     compile_, add = own.compile, own.add_overload
     by_launch: dict[Any, Any] = {}
 
     def compile_with_copies(signature: Any) -> Any:
         with global_compiler_lock, copies.compiling():
-            return compile_(signature)
+            kernel = compile_(signature)
+            if body is not None and getattr(kernel, "launch_config_sensitive", False):
+                body.overloads.clear()  # the next kernel may be for another launch
+            return kernel
 
     def add_prepared(kernel: Any, signature: Any) -> None:
-        if loads and checked:  # the body raises the exceptions, and has the table of their numbers
+        if body is not None and checked:  # the body raises the exceptions, and has the table of their numbers
             *_, compiled = body.overloads.values()
             kernel.call_helper = compiled.call_helper
         kernel.launch = _launch_with_shared_mem(kernel)
@@ -143,16 +147,18 @@ def _copied(
 
     def of_launch(configuration: Any) -> Any:
         with global_compiler_lock:
-            if configuration not in by_launch:
-                by_launch[configuration], _ = _copied(copies, options, loads, checked=checked)
-                by_launch[configuration]._launch_config_is_specialized = True
-            return by_launch[configuration]
+            made = by_launch.get(configuration)
+            if made is None:
+                made = by_launch[configuration] = _prepared(
+                    _dispatcher(own.py_func, dict(own.targetoptions)), body, copies, checked=checked
+                )
+                made._launch_config_is_specialized = True
+            return made
 
     own.compile, own.add_overload = compile_with_copies, add_prepared
-    # Code may depend on the launch configuration since numba-cuda 0.30, whose dispatcher for another configuration
-    # would share the code of the body.
+    # Since version 0.30, Numba CUDA has a dispatcher for each launch configuration that code depends on.
     own._get_launch_config_specialization = of_launch
-    return own, body
+    return own
 
 
 def _launch_with_shared_mem(kernel: Any) -> Callable[..., None]:
