@@ -157,33 +157,30 @@ def collect_round(form, cursor, is_left, turn, stamp, edges, records, lists, scr
 
 
 @cuda.jit(device=True, forceinline=True)
-def lay_out(first, length, count, segments):
-    """Lay the segments of *count* spikes end to end; all threads call it, and meet before the segments are read.
+def lay_out(first, length, count, scratch):
+    """Lay the segments of *count* spikes end to end, and return the number of their entries; all threads call it.
+
+    The spikes of a round are overwritten: each thread has read its own.
 
     Args:
       first: the first entry of the segment of this thread's spike.
       length: the number of its entries; 0 for a thread without a spike.
       count: the spikes of the round, at least 1.
-      segments: the first three shared arrays of the kernel, in which spikes are overwritten, or others like them.
+      scratch: the shared arrays of the kernel.
     """
-    warp_sums, ends, offsets = segments
+    warp_sums, ends, offsets, _, _ = scratch
     end = _sums_of_warp(length) if count <= 32 else _sums_of_block(length, warp_sums)
     if cuda.threadIdx.x < count:
         ends[np.uint64(cuda.threadIdx.x)] = end
         offsets[np.uint64(cuda.threadIdx.x)] = first - (end - length)
-
-
-@cuda.jit(device=True, forceinline=True)
-def total_length(count, segments):
-    """Return the number of entries of all segments."""
-    _, ends, _ = segments
+    cuda.syncthreads()
     return ends[np.uint64(count - 1)]
 
 
 @cuda.jit(device=True, forceinline=True)
-def segment_and_entry(number, count, segments):
+def segment_and_entry(number, count, scratch):
     """Return the spike of the entry *number* of a round, by bisection, and the place of the entry in its array."""
-    _, ends, offsets = segments
+    _, ends, offsets, _, _ = scratch
     first, last = 0, count - 1
     while first < last:
         middle = (first + last) >> 1
@@ -201,8 +198,8 @@ class Delivery(NamedTuple):
       segment: ``segment(form, block, starts, spike)`` returns the first entry of a spike's segment, and their number.
       load_entry: ``load_entry(form, entries, entry)`` returns the bits and the weight of an entry.
       add_entry: ``add_entry(form, head, ring, bits, weight)`` adds an entry; *bits* have its row and its target.
-      add: ``add(form, head, number, count, entries, ring, segments)`` adds the entries of the segments of *count*
-        spikes, in this thread from *number* on; *head* is the row of sums of the step after theirs.
+      add: ``add(form, head, low, length, count, entries, ring, scratch)`` adds the entries of the segments of *count*
+        spikes; *head* is the row of sums of the step after theirs.
       deliver: ``deliver(form, block, stamp, row, cursor, head, turn, ring, ins, outs, scratch)`` adds the entries
         of all spikes in the *row* of records with this *stamp*, and returns the next *turn*. For *cursor*, *turn* and
         *scratch* see `collect_round`.
@@ -227,8 +224,8 @@ def delivery(wide: bool) -> Delivery:
         return bits, np.int32(bits >> (form.target_bits + form.row_bits))
 
     @cuda.jit(device=True, forceinline=True)
-    def entry_at(form, entries, number, count, segments):
-        _, entry = segment_and_entry(number, count, segments)
+    def entry_at(form, entries, number, count, scratch):
+        _, entry = segment_and_entry(number, count, scratch)
         return load_entry(form, entries, entry)
 
     @cuda.jit(device=True, forceinline=True)
@@ -247,15 +244,17 @@ def delivery(wide: bool) -> Delivery:
         return np.int32(begin), np.int32(end - begin)
 
     @cuda.jit(device=True, forceinline=True)
-    def add(form, head, number, count, entries, ring, segments):
-        threads, total = cuda.blockDim.x, total_length(count, segments)
+    def add(form, head, low, length, count, entries, ring, scratch):
+        thread, threads = cuda.threadIdx.x, cuda.blockDim.x
+        total = lay_out(low, length, count, scratch)
         # No `range`, for whose steps Numba divides by the number of threads.
+        number = np.int64(thread)
         while number < total:
             # Two entries at once, so that the loads overlap.
-            bits, weight = entry_at(form, entries, number, count, segments)
+            bits, weight = entry_at(form, entries, number, count, scratch)
             other = number + threads
             if other < total:
-                other_bits, other_weight = entry_at(form, entries, other, count, segments)
+                other_bits, other_weight = entry_at(form, entries, other, count, scratch)
                 add_entry(form, head, ring, other_bits, other_weight)
             add_entry(form, head, ring, bits, weight)
             number += 2 * threads
@@ -271,9 +270,7 @@ def delivery(wide: bool) -> Delivery:
                 low, length = np.int32(0), np.int32(0)
                 if cuda.threadIdx.x < count:
                     low, length = segment(form, block, ins.starts, scratch[1][np.uint64(cuda.threadIdx.x)])
-                lay_out(low, length, count, scratch[:3])
-                cuda.syncthreads()
-                add(form, head, np.int64(cuda.threadIdx.x), count, ins.entries, ring, scratch[:3])
+                add(form, head, low, length, count, ins.entries, ring, scratch)
             # The sums are complete, and the shared arrays are read before they are written in the next round or step.
             cuda.syncthreads()
             if not more:

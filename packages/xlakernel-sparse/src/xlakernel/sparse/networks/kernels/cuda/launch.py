@@ -19,9 +19,10 @@ from ...populations import Part, functions_of
 from .delivery import THREADS
 from .neurons import ALIGNMENT
 from .simulation import simulation
+from .traces import shared_size
 
-#: Shared memory of the kernel besides the sums, in bytes, and what plastic projections add.
-_BESIDES, _BESIDES_OF_PLASTICITY = 9 * 1024, 17 * 1024
+#: Shared memory of the kernel besides the sums and that of plastic projections, in bytes.
+_BESIDES = 9 * 1024
 #: Words of a record: the number of spikes, and the first of them. A record lies in one warp.
 _SLOTS = (4, 32)
 #: Neurons for each word of a record; more spikes than words cost another round.
@@ -64,7 +65,7 @@ def run(
     words, limits = (0, _HELD_SCATTERED) if scattered else (slots * layout.blocks, _HELD)
     threads, held = _threads(layout.width, words, least, *limits)
     memory = layout.rows * layout.width
-    in_shared = not scattered and 4 * memory <= shared_bytes() - _BESIDES - (_BESIDES_OF_PLASTICITY if plastic else 0)
+    in_shared = not scattered and 4 * memory <= shared_bytes() - _BESIDES - shared_size(len(plastic))
     sums = (layout.rows + len(layout.receptors)) * layout.size if scattered else layout.blocks * memory
     kernel = simulation(
         functions,

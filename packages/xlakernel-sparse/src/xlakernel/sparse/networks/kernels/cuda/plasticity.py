@@ -15,9 +15,9 @@ from numba import cuda
 from ....kernels.cuda.device.memory import load
 from ...fields import KEPT
 from ...rules import RuleFunctions
-from .delivery import collect_round, delivery, first_cursor, lay_out, segment_and_entry, total_length
+from .delivery import collect_round, delivery, first_cursor, lay_out, segment_and_entry
 from .spikes import spike_of
-from .traces import age_of, close_past, exp, open_past, phase, places_of, refer, row_of, shared_arrays
+from .traces import age_of, close_past, factors_of, open_past, places_of, refer, row_of, set_factors, shared_arrays
 
 #: Incoming synapses that a thread changes together.
 _TOGETHER = 8
@@ -27,9 +27,10 @@ class Stages(NamedTuple):
     """Device functions of all plastic projections. *ins* and *outs* are the `Inputs` and `Outputs` of the run.
 
     Attributes:
-      shared: ``shared()`` returns the shared arrays *before* and *beside* of `Learning`.
+      shared: ``shared()`` returns the shared arrays *before* and *factors* of `Learning`.
       row: ``row(learning, records, t)`` returns the row of the records of step *t* of a run, and its stamp.
       open: ``open(learning, past, form, block, found, outs)`` fills traces and the records of earlier steps.
+      prepare: ``prepare(learning, t, step)`` prepares the next step.
       arrive: ``arrive(learning, form, block, moment, cursor, turn, ring, ins, outs, scratch)`` delivers spikes, and
         returns the next *turn*, see `collect_round`; *cursor* is the one for the spikes that are delivered to static
         projections.
@@ -41,6 +42,7 @@ class Stages(NamedTuple):
     shared: Any
     row: Any
     open: Any
+    prepare: Any
     arrive: Any
     depart: Any
     close: Any
@@ -56,9 +58,9 @@ def _arrival(projection: int, rule: RuleFunctions, is_joined: bool, ahead: int, 
     static_segment, add_static = static.segment, static.add
 
     @cuda.jit(device=True, forceinline=True)
-    def read(learning, post, number, count, segments):
+    def read(learning, post, number, count, scratch):
         # All loads of a synapse: several are under way at once.
-        segment, entry = segment_and_entry(number, count, segments)
+        segment, entry = segment_and_entry(number, count, scratch)
         target, place = load(learning.entries, 2 * entry), load(learning.entries, 2 * entry + 1)
         other = np.uint64(post + target)
         return (
@@ -81,17 +83,15 @@ def _arrival(projection: int, rule: RuleFunctions, is_joined: bool, ahead: int, 
     def arrive(learning, form, block, moment, cursor, turn, ring, ins, outs, scratch):
         at, step = places_of(learning.table, projection), moment.step
         before_trace, before_age = learning.before
-        segments, beside = scratch[:3], learning.beside
         thread, threads = cuda.threadIdx.x, cuda.blockDim.x
         tau_pre, tau_post = learning.numbers[projection, 0], learning.numbers[projection, 1]
         minimum, maximum = learning.numbers[projection, 2], learning.numbers[projection, 3]
         base = block.number * learning.stride
         low, high = max(block.first, at.first_target), min(block.stop, at.first_target + at.targets)
-        refer(learning.traces, base + at.pre, at.sources, tau_pre, step)
-        refer(learning.traces, base + at.post + low - at.first_target, high - low, tau_post, step)
-        since_pre, since_post = phase(tau_pre, step)[0], phase(tau_post, step)[0]
-        factor, growth = exp(-since_pre / tau_pre), exp(since_pre / tau_pre)
-        post_factor = exp(-since_post / tau_post)
+        since_pre, factor, growth = factors_of(learning, projection, 0, moment.t)
+        since_post, post_factor, _ = factors_of(learning, projection, 1, moment.t)
+        refer(learning.traces, base + at.pre, at.sources, tau_pre, since_pre)
+        refer(learning.traces, base + at.post + low - at.first_target, high - low, tau_post, since_post)
         units = np.float32(1) / ins.scales[at.row]
         row, post = (moment.head + at.row) * form.width, base + at.post + block.first - at.first_target
         source_row, stamp = row_of(learning, outs.records, np.int32(moment.t - at.delay))
@@ -121,25 +121,18 @@ def _arrival(projection: int, rule: RuleFunctions, is_joined: bool, ahead: int, 
                     before_age[np.uint64(thread)] = age_of(learning.last[other], step)
                     learning.traces[other] = trace + growth
                     learning.last[other] = step
-                if is_joined:
-                    lay_out(static_low, static_length, count, beside)
-                lay_out(low, length, count, segments)
-                cuda.syncthreads()
-                total = total_length(count, segments)
+                total = lay_out(low, length, count, scratch)
                 number = np.int64(thread)
                 while number < total:
-                    one = read(learning, post, number, count, segments)
-                    following = read(learning, post, min(number + threads, total - 1), count, segments)
+                    one = read(learning, post, number, count, scratch)
+                    following = read(learning, post, min(number + threads, total - 1), count, scratch)
                     change(learning, one, post_factor, step, p, minimum, maximum, ring, row, units)
                     if number + threads < total:
                         change(learning, following, post_factor, step, p, minimum, maximum, ring, row, units)
                     number += 2 * threads
                 if is_joined:
-                    # From the first warp without a synapse on, whose loads are under way at the same time.
-                    number = np.int64(thread) - ((total + 31) & ~31 if total < threads else 0)
-                    if number < 0:
-                        number += threads
-                    add_static(form, moment.behind, number, count, ins.entries, ring, beside)
+                    cuda.syncthreads()
+                    add_static(form, moment.behind, static_low, static_length, count, ins.entries, ring, scratch)
             # The shared arrays are read before they are written in the next round or step.
             cuda.syncthreads()
             if not more:
@@ -187,11 +180,10 @@ def _departure(number: int, rule: RuleFunctions) -> Any:
             return
         at, step = places_of(learning.table, number), moment.step
         thread, threads = cuda.threadIdx.x, cuda.blockDim.x
-        tau_pre, tau_post = learning.numbers[number, 0], learning.numbers[number, 1]
         minimum, maximum = learning.numbers[number, 2], learning.numbers[number, 3]
         base = block.number * learning.stride
-        since_post = phase(tau_post, step)[0]
-        factor, post_factor = exp(-phase(tau_pre, step)[0] / tau_pre), exp(-since_post / tau_post)
+        _, factor, _ = factors_of(learning, number, 0, moment.t)
+        _, post_factor, growth = factors_of(learning, number, 1, moment.t)
         p = parameters(learning.words, learning.shared, moment.t)
         for k in range(found):
             target = np.int64(spike_of(form, block, outs, moment.row, k)) - at.first_target
@@ -206,7 +198,6 @@ def _departure(number: int, rule: RuleFunctions) -> Any:
                     synapse += _TOGETHER * threads
         # All threads have read the traces of the targets.
         cuda.syncthreads()
-        growth = exp(since_post / tau_post)
         spike = np.int64(thread)
         while spike < found:
             target = np.int64(spike_of(form, block, outs, moment.row, spike)) - at.first_target
@@ -259,6 +250,10 @@ def _nothing() -> Stages:
         pass
 
     @cuda.jit(device=True, forceinline=True)
+    def prepare(learning, t, step):
+        pass
+
+    @cuda.jit(device=True, forceinline=True)
     def arrive(learning, form, block, moment, cursor, turn, ring, ins, outs, scratch):
         return turn
 
@@ -270,7 +265,7 @@ def _nothing() -> Stages:
     def close(learning, past, form, block, steps, outs):
         pass
 
-    return Stages(shared, row, begin, arrive, depart, close)
+    return Stages(shared, row, begin, prepare, arrive, depart, close)
 
 
 @functools.lru_cache(KEPT)
@@ -279,4 +274,4 @@ def stages(rules: tuple[RuleFunctions, ...], joined: int | None, ahead: int, wid
     if not rules:
         return _nothing()
     arrive, depart = _in_turn(rules, joined, ahead, wide)
-    return Stages(shared_arrays, row_of, open_past, arrive, depart, close_past)
+    return Stages(shared_arrays(len(rules)), row_of, open_past, set_factors, arrive, depart, close_past)

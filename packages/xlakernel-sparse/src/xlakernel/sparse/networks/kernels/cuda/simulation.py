@@ -58,7 +58,7 @@ def _block_run(
         functions, receptors, announcing(wide), at_once=at_once, in_registers=in_registers
     )
     deliver, scales_of = delivery(wide).deliver, tuple_of(receptors)
-    _, row_of, open_past, arrive, depart, close_past = plastic
+    _, row_of, open_past, prepare, arrive, depart, close_past = plastic
 
     @cuda.jit(device=True, forceinline=True)
     def run_block(which, form, number, ring, scratch, ins, outs, learning, past):
@@ -74,6 +74,7 @@ def _block_run(
             counters[thread] = 0
         elif thread < 6:
             found[thread - 4] = 0
+        prepare(learning, 0, step)
         cuda.syncthreads()
         row, _ = row_of(learning, outs.records, -ahead)
         cursor = first_cursor(form, outs.records[row])
@@ -103,6 +104,7 @@ def _block_run(
                 continue
             parity = t & 1
             held = update(BlockStep(form, block, moment, scales, ring, scratch, ins, outs), held)
+            prepare(learning, t + 1, step + 1)
             cuda.syncthreads()
             if thread == 0:
                 write_count(form, block, outs, row, stamp, found[parity])
@@ -280,7 +282,7 @@ def simulation(
             of(records, net),
             of(lists, net),
         )
-        before, beside = shared_arrays()
+        before, factors = shared_arrays()
         learning = Learning(
             of(table, net),
             of(plastic_starts, net),
@@ -294,7 +296,7 @@ def simulation(
             of(own_spike_traces, net),
             of(own_last, net),
             before,
-            beside,
+            factors,
             of(last, net).shape[0],
             of(has_fired, net).shape[0],
         )

@@ -23,7 +23,8 @@ class Learning(NamedTuple):
       weights: those that the run changes.
       traces, last: those of all projections, for each block.
       before: for each thread, trace and age of the source of its spike, in shared memory.
-      beside: shared arrays for the segments of static projections, see `lay_out`.
+      factors: for the traces of sources and of targets of each projection in two steps in turn, in shared memory: the
+        steps since the last multiple of the traces' period, the decay since then, and its inverse.
       stride: the number of traces of a block.
       depth: the steps of which spikes are on their way, the longest delay.
     """
@@ -40,7 +41,7 @@ class Learning(NamedTuple):
     traces: Any
     last: Any
     before: Any
-    beside: Any
+    factors: Any
     stride: Any
     depth: Any
 
@@ -69,10 +70,9 @@ def places_of(table, number):
 
 
 @cuda.jit(device=True, forceinline=True)
-def phase(tau, step):
-    """Return the steps since the last multiple of the traces' period, and this period."""
-    period = np.int32(min(max(np.float32(PERIOD) * tau, np.float32(1)), np.float32(LONGEST_PERIOD)))
-    return np.float32(np.uint32(step) % np.uint32(period)), np.float32(period)
+def period_of(tau):
+    """Return the period of traces, in steps."""
+    return np.int32(min(max(np.float32(PERIOD) * tau, np.float32(1)), np.float32(LONGEST_PERIOD)))
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -94,11 +94,35 @@ def row_of(learning, records, t):
 
 
 @cuda.jit(device=True, forceinline=True)
-def refer(traces, first, count, tau, step):
+def set_factors(learning, t, step):
+    """Set the factors of step *t* of a run, by the last warp, which has the fewest neurons; all threads call it."""
+    number, at = cuda.threadIdx.x - cuda.blockDim.x + 32, t & 1
+    while 0 <= number < 2 * learning.numbers.shape[0]:
+        projection, side = number >> 1, number & 1
+        tau = learning.numbers[projection, side]
+        since = np.float32(np.uint32(step) % np.uint32(period_of(tau)))
+        learning.factors[at, projection, side, 0] = since
+        learning.factors[at, projection, side, 1] = exp(-since / tau)
+        learning.factors[at, projection, side, 2] = exp(since / tau)
+        number += 32
+
+
+@cuda.jit(device=True, forceinline=True)
+def factors_of(learning, projection, side, t):
+    """Return the factors of step *t*, for the traces of sources, *side* 0, or of targets, 1."""
+    at = t & 1
+    return (
+        learning.factors[at, projection, side, 0],
+        learning.factors[at, projection, side, 1],
+        learning.factors[at, projection, side, 2],
+    )
+
+
+@cuda.jit(device=True, forceinline=True)
+def refer(traces, first, count, tau, since):
     """Refer stored traces to this step, if it is a multiple of their period; all threads call it."""
-    elapsed, period = phase(tau, step)
-    if elapsed == np.float32(0):
-        factor = exp(-period / tau)
+    if since == np.float32(0):
+        factor = exp(-np.float32(period_of(tau)) / tau)
         for i in range(first + cuda.threadIdx.x, first + count, cuda.blockDim.x):
             value = traces[np.uint64(i)] * factor
             traces[np.uint64(i)] = value if value >= np.float32(FORGOTTEN) else np.float32(0)
@@ -146,13 +170,17 @@ def close_past(learning, past, form, block, steps, outs):
             past.next_has_fired[ago, spike_of(form, block, outs, row, k)] = 1
 
 
-@cuda.jit(device=True, inline="always")
-def shared_arrays():
-    """Return the shared arrays *before* and *beside* of `Learning`."""
-    before = cuda.shared.array(THREADS, numba.float32), cuda.shared.array(THREADS, numba.float32)
-    beside = (
-        cuda.shared.array(32, numba.int32),
-        cuda.shared.array(THREADS, numba.int32),
-        cuda.shared.array(THREADS, numba.int32),
-    )
-    return before, beside
+def shared_size(projections: int) -> int:
+    """Return the bytes of the shared arrays of so many plastic projections."""
+    return 8 * THREADS + 48 * projections if projections else 0
+
+
+def shared_arrays(projections: int) -> Any:
+    """Return a device function that returns the shared arrays *before* and *factors* of `Learning`."""
+
+    @cuda.jit(device=True, inline="always")
+    def shared():
+        before = cuda.shared.array(THREADS, numba.float32), cuda.shared.array(THREADS, numba.float32)
+        return before, cuda.shared.array((2, projections, 2, 3), numba.float32)
+
+    return shared
