@@ -35,8 +35,6 @@ EXAMINED = COMPILER.examine(doubled)
 class Compiled:
     """Stands for what Numba compiles on a machine with a GPU."""
 
-    launch_config_sensitive = False
-
     def __init__(self, **states):
         self.states = states
 
@@ -72,15 +70,6 @@ def test_each_signature_and_content_has_a_file_of_its_own(monkeypatch):
     for file in code_files.code_folder().iterdir():
         file.write_bytes(bytes(file.stat().st_size))
     assert copy_dispatcher(doubled, EXAMINED, "one")._cache.load_overload(SIGNATURES[0], CONTEXT) is None
-
-
-def test_code_for_a_launch_configuration_is_not_kept():
-    cache = copy_dispatcher(doubled, EXAMINED, "content")._cache
-    kernel = Compiled()
-    kernel.launch_config_sensitive = True
-    cache.load_overload(SIGNATURES[0], CONTEXT)
-    cache.save_overload(SIGNATURES[0], kernel)
-    assert not code_files.code_folder().exists()
 
 
 def test_what_cannot_be_pickled_is_a_warning():

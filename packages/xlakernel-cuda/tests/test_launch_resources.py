@@ -6,7 +6,6 @@ import pytest
 
 from xlakernel.core.errors import LaunchError
 from xlakernel.cuda._kernels import launch as _launch
-from xlakernel.cuda._kernels import recipe
 from xlakernel.cuda._kernels.geometry import Geometry
 
 SHARED_MEM = 149_760
@@ -22,9 +21,6 @@ class Kernel:
     def __init__(self):
         self.allowed, self.launched = 48 * 1024 - FIXED, []
         self.library = SimpleNamespace(get_cufunc=lambda: self)
-
-    def launch(self, arguments, grid, block, stream=0, shared_mem=0):
-        self.launched.append((shared_mem, self.allowed))
 
     def max_cooperative_grid_blocks(self, block, shared_mem):
         return BLOCKS if shared_mem <= self.allowed else 0
@@ -44,18 +40,17 @@ def launch_of(kernel, monkeypatch):
         kernel.allowed = max(kernel.allowed, nbytes)
 
     def launch(shared_mem, blocks=32):
-        dispatcher = SimpleNamespace(overloads={(): kernel}, signatures=[()])
+        dispatcher = SimpleNamespace(overloads={(): kernel}, signatures=[()], compile=lambda signature: kernel)
         return _launch.KernelLaunch("k", dispatcher, Geometry((blocks,), (608,)), shared_mem, (), None, (), ())
 
     stream = SimpleNamespace(synchronize=lambda: None)
     monkeypatch.setattr(_launch, "cuda", SimpleNamespace(external_stream=lambda handle: stream))
     driver = SimpleNamespace(allow_shared_mem=allow, load_kernel=lambda handle: ("loaded", handle))
-    monkeypatch.setattr(recipe, "driver", driver)
-    kernel.launch = recipe._launch_with_shared_mem(kernel)
+    monkeypatch.setattr(_launch, "driver", driver)
     monkeypatch.setattr(_launch, "shared_mem_limits", lambda: {"H200": 232_448})
 
     def configured(self, on):
-        return lambda: kernel.launch((), self.geometry.grid, self.geometry.block, on, self.shared_mem)
+        return lambda: kernel.launched.append((self.shared_mem, kernel.allowed))
 
     monkeypatch.setattr(_launch.KernelLaunch, "_configured", configured)
     return launch

@@ -4,8 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from numba import cuda, float32, types
-from numba.cuda.extending import intrinsic
+from numba import cuda, float32
 from numpy.testing import assert_allclose, assert_array_equal
 
 from xlakernel.core import debug_mode
@@ -283,39 +282,6 @@ def test_a_cooperative_kernel_with_dynamic_shared_memory_also_above_48_kib(kerne
         output_init=(0, None),
     )
     assert_array_equal(jax.jit(run)(jnp.ones(4096))[1], np.full(4096, 4096.0))
-
-
-@intrinsic
-def threads_at_compilation(typingctx):
-    """Return the number of threads of the launch for which the code is compiled."""
-
-    def constant(context, builder, signature, arguments):
-        launch = cuda.launchconfig.ensure_current_launch_config()
-        launch.dispatcher.mark_launch_config_sensitive()
-        return context.get_constant(types.int32, launch.blockdim[0])
-
-    return types.int32(), constant
-
-
-@cuda.jit
-def count_threads(x, out, scale=1):
-    shared = cuda.shared.array(0, float32)
-    i = cuda.threadIdx.x
-    shared[i] = scale * threads_at_compilation()
-    out[i] = x[i] + shared[i]
-
-
-@pytest.mark.skipif(not hasattr(cuda, "launchconfig"), reason="numba-cuda below 0.30 compiles no code for one launch")
-@pytest.mark.parametrize("scale", [{}, {"scale": 3}])
-@pytest.mark.parametrize("kib", [2, 100])
-def test_code_that_depends_on_the_launch_is_compiled_for_each(kib, scale):
-    def run(block):
-        return numba_cuda_kernel(count_threads, same, grid=1, block=block, shared_mem=kib << 10)(
-            jnp.ones(block), **scale
-        )
-
-    for got in jax.jit(lambda: (run(32), run(64), run(128)))():
-        assert_array_equal(got, np.full(got.size, 1 + scale.get("scale", 1) * got.size))
 
 
 def test_two_kernels_of_one_program_see_each_others_results():

@@ -73,11 +73,11 @@ def _compiles(types: Iterable[Any], compile_: Callable[[Sequence[Any]], Any]) ->
 
 def _numba_message(error: Exception, hints: Hints) -> str:
     """Return Numba's message, after the advice for it."""
-    if not isinstance(error, NumbaError):
-        return f" Numba failed with {type(error).__name__}: {error}"
     text = str(error)
     hint = next((found.expand(advice) for pattern, advice in hints if (found := re.search(pattern, text))), "")
-    return f"{' ' if hint else ''}{hint} Numba says:\n{text}"
+    failed = f"Numba failed with {type(error).__name__}: {text}"
+    said = f"Numba says:\n{text}" if isinstance(error, NumbaError) else failed
+    return f"{' ' if hint else ''}{hint} {said}"
 
 
 def _reason(error: Exception) -> str:

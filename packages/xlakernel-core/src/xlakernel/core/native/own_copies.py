@@ -135,7 +135,7 @@ class OwnCopies:
                     _compiling.remove(self)
                 _set_all(before)
                 if not _compiling:
-                    _drop_code_of_one_kernel()
+                    _drop_code_for_values()
 
     def _examine(self, function: Any, options: Mapping[str, Any] | None = None) -> Examination:
         return examine(function, options, self._declarations, snapshot=self._snapshot)
@@ -296,20 +296,15 @@ def _abandoning_after_failure() -> Iterator[None]:
         raise
 
 
-def _drop_code_of_one_kernel() -> None:
-    """Drop the code of shared copies that depends on more than their fingerprints.
+def _drop_code_for_values() -> None:
+    """Drop the code of shared copies for arguments whose types contain values, which their fingerprints lack.
 
-    ``apply(f, x)`` is compiled for a function *f* with the values that its kernel saw; the next one may see others. And
-    Numba CUDA may compile code for one launch configuration.
+    ``apply(f, x)`` is compiled for a function *f* with the values that its kernel saw; the next one may see others.
     """
     caches = [getattr(kept.made, "overloads", None) for kept in _helpers.values() if _may_compile(kept.made)]
     caches += [state.get(name) for state, _ in _declared.values() for name in _CACHES]
     for cache in filter(None, caches):
-        _abandoned.extend([cache.pop(key) for key in list(cache) if has_value(key) or _is_of_launch(cache[key])])
-
-
-def _is_of_launch(code: Any) -> bool:
-    return bool((getattr(code, "metadata", None) or {}).get("launch_config_sensitive"))
+        _abandoned.extend([cache.pop(key) for key in list(cache) if has_value(key)])
 
 
 def _may_compile(made: Any) -> bool:

@@ -48,8 +48,6 @@ class KernelCache(NullCache):  # type: ignore[misc]  # Numba CUDA has no stubs
 
     def save_overload(self, signature: Any, kernel: Any) -> None:
         """Store a compiled kernel, or warn that it cannot be stored."""
-        if getattr(kernel, "launch_config_sensitive", False):  # it depends on the launch, which is not in the key
-            return
         try:
             stored = serialize.dumps(kernel._reduce_states())
         except Exception as error:  # noqa: BLE001  # Numba raises several kinds, for linked files and arrays

@@ -14,6 +14,11 @@ from xlakernel.core.errors import CompileError
 _HINTS = (
     (r"Untyped global name '(\w+)'.*<class 'function'>", r"Decorate \1 with cuda.jit(device=True)."),
     (r"Untyped global name '(\w+)'.*<class 'xlakernel", r"\1 is a wrapped kernel, which only Python can call."),
+    (
+        r"No launch config set",
+        "Code that depends on the launch configuration (numba.cuda.launchconfig) is not supported, since a kernel is "
+        "compiled once for all launches: give it the number of threads as a constant.",
+    ),
 )
 
 

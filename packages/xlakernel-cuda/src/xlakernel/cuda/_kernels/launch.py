@@ -11,7 +11,7 @@ from typing import Any
 import numba
 from numba import cuda
 
-from xlakernel.core.backend.gpu import Array, fill
+from xlakernel.core.backend.gpu import Array, driver, fill
 from xlakernel.core.backend.native import is_of_numba
 from xlakernel.core.errors import LaunchError
 
@@ -96,24 +96,29 @@ class KernelLaunch:
             on: Any = 0
         else:
             on = cuda.external_stream(stream)
-        configured = self._configured(on)
         try:
-            configured(*arguments)
+            # Not by the launch: code could depend on its configuration (numba-cuda 0.30), and other launches use it.
+            compiled = self.dispatcher.compile(self.signature)
+            if self.shared_mem:
+                # The kernel's limit is 48 KiB less its shared arrays of a fixed size.
+                function = driver.load_kernel(int(compiled.library.get_cufunc().handle))
+                driver.allow_shared_mem(function, self.shared_mem)
+            self._configured(on)(*arguments)
         except Exception as error:
-            if (compiled := self._compiled(configured)) is None:
+            if self.signature not in self.dispatcher.signatures:
                 if not is_of_numba(error):
                     raise
                 cause = error if numba.config.FULL_TRACEBACKS else None
                 of_function = [slot.type.dtype if slot.is_scalar else slot.type for slot in self.slots]
                 raise compile_error(self.kernel, self.function, of_function, error) from cause
-            self._check_resources(compiled)
+            self._check_resources()
             if self.debug:  # the kernel's own exception, or an error of the driver, which debug mode explains
                 raise
             raise LaunchError(
                 f"{self.kernel}: the launch ({self.geometry}, {self.shared_mem} bytes of dynamic shared memory) is "
                 f"refused: {str(error).rstrip('.')}."
             ) from error
-        self._check_resources(self._compiled(configured))
+        self._check_resources()
 
     def _configured(self, stream: Any) -> Any:
         launch = (self.geometry.grid, self.geometry.block, stream, self.shared_mem)
@@ -125,18 +130,12 @@ class KernelLaunch:
             finally:
                 numba.config.CUDA_LOW_OCCUPANCY_WARNINGS = before
 
-    def _compiled(self, configured: Any) -> Any:
-        """Return the compiled kernel of this launch, or None."""
-        # Since version 0.30, Numba CUDA has a dispatcher for each launch configuration that code depends on.
-        select = getattr(self.dispatcher, "_select_launch_config_dispatcher", None)
-        dispatcher = select(configured) if select else self.dispatcher
-        return dispatcher.overloads.get(self.signature)
-
-    def _check_resources(self, compiled: Any) -> None:
-        """Raise `LaunchError` if the *compiled* kernel needs more than a block, or a cooperative grid, may have.
+    def _check_resources(self) -> None:
+        """Raise `LaunchError` if the compiled kernel needs more than a block, or a cooperative grid, may have.
 
         The driver may record such a launch and refuse it at the replay.
         """
+        compiled = self.dispatcher.overloads[self.signature]
         fixed, most = compiled.shared_mem_per_block, max(shared_mem_limits().values())
         if fixed + self.shared_mem > most:
             raise LaunchError(

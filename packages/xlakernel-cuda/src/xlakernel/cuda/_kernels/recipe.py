@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from numba.cuda.dispatcher import CUDADispatcher, global_compiler_lock
 from numba.cuda.target import CUDATargetContext
 
 from xlakernel.core.backend import Examination
-from xlakernel.core.backend.gpu import driver
 from xlakernel.core.backend.native import (
     Compiler,
     Declarations,
@@ -106,11 +105,10 @@ def copy_dispatcher(
         see `_entry`.
     """
     _, options = _parts(dispatcher)
-    if checked:
-        options |= {"debug": True, "opt": False, "lineinfo": False, "lto": False}
-    body = None
     with global_compiler_lock:
         copies = OwnCopies(COMPILER, dispatcher, found)
+        if checked:
+            options |= {"debug": True, "opt": False, "lineinfo": False, "lto": False}
         if loads:
             # Inlined, so that the kernel does not call it.
             of_body = {**options, "device": True, "link": None, "forceinline": not checked}
@@ -120,60 +118,18 @@ def copy_dispatcher(
             copies.fill(own := _dispatcher(copies.function, options))
     if content is not None:
         own._cache = KernelCache(dispatcher.py_func, content)
-    return _prepared(own, body, copies, checked=checked)
-
-
-def _prepared(own: Any, body: Any, copies: OwnCopies, *, checked: bool) -> Any:
-    """Return *own* with methods of ours: it compiles with the *copies*, and its kernels raise their own limits.
-
-    *body* is the device function that *own* calls, or None.
-    """
-    compile_, add = own.compile, own.add_overload
-    by_launch: dict[Any, Any] = {}
+    compile_ = own.compile
 
     def compile_with_copies(signature: Any) -> Any:
         with global_compiler_lock, copies.compiling():
             kernel = compile_(signature)
-            if body is not None and getattr(kernel, "launch_config_sensitive", False):
-                body.overloads.clear()  # the next kernel may be for another launch
-            return kernel
-
-    def add_prepared(kernel: Any, signature: Any) -> None:
-        if body is not None and checked:  # the body raises the exceptions, and has the table of their numbers
+        if loads and checked:  # the body raises the exceptions, and has the table of their numbers
             *_, compiled = body.overloads.values()
             kernel.call_helper = compiled.call_helper
-        kernel.launch = _launch_with_shared_mem(kernel)
-        add(kernel, signature)
+        return kernel
 
-    def of_launch(configuration: Any) -> Any:
-        with global_compiler_lock:
-            made = by_launch.get(configuration)
-            if made is None:
-                made = by_launch[configuration] = _prepared(
-                    _dispatcher(own.py_func, dict(own.targetoptions)), body, copies, checked=checked
-                )
-                made._launch_config_is_specialized = True
-            return made
-
-    own.compile, own.add_overload = compile_with_copies, add_prepared
-    # Since version 0.30, Numba CUDA has a dispatcher for each launch configuration that code depends on.
-    own._get_launch_config_specialization = of_launch
+    own.compile = compile_with_copies
     return own
-
-
-def _launch_with_shared_mem(kernel: Any) -> Callable[..., None]:
-    """Return the launch of Numba's *kernel* that raises the kernel's limit on dynamic shared memory first.
-
-    The limit is 48 KiB less the kernel's shared arrays of a fixed size.
-    """
-    launch = kernel.launch
-
-    def launch_with_shared_mem(args: Any, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int = 0) -> None:
-        if sharedmem:
-            driver.allow_shared_mem(driver.load_kernel(int(kernel.library.get_cufunc().handle)), sharedmem)
-        launch(args, griddim, blockdim, stream, sharedmem)
-
-    return launch_with_shared_mem
 
 
 def _entry(body: Any, loads: Mapping[str, str]) -> types.FunctionType:
