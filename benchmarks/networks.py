@@ -60,10 +60,10 @@ def cases(sizes: list[int], edges: Path | None, platform: str) -> Iterator[tuple
             yield f"{name}, {spaced(n)} neurons", Case(functools.partial(make, n), steps)
     blocks = _BLOCKS if platform == "cuda" else None
     yield f"COBA, {_BATCH} × 4 000 neurons", Case(functools.partial(coba, 4_000, blocks=blocks), (500, 10_000), _BATCH)
-    yield "microcircuit, Poisson input", Case(microcircuit, (100, 10_000))
+    yield "microcircuit, Poisson input", Case(microcircuit, (1_000, 10_000))
     yield "balanced, 11 250 neurons", Case(functools.partial(plastic_network, plastic=False), (200, 10_000))
     yield "balanced, plastic", Case(plastic_network, (200, 10_000))
-    yield "microcircuit, constant input", Case(functools.partial(microcircuit, noise=False), (100, 10_000))
+    yield "microcircuit, constant input", Case(functools.partial(microcircuit, noise=False), (1_000, 10_000))
     what = "drawn" if edges is None else edges.name
     yield f"fly brain, {what}", Case(functools.partial(fly, edges=edges), (2_000, 10_000))
 
