@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from typing import NamedTuple
 
@@ -29,6 +30,12 @@ TINY = CSR(
     (np.float32([1e-36, 5e-37, 1e-36, 1e-36]), np.arange(4, dtype=np.int32), np.arange(5, dtype=np.int32)), shape=(4, 4)
 )
 POPULATION = Population(integrate, 4)
+
+
+class Current(NamedTuple):
+    """Inputs that are given."""
+
+    current: jax.Array
 
 
 def projection(**changed):
@@ -142,6 +149,7 @@ def test_wrong_options(options, message):
             r"integrate has the parameters \(state, arrived, p, rng\); allowed: 5 with inputs",
         ),
         ({"state": start(60)}, ArgumentError, "the state is a State; allowed: a NetworkState"),
+        ({"key": 0}, ArgumentError, r"key is 0; allowed: a key, such as jax.random.key\(0\)"),
     ],
 )
 def test_wrong_runs(changed, error, message):
@@ -200,8 +208,15 @@ def takes_inputs(state, arrived, p, rng, inputs):
 
 def test_missing_inputs():
     network = Network(Population(takes_inputs, 4), [])
-    with pytest.raises(CompileError, match=r"allowed: 4 without inputs of .* Give inputs to Network.run"):
+    with pytest.raises(CompileError, match=r"allowed: 4 without inputs of .* Give inputs in Network.run"):
         network.run(network.initial(start(4)), steps=3)
+
+
+def test_missing_inputs_of_one_population():
+    network = Network({name: Population(takes_inputs, 4) for name in "ab"}, [])
+    state = network.initial({name: start(4) for name in "ab"})
+    with pytest.raises(CompileError, match="Give inputs for 'b'"):
+        network.run(state, steps=3, inputs={"a": Current(jnp.zeros(3))})
 
 
 def test_state_of_another_network():
@@ -239,6 +254,26 @@ def draws(state, arrived, p, rng):
 
 
 @numba.njit
+def number():
+    return np.random.random()  # noqa: NPY002
+
+
+@numba.njit
+def draws_without_key(state, arrived, p, rng):
+    return state, number() < 0.5
+
+
+@numba.njit
+def draws_in_python(state, arrived, p, rng):
+    return state, random.random() < 0.5
+
+
+@numba.njit
+def reads_another_receptor(state, arrived, p, rng):
+    return state, arrived.exc > 0
+
+
+@numba.njit
 def changes_state(state, arrived, p, rng):
     state.v = state.v + 1
     return state, False
@@ -259,6 +294,10 @@ def returns_two_types(state, arrived, p, rng):
         (fires_a_number, "fires_a_number returns float64 for fired; allowed: a bool"),
         (has_an_error, r"has_an_error: Numba cannot compile it for state \(v: float32(.|\n)*voltage"),
         (draws, "draws: Numba cannot compile it for .* It draws random numbers: give a key to Network.run"),
+        (draws_without_key, r"draws_without_key draws random numbers from np.random .* draw from rng: uniform"),
+        (draws_in_python, "draws_in_python draws random numbers from np.random or random"),
+        (reads_another_receptor, "reads 'exc', which is no field of arrived, whose fields are the receptors"),
+        (has_an_error, "reads 'voltage', which is no field of State"),
         (changes_state, "changes_state: Numba cannot compile it .* return a new one"),
         (returns_two_types, r"returns_two_types: Numba cannot compile it .* write np.float32\(...\) around literals"),
     ],

@@ -248,6 +248,11 @@ def has_an_error(weight, pre, post, p):
 
 
 @numba.njit
+def draws(weight, pre, post, p):
+    return weight * np.random.random()  # noqa: NPY002
+
+
+@numba.njit
 def divides(weight, pre, post, p):
     return weight / p.potentiation * p.potentiation
 
@@ -256,6 +261,7 @@ def divides(weight, pre, post, p):
     ("function", "message"),
     [
         (returns_a_pair, r"projection 0: on_post, returns_a_pair returns .*; allowed: the new weight, a real number"),
+        (draws, "projection 0: on_post, draws draws random numbers from np.random or random"),
         (has_an_error, r"projection 0: on_post, has_an_error: Numba cannot compile it(.|\n)*potential"),
     ],
 )

@@ -109,7 +109,7 @@ def simulate(neurons: int, seconds: float, seed: int, encoding: str) -> Iterator
         network, begin = build(neurons, jax.random.key(seed))
         state = network.initial(begin)
         record = Record(counts=True, spikes=neurons * (steps // REFRACTORY + 1))  # a spike in each refractory period
-        yield f"{network}, {steps} steps of {STEP} ms"
+        yield f"{network}, {steps} steps of {STEP} ms; compiling"
         times = [time.perf_counter()]
         compiled = jax.jit(lambda state: network.run(state, steps=steps, record=record)[1]).lower(state).compile()
         times.append(time.perf_counter())

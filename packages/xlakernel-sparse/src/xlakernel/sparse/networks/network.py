@@ -217,6 +217,8 @@ class Network(ImmutablePytree):
             )
         check_network_state(state, self.layout, number)
         parts = self._parts(state.neurons, parameters, inputs, number)
+        if key is not None and not _is_key(key):
+            raise ArgumentError(f"Network.run: key is {key!r}; allowed: a key, such as jax.random.key(0), or None.")
         if key is None and any(part.inputs.random for part in parts):
             raise ArgumentError("Network.run: there are random inputs, and key is None; allowed: a key of jax.random.")
         unread = {part.first: check_function(part, self.layout.receptors, key is not None) for part in parts}
@@ -345,6 +347,12 @@ def _check_blocks(blocks: int | None, size: int, synapses: int) -> int:
     if number is None or not 1 <= number <= size:
         raise ArgumentError(f"Network: blocks is {blocks!r}; allowed: None, or an integer from 1 to {size}.")
     return number
+
+
+def _is_key(key: Any) -> bool:
+    """Return True for a key of `jax.random`, of the old kind too."""
+    dtype = getattr(key, "dtype", None)
+    return dtype is not None and (jnp.issubdtype(dtype, jax.dtypes.prng_key) or dtype == jnp.uint32)
 
 
 def _are_scattered(blocks: int, size: int, synapses: int) -> bool:

@@ -13,7 +13,8 @@ class Poisson(NamedTuple):
     same in all steps; for one that changes, give the means as an input and call `poisson` in the function.
 
     Args:
-      mean: the mean of the distribution, a number or an array ``(size,)``, rounded to float32; see `poisson`.
+      mean: the mean of the distribution, a number or an array ``(size,)``, rounded to float32; see `poisson`. For
+        spikes of a rate in Hz and a step in ms it is ``rate * step / 1000``.
     """
 
     mean: Any

@@ -247,9 +247,19 @@ def check_function(part: Part, receptors: tuple[str, ...], is_random: bool) -> f
             f"{name}: Numba cannot compile it for {_described(part, receptors)}.{hint(str(error), is_random)}\n{error}"
         ) from error
     _check_returned(name, part.state, returned)
+    check_random(name, copy.overloads[types])
     unused = _unused_arguments(copy.overloads[types])
     arrived = [*inspect.signature(part.function.py_func).parameters, ""][1]
     return frozenset(name for k, name in enumerate(receptors) if f"arg.{arrived}.{k}" in unused)
+
+
+def check_random(name: str, compiled: Any) -> None:
+    """Raise `CompileError` if a compiled function draws random numbers that do not depend on the key of a run."""
+    if re.search(r"\bnumba_get_(?:np|py)_random_state\b", compiled.library.get_llvm_str()):
+        raise CompileError(
+            f"{name} draws random numbers from np.random or random, which do not depend on the key of Network.run. In "
+            "the function of a neuron, draw from rng: uniform(rng, 0), normal(rng, 0) or poisson(rng, 0, mean)."
+        )
 
 
 def _check_signature(name: str, part: Part, count: int) -> None:
@@ -260,8 +270,8 @@ def _check_signature(name: str, part: Part, count: int) -> None:
         given = "with" if count == 5 else "without"
         raise CompileError(
             f"{name} has the parameters {signature}; allowed: {count} {given} inputs of Network.run, (state, arrived, "
-            f"p, rng{', inputs' * (count == 5)}). {'Remove the inputs' if count == 5 else 'Give inputs'} to "
-            "Network.run, or change the function."
+            f"p, rng{', inputs' * (count == 5)}). {'Remove the inputs' if count == 5 else 'Give inputs'}"
+            f"{part.name and f' for {part.name!r}'} in Network.run, or change the function."
         ) from None
 
 
@@ -282,6 +292,9 @@ def hint(error: str, is_random: bool) -> str:
         return " It draws random numbers: give a key to Network.run."
     if missing := re.search(r"Unknown attribute '(\w+)' of type _Empty", error):
         return f" It reads {missing[1]!r} of parameters or inputs that are not given: give them to Network.run."
+    if missing := re.search(r"Unknown attribute '(\w+)' of type (\w+)\(", error):
+        other = "arrived, whose fields are the receptors of the projections" if missing[2] == "Arrived" else missing[2]
+        return f" It reads {missing[1]!r}, which is no field of {other}: correct one of the names."
     if "unify return type" in error:
         return (
             " The types of its returns differ: write np.float32(...) around literals, and around products of integers "

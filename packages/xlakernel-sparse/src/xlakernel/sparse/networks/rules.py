@@ -17,7 +17,7 @@ from xlakernel.core.errors import ArgumentError, CompileError, InputError, Kerne
 from xlakernel.numba.pickles import reduce
 
 from .fields import KEPT, Fields, loader, scalars_of
-from .populations import hint
+from .populations import check_random, hint
 
 #: Traces are stored relative to times that are this many time constants apart, so that float32 holds their growth.
 PERIOD = 16
@@ -162,3 +162,4 @@ def compile_rule(what: str, on_pre: Any, on_post: Any, parameters: Fields, code:
             ) from error
         if not isinstance(returned, numba.core.types.Float | numba.core.types.Integer):
             raise CompileError(f"{where} returns {returned}; allowed: the new weight, a real number.")
+        check_random(where, copy.overloads[types])
