@@ -365,3 +365,30 @@ def test_an_error_inside_the_function_for_outs_is_passed_on():
         numba_kernel(copy, outs=outs)(X)
     with pytest.raises(ZeroDivisionError):
         numba_kernel(copy, outs=lambda x: 1 // 0)(X)
+
+
+@numba.njit
+def scaled_by_an_array(x, factor, out):
+    for i in range(out.size):
+        out[i] = factor[()] * x[i]
+
+
+def test_an_input_without_dimensions_by_keyword():
+    run = numba_kernel(scaled_by_an_array, outs=lambda x: x)
+    with refuses(errors.CompileError, "A number passed by keyword is a scalar", "pass it by position"):
+        run(X, factor=2.0)
+
+
+def test_none_is_no_input():
+    run = numba_kernel(scaled_by_an_array, outs=lambda x, factor: x)
+    with refuses(errors.InputError, "input 1 is None", "the cotangent of an integer result is None: leave it out"):
+        run(X, None)
+
+
+def test_a_missing_output():
+    @numba.njit
+    def two(x, first, second):
+        first[:] = second[:] = x
+
+    with refuses(errors.ArityError, "Missing: 1 of first, second", "an output in outs"):
+        numba_kernel(two, outs=lambda x: x)(X)

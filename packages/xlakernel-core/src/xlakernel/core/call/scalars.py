@@ -60,7 +60,7 @@ def freeze(kernel: str, name: str, value: Any, why: str = "") -> tuple[str, byte
         raise StaticArgumentError(
             f"{kernel}: the static scalar {name!r} is traced ({value}); its value must be known when the call is "
             f"traced{why and f', {why}'}. Name it in jax.jit(..., static_argnames={name!r}), or "
-            f"{'let only the kernel depend on it' if why else other}."
+            f"{'remove that parameter if nothing depends on it' if why else other}."
         )
     return _freeze_now(kernel, name, value)
 

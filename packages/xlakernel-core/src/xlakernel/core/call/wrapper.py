@@ -36,7 +36,7 @@ _Check = Callable[[Any, Sequence[Struct], Sequence[Struct], Any], None]
 #: One of `VMAP_METHODS`, a function of the inputs that computes a whole batch, or None, which forbids `jax.vmap`.
 VmapMethod = str | Callable[..., Any] | None
 
-_KNOWN = "as outs or the dimensions of the launch depend on it"
+_KNOWN = "as outs, or a function of the launch's dimensions, has a parameter of this name"
 
 
 def kernel_function(
@@ -269,7 +269,8 @@ class _Wrapped:
         elif count > 0:
             candidates = self._unfilled(count, arrays)
             few = f"{count} of " * (count < len(candidates))
-            problem = f"Missing: {few}{', '.join(candidates)} (a scalar as {candidates[-1]}=..., an array by position)"
+            how = f"a scalar as {candidates[-1]}=..., an array by position, an output in outs"
+            problem = f"Missing: {few}{', '.join(candidates)} ({how})"
         else:
             problem = f"Too many: it has {counted(len(arrays), 'parameter')} for arrays ({', '.join(arrays)})"
         raise ArityError(

@@ -15,9 +15,15 @@ from ..interrupts import is_raised_by_handler
 #: (pattern in Numba's message, advice) pairs.
 Hints = Sequence[tuple[str, str]]
 
-_ZERO_D = (
-    r"0d, C\) with \d+ indices|0d, C\), int64",
-    "A 0-d array is read with x[()] and written with out[()] = value.",
+_HINTS = (
+    (
+        r"0d, C\) with \d+ indices|0d, C\), int64",
+        "A 0-d array is read with x[()] and written with out[()] = value.",
+    ),
+    (
+        r"getitem\)?>?\((?:float|int|uint|bool|complex)\w*, Tuple\(\)\)",
+        "A number passed by keyword is a scalar, which is read by its name alone: pass it by position to read x[()].",
+    ),
 )
 
 
@@ -49,7 +55,7 @@ def compile_error(
     if not isinstance(error, NumbaError) and _compiles(types.values(), compile_):
         raise error
     kernel = f"{name}({', '.join(f'{parameter}: {type_}' for parameter, type_ in types.items())})"
-    message = _numba_message(error, (_ZERO_D, *hints))
+    message = _numba_message(error, (*_HINTS, *hints))
     writable = [type_.copy(readonly=False) if isinstance(type_, Array) else type_ for type_ in types.values()]
     if _compiles(writable, compile_):
         return ReadOnlyInputError(

@@ -41,6 +41,10 @@ _GRAD = (
     'operator), correct the declared one, or skip it with a reason: skip={"grad": "the reason"}.'
 )
 _VARY = "make the results vary over the mesh axes of the inputs."
+_EXPORT = (
+    "define the kernel at the top of a module that imports; a named tuple also needs "
+    "jax.export.register_namedtuple_serialization there."
+)
 _RULE = "put the factors that each call needs whole in brackets, in the kernel's sharding_rule."
 
 #: Single calls. If one of these fails, the other checks would fail for the same reason, and are not tried.
@@ -60,7 +64,7 @@ _OTHERS = (
     Check("grad_vmap", "grad", _derivatives.check_vmap_of_grad, _GRAD),
     Check("control_flow", "call", _calls.check_control_flow, _STATE),
     Check("threads", "threads", _calls.check_threads, "keep all scratch memory inside the kernel."),
-    Check("export", "export", _export.check_export, "define the kernel at the top of a module that imports."),
+    Check("export", "export", _export.check_export, _EXPORT),
     Check("shard_map", "sharding", _sharding.check_shard_map, _VARY, needs_inputs=True),
     Check("sharding_rule", "sharding", _sharding.check_sharding_rule, _RULE, needs_inputs=True),
 )
