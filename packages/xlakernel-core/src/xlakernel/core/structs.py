@@ -36,7 +36,7 @@ def check_inputs(inputs: Sequence[Any], owner: str) -> None:
             expected = "an array of numbers. Pass each array as a positional argument of its own, and build it with "
             expected += "jnp.asarray(...)."
             if value is None:
-                expected = "an array of numbers. In a vjp, the cotangent of an integer result is None: leave it out."
+                expected += " In a vjp, the cotangent of an integer result is None: leave it out."
             if isinstance(value, np.ndarray) and not value.dtype.isnative:
                 expected = "native byte order, x.astype(x.dtype.newbyteorder('='))."
             raise InputError(
