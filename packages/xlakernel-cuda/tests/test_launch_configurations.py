@@ -14,6 +14,7 @@ from xlakernel.cuda._kernels import launch as _launch
 from xlakernel.cuda._kernels import recipe
 from xlakernel.cuda._kernels.geometry import Geometry
 
+# `numba.cuda.launchconfig` came with version 0.30: https://github.com/NVIDIA/numba-cuda/releases
 pytestmark = pytest.mark.skipif(
     not hasattr(cuda, "launchconfig"), reason="numba-cuda below 0.30 compiles no code for one launch"
 )

@@ -255,7 +255,7 @@ def draws(state, arrived, p, rng):
 
 @numba.njit
 def number():
-    return np.random.random()  # noqa: NPY002
+    return np.random.random()  # noqa: NPY002  # what the error is about
 
 
 @numba.njit

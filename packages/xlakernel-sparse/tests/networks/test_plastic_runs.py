@@ -249,7 +249,7 @@ def has_an_error(weight, pre, post, p):
 
 @numba.njit
 def draws(weight, pre, post, p):
-    return weight * np.random.random()  # noqa: NPY002
+    return weight * np.random.random()  # noqa: NPY002  # what the error is about
 
 
 @numba.njit
