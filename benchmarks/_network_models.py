@@ -199,9 +199,9 @@ def microcircuit(
     mean = np.where((target == 0) & (source == 2), 2.0, 1.0) * weight
     factor = np.where(source % 2 == 1, _INHIBITION, 1.0)
     delays = np.where(source % 2 == 1, 0.75, 1.5)
-    weights, steps = _weights(
-        jax.random.key(seed + 1), drawn.pair, *(jnp.asarray(a, jnp.float32) for a in (mean, factor, delays))
-    )
+    of_weights, of_delays = jax.random.split(jax.random.key(seed + 1))
+    steps = _delays(of_delays, drawn.pair, jnp.float32(delays))
+    weights = _weights(of_weights, drawn.pair, jnp.float32(mean), jnp.float32(factor))
     matrix = CSR((weights, drawn.indices, drawn.indptr), shape=(sizes.sum(), sizes.sum()), check=False)
     neuron = integrate_current_with_noise if noise else integrate_current
     projections = [Projection(matrix, steps, "current")]
@@ -234,12 +234,15 @@ def _missing_current(counts: np.ndarray, sizes: np.ndarray, scale: float, weight
     return (1 - math.sqrt(scale)) * (per_ms.sum(1) + external)
 
 
+# Apart, as a program of JAX on the CPU stores the random bits of all that it draws, 12 to 16 bytes a number.
 @jax.jit
-def _weights(
-    key: jax.Array, pair: jax.Array, mean: jax.Array, factor: jax.Array, delay: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """Return weights with a relative deviation of 0.1, clipped at 0, and delays with one of 0.5, in steps."""
-    first, second = jax.random.split(key)
-    weights = jnp.maximum(mean[pair] * (1 + 0.1 * jax.random.normal(first, pair.shape)), 0) * factor[pair]
-    delays = delay[pair] * (1 + 0.5 * jax.random.normal(second, pair.shape))
-    return weights, jnp.clip(jnp.rint(delays / STEP), 1, 63).astype(jnp.uint8)
+def _weights(key: jax.Array, pair: jax.Array, mean: jax.Array, factor: jax.Array) -> jax.Array:
+    """Return weights with a relative deviation of 0.1, clipped at 0."""
+    return jnp.maximum(mean[pair] * (1 + 0.1 * jax.random.normal(key, pair.shape)), 0) * factor[pair]
+
+
+@jax.jit
+def _delays(key: jax.Array, pair: jax.Array, mean: jax.Array) -> jax.Array:
+    """Return delays in steps, with a relative deviation of 0.5."""
+    delays = mean[pair] * (1 + 0.5 * jax.random.normal(key, pair.shape))
+    return jnp.clip(jnp.rint(delays / STEP), 1, 63).astype(jnp.uint8)

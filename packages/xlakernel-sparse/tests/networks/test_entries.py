@@ -11,7 +11,7 @@ from models import Total, fire_at_zero, random_matrix
 from xlakernel.core import use_backend
 from xlakernel.core.errors import ArgumentError
 from xlakernel.sparse import CSR
-from xlakernel.sparse.networks import Network, Population, Projection, entries
+from xlakernel.sparse.networks import Network, Population, Projection, entries, projections
 from xlakernel.sparse.networks.entries import choose_scales, order_entries
 from xlakernel.sparse.networks.layout import choose_layout
 from xlakernel.sparse.networks.projections import check_projections
@@ -58,10 +58,26 @@ def test_too_many_synapses_are_refused(monkeypatch):
 
 
 def test_too_many_synapses_of_a_neuron_are_refused(monkeypatch):
-    monkeypatch.setattr(entries, "_degrees", lambda projection, size: jnp.full(size, 2**30, jnp.uint32))
+    monkeypatch.setattr(entries, "_degrees", lambda *_, size: jnp.full(size, 2**30, jnp.uint32))
     projection = Projection(CSR.from_dense(np.ones((3, 3), np.float32)), 1, "excitatory")
     with pytest.raises(ArgumentError, match=r"a neuron has 1073741824 synapses .*; allowed: fewer than 2\*\*29"):
         Network(Population(fire_at_zero, 3), [projection])
+
+
+def test_few_bytes_a_synapse_are_stored_before_the_sort():
+    number = 10**6
+    matrix = CSR(
+        (np.ones(number, np.float32), np.zeros(number, np.int32), np.array([0, number], np.int32)), shape=(1, 1)
+    )
+    delay = jnp.ones(number, jnp.uint8)
+    layout = choose_layout([1], ("excitatory",), 1, blocks=1, weight_bits=16)
+    programs = {
+        "survey": projections._survey.lower(matrix.data, delay, matrix.indices, matrix.indptr),
+        "degrees": entries._degrees.lower(matrix, 0, size=1),
+        "words": entries._words.lower(matrix.data, delay, 0.1, 0, layout=layout, shape=(number,)),
+    }
+    stored = {name: program.compile().memory_analysis().temp_size_in_bytes for name, program in programs.items()}
+    assert max(stored.values()) <= 9 * number, stored
 
 
 @pytest.mark.gpu

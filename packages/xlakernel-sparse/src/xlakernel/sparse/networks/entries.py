@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -76,7 +77,8 @@ def choose_scales(receptors: int, synapses: Sequence[Synapses], size: int, weigh
         largest = max(projection.largest_weight for projection in own)
         if largest == 0:
             continue
-        most = max(1, int(jnp.max(sum(_degrees(projection, size) for projection in own))))
+        degrees = (_degrees(one.matrix, one.targets[0], size=size) for one in own)
+        most = max(1, int(jnp.max(sum(degrees))))
         # Each weight is rounded by half a unit at most.
         fitting = (MOST_UNITS - 1 - most) // most
         if fitting < 1:
@@ -124,11 +126,11 @@ def needed_bits(receptors: int, synapses: Sequence[Synapses], weight_bits: int) 
     return 2
 
 
-def _degrees(projection: Synapses, size: int) -> jax.Array:
+@functools.partial(jax.jit, static_argnames="size")
+def _degrees(matrix: Any, first_target: Any, *, size: int) -> jax.Array:
     """Return the number of synapses of each neuron as a target, uint32 ``(size,)``."""
-    matrix = projection.matrix
     valid = is_entry(matrix.indices, matrix.indptr)
-    return jnp.zeros(size, jnp.uint32).at[projection.targets[0] + matrix.indices].add(valid.astype(jnp.uint32))
+    return jnp.zeros(size, jnp.uint32).at[first_target + matrix.indices].add(valid.astype(jnp.uint32))
 
 
 #: Synapses of a neuron in one block of a network with 2**31 of them: a GPU adds those of 1024 neurons in one round.
@@ -148,7 +150,14 @@ def order_entries(layout: Layout, synapses: Sequence[Synapses], scales: np.ndarr
         array
         for projection in synapses
         for array in (
-            _words(layout, scales[projection.receptor], projection),
+            _words(
+                projection.matrix.data,
+                projection.delay,
+                scales[projection.receptor],
+                projection.receptor,
+                layout=layout,
+                shape=projection.matrix.indices.shape,
+            ),
             projection.matrix.indices,
             projection.matrix.indptr,
         )
@@ -178,15 +187,19 @@ def places_of(layout: Layout) -> jax.Array:
     return jnp.asarray(block << layout.target_bits | np.arange(layout.size) - edges[block], jnp.int32)
 
 
-def _words(layout: Layout, scale: np.float32, projection: Synapses) -> jax.Array:
-    """Return the words of a projection's entries without the targets, ``(nnz, 1)``, or ``(nnz, 2)`` if wide."""
-    weights = projection.matrix.data
+@functools.partial(jax.jit, static_argnames=("layout", "shape"))
+def _words(
+    weights: jax.Array, delay: jax.Array, scale: Any, receptor: Any, *, layout: Layout, shape: tuple[int]
+) -> jax.Array:
+    """Return the words of a projection's entries without the targets, ``(nnz, 1)``, or ``(nnz, 2)`` if wide.
+
+    In one program, which needs no memory for the values between.
+    """
     exact = weights.astype(jnp.result_type(weights, jnp.float32))
     limit = 2.0 ** (layout.weight_bits - 1) - 1 if not layout.wide else 2.0**31 - 128
     units = jnp.clip(jnp.rint(exact / scale), -limit, limit).astype(jnp.int32)
-    rows = (projection.delay.astype(jnp.int32) - 1) * len(layout.receptors) + projection.receptor
+    rows = (delay.astype(jnp.int32) - 1) * len(layout.receptors) + receptor
     low = rows << layout.target_bits
-    shape = (projection.matrix.nnz,)
     if layout.wide:
         return jnp.stack([jnp.broadcast_to(low, shape), jnp.broadcast_to(units, shape)], axis=-1)
     return jnp.broadcast_to(low | units << layout.target_bits + layout.row_bits, shape)[:, None]
