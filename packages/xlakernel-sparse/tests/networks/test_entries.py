@@ -60,7 +60,7 @@ def test_too_many_synapses_are_refused(monkeypatch):
 def test_too_many_synapses_of_a_neuron_are_refused(monkeypatch):
     monkeypatch.setattr(entries, "_degrees", lambda *_, size: jnp.full(size, 2**30, jnp.uint32))
     projection = Projection(CSR.from_dense(np.ones((3, 3), np.float32)), 1, "excitatory")
-    with pytest.raises(ArgumentError, match=r"a neuron has 1073741824 synapses .*; allowed: fewer than 2\*\*29"):
+    with pytest.raises(ArgumentError, match=r"a neuron has 1073741824 synapses .*; allowed: fewer than 2\*\*28"):
         Network(Population(fire_at_zero, 3), [projection])
 
 

@@ -205,6 +205,29 @@ def test_a_state_whose_sums_do_not_fit(before, after, bits):
     assert np.isnan(end.neurons.excitatory).all()
 
 
+def test_sums_of_many_networks_that_arrive_in_one_step():
+    def network(delay):
+        matrix = CSR.from_dense(jnp.float32([[0, 1, 0.5], [0, 0, 0], [0, 0, 0]]))
+        return Network(Population(given, 3), [Projection(matrix, np.array([delay, 6]), "excitatory")], weight_bits=32)
+
+    def step(network, state, *, fires):
+        return network.run(state, steps=1, inputs=Fire(jnp.full((1, 3), fires)))[0]
+
+    first, *others = (network(delay) for delay in (6, 5, 4, 3, 2))
+    assert len({float(one.scales[0]) for one in (first, *others)}) == 1
+    states = [first.initial(Total(0.0))]
+    for one in (first, *others[:3]):
+        states.append(step(one, states[-1], fires=True))
+    end = states[3]  # spikes of three networks
+    for _ in range(4):
+        end = step(others[2], end, fires=False)
+    np.testing.assert_allclose(end.neurons.excitatory, [0, 3, 0.5], rtol=1e-6)
+    end = jax.jit(lambda state: step(others[3], step(others[3], state, fires=True), fires=False))(states[4])
+    assert np.isnan(end.neurons.excitatory).all()
+    with pytest.raises(ArgumentError, match=r"at the receptors \['excitatory'\] is 3 \* 2\*\*29 units or more"):
+        step(others[3], states[4], fires=True)
+
+
 def test_a_state_has_the_receptors_by_name(network):
     state = network.initial(start(60))
     assert set(state.scales) == {"excitatory", "inhibitory"}

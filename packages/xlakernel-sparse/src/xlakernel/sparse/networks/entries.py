@@ -83,7 +83,7 @@ def choose_scales(receptors: int, synapses: Sequence[Synapses], size: int, weigh
         fitting = (MOST_UNITS - 1 - most) // most
         if fitting < 1:
             raise ArgumentError(
-                f"Network: a neuron has {most} synapses of receptor {receptor}; allowed: fewer than 2**29, as their "
+                f"Network: a neuron has {most} synapses of receptor {receptor}; allowed: fewer than 2**28, as their "
                 "sum and that of spikes on their way have 32 bits."
             )
         is_plastic = any(projection.rule is not None for projection in own)

@@ -9,8 +9,8 @@ from xlakernel.core.errors import ArgumentError
 
 #: The most bits of an entry's weight in 32 bits, and in 64.
 WEIGHT_BITS = (16, 32)
-#: A network's sums have fewer units, half of what 32 bits hold: a state may have sums of another network on their way.
-MOST_UNITS = 2**30
+#: A network's sums have fewer units, a fourth of what int32 holds: a state may have sums of others on their way.
+MOST_UNITS = 2**29
 # The most steps ahead: their records take memory.
 _MOST_AHEAD = 16
 

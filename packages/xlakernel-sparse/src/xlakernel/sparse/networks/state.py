@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -19,6 +20,8 @@ _LAST_STEP = 2**31 - 1
 #: Pending sums of another network, converted to the units of this one, are rounded by at most this part of the largest
 #: one of a receptor.
 _ACCURACY = 256
+#: The sums of a state have fewer units. A network may then add its own, which have fewer than `MOST_UNITS`.
+_MOST_PENDING = 3 * MOST_UNITS
 
 
 class NetworkState(NamedTuple):
@@ -29,8 +32,9 @@ class NetworkState(NamedTuple):
       pending: sums that arrive in the next steps, in units of *scales*, int32 ``(longest delay * receptors, n)``, those
         of all receptors, in the order of their names, for each step.
       scales: the weight of one unit of each receptor, a dictionary of float32. A run with other weights converts the
-        sums, within 1/256 of the largest one of a receptor. If its units cannot represent them, it raises an
-        `ArgumentError`; in a traced call, the unit and all arrivals of the receptor are NaN.
+        sums, within 1/256 of the largest one of a receptor. If its units cannot represent them, or if those of several
+        networks need more than int32, it raises an `ArgumentError`; in a traced call, the unit and all arrivals of
+        the receptor are NaN.
       step: the number of the next step, int32. A run beyond step 2147483647 is an error; in a traced call, its
         later steps wrap to negative numbers, and their spikes and traces may be lost.
       weights: those of the projections up to the last plastic one, a tuple of float32 ``(nnz,)`` in the order of the
@@ -82,29 +86,47 @@ def check_network_state(state: NetworkState, layout: Layout, steps: int) -> None
 def convert_pending(state: NetworkState, new: jax.Array, layout: Layout) -> tuple[jax.Array, jax.Array]:
     """Return the pending sums in the units *new* of a network with this layout, and the units.
 
-    The unit of a receptor is NaN if it cannot represent the receptor's sums.
+    The unit of a receptor is NaN if it cannot represent the receptor's sums, or if they are too large.
 
     Raises:
-      ArgumentError: if they cannot represent the sums, and neither is traced.
+      ArgumentError: if that is so of any receptor, and neither is traced.
     """
     receptors, depth = layout.receptors, layout.depth
     if not receptors:
         return state.pending, new
     old = jnp.stack([state.scales[name] for name in receptors])
     is_known = not any(isinstance(x, jax.core.Tracer) for x in (old, new, state.pending))
+    within = _is_within(state.pending, len(receptors))
+    if is_known and not bool(jnp.all(within)):
+        raise ArgumentError(
+            "Network.run: spikes of several networks are on their way in the state, and a sum that arrives in one step "
+            f"at the receptors {_unfit(receptors, within)} is 3 * 2**29 units or more; allowed: less, as 32 bits hold "
+            "it and what this network adds. Run each network until its spikes have arrived before the next one, or use "
+            "weight_bits=16."
+        )
     if is_known and np.array_equal(old, new):
         return state.pending, new
     sums = state.pending.reshape(depth, len(receptors), -1)
     exact = sums.astype(old.dtype) * (old / new)[:, None]
     rounded = jnp.rint(exact)
     largest, error = (jnp.max(jnp.abs(x), (0, 2), initial=0) for x in (exact, exact - rounded))
-    fits = (old == new) | ((largest < MOST_UNITS) & (error <= largest / _ACCURACY))
+    fits = (old == new) | ((largest < 2 * MOST_UNITS) & (error <= largest / _ACCURACY))
     if is_known and not bool(jnp.all(fits)):
-        unfit = [name for name, good in zip(receptors, fits, strict=True) if not good]
         raise ArgumentError(
             f"Network.run: the spikes on their way in the state are those of a network with other weights, and the "
-            f"units of this one cannot represent their sums at the receptors {unfit}. Continue with weights of the "
-            "same size, or run the other network until the spikes have arrived."
+            f"units of this one cannot represent their sums at the receptors {_unfit(receptors, fits)}. Continue with "
+            "weights of the same size, or run the other network until the spikes have arrived."
         )
     converted = jnp.where((old == new)[:, None], sums, rounded.astype(jnp.int32))
-    return converted.reshape(state.pending.shape), jnp.where(fits, new, jnp.nan)
+    return converted.reshape(state.pending.shape), jnp.where(within & fits, new, jnp.nan)
+
+
+@partial(jax.jit, static_argnums=1)
+def _is_within(pending: jax.Array, receptors: int) -> jax.Array:
+    """Return whether a network's own sums can be added to those of each receptor within int32."""
+    sums = pending.reshape(-1, receptors, pending.shape[-1])
+    return jnp.all((sums > -_MOST_PENDING) & (sums < _MOST_PENDING), (0, 2))
+
+
+def _unfit(receptors: tuple[str, ...], fits: jax.Array) -> list[str]:
+    return [name for name, good in zip(receptors, fits, strict=True) if not good]
