@@ -10,7 +10,7 @@ from numba import types
 from numba.core.registry import cpu_target
 from numba.core.types import StringLiteral
 
-from xlakernel.core.native.valued_types import has_value
+from xlakernel.core.native.copies.valued_types import has_value
 
 DISPATCHER = numba.njit(lambda x: x)
 RECORD = numba.from_dtype(np.dtype([("a", "f8"), ("b", "i4")]))

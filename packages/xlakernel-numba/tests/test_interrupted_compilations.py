@@ -15,7 +15,7 @@ import numba
 import pytest
 from numba.extending import overload
 
-from xlakernel.core.native import own_copies
+from xlakernel.core.native.copies import functions as own_copies
 from xlakernel.numba import numba_kernel
 
 # Numba's contexts read each registry of declarations by a generator, which ends for good if a handler raises inside.

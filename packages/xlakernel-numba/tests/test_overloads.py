@@ -15,7 +15,7 @@ from numba.extending import intrinsic, overload
 
 from xlakernel.core.backend import examine
 from xlakernel.core.errors import CompileError
-from xlakernel.core.native import own_copies
+from xlakernel.core.native.copies import functions as own_copies
 from xlakernel.numba import numba_kernel
 
 SCALAR = jax.ShapeDtypeStruct((), np.float32)

@@ -11,10 +11,11 @@ from models import Total, fire_at_zero, random_matrix
 from xlakernel.core import use_backend
 from xlakernel.core.errors import ArgumentError
 from xlakernel.sparse import CSR
-from xlakernel.sparse.networks import Network, Population, Projection, entries, projections
+from xlakernel.sparse.networks import Network, Population, Projection, entries
 from xlakernel.sparse.networks.entries import choose_scales, order_entries
 from xlakernel.sparse.networks.layout import choose_layout
-from xlakernel.sparse.networks.projections import check_projections
+from xlakernel.sparse.networks.model import projections
+from xlakernel.sparse.networks.model.projections import check_projections
 
 
 def projections_of(n, rng, dtype):

@@ -15,9 +15,10 @@ from models import NATIVE, PARAMETERS, State, Total, fire_at_zero, integrate, in
 from xlakernel.core import use_backend
 from xlakernel.core.errors import ArgumentError
 from xlakernel.sparse import CSR
-from xlakernel.sparse.networks import Network, Population, Projection, Record, Trace, fields, populations
+from xlakernel.sparse.networks import Network, Population, Projection, Record, Trace
 from xlakernel.sparse.networks.kernels.numba import simulation
 from xlakernel.sparse.networks.layout import choose_layout
+from xlakernel.sparse.networks.model import fields, populations
 
 pytestmark = pytest.mark.kernels
 

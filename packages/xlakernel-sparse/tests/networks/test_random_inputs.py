@@ -23,10 +23,10 @@ from xlakernel.sparse.networks import (
     poisson,
     run_in_pieces,
 )
-from xlakernel.sparse.networks.drawing import drawing, drawing_four, preparing
-from xlakernel.sparse.networks.fields import fields_of
-from xlakernel.sparse.networks.noise import FIRST_DRAW, noise_of
-from xlakernel.sparse.networks.random import Generator
+from xlakernel.sparse.networks.model.fields import fields_of
+from xlakernel.sparse.networks.model.noise import FIRST_DRAW, noise_of
+from xlakernel.sparse.networks.random.drawing import drawing, drawing_four, preparing
+from xlakernel.sparse.networks.random.generator import Generator
 
 pytestmark = pytest.mark.kernels
 SIZE = 1003

@@ -13,7 +13,7 @@ import scipy.stats
 
 from xlakernel.sparse import CSR
 from xlakernel.sparse.networks import Network, Population, Projection, normal, poisson, reference, uniform
-from xlakernel.sparse.networks.random import Generator, _inverse, philox, quantiles_of
+from xlakernel.sparse.networks.random.generator import Generator, _inverse, philox, quantiles_of
 
 pytestmark = pytest.mark.kernels
 

@@ -4,6 +4,7 @@ from ..native.arguments import Argument, Slices
 from ..native.callee import Callee, NumbaFunction
 from ..native.compile_error import compile_error, is_of_numba
 from ..native.compiler import Compiler, FunctionKind
+from ..native.copies.functions import OwnCopies
 from ..native.debugging.call_frame import ArrayView
 from ..native.debugging.memory import HostMemory
 from ..native.debugging.observer import UNCHECKED_THREADS, Observer
@@ -13,7 +14,6 @@ from ..native.handler import HANDLER_VERSION, build_handler
 from ..native.machine.frame import I8, I64, POINTER, Frame, i64
 from ..native.machine.lock import new_lock
 from ..native.machine.machine_code import compiler_facts, load_object_code, pointer_to
-from ..native.own_copies import OwnCopies
 from ..native.pickled import (
     declare,
     declared_signatures,

@@ -1,21 +1,21 @@
 """Networks of spiking neurons, all steps of which run in one native call."""
 
 from . import serialization  # noqa: F401  # registers the formats for exported programs
+from .model.noise import Normal as Normal
+from .model.noise import Poisson as Poisson
+from .model.populations import Population as Population
+from .model.projections import Projection as Projection
+from .model.recording import Record as Record
+from .model.recording import Recording as Recording
+from .model.recording import Spikes as Spikes
+from .model.recording import Trace as Trace
+from .model.rules import History as History
+from .model.rules import Rule as Rule
 from .network import Network as Network
-from .noise import Normal as Normal
-from .noise import Poisson as Poisson
 from .pieces import run_in_pieces as run_in_pieces
-from .populations import Population as Population
-from .projections import Projection as Projection
-from .random import normal as normal
-from .random import poisson as poisson
-from .random import uniform as uniform
-from .recording import Record as Record
-from .recording import Recording as Recording
-from .recording import Spikes as Spikes
-from .recording import Trace as Trace
-from .rules import History as History
-from .rules import Rule as Rule
+from .random.generator import normal as normal
+from .random.generator import poisson as poisson
+from .random.generator import uniform as uniform
 from .state import NetworkState as NetworkState
 
 __all__ = [

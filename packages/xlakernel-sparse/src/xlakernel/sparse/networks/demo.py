@@ -21,10 +21,10 @@ import numba
 import numpy as np
 
 from ..formats.matrices import CSR
+from .model.populations import Population
+from .model.projections import Projection
+from .model.recording import Record
 from .network import Network
-from .populations import Population
-from .projections import Projection
-from .recording import Record
 
 STEP = 0.1  # ms
 DENSITY = 0.02  # the probability of a connection

@@ -15,7 +15,7 @@ from xlakernel.core import XLACustomKernel
 from xlakernel.core.errors import ArgumentError
 
 from .layout import MOST_UNITS, WEIGHT_BITS, Layout
-from .projections import Synapses, is_entry
+from .model.projections import Synapses, is_entry
 
 #: Inputs: the place of each neuron, ``segment << target_bits | target``; then for each projection its words
 #: without the target, ``(nnz, words of an entry)``, indices and indptr. Results: starts, ``(neurons * segments + 1,)``,

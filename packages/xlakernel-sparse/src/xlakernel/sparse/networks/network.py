@@ -15,10 +15,13 @@ from xlakernel.numba.fingerprints import fingerprint
 from .._immutable import ImmutablePytree
 from ..operators.arguments import as_integer
 from .entries import choose_scales, choose_weight_bits, needed_bits, order_entries
-from .fields import fields_of, pack, unpack
 from .layout import Layout, choose_layout
-from .noise import noise_of
-from .plastic_projections import Plastic
+from .model.fields import fields_of, pack, unpack
+from .model.noise import noise_of
+from .model.plastic_projections import Plastic
+from .model.populations import ALONE, Part, Population, check_function, check_populations
+from .model.projections import Projection, check_projections
+from .model.recording import Record, Recording, Spikes, check_record, read_traces
 from .plasticity import (
     Tables,
     build_tables,
@@ -28,9 +31,6 @@ from .plasticity import (
     run_inputs,
     run_results,
 )
-from .populations import ALONE, Part, Population, check_function, check_populations
-from .projections import Projection, check_projections
-from .recording import Record, Recording, Spikes, check_record, read_traces
 from .simulation import multiprocessors, simulate
 from .state import NetworkState, check_network_state, convert_pending
 

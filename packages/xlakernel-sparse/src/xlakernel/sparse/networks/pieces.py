@@ -18,9 +18,9 @@ import numpy as np
 from xlakernel.core.errors import ArgumentError, InputError
 
 from ..operators.arguments import as_integer
+from .model.noise import Normal, Poisson
+from .model.recording import Record, Recording, Spikes
 from .network import Network
-from .noise import Normal, Poisson
-from .recording import Record, Recording, Spikes
 from .state import NetworkState
 
 #: The least room for the spikes of a piece.

@@ -14,11 +14,11 @@ from xlakernel.numba.fingerprints import fingerprint
 
 from ..formats.matrices import CSR
 from .entries import places_of, sort_entries
-from .fields import fields_of, pack
 from .layout import Layout
-from .plastic_projections import Places, Plastic, places
-from .projections import Synapses
-from .rules import compile_rule
+from .model.fields import fields_of, pack
+from .model.plastic_projections import Places, Plastic, places
+from .model.projections import Synapses
+from .model.rules import compile_rule
 
 #: The weights of projections by their numbers; None for a projection that is not plastic.
 Weights = tuple[jax.Array | None, ...]

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .fields import Fields, parameters_of
-from .noise import FIRST_DRAW
-from .random_streams import (
+from .model.fields import Fields, parameters_of
+from .model.noise import FIRST_DRAW
+from .random.streams import (
     INCREMENTS,
     LOG2_E,
     MULTIPLIERS,

@@ -2,8 +2,8 @@
 
 from jax import export
 
+from .model.recording import Recording, Spikes
 from .plasticity import Past
-from .recording import Recording, Spikes
 from .state import NetworkState
 
 for _kind in (NetworkState, Past, Recording, Spikes):

@@ -13,9 +13,9 @@ import numpy as np
 from xlakernel.core import XLACustomKernel
 
 from .layout import Layout
-from .plastic_projections import Plastic
-from .populations import Part
-from .recording import Plan
+from .model.plastic_projections import Plastic
+from .model.populations import Part
+from .model.recording import Plan
 
 #: Inputs and results: those of the kernel in `kernels.numba.simulation`. Static keywords: ``parts``, ``plastic``,
 #: ``layout``, ``every``, ``is_random``. A batch of runs is computed by `run_together`, as many at once as fit on a GPU.

@@ -20,9 +20,9 @@ from numba.core import cgutils, event
 from numba.core.compiler_lock import global_compiler_lock
 from numba.np.ufunc import parallel, wrappers
 
+from ..copies.functions import is_own
 from ..machine.frame import I32, I64, POINTER, VOID, call_symbol, i64
 from ..machine.status import emit_exception
-from ..own_copies import is_own
 from . import loops
 
 

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 
 from xlakernel.core.errors import ArgumentError
 
-from ..fields import Field, Fields, is_random, pack, read_field, unpack
 from ..layout import Layout
-from ..plastic_projections import Plastic
-from ..populations import Part, arrivals_type
-from ..random import Generator
+from ..model.fields import Field, Fields, is_random, pack, read_field, unpack
+from ..model.plastic_projections import Plastic
+from ..model.populations import Part, arrivals_type
+from ..random.generator import Generator
 from ..reference import draw
 from .reference_plasticity import Learning, arrive, check_references, coordinates, depart
 

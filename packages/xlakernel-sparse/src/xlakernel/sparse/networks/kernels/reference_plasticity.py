@@ -10,9 +10,9 @@ import jax.numpy as jnp
 
 from xlakernel.core.errors import ArgumentError
 
-from ..fields import Fields, read_field
-from ..plastic_projections import Places, Plastic, places
-from ..rules import FORGOTTEN, LONGEST_PERIOD, PERIOD, History
+from ..model.fields import Fields, read_field
+from ..model.plastic_projections import Places, Plastic, places
+from ..model.rules import FORGOTTEN, LONGEST_PERIOD, PERIOD, History
 
 
 class Learning(NamedTuple):

@@ -14,8 +14,8 @@ from xlakernel.cuda import numba_cuda_kernel
 
 from ....kernels.cuda.launches import shared_bytes
 from ...layout import Layout
-from ...plastic_projections import Plastic
-from ...populations import Part, functions_of
+from ...model.plastic_projections import Plastic
+from ...model.populations import Part, functions_of
 from .delivery import THREADS
 from .neurons import ALIGNMENT
 from .simulation import simulation

@@ -16,8 +16,8 @@ from numba import cuda
 
 from ....kernels.cuda.device.memory import load
 from ....kernels.cuda.device.warp import ALL
-from ...populations import Functions
-from ...random import Generator
+from ...model.populations import Functions
+from ...random.generator import Generator
 
 #: The first neuron of the first thread is a multiple of it.
 ALIGNMENT = 4

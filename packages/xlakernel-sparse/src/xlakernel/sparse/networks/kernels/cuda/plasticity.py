@@ -13,8 +13,8 @@ import numpy as np
 from numba import cuda
 
 from ....kernels.cuda.device.memory import load
-from ...fields import KEPT
-from ...rules import RuleFunctions
+from ...model.fields import KEPT
+from ...model.rules import RuleFunctions
 from .delivery import collect_round, delivery, first_cursor, lay_out, segment_and_entry
 from .spikes import spike_of
 from .traces import age_of, close_past, factors_of, open_past, places_of, refer, row_of, set_factors, shared_arrays

@@ -16,7 +16,7 @@ import numpy as np
 from numba import cuda
 
 from ....kernels.cuda.device.memory import add_released, load, load_acquired, prefetch
-from ...populations import Functions, tuple_of
+from ...model.populations import Functions, tuple_of
 from .arrays import begin_block, end_block, record_states
 from .delivery import THREADS, Form, delivery
 from .neurons import Block, BlockStep, Moment, neurons

@@ -30,9 +30,9 @@ import numba
 import numpy as np
 from numba import cuda
 
-from ...fields import KEPT
-from ...populations import Functions, tuple_of
-from ...rules import RuleFunctions
+from ...model.fields import KEPT
+from ...model.populations import Functions, tuple_of
+from ...model.rules import RuleFunctions
 from . import scattering
 from .arrays import begin_block, end_block, record_states, slices, sums_of_block
 from .delivery import THREADS, Form, delivery, first_cursor

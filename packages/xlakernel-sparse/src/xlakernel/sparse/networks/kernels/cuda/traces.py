@@ -9,8 +9,8 @@ import numba
 import numpy as np
 from numba import cuda
 
-from ...plastic_projections import Places
-from ...rules import FORGOTTEN, LONGEST_PERIOD, PERIOD
+from ...model.plastic_projections import Places
+from ...model.rules import FORGOTTEN, LONGEST_PERIOD, PERIOD
 from .delivery import THREADS
 from .spikes import spike_of, write_count, write_spike
 

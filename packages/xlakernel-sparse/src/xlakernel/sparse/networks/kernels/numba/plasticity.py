@@ -13,9 +13,9 @@ import numpy as np
 from numba import njit
 
 from ....kernels.numba.helpers.prefetch import prefetch_for_writing
-from ...fields import KEPT
-from ...plastic_projections import Places
-from ...rules import FORGOTTEN, LONGEST_PERIOD, PERIOD, RuleFunctions
+from ...model.fields import KEPT
+from ...model.plastic_projections import Places
+from ...model.rules import FORGOTTEN, LONGEST_PERIOD, PERIOD, RuleFunctions
 
 #: Synapses from the one that is changed to the one that is prefetched.
 _AHEAD = np.uint64(16)

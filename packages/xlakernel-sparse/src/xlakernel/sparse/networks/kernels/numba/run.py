@@ -9,8 +9,8 @@ from typing import Any
 from xlakernel.numba import numba_kernel
 
 from ...layout import Layout
-from ...plastic_projections import Plastic
-from ...populations import Part, functions_of
+from ...model.plastic_projections import Plastic
+from ...model.populations import Part, functions_of
 from .simulation import simulation
 
 

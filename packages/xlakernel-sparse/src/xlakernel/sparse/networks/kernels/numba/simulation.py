@@ -15,10 +15,10 @@ from numba import njit, prange
 
 from ....kernels.numba.helpers.parts import first_of, thread_count
 from ....kernels.numba.helpers.prefetch import prefetch
-from ...fields import KEPT
-from ...populations import Functions
-from ...random import Generator
-from ...rules import RuleFunctions
+from ...model.fields import KEPT
+from ...model.populations import Functions
+from ...model.rules import RuleFunctions
+from ...random.generator import Generator
 from .plasticity import Learning, note_spikes, read_fired, stages, write_fired
 
 #: Neurons of a thread below which another thread costs more time than it saves.

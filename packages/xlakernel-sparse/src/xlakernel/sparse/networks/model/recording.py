@@ -13,7 +13,7 @@ from jax.typing import ArrayLike
 
 from xlakernel.core.errors import ArgumentError
 
-from ..operators.arguments import as_integer
+from ...operators.arguments import as_integer
 from .fields import Field, read_field, words_of
 from .populations import ALONE, Part
 

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from .fields import KEPT, Field, Fields, generate, getter, is_random, parameters_of
-from .noise import FIRST_DRAW
-from .random import (
+from ..model.fields import KEPT, Field, Fields, generate, getter, is_random, parameters_of
+from ..model.noise import FIRST_DRAW
+from .generator import (
     Generator,
     first_count,
     normal,
@@ -27,7 +27,7 @@ from .random import (
     quantiles_of,
     words_of_four,
 )
-from .random_streams import FIRST_TERMS, NORMAL, POISSON, SHARE
+from .streams import FIRST_TERMS, NORMAL, POISSON, SHARE
 
 
 def _sources(inputs: Fields, noise: Fields) -> Iterator[tuple[Field, list[Any]]]:

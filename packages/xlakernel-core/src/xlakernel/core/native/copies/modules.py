@@ -8,7 +8,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from ..identity.snapshot import Snapshot
+from ...identity.snapshot import Snapshot
 
 _thread = threading.local()
 

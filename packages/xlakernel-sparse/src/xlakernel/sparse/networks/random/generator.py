@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from .random_streams import (
+from .streams import (
     FIRST_TERMS,
     INCREMENTS,
     LOG2_E,

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..identity.fingerprint import fingerprint
+from ...identity.fingerprint import fingerprint
 
 # By content; never freed, because machine code reads them.
 _arrays: dict[str, np.ndarray[Any, Any]] = {}

@@ -9,7 +9,7 @@ from typing import Any
 from numba.core import cgutils
 from numba.core.lowering import Lower
 
-from .machine.frame import I32, call_symbol
+from ..machine.frame import I32, call_symbol
 
 
 @contextlib.contextmanager

@@ -12,8 +12,8 @@ import numpy as np
 
 from xlakernel.core.errors import ArgumentError, DtypeError, InputError, ShapeError
 
-from ..formats.matrices import CSR, SparseMatrix
-from ..operators.arguments import as_integer
+from ...formats.matrices import CSR, SparseMatrix
+from ...operators.arguments import as_integer
 from .populations import check_name
 from .rules import Rule, check_rule
 

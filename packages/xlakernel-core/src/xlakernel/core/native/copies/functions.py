@@ -21,13 +21,13 @@ from typing import Any
 
 import numpy as np
 
-from ..identity.fingerprint import Examination, examine
-from ..interrupts import uninterrupted
-from .compile_error import is_of_numba
-from .compiler import Compiler, Finish, FunctionKind
+from ...identity.fingerprint import Examination, examine
+from ...interrupts import uninterrupted
+from ..compile_error import is_of_numba
+from ..compiler import Compiler, Finish, FunctionKind
+from ..declarations import definition_of
 from .constants import private_arrays
-from .declarations import definition_of
-from .module_copies import ModuleCopy, reading
+from .modules import ModuleCopy, reading
 from .objmode import signals_before_blocks
 from .valued_types import has_value
 

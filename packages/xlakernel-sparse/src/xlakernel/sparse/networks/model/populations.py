@@ -19,10 +19,10 @@ from xlakernel.core.backend.native import is_of_numba
 from xlakernel.core.errors import ArgumentError, CompileError, KernelTypeError
 from xlakernel.numba.pickles import reduce
 
-from ..operators.arguments import as_integer
-from .drawing import FourSteps, drawing, drawing_four, filling, preparing, reading
+from ...operators.arguments import as_integer
+from ..random.drawing import FourSteps, drawing, drawing_four, filling, preparing, reading
+from ..random.generator import Generator
 from .fields import KEPT, Fields, converter, generate, loader, scalars_of, storer
-from .random import Generator
 
 
 class Population(NamedTuple):

@@ -1,0 +1,1 @@
+"""Copies of a kernel, its helpers and their modules and constants, which are compiled for handlers."""

@@ -1,0 +1,1 @@
+"""What a network is made of: populations, projections, inputs, rules and recordings."""

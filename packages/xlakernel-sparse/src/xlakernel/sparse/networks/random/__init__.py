@@ -1,0 +1,1 @@
+"""Random numbers of neurons, counted by key, neuron, step and draw."""
