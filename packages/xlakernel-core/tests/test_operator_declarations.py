@@ -89,6 +89,30 @@ def test_a_kernel_that_is_replaced_is_no_longer_called(new_operator, use):
         assert_array_equal(found, factor * X)
 
 
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("how", ["kernel", "operator"])
+def test_a_kernel_calls_an_operator_that_is_defined_again(new_operator, use, how):
+    inner, outer = new_operator(), new_operator()
+    outer.def_jax_kernel(lambda outs: lambda x: 10 * inner(x, outs=x))
+    outer.def_transpose(0, lambda ins, cotangent: outer(cotangent, outs=cotangent))
+    for factor in (2, 3):
+        if how == "operator":
+            inner = XLACustomKernel(inner.name, replace=True)
+        inner.def_jax_kernel(scaling(factor))
+        found = USES[use](
+            lambda x: outer(x, outs=x), lambda x: outer.primitive.bind(x, outs=[Struct(x.shape, x.dtype)])
+        )
+        assert_array_equal(found, 10 * factor * X)
+
+
+def test_a_reference_calls_an_operator_that_is_defined_again(new_operator):
+    inner, outer = new_operator(lambda x: x), new_operator(lambda x: x)
+    outer.def_reference(lambda x: inner(x, outs=x))
+    for factor in (2.0, 3.0):
+        inner.def_reference(lambda x, factor=factor: factor * x)
+        assert_array_equal(jax.grad(lambda x: outer(x, outs=x).sum())(np.ones(3)), np.full(3, factor))
+
+
 def test_jitted_functions_keep_their_kernel(new_operator):
     op = new_operator()
     op.def_jax_kernel(scaling(2))

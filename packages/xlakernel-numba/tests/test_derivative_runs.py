@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
+from xlakernel.core import XLACustomKernel
 from xlakernel.numba import numba_kernel
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -79,6 +80,14 @@ def test_second_derivatives_are_those_of_the_reference(outer, inner):
     for declared in ({"jvp": wrong_jvp}, {"vjp": wrong_vjp}, {"jvp": wrong_jvp, "vjp": wrong_vjp}):
         f = make(**declared, reference=reference)
         assert_allclose(outer(inner(total(f)))(X), np.diag(np.exp(X)))
+
+
+def test_a_reference_calls_an_operator_that_is_defined_again():
+    inner = XLACustomKernel("inner of a reference", replace=True)
+    f = make(reference=lambda x: inner(x, outs=x))
+    for factor in (2.0, 3.0):
+        inner.def_reference(lambda x, factor=factor: factor * x)
+        assert_allclose(jax.grad(total(f))(X), np.full(3, factor))
 
 
 def test_second_derivatives_without_a_reference_are_those_of_the_rules():

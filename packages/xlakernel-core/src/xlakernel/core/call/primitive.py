@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 from jax.extend.core import Primitive
@@ -16,6 +16,7 @@ from ..errors import DifferentiationError
 from ..structs import Struct, is_smooth
 from .derivatives.declaration import WAYS
 from .derivatives.multilinear import zero_tangent
+from .eager import droppable
 from .sharding.partition import may_split, partitioned
 from .sharding.rule import ShardingRule
 
@@ -26,7 +27,7 @@ _PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 class Call(abc.ABC):
     """A call without its inputs. Hashable; ``str`` returns the name for messages."""
 
-    #: The results of one slice of the batch.
+    #: The results of one slice of the batch that ``jax.vmap`` made.
     outs: tuple[Struct, ...]
     #: True: the call runs even if its results are not used.
     has_side_effect: bool
@@ -49,7 +50,7 @@ class Call(abc.ABC):
 
     @abc.abstractmethod
     def part(self, outs: Sequence[Struct]) -> Call:
-        """Return the call on one device's part, whose results are *outs*, batch dimensions included."""
+        """Return the call for one device's part, with the results *outs*, batch dimensions included."""
 
     @abc.abstractmethod
     def bind(self, inputs: Sequence[Any]) -> list[jax.Array]:
@@ -79,9 +80,9 @@ class CallPrimitive(Primitive):
     """A primitive with a `Call` as its parameter ``call``; a subclass may have other parameters.
 
     Args:
-      name: its name in programs.
-      splits: True if XLA may split its calls over devices by their rules. JAX then provides the devices when it lowers
-        a program.
+      name: the primitive's name in programs.
+      splits: True if XLA may split the primitive's calls over devices by their sharding rules. JAX then provides the
+        devices when it lowers a program.
     """
 
     multiple_results = True
@@ -104,16 +105,13 @@ class CallPrimitive(Primitive):
         call: Call = params["call"]
         return call
 
-    def forget(self) -> None:
-        """Drop the programs of calls outside of ``jax.jit``."""
-        self._jitted.cache_clear()
-
     def _run_eagerly(self, *inputs: Any, **params: Any) -> list[jax.Array]:
-        with jax.disable_jit(False):  # jax.disable_jit applies to functions of the user
+        with jax.disable_jit(False):  # jax.disable_jit is for functions of the user, not for this program
             return self._jitted(**params)(*inputs)
 
     def _make_jitted(self, **params: Any) -> Callable[..., list[jax.Array]]:
-        return jit_primitive(functools.partial(self.bind, **params), str(self.call_of(**params)))
+        program = jit_primitive(functools.partial(self.bind, **params), str(self.call_of(**params)))
+        return cast("Callable[..., list[jax.Array]]", droppable(program))
 
     def _abstract_eval(self, *inputs: Any, **params: Any) -> Any:
         call = self.call_of(**params)
@@ -152,7 +150,7 @@ class CallPrimitive(Primitive):
 
     def _lower(self, platform: str, context: Any, *operands: Any, **params: Any) -> Any:
         call = self.call_of(**params).on(platform, context.avals_in)
-        # Inside `jax.shard_map` each device runs the whole call on its part, and XLA must not split it.
+        # Inside `jax.shard_map` each device runs the whole call on its part, and XLA must not split the call.
         rule = call.rule(context.avals_in) if is_partitioned(context) and may_split() else None
         if rule is None:
             return call.lower(platform, context, *operands)

@@ -1,4 +1,4 @@
-"""Kernels as functions of JAX arrays: the function that backends build their wrappers on."""
+"""`kernel_function`: a kernel as a function of JAX arrays. Backends build their wrappers on it."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from .batch import BatchFunction
 from .derivatives import multilinear
 from .derivatives.declaration import Derivative, Transpose, declare
 from .derivatives.differentiable import Differentiable
+from .eager import droppable
 from .kernel_function import KernelFunction
 from .native import VMAP_METHODS, Kernel, NativeCall, native_call
 from .outs import check_enabled, check_has_effect, flatten_outs, is_function, order_of
@@ -60,12 +61,13 @@ def kernel_function(
       kernel: the kernel.
       parameters: the kernel's parameters, name → default or `inspect.Parameter.empty`. The inputs come before the
         outputs; scalars may be anywhere, and only they have defaults.
-      outs: structs, a pytree of them, or a function of the inputs' structs and of scalars, by name, that returns
-        either. A dictionary is bound by the names of the outputs' parameters (`outs.order_of`).
+      outs: a struct, a pytree of structs, or a function that returns either. The function takes the inputs' structs by
+        position, and scalars by name. The keys of a dictionary are the names of the outputs' parameters
+        (`outs.order_of`).
       vmap_method: one of `call.VMAP_METHODS`, None, or a function that computes a whole batch.
-      input_output_aliases: input → output that takes its memory.
+      input_output_aliases: ``{input: output}``; the output takes the input's memory.
       has_side_effect: run the kernel even if its results are not used.
-      reference: a plain JAX function of the inputs that computes the same; derivatives are taken from it.
+      reference: a plain JAX function of the inputs that computes the same; JAX differentiates this function.
       jvp: ``jvp(primals, tangents, **scalars)``, the tangents of the results.
       vjp: ``vjp(primals, results, cotangents, **scalars)``, the cotangents of the inputs.
       transpose: {input: ``transpose(inputs, cotangents, **scalars)``} for inputs that the kernel is linear in.
@@ -73,8 +75,8 @@ def kernel_function(
       check: an additional check by the backend, made when a call is traced.
 
     Returns:
-      A `KernelFunction`. It traces into JAX like a function of `jax.numpy`, and outside any transformation it runs
-      through a `jax.jit` of its own, so that a second call with the same shapes costs what a jitted call costs.
+      A `KernelFunction`. JAX can trace it like a function of `jax.numpy`. Outside any transformation it runs through a
+      `jax.jit` of its own: a second call with the same shapes costs as much as a jitted call.
     """
     arguments = dict(locals())
     wrapped = _Wrapped(
@@ -95,15 +97,15 @@ def kernel_function(
     )
     if not is_function(outs):
         check_has_effect(wrapped.outs[0], has_side_effect, kernel.name)
-    with_scalars = jax.jit(wrapped.trace, static_argnums=0)
-    without_scalars = jax.jit(_named(lambda *inputs: wrapped.trace((), *inputs), kernel.name))
+    with_scalars = droppable(jax.jit(wrapped.trace, static_argnums=0))
+    without_scalars = droppable(jax.jit(_named(lambda *inputs: wrapped.trace((), *inputs), kernel.name)))
     known = functools.cache(wrapped.known_scalars)
-    ndarray = np.ndarray  # found faster than a global's attribute
+    ndarray = np.ndarray  # a local name is faster than a global's attribute
 
     # A function, since an object with a `__call__` in Python adds a tenth to the time of the jitted call.
     def call(*inputs: Any, **scalars: Any) -> Any:
-        # JAX refuses an array in another byte order, but not if the program for the native dtype is compiled: it would
-        # read the bytes in native order.
+        # JAX refuses an array in another byte order only as long as there is no compiled program for the native dtype.
+        # Such a program would read the bytes in native order.
         for x in inputs:
             if isinstance(x, ndarray) and not x.dtype.isnative:
                 check_inputs(inputs, kernel.name)
@@ -145,7 +147,7 @@ class _Wrapped:
         return frozenset(name for f in functions for name in keywords_of(f, self.parameters, inputs))
 
     def split(self, given: Mapping[str, Any], known: Collection[str]) -> tuple[_Form, list[Any]]:
-        """Return the scalars of a call, sorted by name, and the operands of those that are not static or *known*."""
+        """Return a call's scalars, sorted by name, and the operands of scalars that are neither static nor *known*."""
         kernel = self.kernel
         for name in given:
             if name not in self.parameters or (kernel.scalars is not None and name not in kernel.scalars):
@@ -156,7 +158,7 @@ class _Wrapped:
         form: list[Entry] = []
         operands: list[Any] = []
         # Functions that define a derivative, or compute a batch, should get known scalars as numbers. While JAX traces,
-        # such scalars therefore are part of the form, and not operands.
+        # the values of these scalars are therefore part of the form, and these scalars are not operands.
         kept = (self.derivative is not None or callable(self.vmap_method)) and is_tracing()
         for name in sorted(given):
             value = given[name]
@@ -224,9 +226,9 @@ class _Wrapped:
     def _differentiable(
         self, call: NativeCall, form: _Form, tree: Any, order: Sequence[int]
     ) -> Callable[..., list[Any]]:
-        """Return the call as a function of its inputs and of its scalars without known values.
+        """Return a function that takes the call's inputs, then its scalars without known values.
 
-        It returns the results in the order of the tree's leaves.
+        The function returns the results in the order of the tree's leaves.
         """
         unknown = tuple(name for name, _, data in form if data is None)
 

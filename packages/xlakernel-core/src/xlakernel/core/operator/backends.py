@@ -50,8 +50,8 @@ class Backends:
 
     Attributes:
       kernels: platform → backend → its entry, in the order of registration.
-      leader: the backends of the operator given to `XLACustomKernel.def_default_of`, or None. Its defaults apply on
-        the platforms that have no default of their own here.
+      leader: the backends of the operator given to `XLACustomKernel.def_default_of`, or None. The defaults of that
+        operator apply on the platforms for which this operator has no default.
     """
 
     def __init__(self, name: str, changed: Callable[[], None]) -> None:
@@ -74,12 +74,12 @@ class Backends:
             one until it is traced again.
           platform: ``"cpu"``, ``"gpu"`` or ``"tpu"``.
           generator: called with ``outs`` and the static keywords, returns the kernel.
-          asdefault: make it the platform's default.
+          asdefault: make the backend the platform's default.
 
         Raises:
           UnknownPlatformError: if there is no such platform.
           KernelTypeError: if *generator* cannot be called, or *backend* is not a name.
-          ArgumentError: if *backend* is ``"auto"``, which stands for the fastest of the others.
+          ArgumentError: if *backend* is ``"auto"``, which stands for the fastest of the other backends.
         """
         check_platform(platform, self.name)
         check_backend(backend, self.name)
@@ -141,7 +141,7 @@ class Backends:
             self.def_kernel("jax", platform, generator, asdefault)
         return generator
 
-    # The choice among them.
+    # The choice of a backend.
 
     def first_backend(self, platform: str) -> str | None:
         """Return the backend that was registered first for a platform; None if there is none."""
@@ -150,16 +150,16 @@ class Backends:
     def set_default(self, platform: str, backend: str) -> None:
         """Choose the backend of *platform* for calls that request none, also in functions that are already jitted.
 
-        ``"auto"`` chooses the one that was measured to be the fastest. Set defaults once, at the start: each new choice
-        makes JAX trace all jitted functions once more.
+        ``"auto"`` chooses the backend that was measured to be the fastest. Set defaults once, at the start: each new
+        choice makes JAX trace all jitted functions once more.
 
         Args:
           platform: ``"cpu"``, ``"gpu"`` or ``"tpu"``.
-          backend: one that is registered for it, or ``"auto"``.
+          backend: a backend that is registered for the platform, or ``"auto"``.
 
         Raises:
           UnknownPlatformError: if there is no such platform.
-          BackendNotFoundError: if the backend is not registered for it.
+          BackendNotFoundError: if the backend is not registered for the platform.
         """
         check_platform(platform, self.name)
         if backend != AUTO:
@@ -173,15 +173,15 @@ class Backends:
         return own if own or self.leader is None else self.leader._chosen_default(platform)
 
     def get_default(self, platform: str) -> str | None:
-        """Return the default backend of a platform, or ``"auto"`` if that was set; None if it has no kernel."""
+        """Return the default backend of a platform, or ``"auto"`` if that is set; None if there is no kernel."""
         check_platform(platform, self.name)
         return self._chosen_default(platform) or self.first_backend(platform)
 
     def requested(self, backend: str | None) -> dict[str, str]:
         """Return platform → backend for a call with the argument ``backend=backend``.
 
-        The backend is this argument, else that of a `use_backend` context, else the default that was set. Platforms
-        without any of these are left out.
+        The backend is this argument, else the backend of a `use_backend` context, else the default that was set.
+        Platforms without a backend are left out.
         """
         requested = dict.fromkeys(PLATFORMS, backend) if backend is not None else requested_backends()
         chosen = {platform: requested.get(platform) or self._chosen_default(platform) for platform in PLATFORMS}
@@ -196,7 +196,7 @@ class Backends:
         """Return the entry of a backend on a platform; raise `BackendNotFoundError` if there is none."""
         found = self.kernels.get(platform, {})
         if backend not in found:
-            # The operator is looked up by name, since the user may only know a function that calls it.
+            # The message looks the operator up by name: the user may only know a function that calls the operator.
             choice = (
                 "choose one of them with backend=, use_backend or "
                 f"xlakernel.core.operators()[{self.name!r}].set_default({platform!r}, ...)"

@@ -10,7 +10,7 @@ from ..errors import GeneratorError, ResultError, XLAKernelError
 from ..structs import Struct, counted, text_of
 from .backends import Backends
 
-# Module and name of the class of a compiled kernel → its wrapper. Names, so that no compiler has to be imported.
+# Class of a compiled kernel → its wrapper. Classes are given by names, so that no compiler has to be imported.
 _WRAPPERS = {
     ("numba.core.registry", "CPUDispatcher"): "xlakernel.numba.numba_kernel",
     ("numba.cuda.dispatcher", "CUDADispatcher"): "xlakernel.cuda.numba_cuda_kernel",
@@ -20,7 +20,7 @@ _WRAPPERS = {
 
 @dataclasses.dataclass(frozen=True)
 class ChosenKernel:
-    """The kernel of one backend for one call; its errors name the backend and list the others."""
+    """The kernel of one backend for one call; its errors name this backend and list the other backends."""
 
     backends: Backends
     platform: str

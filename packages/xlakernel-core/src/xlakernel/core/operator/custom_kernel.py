@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import pickle
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ import numpy as np
 
 from ..call.derivatives import multilinear
 from ..call.derivatives.differentiable import Differentiable
+from ..call.eager import droppable
 from ..call.outs import check_enabled, check_has_effect, check_has_order, flatten_outs
 from ..call.pickling import MissingKernel, callers_module, find, name_in_module
 from ..call.results import is_none
@@ -33,12 +34,12 @@ _Result = TypeVar("_Result")
 _MOST_CALLS = 1024  # the largest number of jitted calls in the cache of one operator
 
 
-def _key_of(generation: int, backend: Any, outs: Any, static: Mapping[str, Any]) -> Hashable | None:
-    """Return the cache key of a call whose arguments are not checked yet; None if one is invalid or unhashable."""
+def _key_of(backend: Any, outs: Any, static: Mapping[str, Any]) -> Hashable | None:
+    """Return the cache key of a call with unchecked arguments; None if an argument is invalid or unhashable."""
     try:
         leaves, tree = jax.tree.flatten(outs, is_leaf=is_none)
         types = [(leaf.shape, leaf.dtype) for leaf in leaves]
-        key = (generation, backend, tree, *types, *[(name, kinds(value), value) for name, value in static.items()])
+        key = (backend, tree, *types, *[(name, kinds(value), value) for name, value in static.items()])
         hash(key)
     except (AttributeError, TypeError, ValueError):
         return None
@@ -74,20 +75,21 @@ class XLACustomKernel:
     """An operator of JAX arrays with one kernel for each platform and backend.
 
     Register kernel generators with ``def_kernel`` and its shorthands, then call the operator. A generator is called
-    with ``outs``, a flat list of `jax.ShapeDtypeStruct`, and the call's static keywords, when a program is lowered; it
-    returns a function of the inputs that returns one array or a sequence of them. The ``def_`` methods that take one
-    function return it, so that they can be decorators.
+    when a program is lowered, with ``outs``, a flat list of `jax.ShapeDtypeStruct`, and the call's static keywords. The
+    generator returns the kernel: a function of the inputs that returns one array or a sequence of arrays. The ``def_``
+    methods that take one function return it, so that they can be decorators.
 
-    The backend of a call is its ``backend=``, else that of the innermost `use_backend` context, else the default of the
-    platform: the one chosen by `set_default`, else the first one registered. A requested backend that is missing is an
-    error, never a fallback. A switch applies to functions that are already jitted, too.
+    The backend of a call is its argument ``backend=``, else the backend of the innermost `use_backend` context, else
+    the platform's default. The default is the backend that `set_default` chose, else the first one registered. A
+    requested backend that is missing is an error, never a fallback. A new choice applies to functions that are already
+    jitted, too.
 
     In all three places ``"auto"`` means the backend that was measured to be the fastest for calls with the same static
     keywords, the same dtypes, and sizes up to the next power of two, on the same kind of device. The first such call
-    with arrays compiles and times all backends, which takes a second or two beyond their compilation; the choice is
-    kept on disk (`auto_choices`). A call inside ``jax.jit`` or another transformation is never measured: it
-    takes the choice kept on disk (`tune`), else the default, with an `AutoBackendWarning`, and a compiled program keeps
-    its backend. A backend that fails, or returns other results, is not chosen.
+    with arrays compiles all backends and times them for a second or two; the choice is kept on disk (`auto_choices`). A
+    call inside ``jax.jit`` or another transformation is never measured: it uses the choice kept on disk (`tune`), else
+    the default, with an `AutoBackendWarning`. A compiled program keeps its backend. A backend that fails, or returns
+    other results, is not chosen.
 
     ``jax.vmap`` maps the kernel itself. Derivatives are declared: by `def_reference`, by `def_jvp` and `def_vjp`, by
     `def_transpose`, or by rules of the JAX primitive (`def_jvp_rule`, `def_transpose_rule`).
@@ -96,7 +98,7 @@ class XLACustomKernel:
       name: the operator's name, unique in the process. It consists of printable characters other than slash,
         backslash, ``*`` and ``?``, does not start with ``-``, and has no spaces at its ends: these have a meaning in
         paths or for the command ``xlakernel``.
-      doc: its documentation.
+      doc: the operator's documentation.
       replace: take over the name from an operator that has it, as when a notebook's cell runs again.
       has_side_effect: run the kernel even if its results are not used. It is required if a kernel of the operator has
         side effects, since JAX drops unused calls before a kernel is chosen.
@@ -125,7 +127,9 @@ class XLACustomKernel:
     def __init__(
         self, name: str, doc: str | None = None, *, replace: bool = False, has_side_effect: bool = False
     ) -> None:
-        register(self, name, replace=replace)
+        replaced = register(self, name, replace=replace)
+        if replaced is not None:  # a kernel that calls it by a global name gets this operator
+            replaced.primitive.forget()
         self.name = name
         self.__module__ = callers_module()
         if doc is not None:
@@ -164,7 +168,6 @@ class XLACustomKernel:
 
     def _forget_traces(self) -> None:
         """Drop cached traces, so that later calls use a new rule or kernel."""
-        self._calls.clear()
         self.primitive.forget()
 
     # Calling.
@@ -174,10 +177,10 @@ class XLACustomKernel:
 
         Args:
           *ins: the input arrays.
-          outs: shapes and dtypes of the results, a pytree of objects with ``shape`` and ``dtype``. Tuples, lists and
-            named tuples have an order, in which generators get the structs and kernels return the results;
-            dictionaries have none, and are an error.
-          backend: the backend to use, or ``"auto"``, instead of the one chosen by context and defaults.
+          outs: shapes and dtypes of the results, a pytree of objects with ``shape`` and ``dtype``. Generators get the
+            structs, and kernels return the results, in the order of the tuple, list or named tuple; a dictionary has no
+            such order, and is an error.
+          backend: the backend to use, or ``"auto"``, instead of the backend that context and defaults choose.
           **static: passed to the kernel generator; hashable, and part of the compiled program.
 
         Returns:
@@ -185,19 +188,17 @@ class XLACustomKernel:
 
         Raises:
           InputError: if an input is not an array.
-          OutputSpecError: if *outs* has leaves without shape and dtype, or dictionaries; or if it describes no result
-            and the operator has no side effect.
+          OutputSpecError: if *outs* has leaves without shape and dtype, or dictionaries; or if *outs* describes no
+            result and the operator has no side effect.
           StaticArgumentError: if a static keyword is traced or unhashable.
-          BackendNotFoundError: if no kernel is registered for the platform, or none of the requested backend.
+          BackendNotFoundError: if the platform has no kernel, or no kernel of the requested backend.
           GeneratorError: if the generator, or the kernel that it made, raises.
           ResultError: if the kernel's results differ from *outs* in number, shape or dtype.
         """
-        generation = 0  # matters only if "auto" may be requested
         if backend == AUTO or (backend is None and is_auto_possible()):
             structs, keywords = flatten_outs(outs, self.name)[0], Static.of(self.name, static)
             backend = auto.backend_of_call(self, ins, structs, backend, keywords)
-            generation = OperatorPrimitive.generation if backend in (AUTO, None) else 0
-        key = _key_of(generation, backend, outs, static)
+        key = _key_of(backend, outs, static)
         apply = None if key is None else self._calls.get(key)
         if apply is None:
             apply = self._checked_call(outs, backend, static)
@@ -205,8 +206,8 @@ class XLACustomKernel:
                 if len(self._calls) >= _MOST_CALLS:
                     self._calls.clear()
                 self._calls[key] = apply
-        # JAX refuses an array in another byte order, but not if the program for the native dtype is compiled: it would
-        # read the bytes in native order.
+        # JAX refuses an array in another byte order only as long as there is no compiled program for the native dtype.
+        # Such a program would read the bytes in native order.
         for x in ins:
             if isinstance(x, np.ndarray) and not x.dtype.isnative:
                 check_inputs(ins, self.name)
@@ -218,12 +219,8 @@ class XLACustomKernel:
             raise
 
     def _checked_call(self, outs: Any, backend: str | None, keywords: Mapping[str, Any]) -> Callable[..., Any]:
-        """Return the jitted call for one set of static arguments.
-
-        With ``"auto"``, the cache key of the call contains `OperatorPrimitive.generation`. A ``jax.vmap`` of the call
-        outside of ``jax.jit`` is compiled once; a measurement, of this operator or of one that its rules call, starts a
-        new generation and so a new compilation, with the measured backend.
-        """
+        """Return the jitted call for one set of static arguments."""
+        self.primitive.is_used = True
         structs, tree = flatten_outs(outs, self.name)
         check_has_effect(structs, self.has_side_effect, self.name)
         check_has_order(tree, self.name)
@@ -242,14 +239,14 @@ class XLACustomKernel:
             declared = self._rules.declared
             if declared is None:
                 return jax.tree.unflatten(tree, run(*ins))
-            # The functions that an author declares have one result, or a list of them.
+            # The functions that an author declares return one result, or a list of results.
             results = jax.tree.structure(list(structs) if len(structs) != 1 else structs[0])
             offered = {"outs": list(structs)}
             call = Differentiable(declared, run, structs, results, dict(static.items), self.has_side_effect, offered)
             return jax.tree.unflatten(tree, multilinear.apply(call.described(ins), ins))
 
         apply.__name__ = apply.__qualname__ = self.name
-        return jax.jit(apply)
+        return cast("Callable[..., Any]", droppable(jax.jit(apply)))
 
     def def_call(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Set the function that users call, which prepares arguments and calls the operator. It is returned unchanged.
@@ -267,8 +264,8 @@ class XLACustomKernel:
         """Call the function given to `def_call`.
 
         Args:
-          *args: its arguments.
-          **kwargs: its keywords.
+          *args: the function's arguments.
+          **kwargs: the function's keywords.
 
         Raises:
           XLAKernelError: if there is no such function.
@@ -294,7 +291,7 @@ class XLACustomKernel:
     entry = _of("_backends", Backends.entry)
 
     def def_default_of(self, other: XLACustomKernel) -> None:
-        """Use the defaults that are set for *other*, unless one is set for this operator itself.
+        """Use the defaults that are set for *other*, unless a default is set for this operator itself.
 
         Two operators then behave as one for users. If a backend that is set for *other* is not registered here, calls
         of this operator raise an error.
@@ -356,28 +353,29 @@ class XLACustomKernel:
     ) -> BenchmarkResult:
         """Compare the backends: compile each case for each of them, compare the results, and time them.
 
-        A time is that of one call of the jitted program, including the few microseconds of JAX's dispatch. Backends are
-        timed in turn, round by round. A backend that raises an error, or returns different results, is not timed; the
-        result contains the reason.
+        A time is the duration of one call of the jitted program, including the few microseconds of JAX's dispatch.
+        Backends are timed in turn, round by round. A backend that raises an error, or returns different results, is not
+        timed; the result contains the reason.
 
         Args:
-          cases: the calls; those of `def_benchmark_data` unless given. The function of `def_call` is called, or, if
-            there is none, the operator itself, whose calls need the keyword ``outs``.
-          platform: ``"cpu"``, ``"gpu"`` or ``"tpu"``; that of JAX's default device unless given.
+          cases: the calls; the cases of `def_benchmark_data` unless given. A case calls the function given to
+            `def_call`, or else the operator itself, with the required keyword ``outs``.
+          platform: ``"cpu"``, ``"gpu"`` or ``"tpu"``; the platform of JAX's default device unless given.
           backends: the backends to compare; all that are registered unless given.
-          rounds: the number of measurements of each.
+          rounds: the number of measurements of each backend.
           seconds: duration of a measurement, in seconds; the call is repeated for that long.
-          rtol: the largest difference of results from those of plain JAX, or of the first backend, relative to the
-            largest value among them. The square root of the dtype's precision unless given; integers must be equal.
+          rtol: the largest allowed difference from the results of backend ``"jax"`` (or else of the first backend),
+            relative to the largest of these results; the square root of the dtype's precision unless given. Integers
+            must be equal.
 
         Returns:
           The measurements: ``print`` shows a table, and `BenchmarkResult.save` and `BenchmarkResult.plot` write them.
 
         Raises:
-          ArgumentError: if there are no cases, two of equal names, or one without a required ``outs``; if *backends* is
-            a string; if JAX has no device of the platform; or if called inside a transformation of JAX.
+          ArgumentError: if there are no cases, two cases of equal names, or a case without a required ``outs``; if
+            *backends* is a string; if JAX has no device of the platform; or if called inside a transformation of JAX.
           UnknownPlatformError: if there is no such platform.
-          BackendNotFoundError: if no kernel is registered for the platform, or none of a requested backend.
+          BackendNotFoundError: if the platform has no kernel, or no kernel of a requested backend.
 
         Example:
           >>> import jax, numpy as np

@@ -18,9 +18,10 @@ class Dispatch:
     """The choices of a call: the parameter ``dispatch`` of an operator's primitive.
 
     Attributes:
-      backends: (platform, backend) pairs that were requested when the call was traced. When it is lowered for another
-        platform, the backend is the first one registered; ``"auto"`` is replaced by a backend then, too (`auto`).
-      debug: the debug mode (`config.debug_mode`) when the call was traced; None: that when it is lowered.
+      backends: (platform, backend) pairs that were requested when the call was traced. For another platform, the
+        lowering chooses the backend that was registered first. The lowering also replaces ``"auto"`` by a backend
+        (`measure.auto`).
+      debug: the debug mode (`config.debug_mode`) when the call was traced; None: the mode when the call is lowered.
       mapped: the levels of ``jax.vmap`` around the kernel, innermost first.
     """
 
@@ -29,11 +30,11 @@ class Dispatch:
     mapped: tuple[Level, ...] = ()
 
     def batched(self, axes: Sequence[int | None], size: Any) -> Dispatch:
-        """Return the same under one more ``jax.vmap``."""
+        """Return the same choices under one more ``jax.vmap``."""
         return dataclasses.replace(self, mapped=(*self.mapped, Level(tuple(axes), size)))
 
     def unmapped(self) -> Dispatch:
-        """Return the same without any ``jax.vmap``."""
+        """Return the same choices without any ``jax.vmap``."""
         return dataclasses.replace(self, mapped=())
 
     @property
@@ -46,8 +47,8 @@ class Dispatch:
 class Static:
     """The static keywords of a call: the parameter ``static`` of an operator's primitive.
 
-    JAX compares parameters by ``==``, for which 1, 1.0 and True are equal, and so are 0.0 and -0.0; their *kinds*
-    differ.
+    JAX compares parameters by ``==``, for which 1, 1.0 and True are equal, and so are 0.0 and -0.0. The *kinds* of such
+    values differ.
     """
 
     items: tuple[tuple[str, Any], ...]
@@ -58,7 +59,7 @@ class Static:
         """Check the keywords of a call of *operator*.
 
         Raises:
-          StaticArgumentError: if one is traced or cannot be hashed.
+          StaticArgumentError: if a keyword is traced or cannot be hashed.
         """
         for name, value in keywords.items():
             _check_static(operator, name, value)
@@ -89,7 +90,7 @@ _PLAIN = frozenset({bool, int, str, type(None)})
 
 
 def _is_plain(value: Any) -> bool:
-    """Return True for an int, a text, None, or a tuple of these, which are neither traced nor unhashable."""
+    """Return True for a bool, int, str, None, or a tuple of these: such a value is hashable and not traced."""
     return type(value) in _PLAIN or (type(value) is tuple and _PLAIN.issuperset(map(type, value)))
 
 
@@ -106,5 +107,5 @@ def kinds(value: Any) -> Any:
     return type(value)
 
 
-#: The dispatch of a call that a rule binds without giving one.
+#: The dispatch of a call that a user's rule binds without ``dispatch``.
 DIRECT = Dispatch()

@@ -9,13 +9,13 @@ from typing import Any
 import jax
 
 from .._compat import is_tracing
+from ..call.eager import droppable
 from ..config import AUTO, is_auto_possible
 from ..errors import XLAKernelError
-from .primitive import OperatorPrimitive
 
 
 def jit_when_eager(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """Return *function*, compiled by ``jax.jit`` for calls outside of ``jax.jit`` and other transformations.
+    """Return *function* with its calls outside of ``jax.jit`` and other transformations compiled by ``jax.jit``.
 
     Such a call then costs as much as a jitted call: the Python code of *function*, with its checks, runs once for each
     set of shapes and dtypes. *function* is called directly while JAX traces, and if the context or the keyword
@@ -25,23 +25,14 @@ def jit_when_eager(function: Callable[..., Any], **options: Any) -> Callable[...
       function: a function of pytrees of arrays. It may call operators.
       **options: those of ``jax.jit``. A call with an unhashable static argument is not compiled.
     """
-
-    @functools.lru_cache(maxsize=1)
-    def jitted(generation: int) -> Callable[..., Any]:
-        """Return the compiled function; a new one after an operator gets another kernel or rule."""
-
-        @functools.wraps(function)
-        def run(*args: Any, **keywords: Any) -> Any:  # a new function, since JAX caches traces by the function
-            return function(*args, **keywords)
-
-        return jax.jit(run, **options)
+    jitted = droppable(jax.jit(function, **options))
 
     @functools.wraps(function)
     def call(*args: Any, **keywords: Any) -> Any:
         if is_tracing() or is_auto_possible() or keywords.get("backend") == AUTO:
             return function(*args, **keywords)
         try:
-            return jitted(OperatorPrimitive.generation)(*args, **keywords)
+            return jitted(*args, **keywords)
         except (TypeError, ValueError, XLAKernelError):
             pass  # the function itself raises the error again, without JAX's frames and its note about them
         return function(*args, **keywords)

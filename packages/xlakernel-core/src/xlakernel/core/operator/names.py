@@ -16,8 +16,8 @@ _operators: dict[str, Any] = {}
 _lock = threading.Lock()
 
 
-def register(op: Any, name: str, *, replace: bool) -> None:
-    """Give *op* its name; `XLACustomKernel` documents the arguments."""
+def register(op: Any, name: str, *, replace: bool) -> Any:
+    """Give *op* its name, and return the operator that had it; `XLACustomKernel` documents the arguments."""
     _check_name(name)
     with _lock:
         if name in _operators and not replace:
@@ -25,7 +25,9 @@ def register(op: Any, name: str, *, replace: bool) -> None:
                 f"XLACustomKernel: an operator named {name!r} exists. Use that one, xlakernel.core.operators()"
                 f"[{name!r}], choose another name, or pass replace=True to take the name over."
             )
+        replaced = _operators.get(name)
         _operators[name] = op
+    return replaced
 
 
 def _check_name(name: str) -> None:
@@ -46,7 +48,7 @@ def operators(*tags: str) -> Mapping[str, Any]:
       *tags: only operators that have all of these (`XLACustomKernel.def_tags`).
 
     Raises:
-      ArgumentError: if a tag is not that of any operator.
+      ArgumentError: if no operator has one of the tags.
 
     Example:
       >>> from xlakernel.core import XLACustomKernel, operators

@@ -1,4 +1,4 @@
-"""Calls of operators, each computed by the kernel of one backend, and the primitives of operators."""
+"""Operator calls and operator primitives. The kernel of one backend computes a call."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import jax
 from jax.extend.core import jaxpr_as_fun
 
 from .._compat import NativeCallEffect, vary_alike
+from ..call.eager import drop_programs
 from ..call.levels import map_levels
 from ..call.primitive import Call, CallPrimitive
 from ..call.sharding.rule import ShardingRule
@@ -21,7 +22,7 @@ from .backends import Backends
 from .chosen import ChosenKernel
 from .dispatch import DIRECT, Dispatch, Static
 
-# The name of a platform in JAX → in this package.
+# JAX's name of a platform → the name in this package.
 _PLATFORMS = {"cpu": "cpu", "cuda": "gpu", "rocm": "gpu", "tpu": "tpu"}
 
 
@@ -46,7 +47,7 @@ class OperatorCall(Call):
 
     @property
     def has_side_effect(self) -> bool:  # type: ignore[override]  # the operator's
-        """True if the operator has one."""
+        """True if the operator has a side effect."""
         return self.primitive.has_side_effect
 
     @property
@@ -60,7 +61,7 @@ class OperatorCall(Call):
         return None if rule is None else rule.under(self.dispatch.mapped)
 
     def part(self, outs: Sequence[Struct]) -> OperatorCall:
-        """Return the call on one device's part, whose results are *outs*, batch dimensions included."""
+        """Return the call for one device's part, with the results *outs*, batch dimensions included."""
         mapped, sizes = self.dispatch.mapped, outs[0].shape[: len(self.dispatch.mapped)]
         levels = [dataclasses.replace(level, size=n) for level, n in zip(mapped, reversed(sizes), strict=True)]
         slices = tuple(Struct(out.shape[len(levels) :], out.dtype) for out in outs)
@@ -113,28 +114,29 @@ class OperatorPrimitive(CallPrimitive):
       has_side_effect: run the kernel even if its results are not used.
     """
 
-    #: The number of times that compiled calls were dropped, of all operators, since a rule may call other operators.
-    generation = 0
-
     def __init__(self, backends: Backends, has_side_effect: bool) -> None:
         super().__init__(backends.name, splits=True)  # a kernel may have a sharding rule
         self.backends = backends
         self.has_side_effect = has_side_effect
         #: The rule that splits the operator's calls, or a function of the static keywords that returns it.
         self.sharding: Callable[..., str] | str | None = None
+        #: Whether there may be programs with calls of the operator.
+        self.is_used = False
 
     def bind(
         self, /, *ins: Any, outs: Sequence[Any], dispatch: Dispatch = DIRECT, static: Any = None, **keywords: Any
     ) -> list[Any]:
         """Call the operator.
 
-        A rule of JAX that calls it gives the static keywords as *keywords*; other callers give them as *static*.
+        A user's rule of the JAX primitive passes the static keywords as *keywords*; other callers pass them as
+        *static*.
         """
         if not isinstance(static, Static):
             if static is not None:
                 keywords["static"] = static  # the user's keyword of that name
             static = Static.of(self.name, keywords)
         structs = tuple(Struct(out.shape, out.dtype) for out in outs)
+        self.is_used = True
         results = super().bind(*vary_alike(ins), outs=structs, dispatch=dispatch, static=static)  # type: ignore[no-untyped-call]
         return list(results)
 
@@ -148,9 +150,9 @@ class OperatorPrimitive(CallPrimitive):
         return None if text is None else ShardingRule.parse(text, self.name)
 
     def forget(self) -> None:
-        """Drop the programs of calls outside of ``jax.jit``."""
-        super().forget()
-        OperatorPrimitive.generation += 1
+        """Drop the programs of calls outside of ``jax.jit``: the operator's, and those that may call it."""
+        if self.is_used:
+            drop_programs()
 
 
 def _refuse_side_effects(operator: str, effects: Iterable[Any]) -> None:

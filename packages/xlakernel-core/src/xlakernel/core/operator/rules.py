@@ -26,7 +26,8 @@ class TransformRules:
       changed: called when a rule is set.
 
     Attributes:
-      declared: the declared derivative; None if there is none, or if a rule of the JAX primitive replaces it.
+      declared: the declared derivative; None if there is none, or if a forward-mode rule of the JAX primitive replaces
+        it.
     """
 
     def __init__(self, primitive: OperatorPrimitive, changed: Callable[[], None]) -> None:
@@ -42,7 +43,7 @@ class TransformRules:
         """Take derivatives, of both modes and all orders, from *fn*, ``fn(*ins, **static) -> results``.
 
         *fn* is a plain JAX function with the same results as the operator; several results are in a list. Like the
-        functions of `def_jvp`, `def_vjp` and `def_transpose`, it may call other operators and kernels. It gets the
+        functions of `def_jvp`, `def_vjp` and `def_transpose`, *fn* may call other operators and kernels, and gets the
         static keywords, and the keyword ``outs`` if it has such a parameter.
         """
         self._declare("reference", check_callable(self.name, "def_reference", fn))
@@ -60,9 +61,9 @@ class TransformRules:
     def def_vjp(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Set the reverse derivative, ``fn(primals, results, cotangents, **static) -> cotangents of the inputs``.
 
-        It returns one cotangent for each input, None for integers and for zeros; results that are integers have the
-        cotangent None. Forward mode needs a `def_jvp` or a `def_reference` besides. Derivatives of higher order are
-        those of the reference if there is one, else of these functions.
+        *fn* returns one cotangent for each input, None for integers and for zeros. In *cotangents*, the entry of an
+        integer result is None. Forward mode also needs a `def_jvp` or a `def_reference`. Derivatives of higher order
+        come from the reference if there is one, else from these functions.
         """
         self._declare("vjp", check_callable(self.name, "def_vjp", fn))
         return fn
@@ -74,11 +75,12 @@ class TransformRules:
 
         Args:
           inputs: the position of an input, or a tuple of positions of inputs in which the operator is jointly linear,
-            for fixed values of the others.
+            for fixed values of the other inputs.
           fn: ``fn(ins, cotangents, **static)``, where the linear inputs are None; returns their cotangents.
 
         Raises:
-          KernelTypeError: if *inputs* is neither of them, an input has a transpose already, or *fn* cannot be called.
+          KernelTypeError: if *inputs* is neither a position nor a tuple of positions, if another transpose covers one
+            of the inputs, if *fn* cannot be called, or if there is a `def_jvp` or a `def_vjp`.
         """
         group = group_of(inputs)
         if group is None or not callable(fn):
@@ -112,7 +114,7 @@ class TransformRules:
     def def_jvp_rule2(self, *rules: Callable[..., Any] | None) -> None:
         """Set one forward-mode rule for each input, ``rule(tangent, *primals, **params) -> tangents of outs``.
 
-        None drops the tangent of its input.
+        If a rule is None, the tangent of its input is dropped.
         """
         for rule in rules:
             if rule is not None:
@@ -124,7 +126,7 @@ class TransformRules:
     def def_transpose_rule(self, rule: Callable[..., Any]) -> Callable[..., Any]:
         """Set the reverse-mode rule of a linear operator, ``rule(cotangents, *ins, **params) -> cotangents of ins``.
 
-        Linear inputs are `jax.interpreters.ad.UndefinedPrimal`; the others get None.
+        Linear inputs are `jax.interpreters.ad.UndefinedPrimal`. The rule returns None for the other inputs.
         """
         derivatives.define_transpose(self._primitive, check_callable(self.name, "def_transpose_rule", rule))
         self._changed()
@@ -139,7 +141,7 @@ class TransformRules:
         map_call = self._primitive.batch
 
         def batch(ins: Sequence[Any], axes: Sequence[int | None], *, static: Static, **params: Any) -> Any:
-            # The author's rule is for an unmapped call. One that was mapped before the rule was set is mapped again.
+            # The author's rule is for an unmapped call. A call mapped before the rule was set gets one more level.
             if params["dispatch"].mapped:
                 return map_call(ins, axes, static=static, **params)
             return rule(ins, axes, **params, **dict(static.items))

@@ -1,0 +1,29 @@
+"""Programs of calls outside of ``jax.jit``, which are dropped when something that they may use is defined anew."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any
+
+_lock = threading.Lock()
+_programs: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def droppable(program: Any) -> Any:
+    """Return *program*, a jitted function that runs calls outside of ``jax.jit``, and let `drop_programs` clear it."""
+    with _lock:
+        _programs.add(program)
+    return program
+
+
+def drop_programs() -> None:
+    """Make JAX trace all calls outside of ``jax.jit`` again.
+
+    If one operator gets another kernel, rule or backend, the calls of any operator or kernel may change: kernels and
+    derivatives may call operators.
+    """
+    with _lock:
+        programs = list(_programs)
+    for program in programs:
+        program.clear_cache()
