@@ -348,8 +348,16 @@ def test_a_generic_scalar():
     assert_array_equal(run(X, 2.0)[0], 2 * X)
     assert_array_equal(run(X.astype(np.int32), 3)[0], 3 * X)
     assert_array_equal(run(X.astype(np.int32), np.int32(4))[0], 4 * X)
-    with pytest.raises(StaticArgumentError, match=r"is np.float64\(0.1\); its parameter is generic.*float\("):
-        run(X, np.float64(0.1))  # not rounded to float32
+
+
+@pytest.mark.parametrize("number", [np.float64(0.1), np.int64(100_000), np.uint64(3)])
+@pytest.mark.parametrize(
+    "run", [jax_kernel(scale_any), lambda x, s: warp_kernel(scale_any, outs=lambda x: x)(x, factor=s)]
+)
+def test_a_generic_scalar_of_64_bits(run, number):
+    kind = type(number.item()).__name__
+    with pytest.raises(StaticArgumentError, match=rf"{kind}.*its parameter is generic.*expected {kind}\("):
+        run(X, number)  # not converted to 32 bits
 
 
 def test_vectors_of_a_generic_kernel_want_an_overload():

@@ -27,7 +27,7 @@ class Parameter:
     Attributes:
       name: its name.
       dtype: Warp's type of the scalar, or of the array's elements; None: generic, taken from the argument.
-      ndim: dimensions of the array, without those of a vector or matrix; None: a scalar.
+      ndim: number of the array's dimensions, without those of its vectors or matrices; None: a scalar.
       inner: extents of an element that is a vector or matrix.
       choices: the types allowed for a generic parameter; empty: any.
     """
@@ -45,22 +45,22 @@ class Parameter:
 
     @property
     def rank(self) -> int:
-        """The rank of the JAX array for it."""
+        """The rank of the JAX array that is passed for the parameter."""
         return (self.ndim or 0) + len(self.inner)
 
     @property
     def jax_dtype(self) -> np.dtype[Any] | None:
-        """The dtype of the JAX array for it; None: any."""
+        """The dtype of the JAX array that is passed for the parameter; None: any."""
         return None if self.dtype is None else warptype_to_jaxtype(self.dtype)
 
     @property
     def annotation(self) -> Any:
-        """Its annotation, with `typing.Any` for a generic type."""
+        """The parameter's annotation, with `typing.Any` for a generic type."""
         dtype = Any if self.dtype is None else PYTHON_SCALARS.get(self.dtype, self.dtype)
         return warp.array(dtype=dtype, ndim=self.ndim) if self.is_array else dtype
 
     def outer(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Return the extents of the array in Warp, given the JAX array's; a 0-d array is one of shape ``(1,)``."""
+        """Return the array's extents in Warp, given the JAX array's *shape*; a 0-d array has the shape ``(1,)``."""
         return tuple(map(int, shape[: len(shape) - len(self.inner)])) or (1,)
 
     def check(self, struct: Struct, kernel: str, where: str) -> None:
@@ -105,10 +105,10 @@ class Parameter:
             raise error(f"{what} is of Warp's type {kind.__name__}; its generic type allows {allowed}. Convert it.")
 
     def number(self, given: Any, kernel: str) -> Any:
-        """Return a scalar argument in core's form: a Python number, or a NumPy scalar of a dtype that XLA has.
+        """Return a scalar argument as xlakernel.core takes it: a Python number, or a NumPy scalar of a dtype of XLA.
 
         Raises:
-          StaticArgumentError: if it is traced, or a float64 for a generic parameter.
+          StaticArgumentError: if it is traced, or a 64-bit scalar of NumPy for a generic parameter.
         """
         if isinstance(given, jax.core.Tracer):
             raise StaticArgumentError(
@@ -118,17 +118,18 @@ class Parameter:
             )
         if isinstance(given, (jax.Array, np.ndarray)) and not given.shape:
             given = np.asarray(given)[()]
-        if self.dtype is None and isinstance(given, np.float64):
+        if self.dtype is None and isinstance(given, np.generic) and given.dtype.itemsize == 8:
+            kind, narrow = type(given.item()).__name__, given.dtype.name.replace("64", "32")
             raise StaticArgumentError(
                 f"{kernel}: the static scalar {self.name!r} is {given!r}; its parameter is generic, and takes a Python "
-                f"float as float32: expected float({self.name}) or np.float32({self.name}). For 64 bits, annotate the "
-                "parameter with wp.float64."
+                f"number as one of 32 bits: expected {kind}({self.name}) or np.{narrow}({self.name}). For 64 bits, "
+                f"annotate the parameter with wp.{given.dtype.name}."
             )
         is_half = isinstance(given, np.generic) and given.dtype.itemsize == 2 and self.dtype is not None
         return given.item() if is_half else given
 
     def value_of(self, value: np.generic, kernel: str) -> np.generic:
-        """Return a scalar as it is passed to Warp. 16-bit floats are rounded as by NumPy, which differs from Warp.
+        """Return a scalar as it is passed to Warp. 16-bit floats are rounded by NumPy's rule, not by Warp's.
 
         Raises:
           StaticArgumentError: if the parameter's type cannot represent the value (Warp would convert 2**32 to int32 0).
@@ -169,9 +170,9 @@ class Parameter:
 
 
 def number_arrays(parameters: Sequence[Parameter], in_out: Sequence[str], inputs: int) -> dict[str, int]:
-    """Return the number of each parameter's array in a call with *inputs* inputs, which are numbered before outputs.
+    """Return the number of each array parameter among a call's arrays: first the *inputs* inputs, then the outputs.
 
-    A parameter that is both has the number of its output, which begins with the values of the input.
+    A parameter that is both input and output has the number of its output, which begins with the input's values.
     """
     names = [parameter.name for parameter in parameters if parameter.is_array]
     outputs = [*in_out, *names[inputs:]]
@@ -260,12 +261,12 @@ def name_of(kernel: Any) -> str:
     return str(kernel.func.__name__)
 
 
-# Overloads are stored, because Warp would load the module again if one were made again.
+# Overloads are kept: if an overload were made again, Warp would load its module again.
 _overloads: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
 
 
 def concrete(kernel: Any, given: Sequence[tuple[Parameter, Any]]) -> Any:
-    """Return the kernel, or its overload if it is generic, for parameters *given* with their structs or scalars."""
+    """Return a kernel, or a generic kernel's overload for *given*: parameters, each with its struct or scalar."""
     if not kernel.is_generic:
         return kernel
     types = tuple(parameter.type_for(argument) for parameter, argument in given)
@@ -282,7 +283,7 @@ def concrete(kernel: Any, given: Sequence[tuple[Parameter, Any]]) -> Any:
 
 
 def annotated(func: Any) -> list[Parameter]:
-    """Return the parameters of a function, by their annotations.
+    """Return the parameters of a function, read from its annotations.
 
     Raises:
       KernelTypeError: if it is not a function of arrays and scalars.
