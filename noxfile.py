@@ -284,7 +284,7 @@ def build(session: nox.Session) -> None:
     """Build a wheel and a source archive of each package, or of those named, and check their contents.
 
     Each is built twice and must be reproducible. The packages' dependencies in this repository, with those of their
-    extras and tests, are built as well.
+    extras and tests, are built as well. A recipe for conda-forge is written for each.
     """
     session.install(*group("build"))
     named = only_packages(session)
@@ -293,7 +293,8 @@ def build(session: nox.Session) -> None:
     env = {"SOURCE_DATE_EPOCH": when.stdout.strip()}
     with tempfile.TemporaryDirectory() as away:
         copy(kept(".gitignore", "packages"), away)
-        for package in sorted({re.sub(r"\[.*", "", name) for name in needed}):
+        packages = sorted({re.sub(r"\[.*", "", name) for name in needed})
+        for package in packages:
             for old in DIST.glob(f"xlakernel_{package}-*"):
                 old.unlink()
             folder = f"packages/{PREFIX}{package}"
@@ -308,6 +309,7 @@ def build(session: nox.Session) -> None:
                     session.error(f"{path.name} is not reproducible: a second build gave other bytes")
             session.run("twine", "check", "--strict", *map(str, files))
             session.run("python", str(CHECKS / "check_wheel.py"), package, *map(str, files))
+    session.run("python", str(CHECKS / "conda_recipe.py"), *packages)
 
 
 def wheels(packages: list[str]) -> list[str]:

@@ -43,10 +43,22 @@ class Tree:
         """Return the tag of the package's version."""
         return f"{PREFIX}{package}-v{self.version(package)}"
 
+    def builders(self, package: str) -> list[str]:
+        """Return what the package's build requires."""
+        required: list[str] = self._metadata(package)["build-system"]["requires"]
+        return required
+
+    def project(self, package: str) -> dict[str, Any]:
+        """Return the table ``[project]`` of the package's ``pyproject.toml``."""
+        project: dict[str, Any] = self._metadata(package)["project"]
+        return project
+
+    def _metadata(self, package: str) -> dict[str, Any]:
+        return tomllib.loads((self.folder(package) / "pyproject.toml").read_text("utf-8"))
+
     def bounds(self, package: str) -> dict[str, SpecifierSet]:
         """Return the versions of each sibling that the package accepts, over all its extras."""
-        path = self.folder(package) / "pyproject.toml"
-        project: dict[str, Any] = tomllib.loads(path.read_text("utf-8"))["project"]
+        project = self.project(package)
         extras = project.get("optional-dependencies", {}).values()
         bounds: dict[str, SpecifierSet] = {}
         for requirement in map(Requirement, chain(project["dependencies"], *extras)):
