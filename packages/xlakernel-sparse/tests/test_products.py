@@ -92,7 +92,6 @@ def test_matrices(make, operand, dense_of, entries, data):
     assert_array_equal(left, value_of(operand, y) @ dense)
 
 
-@pytest.mark.kernels
 @own_operands
 def test_native_kernels(make, operand, odd, dense):
     """The default on a CPU; its kernels have tests of their own."""

@@ -13,8 +13,6 @@ from xlakernel.sparse import CSR, BinaryArray, WeightedArray
 from xlakernel.sparse.kernels import numba as generators
 from xlakernel.sparse.kernels.numba import conversion, events, gather, matrix, sampled, scatter
 
-pytestmark = pytest.mark.kernels
-
 ROOMS = (conversion, events, gather, matrix, sampled, scatter)
 KERNELS = {
     name: value

@@ -10,8 +10,6 @@ from structures import draw, sum_entries
 from xlakernel.core.errors import BackendNotFoundError, DtypeError, PlatformError
 from xlakernel.sparse import binary_csrmv, csr_sddmm, csrmm, csrmv, weighted_csrmv
 
-pytestmark = pytest.mark.kernels
-
 pytest.importorskip("xlakernel.warp", reason="the extra [warp] is not installed")
 
 STRUCTURES = {

@@ -17,7 +17,6 @@ _network_runs = pytest.importorskip("_network_runs")
 SCRIPT = Path(_network_runs.__file__).with_name("networks.py")
 
 
-@pytest.mark.kernels
 def test_the_network_with_currents_has_the_published_synapses_and_stays_active():
     model = _brette_models.cuba(400)
     assert _network_runs.synapses_of(model.network) == 80 * 400
@@ -73,7 +72,6 @@ def test_drawn_degrees_and_weights_have_heavy_tails():
     assert inhibits.mean() == pytest.approx(0.4, abs=0.02)
 
 
-@pytest.mark.kernels
 def test_sensory_neurons_of_the_fly_fire_at_the_rate_of_their_input():
     model = _fly_model.fly(n=2_000, connections=100_000, driven=50)
     assert model.names == ("sensory", "others") and "150 Hz to 50 sensory" in model.drive
@@ -91,7 +89,6 @@ def test_sensory_neurons_of_the_fly_fire_at_the_rate_of_their_input():
     assert min(interval.min() for interval in intervals if interval.size) > 22
 
 
-@pytest.mark.kernels
 def test_a_connection_of_the_fly_has_the_published_time_course(tmp_path):
     """A sensory neuron with 100 synapses on another: its spike raises the current by 27.5 mV after 18 steps."""
     path = tmp_path / "edges.csv"
@@ -117,7 +114,6 @@ def test_a_connection_of_the_fly_has_the_published_time_course(tmp_path):
     assert v[first + 48] == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.kernels
 def test_networks_of_a_batch_are_those_that_run_alone():
     batch = _network_runs.Run(lambda seed: _brette_models.coba(200, seed), steps=300, batch=3)
     alone = _network_runs.Run(lambda: _brette_models.coba(200, 3), steps=300)
@@ -155,7 +151,6 @@ def test_options_that_name_nothing_are_refused(script, monkeypatch, capsys, argu
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.kernels
 def test_a_small_network_is_measured(script, monkeypatch, capsys):
     arguments = ["networks.py", "--platform", "cpu", "--quick", "--sizes", "1000", "--only", "CUBA"]
     monkeypatch.setattr(sys, "argv", arguments)

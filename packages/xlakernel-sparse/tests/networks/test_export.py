@@ -17,7 +17,6 @@ from xlakernel.core import deserialize, export
 from xlakernel.sparse import CSR
 from xlakernel.sparse.networks import Network, Population, Projection, Record
 
-pytestmark = pytest.mark.kernels
 pytest.importorskip("flatbuffers")  # JAX writes programs with it
 register_namedtuple_serialization(State, serialized_name="models.State")
 

@@ -64,7 +64,6 @@ def test_two_pieces_are_one_run(network, backend):
     assert all(float(jnp.std(whole.weights[k] - network.initial(start(60)).weights[k])) > 0 for k in (1, 3))
 
 
-@pytest.mark.kernels
 def test_any_number_of_blocks_gives_the_same_bits(network):
     expected = run(network, network.initial(start(60)))
     for blocks in (2, 7, 60):
@@ -83,7 +82,6 @@ def test_several_threads_give_the_same_bits(monkeypatch):
     assert_equal(several, run(other, other.initial(start(60))))
 
 
-@pytest.mark.kernels
 @pytest.mark.parametrize("shortest", [1, 2, 5, 20])
 def test_several_projections_agree_with_jax(shortest):
     """Blocks on a GPU may be ahead of others by the shortest delay, also in a run of fewer steps."""
@@ -102,7 +100,6 @@ def test_several_projections_agree_with_jax(shortest):
         np.testing.assert_allclose(found.weights[k], expected.weights[k], atol=1e-5)
 
 
-@pytest.mark.kernels
 def test_batches_are_runs_of_their_own(network):
     state = network.initial(start(60))
 

@@ -11,8 +11,6 @@ from rules import PAIR, RULES, Fires, Sum, depress, potentiate, prescribed, rule
 from xlakernel.sparse import CSR
 from xlakernel.sparse.networks import Record, Trace
 
-pytestmark = pytest.mark.kernels
-
 
 def slow_pair_rule(matrix, delay, fires, *, tau_pre, tau_post, potentiation, depression):
     """Return the sums that arrive in each step, and the weights at the end, of pair-based STDP."""

@@ -20,8 +20,6 @@ from xlakernel.sparse.networks.kernels.numba import simulation
 from xlakernel.sparse.networks.layout import choose_layout
 from xlakernel.sparse.networks.model import fields, populations
 
-pytestmark = pytest.mark.kernels
-
 
 class Clock(NamedTuple):
     left: jax.Array

@@ -28,7 +28,6 @@ from xlakernel.sparse.networks.model.noise import FIRST_DRAW, noise_of
 from xlakernel.sparse.networks.random.drawing import drawing, drawing_four, preparing
 from xlakernel.sparse.networks.random.generator import Generator
 
-pytestmark = pytest.mark.kernels
 SIZE = 1003
 
 

@@ -15,8 +15,6 @@ from xlakernel.sparse import CSR
 from xlakernel.sparse.networks import Network, Population, Projection, normal, poisson, reference, uniform
 from xlakernel.sparse.networks.random.generator import Generator, _inverse, philox, quantiles_of
 
-pytestmark = pytest.mark.kernels
-
 
 class Numbers(NamedTuple):
     first: jax.Array

@@ -14,8 +14,6 @@ from models import NATIVE, PARAMETERS, balanced, noisy, noisy_arrays, random_mat
 from xlakernel.sparse import COO
 from xlakernel.sparse.networks import Network, Population, Projection, Record, Trace
 
-pytestmark = pytest.mark.kernels
-
 
 class Inputs(NamedTuple):
     fires: jax.Array

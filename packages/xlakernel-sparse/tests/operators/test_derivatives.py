@@ -100,7 +100,6 @@ def test_finite_differences(make, x64, op_by_op, name, kind):
     check_grads(sparse, arguments, order=2, modes=("fwd", "rev"), eps=1e-4, rtol=1e-5)
 
 
-@pytest.mark.kernels
 @pytest.mark.parametrize("name", ["csr", "prepared csr"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_kernels_of_the_cpu(make, name, kind):

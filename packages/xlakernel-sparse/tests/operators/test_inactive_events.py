@@ -120,7 +120,6 @@ def test_derivatives_in_the_weights(make, kind, data):
         check_derivatives(matrix, kind, side, columns, data)
 
 
-@pytest.mark.kernels
 @may_be_nan
 @pytest.mark.parametrize("columns", [(), (3,)], ids=["vector", "matrix"])
 @pytest.mark.parametrize(
